@@ -12,6 +12,8 @@ from vipwire.gateway.plan.objects import CONTROLLER, GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.gateway.run.status import merged
 from vipwire.gateway.watch.kinds import RESOURCES
+from vipwire.ingress.haproxy.configuration import configure
+from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.sites import SitePlan
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
@@ -163,6 +165,9 @@ def test_listeners_at_one_place_are_told_apart_or_in_conflict() -> None:
             "{name: web, port: 81, protocol: HTTP, hostname: a.org}",
             "{name: tcp, port: 81, protocol: TCP}",
             "{name: udp, port: 80, protocol: UDP}",
+            "{name: ends, port: 443, protocol: HTTPS, hostname: a.org, tls: {certificateRefs: [{name: a}]}}",
+            "{name: hands, port: 443, protocol: TLS, hostname: a.org, tls: {mode: Passthrough}}",
+            "{name: other, port: 443, protocol: TLS, hostname: b.org, tls: {mode: Passthrough}}",
         )
     )
     made = status(planner, IngressKind.GATEWAY, "edge")
@@ -175,6 +180,9 @@ def test_listeners_at_one_place_are_told_apart_or_in_conflict() -> None:
         "web": "ProtocolConflict",
         "tcp": "ProtocolConflict",
         "udp": "not NoConflicts",
+        "ends": "HostnameConflict",
+        "hands": "HostnameConflict",
+        "other": "not NoConflicts",
     }
     assert reasons(made) == {"Accepted": "ListenersNotValid", "Programmed": "Programmed"}
     of_tcp = next(each for each in made["listeners"] if each["name"] == "tcp")
@@ -206,6 +214,14 @@ def test_gateways_without_addresses_get_each_their_own_of_the_pool() -> None:
     # Who has one keeps it when an older one goes, and what is free is given to who waits.
     planner.plan(snapshot_of(*named_gateways("b", "c")), NOW)
     assert [addresses_of(planner, name)[0] for name in "bc"] == ["192.0.2.9", "192.0.2.8"]
+
+
+def test_a_gateway_with_an_address_of_ipv6_can_be_written() -> None:
+    setting = GatewaySetting(pool=(ip_network("2001:db8::/127"),))
+    _, plan = drawn(gateway(HTTP), setting=setting)
+    layout = Layout("/run/x", "/run/x/socket")
+    written = configure(plan, {pool.name: () for pool in plan.pools}, layout, "").text("mark")
+    assert "frontend gateway:2001:db8:::80\n    bind '[2001:db8::]:80'\n" in written
 
 
 def test_after_a_restart_a_gateway_has_the_address_that_its_status_says() -> None:

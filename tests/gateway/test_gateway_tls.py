@@ -3,6 +3,7 @@
 Cases have the names of the official suite where it has them.
 """
 
+import json
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,40 @@ spec:
   gatewayClassName: vipwire
   tls: {backend: {clientCertificateRef: {name: own}}}
   listeners: [{name: http, port: $shows, protocol: HTTP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: mixed}
+spec:
+  gatewayClassName: vipwire
+  listeners:
+  - {name: https, port: $mixed, protocol: HTTPS, hostname: "*.mixed.org", tls: {certificateRefs: [{name: pair}]}}
+  - {name: pass, port: $mixed, protocol: TLS, hostname: abc.mixed.org, tls: {mode: Passthrough}}
+  - {name: wild, port: $mixed, protocol: TLS, hostname: "*.deep.mixed.org", tls: {mode: Passthrough}}
+  - {name: end, port: $mixed, protocol: TLS, hostname: end.mixed.org, tls: {certificateRefs: [{name: pair}]}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: mixed}
+spec:
+  parentRefs: [{name: mixed, sectionName: https}]
+  rules: [{backendRefs: [{name: v1, port: 8080}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: pass}
+spec:
+  parentRefs: [{name: mixed, sectionName: pass}, {name: mixed, sectionName: wild}]
+  hostnames: [abc.mixed.org, a.deep.mixed.org]
+  rules: [{backendRefs: [{name: passed, port: 8080}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: end}
+spec:
+  parentRefs: [{name: mixed, sectionName: end}]
+  hostnames: [end.mixed.org]
+  rules: [{backendRefs: [{name: v2, port: 8080}]}]
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -104,6 +139,9 @@ def here(folder: Path) -> Iterator[GatewaySite]:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(folder / "own.pem")
         made.pods("asking", tls=context, more=", appProtocol: https")
+        plain = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        plain.load_cert_chain(folder / "strange.pem")
+        made.pods("passed", tls=plain)
         list_all(made)
         made.settle()
         yield made
@@ -194,3 +232,76 @@ def test_a_gateway_that_lets_strangers_in_says_so(here: GatewaySite) -> None:
     found = reasons(here.status(IngressKind.GATEWAY, "asks"))
     assert found["InsecureFrontendValidationMode"] == "ConfigurationChanged"
     assert "InsecureFrontendValidationMode" not in reasons(here.status(IngressKind.GATEWAY, "many"))
+
+
+@pytest.mark.parametrize(
+    ("name", "served"),
+    [
+        ("other.mixed.org", "v1"),
+        ("abc.mixed.org", "passed"),
+        ("a.deep.mixed.org", "passed"),
+        ("b.deep.mixed.org", ""),
+        ("end.mixed.org", "v2"),
+        ("unknown.org", "404"),
+    ],
+)
+def test_all_of_tls_shares_a_port(here: GatewaySite, name: str, served: str) -> None:
+    """GatewayHTTPSAndTLSPassthroughSamePort, TLSRouteModeMixed: the most specific host has a connection."""
+    code, answered, body = ask(here, "mixed", name, name)
+    assert (code == 0) == bool(served)
+    if code == 0:
+        assert served == answered or json.loads(body)["pod"] == served
+
+
+def test_pods_see_the_client_where_ports_are_shared(here: GatewaySite) -> None:
+    _, _, body = ask(here, "mixed", "other.mixed.org", "other.mixed.org", "--interface", "127.0.0.9")
+    headers = json.loads(body)["headers"]
+    assert (headers["x-forwarded-for"], headers["x-forwarded-proto"]) == ("127.0.0.9", "https")
+
+
+def test_requests_for_what_is_handed_on_are_misdirected(here: GatewaySite) -> None:
+    assert ask(here, "mixed", "other.mixed.org", "abc.mixed.org")[1] == "421"
+
+
+def test_listeners_of_tls_that_share_a_port_are_accepted(here: GatewaySite) -> None:
+    listeners = here.status(IngressKind.GATEWAY, "mixed")["listeners"]
+    assert {each["name"]: (each["attachedRoutes"], reasons(each)["Accepted"]) for each in listeners} == dict.fromkeys(
+        ("https", "pass", "wild", "end"), (1, "Accepted")
+    )
+
+
+GROWS = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: grows}
+spec:
+  gatewayClassName: vipwire
+  listeners:
+  - {name: https, port: $grows, protocol: HTTPS, hostname: a.grows.org, tls: {certificateRefs: [{name: pair}]}}
+MORE
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: grows}
+spec:
+  parentRefs: [{name: grows, sectionName: https}]
+  rules: [{backendRefs: [{name: v1, port: 8080}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: grows}
+spec:
+  parentRefs: [{name: grows, sectionName: pass}]
+  hostnames: [b.grows.org]
+  rules: [{backendRefs: [{name: passed, port: 8080}]}]
+"""
+HANDS_ON = "  - {name: pass, port: $grows, protocol: TLS, hostname: b.grows.org, tls: {mode: Passthrough}}"
+
+
+def test_a_port_comes_to_be_shared_and_is_alone_again(here: GatewaySite) -> None:
+    for more, handed_on in (("", False), (HANDS_ON, True), ("", False)):
+        here.put(GROWS.replace("MORE", more))
+        here.settle()
+        assert here.done[-1].failure == ""
+        assert json.loads(ask(here, "grows", "a.grows.org", "a.grows.org")[2])["pod"] == "v1"
+        assert ('"pod": "passed"' in ask(here, "grows", "b.grows.org", "b.grows.org")[2]) == handed_on

@@ -1,8 +1,8 @@
 """Judges the listeners of a Gateway, its own and those of its ListenerSets: what is served, and what conditions say.
 
-Listeners share a port if they speak the same protocol and have different hosts. A Gateway's own come before those of
-ListenerSets, the older set before the younger: the younger one is in conflict. Of one object's listeners that want
-the same place none has it, for none may be picked (Gateway, spec.listeners).
+Listeners share a port if they speak the same protocol, or all TLS, and have different hosts. A Gateway's own come
+before those of ListenerSets, the older set before the younger: the younger one is in conflict. Of one object's
+listeners that want the same place none has it, for none may be picked (Gateway, spec.listeners).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +28,8 @@ _KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {
 }
 _NO_HOST: Final = ("TCP", "UDP")
 _TLS: Final = ("HTTPS", "TLS")
+TLS_MODES: Final = frozenset((Mode.HTTPS, Mode.TLS, Mode.TLS_ENDED))
+"""What may share a port: the name that clients ask for tells them apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ def _without_conflicts(made: Iterable[Listener]) -> Iterator[Listener]:
 def _conflict(listener: Listener, others: Iterable[Listener]) -> Verdict:
     there = [each for each in others if each.place == listener.place]
     for each in there:
-        if each.mode is not listener.mode:
+        if each.mode is not listener.mode and not {each.mode, listener.mode} <= TLS_MODES:
             text = f"port {listener.port} is {each.spec.protocol} for the listener {each.spec.name}"
             return yes("ProtocolConflict", text)
     for each in there:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from vipwire.gateway.plan.address_pool import AddressPool, Given, named
-from vipwire.gateway.plan.attach import Attachment, Parent, isolated, parents_of
+from vipwire.gateway.plan.attach import Parent, parents_of
 from vipwire.gateway.plan.datagrams import DatagramPlace, shares_of
-from vipwire.gateway.plan.ladders import Entry, routes_of
 from vipwire.gateway.plan.listeners import Listener, attached_sets, listeners_of
 from vipwire.gateway.plan.objects import (
     POLICY_KINDS,
@@ -24,6 +23,7 @@ from vipwire.gateway.plan.objects import (
     world_of,
     yes,
 )
+from vipwire.gateway.plan.places import SharedPort
 from vipwire.gateway.plan.policies import policies_of
 from vipwire.gateway.plan.rules import Read, entries_of
 from vipwire.gateway.plan.statuses import (
@@ -38,8 +38,8 @@ from vipwire.gateway.plan.statuses import (
 )
 from vipwire.gateway.plan.targets import Targets
 from vipwire.gateway.plan.tls.backend_tls import backend_tls_of
-from vipwire.gateway.plan.tls.clients import ClientCheck, OwnCertificate, own_certificate
-from vipwire.ingress.plan.sites import EVERY_HOST, Certificate, Choice, Frontend, Mode, Route, SitePlan
+from vipwire.gateway.plan.tls.clients import OwnCertificate, own_certificate
+from vipwire.ingress.plan.sites import Certificate, Route, SitePlan
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.resource import unexpected
@@ -124,21 +124,6 @@ def plan_gateways(
     return replace(draft.finished(), given=given)
 
 
-@dataclass(slots=True)
-class _Placed:
-    """The listeners at one address and port, and what routes have brought there, by host."""
-
-    bind: str
-    mode: Mode
-    listeners: list[Listener] = field(default_factory=list)
-    entries: dict[str, list[Entry]] = field(default_factory=dict)
-
-    @property
-    def clients(self) -> tuple[ClientCheck | None, ...]:
-        """What is asked of clients' certificates: the same by all listeners, so of the first."""
-        return tuple(each.clients for each in self.listeners[:1])
-
-
 class _Draft:
     """A plan in the making."""
 
@@ -146,7 +131,7 @@ class _Draft:
         self, world: GatewayWorld, setting: GatewaySetting, targets: Targets, refused: Collection[str]
     ) -> None:
         self._world, self._setting, self._targets, self._refused = world, setting, targets, refused
-        self._places: dict[Place, _Placed] = {}
+        self._places: dict[Place, SharedPort] = {}
         self._datagrams: dict[Place, DatagramPlace] = {}
         self._listeners: list[Listener] = []
         self._gateways: list[tuple[Item, Verdict, tuple[str, ...]]] = []
@@ -198,14 +183,10 @@ class _Draft:
             if listener.is_udp:
                 self._datagrams.setdefault(key, DatagramPlace(name, *key)).listeners.append(listener)
                 continue
-            placed = self._places.setdefault(key, _Placed(f"{bind}:{listener.port}", listener.mode))
-            if placed.mode is not listener.mode:
-                text = f"port {listener.port} has another protocol for an older Gateway at the same address"
+            placed = self._places.setdefault(key, SharedPort(f"{bind}:{listener.port}", self._mark(*key)))
+            if text := placed.objection(listener):
                 return replace(listener, accepted=no("PortUnavailable", text))
-            if placed.clients not in ((), (listener.clients,)):
-                text = f"port {listener.port} asks for other certificates of clients for an older Gateway"
-                return replace(listener, accepted=no("PortUnavailable", text))
-            placed.listeners.append(listener)
+            placed.add(listener)
         return listener
 
     def attach_policies(self) -> None:
@@ -250,12 +231,7 @@ class _Draft:
                 continue
             found = tuple(entries_of(route, attachment, self._targets, read))
             for placed in self._places.values():
-                if any(each is attachment.listener for each in placed.listeners):
-                    self._put(placed, attachment, found)
-
-    def _put(self, placed: _Placed, attachment: Attachment, found: Iterable[Entry]) -> None:
-        for host in isolated(attachment, placed.listeners):
-            placed.entries.setdefault(host, []).extend(found)
+                placed.put(attachment, found)
 
     def _tell(self, item: Item, where: str, *verdicts: Verdict) -> None:
         for verdict in verdicts:
@@ -268,14 +244,10 @@ class _Draft:
         self._write_statuses()
         routes: list[Route] = []
         frontends = []
-        for (bind, port), placed in sorted(self._places.items()):
-            mark = self._mark(bind, port)
-            choices: dict[str, Choice] = {}
-            for host, entries in placed.entries.items():
-                made, more = routes_of(f"{host}{mark}", entries)
-                routes += made
-                choices |= {each.name: each for each in more}
-            frontends.append(self._frontend(placed, mark, choices))
+        for _, placed in sorted(self._places.items()):
+            for frontend, own in placed.made(self._targets.choices):
+                frontends.append(frontend)
+                routes += own
         sites = SitePlan(
             tuple(routes),
             tuple(self._targets.pools.values()),
@@ -296,23 +268,7 @@ class _Draft:
 
     def _mark(self, bind: str, port: int) -> str:
         """Write what the hosts of a frontend end with."""
-        return f":{port}" if bind == self._setting.bind else f":{bind}:{port}"
-
-    def _frontend(self, placed: _Placed, mark: str, choices: Mapping[str, Choice]) -> Frontend:
-        shares = _used(choices.values(), placed.entries.values(), self._targets.choices)
-        first = next((entries[0].target for entries in placed.entries.values() if entries), "")
-        return Frontend(
-            f"gateway{mark}",
-            placed.bind,
-            mark,
-            placed.mode,
-            _listed(placed.listeners),
-            any(each.host == EVERY_HOST and each.certified.certificates for each in placed.listeners),
-            (*choices.values(), *shares),
-            first if placed.mode is Mode.TCP else "",
-            frozenset() if placed.mode is Mode.TCP else frozenset(each.host for each in placed.listeners),
-            *((clients.file, clients.optional) if (clients := placed.clients[0]) else ()),
-        )
+        return f":{port}" if bind == self._setting.bind else f":{bind.strip('[]')}:{port}"
 
     def _write_statuses(self) -> None:
         for gateway, verdict, reached in self._gateways:
@@ -355,28 +311,9 @@ def _addresses(
     return yes("Programmed"), tuple(f"[{v}]" if ":" in v else v for v in values), values
 
 
-def _listed(listeners: Iterable[Listener]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """List the certificates of a frontend with their hosts: those for all hosts first, which is the default."""
-    found: dict[str, dict[str, None]] = {}
-    for listener in sorted(listeners, key=lambda each: each.host != EVERY_HOST):
-        for certificate in listener.certified.certificates:
-            hosts = certificate.hosts if listener.host == EVERY_HOST else (listener.host,)
-            found.setdefault(certificate.name, {}).update(dict.fromkeys(hosts))
-    return tuple((name, tuple(hosts)) for name, hosts in found.items())
-
-
 def _certificates(listeners: Iterable[Listener]) -> Iterable[Certificate]:
     found: dict[str, Certificate] = {}
     for listener in listeners:
         for each in listener.certified.certificates if listener.serves else ():
             found.setdefault(each.name, replace(each, hosts=()))
     return found.values()
-
-
-def _used(
-    choices: Iterable[Choice], entries: Iterable[Iterable[Entry]], shares: Mapping[str, Choice]
-) -> tuple[Choice, ...]:
-    """Return the shares by weight that routes lead to, after all choices that may lead there."""
-    named = {target for choice in choices for target in choice.targets}
-    named |= {entry.target for found in entries for entry in found}
-    return tuple(share for name, share in shares.items() if name in named)

@@ -10,6 +10,7 @@ As in the operator's own frontend, paths are compared in their normal form where
 and only those steps are written that some route needs.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -118,14 +119,31 @@ def frontend_parts(
     for choice in frontend.choices:
         path = "var(txn.normal)" if lookups.guarded else "path"
         yield choice.name, "\n".join(choice_lines(choice, rule, path)) + "\n"
-    yield "", "\n".join(tail) + "\n"
+    yield "", "\n".join([*tail, *_way_in(frontend, layout)]) + "\n"
 
 
 def _bind(frontend: Frontend, layout: Layout, certificates: str, protocols: str) -> str:
-    words = " accept-proxy" if layout.accept_proxy else ""
+    words = " accept-proxy" if layout.accept_proxy or not frontend.bind else ""
     if frontend.mode in (Mode.HTTPS, Mode.TLS_ENDED):
         words += f" ssl crt-list {quoted(certificates)}{_of_clients(frontend, layout)}{protocols}"
-    return line(f"bind {{}}{words}", quoted(frontend.bind))
+    return line(f"bind {{}}{words}", quoted(frontend.bind or _inner_socket(frontend, layout)))
+
+
+def _inner_socket(frontend: Frontend, layout: Layout) -> str:
+    """Name the abstract socket of a frontend that another one leads to."""
+    return f"abns@vipwire-{hashlib.sha256(f'{layout.socket} {frontend.name}'.encode()).hexdigest()[:16]}"
+
+
+def _way_in(frontend: Frontend, layout: Layout) -> Iterator[str]:
+    """Write the backend by which another frontend leads here; it tells who the client is.
+
+    This frontend is who ends idle connections.
+    """
+    if frontend.bind:
+        return
+    yield line("backend {}", plain(frontend.inner_target), indent=0)
+    yield from (line("mode tcp"), line("timeout server 24h"), line("timeout tunnel 24h"))
+    yield line("server inner {} send-proxy-v2", plain(_inner_socket(frontend, layout)))
 
 
 def _of_clients(frontend: Frontend, layout: Layout) -> str:

@@ -166,7 +166,7 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """An address and port beside the operator's own (`Layout`). `bind` is `*:80`.
+    """An address and port beside the operator's own (`Layout`). `bind` is `*:80`; "" where only others lead here.
 
     The hosts of its routes end with `mark`, which no other frontend has. `certificates` are names of certificates,
     each with the hosts that it is served for. `target` is where all goes that no route takes.
@@ -187,6 +187,11 @@ class Frontend:
     """The file of who must have signed the certificates of clients, if any are asked for."""
     lets_strangers_in: bool = False
     """Whether clients without such a certificate are let in all the same."""
+
+    @property
+    def inner_target(self) -> str:
+        """The backend by which another frontend leads here."""
+        return f"to-{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
