@@ -31,7 +31,7 @@ from vipwire.serve.metrics import Metrics
 from vipwire.serve.registry import of_family
 from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
 
-_LOOK_SECONDS = 2.0
+_LOOK_SECONDS = 1.0
 """How often the sources' health and the missing health-check ports are looked at."""
 
 
