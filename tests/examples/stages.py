@@ -144,7 +144,10 @@ STAGES: Final = (
         serving=("vipwire view", "nft insert rule"),
         inside="vipwire-demo-node-1",
         fails=("vipwire drain 10.244.2.12",),
-        not_run={"nft list set ip vipwire connections": "needs --count-traffic; the tests of counting read the set"},
+        not_run={
+            "nft list set ip vipwire connections": "needs --count-traffic; the tests of counting read the set",
+            "vipwire proxy --offload-packet-threshold": "needs a kernel with flowtables; tests/kernel/full/offloading.py",
+        },
         waited_for=_LOOKS,
     ),
     Stage(
