@@ -55,8 +55,20 @@ done
 )
 _MANIFEST: Final = next("\n".join(each.lines) for each in blocks(ROOT / "README.md") if each.kind == "yaml")
 _AS_ROOT: Final = 'sudo() { "$@"; }\n'
-_STOPPED: Final = "pkill -f 'vipwire up'; while pkill -0 -f 'vipwire up'; do sleep 0.1; done"
-"""The shell sees the processes of its own machine alone."""
+_NODE_WITHOUT_PROXY: Final = """\
+vipwire lab up && mkdir services && vipwire lab manifests >services/web.yaml
+export VIPWIRE_FLAGS="--manifests=$STAGE/services --hostname-override=node-1"
+VIPWIRE_FLAGS+=" --cluster-cidr=10.244.0.0/16,fd00:10:244::/48"
+"""
+
+
+def _stopped(command: str) -> str:
+    """End a command, and wait until it has: the shell sees the processes of its own machine alone."""
+    return f"pkill -f '{command}'; while pkill -0 -f '{command}'; do sleep 0.1; done"
+
+
+_HEALTHY: Final = "until curl -f http://127.0.0.1:10256/healthz; do sleep 0.1; done"
+_STOPPED: Final = _stopped("vipwire up")
 _FILES_OF_THE_GATEWAY: Final = "\n".join(
     f"cat >{each.lines[0].removeprefix('# ')} <<'END'\n{lines}\nEND"
     for each in blocks(ROOT / "docs/gateway.md")
@@ -122,7 +134,7 @@ STAGES: Final = (
         serving=("mkdir old new",),
         waited_for=_LOOKS,
         not_run={
-            "sudo vipwire up": "the walk's first gateway has the ports; tests of the gateway's statuses run both",
+            "sudo vipwire up": "the walk's first gateway has the ports; tests of the cluster's gateway run both",
             "vipwire ingress convert": "asks the reader's cluster; tests of the conversion run it",
         },
     ),
@@ -149,6 +161,19 @@ STAGES: Final = (
             "vipwire proxy --offload-packet-threshold": "needs a kernel with flowtables; tests/kernel/full/offloading.py",
         },
         waited_for=_LOOKS,
+    ),
+    Stage(
+        "a node's own proxy",
+        ("docs/modes/iptables.md", "docs/modes/userspace.md"),
+        _NODE_WITHOUT_PROXY,
+        before={"vipwire proxy --proxy-mode=userspace": f"{_HEALTHY}; {_stopped('vipwire proxy')}"},
+        serving=("vipwire proxy",),
+        inside="vipwire-demo-node-1",
+        waited_for=(*_LOOKS, "iptables-save"),
+        not_run={
+            "modprobe": "changes the machine's kernel",
+            "vipwire status": "shows ports of the moment; the tests of userspace mode read them",
+        },
     ),
     Stage(
         "servers by names",
