@@ -158,7 +158,7 @@ STAGES: Final = (
         fails=("vipwire drain 10.244.2.12",),
         not_run={
             "nft list set ip vipwire connections": "needs --count-traffic; the tests of counting read the set",
-            "vipwire proxy --offload-packet-threshold": "needs a kernel with flowtables; tests/kernel/full/offloading.py",
+            "vipwire proxy --offload-packet-threshold": "needs flowtables; tests/kernel/full/offloading.py",
         },
         waited_for=_LOOKS,
     ),
