@@ -33,6 +33,21 @@ def test_a_change_is_heard(tmp_path: Path, change: Callable[[Path], object]) -> 
     asyncio.run(hear())
 
 
+def test_what_is_not_wanted_wakes_nobody(tmp_path: Path) -> None:
+    async def hear() -> None:
+        with changes([tmp_path], "wanted") as changed, changes([tmp_path]) as anything:
+            for name in ("other", "wanted.new", "wanted"):
+                assert not changed.is_set()
+                anything.clear()
+                (tmp_path / name).write_bytes(b"")
+                async with asyncio.timeout(30):
+                    await anything.wait()
+                    if name == "wanted":
+                        await changed.wait()
+
+    asyncio.run(hear())
+
+
 def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
     async def watch() -> None:
         with changes([tmp_path, tmp_path / "nowhere"]):

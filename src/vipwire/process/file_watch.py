@@ -3,6 +3,7 @@
 Looked at is the content and not the file's time, because a ConfigMap is mounted as a link to a link: `config.conf`
 points into `..data`, which the kubelet points to another folder. So the folders of the name and of what it leads to
 are watched, and, where that is impossible or hears nothing (a network file system), the file is read now and then.
+A file that is no link is known by its name: what others write beside it, as each proxy its record, wakes nobody.
 """
 
 import asyncio
@@ -26,26 +27,26 @@ async def contents(path: Path) -> AsyncIterator[bytes | None]:
     last = await asyncio.to_thread(_content, path)
     yield last
     while True:
-        folders = await asyncio.to_thread(_folders, path)
-        async with contextlib.aclosing(_hints(folders)) as hints:
+        watched = await asyncio.to_thread(_watched, path)
+        async with contextlib.aclosing(_hints(*watched)) as hints:
             async for _ in hints:
                 now = await asyncio.to_thread(_content, path)
                 if now != last:
                     last = now
                     yield now
-                if await asyncio.to_thread(_folders, path) != folders:
+                if await asyncio.to_thread(_watched, path) != watched:
                     break
 
 
-async def _hints(folders: frozenset[Path]) -> AsyncGenerator[None, None]:
-    """Yield when something may have changed in the folders, and now and then."""
+async def _hints(folders: frozenset[Path], only: str) -> AsyncGenerator[None, None]:
+    """Yield when something may have changed in the folders, or what has the one name there; and now and then."""
     if not folders:
         await asyncio.sleep(_LOOK_SECONDS)
         yield
         return
     local = await asyncio.to_thread(_all_heard, folders)
     try:
-        with changes(folders) as changed:
+        with changes(folders, only) as changed:
             yield  # what came before somebody listened
             while True:
                 with contextlib.suppress(TimeoutError):
@@ -59,10 +60,10 @@ async def _hints(folders: frozenset[Path]) -> AsyncGenerator[None, None]:
         yield
 
 
-def _folders(path: Path) -> frozenset[Path]:
-    """Find the folders whose changes may change what the name leads to."""
+def _watched(path: Path) -> tuple[frozenset[Path], str]:
+    """Find the folders whose changes may change what the name leads to, and the one name that counts there."""
     wanted = (path.parent, path.resolve().parent) if path.parent.exists() else (path.parent,)
-    return frozenset(folder for folder in wanted if folder.is_dir())
+    return frozenset(folder for folder in wanted if folder.is_dir()), "" if path.is_symlink() else path.name
 
 
 def _all_heard(folders: frozenset[Path]) -> bool:

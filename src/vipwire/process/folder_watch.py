@@ -16,6 +16,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _ATTRIB, _CLOSE_WRITE, _MOVED, _CREATE, _DELETE, _GONE = 0x4, 0x8, 0xC0, 0x100, 0x200, 0xC00
 _EVENTS: Final = _ATTRIB | _CLOSE_WRITE | _MOVED | _CREATE | _DELETE | _GONE
 _BUFFER: Final = 1 << 16
+_LENGTH: Final = struct.Struct("@12xI")
+_EVENT_SIZE: Final = 16
+"""struct inotify_event: watch, mask, cookie, the length of the name, and the name, which ends with zeros."""
 _LOCAL: Final = frozenset(
     (0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x2FC12FC1, 0x01021994, 0x858458F6, 0x794C7630)
 )
@@ -23,18 +26,21 @@ _LOCAL: Final = frozenset(
 
 
 @contextlib.contextmanager
-def changes(folders: Iterable[Path]) -> Iterator[asyncio.Event]:
+def changes(folders: Iterable[Path], only: str = "") -> Iterator[asyncio.Event]:
     """Set the event whenever something in one of the folders, not below them, has changed; the caller clears it.
 
-    Raises OSError where a folder cannot be watched.
+    `only`: the name that counts; what happens to others in the folders is passed over, for others may write there
+    all the time. Raises OSError where a folder cannot be watched.
     """
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
+    wanted = {os.fsencode(only), b""}
     descriptor = _checked(_LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
     def read() -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(descriptor, _BUFFER)
-        changed.set()
+            names = _names(os.read(descriptor, _BUFFER))
+            if not only or wanted & names:
+                changed.set()
 
     try:
         for folder in folders:
@@ -44,6 +50,17 @@ def changes(folders: Iterable[Path]) -> Iterator[asyncio.Event]:
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
+
+
+def _names(events: bytes) -> set[bytes]:
+    """Name what events are about; the empty name is a folder itself, or events that the kernel had no room for."""
+    names, at = set(), 0
+    while at < len(events):
+        (length,) = _LENGTH.unpack_from(events, at)
+        at += _EVENT_SIZE
+        names.add(events[at : at + length].rstrip(b"\0"))
+        at += length
+    return names
 
 
 def hears_all(folder: Path) -> bool:
