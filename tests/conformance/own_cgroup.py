@@ -29,10 +29,11 @@ def entered() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def below(name: str) -> Iterator[Path]:
-    """Be in a cgroup below it for a while: nothing is attached to that which others of this process have attached."""
-    with entered() as own, _made(own / name, own):
-        yield own / name
+def beside(name: str) -> Iterator[Path]:
+    """Be in a cgroup beside it for a while: programs of others in this process are not called there."""
+    own = path()
+    with _made(cgroup := own.with_name(f"{own.name}-{name}"), own.parent / here()):
+        yield cgroup
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ def own_folder() -> Iterator[Path]:
     """Be in a cgroup to which nothing is attached; yield it."""
     require_mounted(may_mount=True)
     assert is_mounted()
-    with own_cgroup.below("kernel") as path:
+    with own_cgroup.beside("kernel") as path:
         yield path
 
 
