@@ -1,5 +1,6 @@
 """The scene of two machines: a second one joins, has an address, and is killed."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def killed(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     here.apply([_service()])
     with narrator.waiting("the address goes to its owner"):
         _until_owner(here, OTHER)
+        _until_heard(stage)
         stage.until_seen(CLIENT, ADDRESS, 80, objects.PODS)
     results = stage.lab.probe(CLIENT, ADDRESS, 80, count=MANY)
     narrator.check_answers(results, objects.PODS, f"all 5 Pods, at {ADDRESS}, which {OTHER} has")
@@ -92,6 +94,20 @@ def _until_owner(here: Standalone, node: str) -> None:
     path = "jsonpath={.items[*].spec.holderIdentity}"
     where = ("-n", "kube-system", f"--field-selector=metadata.name={lease}")
     here.until(lambda said: said == node, "get", "leases", *where, "-o", path)
+
+
+def _until_heard(stage: Stage) -> None:
+    """Wait until the client sends to the owner: what began through the earlier one ends as it changes over."""
+
+    def ethernet(host: str, *command: str) -> str:
+        found = json.loads(stage.lab.run(host, ["ip", "-j", *command, "dev", "lan0"]).stdout or "[]")
+        return str(found[0].get("lladdr") or found[0].get("address")) if found else ""
+
+    owner, began = ethernet(OTHER, "link", "show"), time.monotonic()
+    while ethernet(CLIENT, "neigh", "show", "to", ADDRESS) != owner:
+        if time.monotonic() - began > _PATIENCE:
+            raise LabError(f"the client has not heard for {_PATIENCE:.0f} s that {OTHER} has {ADDRESS}")
+        stage.lab.probe(CLIENT, ADDRESS, 80, count=1, timeout=0.5)
 
 
 def _service() -> Manifest:
