@@ -99,6 +99,7 @@ STAGES: Final = (
         "two web servers",
         ("docs/tutorials/two-web-servers.md",),
         _NETWORK,
+        before={"vipwire cleanup": "while pkill -0 -f 'vipwire up'; do sleep 0.1; done"},
         serving=("vipwire up", "vipwire view"),
         waited_for=_LOOKS,
         numbers_vary=("for n in", "vipwire status"),
