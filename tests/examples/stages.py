@@ -64,7 +64,12 @@ VIPWIRE_FLAGS+=" --cluster-cidr=10.244.0.0/16,fd00:10:244::/48"
 
 def _stopped(command: str) -> str:
     """End a command, and wait until it has: the shell sees the processes of its own machine alone."""
-    return f"pkill -f '{command}'; while pkill -0 -f '{command}'; do sleep 0.1; done"
+    return f"pkill -f '{command}'; {_ended(command)}"
+
+
+def _ended(command: str) -> str:
+    """Wait until a command that was told to end has ended, as a reader sees before typing on."""
+    return f"while pkill -0 -f '{command}'; do sleep 0.1; done"
 
 
 _HEALTHY: Final = "until curl -f http://127.0.0.1:10256/healthz; do sleep 0.1; done"
@@ -99,7 +104,7 @@ STAGES: Final = (
         "two web servers",
         ("docs/tutorials/two-web-servers.md",),
         _NETWORK,
-        before={"vipwire cleanup": "while pkill -0 -f 'vipwire up'; do sleep 0.1; done"},
+        before={"vipwire cleanup": _ended("vipwire up")},
         serving=("vipwire up", "vipwire view"),
         waited_for=_LOOKS,
         numbers_vary=("for n in", "vipwire status"),
@@ -109,6 +114,7 @@ STAGES: Final = (
         "from kube-proxy",
         ("docs/tutorials/from-kube-proxy.md",),
         _NETWORK,
+        before={"sed -i": _ended("vipwire proxy"), "vipwire cleanup": _ended("vipwire proxy")},
         serving=("vipwire up", "vipwire proxy"),
         waited_for=_LOOKS,
         numbers_vary=("vipwire status",),
