@@ -85,7 +85,7 @@ def _packets(options: Options, stack: contextlib.ExitStack) -> Iterator[Figure]:
 
 
 def _side(name: str, found: tuple[Sequence[Service], Sequence[EndpointSlice]], stack: contextlib.ExitStack) -> Side:
-    cgroup = stack.enter_context(own_cgroup.below(f"bench {name}"))
+    cgroup = stack.enter_context(own_cgroup.beside(f"bench {name}"))
     return Side(stack.enter_context(network(nothing, *found)), cgroup)
 
 
