@@ -127,7 +127,7 @@ async def _outcome(here: Here, row: Row) -> Outcome:
                 await registry.delete(row.resource, namespace, name)
     except ApiError as error:
         return Outcome({}, tuple(error.details.get("causes", ({"field": "", "message": error.message},))))
-    return Outcome(decoded(done.record), (), tuple(options.warnings))
+    return Outcome(decoded(done.record), (), done.warnings)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row.kind}: {row.text}"[:120] for row in ROWS])

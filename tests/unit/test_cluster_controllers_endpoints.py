@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cluster_here import SERVICES, Here, play, service
 from tests.unit.controllers_here import ENDPOINTS, PODS, SLICES, clock, items, listed_names
+from tests.unit.up_here import whole, write
 
 from vipwire.cluster.controllers.endpoints.arrange import MOST, Arrangement, Slice, arrange
 from vipwire.cluster.controllers.endpoints.controller import EndpointController
@@ -276,5 +277,21 @@ def test_slices_of_other_hands_are_left_alone(tmp_path: Path) -> None:
         await here.post(SLICES, body)
         await EndpointController(here.registry).step()
         assert await shown(here) == [("web", [("192.0.2.9", True)])]
+
+    play(tmp_path, scenario)
+
+
+def test_a_service_whose_slices_are_refused_costs_no_other_its_slices(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        spoilt = service("spoilt", selector=SELECTOR)
+        spoilt["spec"]["ports"][0]["protocol"] = "BOGUS"
+        await write(here.store, whole(spoilt | {"apiVersion": "v1", "kind": "Service"}))
+        controller = EndpointController(here.registry)
+        await here.post(PODS, pod("a", "10.0.0.1"))
+        await controller.step()
+        await here.post(SERVICES, service("sound", selector=SELECTOR))
+        await controller.step()
+        names = [value["metadata"]["generateName"] for value in await items(here, SLICES)]
+        assert names == ["sound-"]
 
     play(tmp_path, scenario)

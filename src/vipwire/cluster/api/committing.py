@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from vipwire.cluster.api.admission import Admitted
-from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError, already_exists, conflict, internal, server_timeout, unknown_outcome
 from vipwire.cluster.store.fence import FENCES, HOLDING
 from vipwire.cluster.store.record import (
@@ -59,9 +58,8 @@ class Commits:
         except StoreError as error:
             raise internal(str(error)) from error
 
-    async def made(self, key: Key | None, options: Options, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def made(self, key: Key | None, attempt: Callable[[], Awaitable[T]]) -> T:
         """Make a change of an object; again, from what is visible then, if another server's has come between."""
-        told, found = len(options.warnings), len(options.causes)
         for left in reversed(range(_ATTEMPTS if self._store.shared else 1)):
             if key is not None:
                 await self._store.settled(key)
@@ -70,7 +68,6 @@ class Commits:
             except ConflictError as error:
                 if not left or error.key.resource == FENCES:
                     raise _refusal(error) from None
-                del options.warnings[told:], options.causes[found:]
                 await self._catch_up(error)
         raise AssertionError  # pragma: no cover  # the last attempt returns or raises
 

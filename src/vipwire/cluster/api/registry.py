@@ -24,11 +24,12 @@ from vipwire.cluster.api.admission import NOTHING_ADDED, Admission, Admissions, 
 from vipwire.cluster.api.answers.cells import format_time
 from vipwire.cluster.api.bodies.sent import (
     Options,
+    Remarks,
     check_version,
     decode_sent,
     give_first_status,
-    report_unknown,
     undeclared,
+    unknown_warnings,
 )
 from vipwire.cluster.api.committing import Commits
 from vipwire.cluster.api.errors import (
@@ -78,11 +79,12 @@ from vipwire.cluster.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a request: the object's state, as bytes; whether it was created, or is gone."""
+    """The result of a request: the object's state, as bytes; whether it was created, or is gone; warnings."""
 
     record: Record
     created: bool = False
     deleted: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 class Registry:
@@ -104,14 +106,15 @@ class Registry:
     async def create(self, resource: Resource, namespace: str, body: Any, options: Options) -> Result:
         """Create an object."""
         return await self._commits.made(
-            None, options, lambda: self._create(resource, namespace, self._commits.own(body), options)
+            None, lambda: self._create(resource, namespace, self._commits.own(body), options)
         )
 
     async def _create(self, resource: Resource, namespace: str, body: Any, options: Options) -> Result:
         value = check_identity(resource, body, namespace)
         if value["metadata"].get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
-        new = decode_sent(resource, value, options)
+        remarks = Remarks()
+        new = decode_sent(resource, value, options, remarks)
         name_new(resource, new, namespace, self._now())
         name = new["metadata"]["name"]
         self._check_namespace(resource, namespace, name)
@@ -120,7 +123,7 @@ class Registry:
             raise already_exists(resource.id, name)
         owner = ssa.Writer(options.manager, version=resource.api_version)
         return await self._store(
-            resource, Attempt(Operation.CREATE, resource, namespace, name, new, None), options, owner
+            Attempt(Operation.CREATE, resource, namespace, name, new, None), options, remarks, owner
         )
 
     async def replace(
@@ -157,7 +160,7 @@ class Registry:
         async def attempt() -> Result:
             return await self._change(resource, namespace, name, edit, options, subresource=subresource)
 
-        return await self._commits.made(key_of(resource, namespace, name), options, attempt)
+        return await self._commits.made(key_of(resource, namespace, name), attempt)
 
     async def _change(
         self,
@@ -176,13 +179,14 @@ class Registry:
         value = check_identity(resource, self._commits.own(edit(copy.deepcopy(old))), namespace)
         check_name(value, name)
         check_version(resource, name, value, record)
-        new = decode_sent(resource, value, options, old)
+        remarks = Remarks()
+        new = decode_sent(resource, value, options, remarks, old)
         keep_metadata(new, old)
         if resource.has_status or subresource:
             new = split(new, old, subresource)
         attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
         writer = ssa.Writer(options.manager, subresource=subresource, version=resource.api_version)
-        return await self._store(resource, attempt, options, writer, record)
+        return await self._store(attempt, options, remarks, writer, record)
 
     async def apply(
         self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str = ""
@@ -194,7 +198,7 @@ class Registry:
                 resource, namespace, name, self._commits.own(body), options, subresource=subresource
             )
 
-        return await self._commits.made(key_of(resource, namespace, name), options, attempt)
+        return await self._commits.made(key_of(resource, namespace, name), attempt)
 
     async def _apply(
         self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str
@@ -205,9 +209,8 @@ class Registry:
         if wanted["metadata"].setdefault("name", name) != name:
             raise bad_request(f"the name of the object does not match the name on the URL ({name})")
         wanted = addressed(without_nulls(wanted), resource, subresource)
-        unknown = unknown_fields(resource, wanted)
-        report_unknown(resource, unknown, options)
-        if unknown:
+        if unknown := unknown_fields(resource, wanted):
+            unknown_warnings(resource, unknown, options)
             raise undeclared(resource, namespace, name, unknown[0])
         writer = ssa.Writer(options.manager, "Apply", subresource, resource.api_version)
         record = self._sound(resource, namespace, name)
@@ -227,12 +230,13 @@ class Registry:
             )
             return await self._create_applied(resource, namespace, merged, owned, options)
         check_version(resource, name, wanted, record)
-        new = decode_sent(resource, merged, options, old)
+        remarks = Remarks()
+        new = decode_sent(resource, merged, options, remarks, old)
         keep_metadata(new, old)
         new = split(new, old, subresource) if resource.has_status or subresource else new
         new["metadata"]["managedFields"] = ssa.write_ownership(owned)
         attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
-        return await self._store(resource, attempt, options, None, record)
+        return await self._store(attempt, options, remarks, None, record)
 
     async def delete(
         self,
@@ -246,7 +250,7 @@ class Registry:
         """Delete an object; one with finalizers, or a grace period, is marked only and goes when they are over."""
         given = options or Options()
         key = key_of(resource, namespace, name)
-        return await self._commits.made(key, given, lambda: self._delete(resource, namespace, name, given, deletion))
+        return await self._commits.made(key, lambda: self._delete(resource, namespace, name, given, deletion))
 
     async def _delete(
         self, resource: Resource, namespace: str, name: str, options: Options, deletion: Deletion
@@ -266,41 +270,53 @@ class Registry:
         if new == old:
             return Result(record)
         attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old)
-        return await self._store(resource, attempt, options, None, record)
+        return await self._store(attempt, options, Remarks(), None, record)
 
     async def _create_applied(
         self, resource: Resource, namespace: str, merged: Object, owned: ssa.Ownership, options: Options
     ) -> Result:
-        new = decode_sent(resource, merged, options)
+        remarks = Remarks()
+        new = decode_sent(resource, merged, options, remarks)
         name_new(resource, new, namespace, self._now())
         self._check_namespace(resource, namespace, new["metadata"]["name"])
         new["metadata"]["managedFields"] = ssa.write_ownership(owned)
         give_first_status(resource, new)
         attempt = Attempt(Operation.CREATE, resource, namespace, new["metadata"]["name"], new, None)
-        return await self._store(resource, attempt, options, None)
+        return await self._store(attempt, options, remarks, None)
 
     async def _store(
         self,
-        resource: Resource,
         attempt: Attempt,
         options: Options,
+        remarks: Remarks,
         writer: ssa.Writer | None,
         record: Record | None = None,
     ) -> Result:
         """Run admission and checks on a change, and store it. `writer`, if given, owns what it changes."""
-        new, old = attempt.new, attempt.old
+        result = await self._put(attempt, options, remarks, writer, record)
+        return dataclasses.replace(result, warnings=tuple(remarks.warnings))
+
+    async def _put(
+        self,
+        attempt: Attempt,
+        options: Options,
+        remarks: Remarks,
+        writer: ssa.Writer | None,
+        record: Record | None,
+    ) -> Result:
+        resource, new, old = attempt.resource, attempt.new, attempt.old
         assert new is not None  # noqa: S101  # only deletions have none, and come by another way
         resource.default(new)
         if writer is not None:  # before anything is allocated: that is nobody's
             new["metadata"]["managedFields"] = ssa.note_write(resource, old or {}, new, writer, self._now())
         resource.prepare(new, old)
-        if options.causes:
-            self._check(resource, new, old, options.causes)
+        if remarks.causes:
+            self._check(resource, new, old, remarks.causes)
         admitted = self._hooks.admit(dataclasses.replace(attempt, dry_run=options.dry_run))
         with admitted.taken_back_on_error():
             self._check(resource, new, old)
             if not attempt.subresource:
-                options.warnings.extend(resource.warn(new, old))
+                remarks.warnings.extend(resource.warn(new, old))
             if resource.counts_generations and old is not None and content(new) != content(old):
                 new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         if record is not None and old is not None and same(new, old) and not admitted.also:

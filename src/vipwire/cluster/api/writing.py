@@ -10,7 +10,7 @@ import msgspec
 
 from vipwire.cluster.api.bodies import protobuf
 from vipwire.cluster.api.bodies.parsing import Parsed, read_json, read_protobuf, read_yaml
-from vipwire.cluster.api.bodies.sent import Options, report_strictly
+from vipwire.cluster.api.bodies.sent import Options, Remarks, strict_warnings
 from vipwire.cluster.api.bodies.size import check_size
 from vipwire.cluster.api.errors import ApiError, bad_request, not_allowed, not_valid, unsupported
 from vipwire.cluster.api.kinds.meta import META
@@ -78,11 +78,11 @@ async def perform(registry: Registry, request: Request) -> Answer:
         return await _delete(registry, request)
     if route.verb == "deletecollection":
         return await _delete_all(registry, request)
-    options = _options(request)
+    options, remarks = _options(request), Remarks()
     if route.resource.deprecated:
-        options.warnings.append(route.resource.deprecated)
-    result = await _write(registry, request, options)
-    return Answer(201 if result.created else 200, result, warnings=tuple(options.warnings))
+        remarks.warnings.append(route.resource.deprecated)
+    result = await _write(registry, request, options, remarks)
+    return Answer(201 if result.created else 200, result, warnings=(*remarks.warnings, *result.warnings))
 
 
 def _has_method(route: Route) -> bool:
@@ -96,24 +96,25 @@ def _has_method(route: Route) -> bool:
     return route.verb in ("create", "deletecollection") and bool(route.namespace or not route.resource.namespaced)
 
 
-async def _write(registry: Registry, request: Request, options: Options) -> Result:
+async def _write(registry: Registry, request: Request, options: Options, remarks: Remarks) -> Result:
     route = request.route
     place = (route.resource, route.namespace, route.name)
     if route.verb == "patch":
-        return await _patch(registry, request, options)
-    body = _strict(await _read(request, options), route.resource, options)
+        return await _patch(registry, request, options, remarks)
+    body = _strict(await _read(request, options), route.resource, options, remarks)
     if route.verb == "update":
         return await registry.replace(*place, body, options, subresource=route.subresource)
     return await registry.create(route.resource, route.namespace, body, options)
 
 
-def _strict(parsed: Parsed, resource: Resource, options: Options) -> Any:
-    """Return the value of a body, and report duplicate fields as `fieldValidation` says. Raise ApiError 400."""
-    report_strictly(resource, [f'duplicate field "{path}"' for path in parsed.repeated], options)
+def _strict(parsed: Parsed, resource: Resource, options: Options, remarks: Remarks) -> Any:
+    """Return the value of a body, and remark on duplicate fields as `fieldValidation` says. Raise ApiError 400."""
+    texts = [f'duplicate field "{path}"' for path in parsed.repeated]
+    remarks.warnings.extend(strict_warnings(resource, texts, options))
     return parsed.value
 
 
-async def _patch(registry: Registry, request: Request, options: Options) -> Result:
+async def _patch(registry: Registry, request: Request, options: Options, remarks: Remarks) -> Result:
     route, resource, strictly = request.route, request.route.resource, options.validation != "Ignore"
     place = (resource, route.namespace, route.name)
     if request.content == APPLY:
@@ -121,7 +122,7 @@ async def _patch(registry: Registry, request: Request, options: Options) -> Resu
             raise bad_request(
                 "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch"
             )
-        wanted = _strict(await read_yaml(request.body, strictly=strictly), resource, options)
+        wanted = _strict(await read_yaml(request.body, strictly=strictly), resource, options, remarks)
         for field in ("apiVersion", "kind"):
             if isinstance(wanted, dict) and not wanted.get(field):
                 raise bad_request(f"Object '{field[0].upper()}{field[1:]}' is missing in the applied configuration")
@@ -129,7 +130,7 @@ async def _patch(registry: Registry, request: Request, options: Options) -> Resu
     edit = _PATCHES.get(request.content)
     if edit is None:
         raise _unsupported_media(request.content)
-    patch = _strict(await read_json(request.body, strictly=strictly), resource, options)
+    patch = _strict(await read_json(request.body, strictly=strictly), resource, options, remarks)
     if request.content != "application/json-patch+json" and not isinstance(patch, dict):
         raise bad_request("a merge patch is an object")
     return await registry.change(

@@ -15,21 +15,26 @@ DEFAULT_MANAGER: Final = "vipwire"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a change. `validation` is for unknown fields: Strict, Warn or Ignore.
-
-    Findings about the body gather here: warnings, and values that its type does not allow.
-    """
+    """The options of a change. `validation` is for unknown fields: Strict, Warn or Ignore."""
 
     manager: str = DEFAULT_MANAGER
     dry_run: bool = False
     validation: str = "Strict"
     force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Remarks:
+    """What there is to say of one attempt at a change: warnings, and values that the body's type does not allow."""
+
     warnings: list[str] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)
 
 
-def decode_sent(resource: Resource, value: Object, options: Options, old: Object | None = None) -> Object:
-    """Read a body as its kind, defaults filled in; collect wrong values. Raise ApiError 400 for wrong types.
+def decode_sent(
+    resource: Resource, value: Object, options: Options, remarks: Remarks, old: Object | None = None
+) -> Object:
+    """Read a body as its kind, defaults filled in; remark on wrong values. Raise ApiError 400 for wrong types.
 
     `old` is the object as it is stored: what is wrong there already may stay.
     """
@@ -39,8 +44,8 @@ def decode_sent(resource: Resource, value: Object, options: Options, old: Object
     except ApiError as error:
         what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
         raise bad_request(f"{what}: {error.message}") from None
-    report_unknown(resource, findings.unknown, options)
-    options.causes.extend(findings.causes)
+    remarks.warnings.extend(unknown_warnings(resource, findings.unknown, options))
+    remarks.causes.extend(findings.causes)
     return decoded_value
 
 
@@ -58,12 +63,12 @@ def check_version(resource: Resource, name: str, value: Object, record: Record) 
 def give_first_status(resource: Resource, new: Object) -> None:
     """Set a new object's status to its kind's first one, whatever was sent, unless it is declared."""
     if resource.has_status and not resource.declares_status:
-        new["status"] = decode_sent(resource, {"metadata": {}}, Options()).get("status", {})
+        new["status"] = decode_sent(resource, {"metadata": {}}, Options(), Remarks()).get("status", {})
 
 
-def report_unknown(resource: Resource, unknown: Sequence[str], options: Options) -> None:
-    """Report fields that a kind does not have, as `report_strictly` does."""
-    report_strictly(resource, [f'unknown field "{path}"' for path in unknown], options)
+def unknown_warnings(resource: Resource, unknown: Sequence[str], options: Options) -> list[str]:
+    """Return warnings of fields that a kind does not have; raise ApiError 400 where that is asked for."""
+    return strict_warnings(resource, [f'unknown field "{path}"' for path in unknown], options)
 
 
 def undeclared(resource: Resource, namespace: str, name: str, path: str) -> ApiError:
@@ -74,12 +79,11 @@ def undeclared(resource: Resource, namespace: str, name: str, path: str) -> ApiE
     return ApiError(500, "", why)
 
 
-def report_strictly(resource: Resource, texts: Sequence[str], options: Options) -> None:
-    """Refuse a body for what is wrong with its fields, warn of it, or say nothing, as asked. Raise ApiError 400."""
+def strict_warnings(resource: Resource, texts: Sequence[str], options: Options) -> list[str]:
+    """Return warnings of what is wrong with a body's fields, none where nothing is asked for. Raise ApiError 400."""
     if not texts or options.validation == "Ignore":
-        return
+        return []
     if options.validation == "Strict":
         what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
         raise bad_request(f"{what}: strict decoding error: {', '.join(texts)}")
-    known = set(options.warnings)
-    options.warnings.extend(text for text in dict.fromkeys(texts) if text not in known)
+    return list(dict.fromkeys(texts))
