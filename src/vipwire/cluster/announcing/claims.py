@@ -251,7 +251,7 @@ class Claims:
         try:
             await self._write(address, to)
         except ApiError as error:
-            if error.code not in (404, 409):  # it is another's already
+            if error.code not in (403, 404, 409):  # it is another's already
                 raise
 
     async def resign(self) -> None:
