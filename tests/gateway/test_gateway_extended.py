@@ -476,6 +476,8 @@ def test_requests_are_mirrored(here: GatewaySite) -> None:
     here.until_served("/mirror/get", "v1", "v2", "ws")
     assert here.ask("same", "mirrors.org", "/mirror/post", "POST", data="x" * 100).seen["body"] == "x" * 100
     here.until_served("/mirror/post", "v1", "v2", "ws")
+    here.ask("same", "mirrors.org", "/mirror/large", "POST", data="x" * 60_000)
+    here.until_served("/mirror/large", "v1", "v2", "ws")
     long = here.ask("same", "mirrors.org", "/mirror/long", "POST", data="x" * 100_000)
     assert (long.pod, len(long.seen["body"])) == ("v1", 100_000)
     for _ in range(60):

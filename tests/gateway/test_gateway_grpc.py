@@ -1,11 +1,12 @@
 """A real gRPC client speaks through GRPCRoutes to real servers: unary and streaming calls, h2c and TLS, statuses."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import grpc
 import pytest
-from tests.gateway.site import GatewaySite, gateways, list_all, now, secret_of, service
+from tests.gateway.site import PATIENCE, GatewaySite, gateways, list_all, now, secret_of, service
 
 from vipwire.ingress.run.default_certificate import make_certificate
 
@@ -36,10 +37,13 @@ spec:
     backendRefs: [{name: two, port: 8080}]
   - matches: [{method: {service: shop.Missing}}]
     backendRefs: [{name: none, port: 8080}]
+  - matches: [{method: {service: shop.Copied}}]
+    filters: [{type: RequestMirror, requestMirror: {backendRef: {name: copies, port: 8080}}}]
+    backendRefs: [{name: one, port: 8080}]
 """
 RESET = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
 """What a client may see instead if HAProxy answers itself: it also resets a stream whose request has not ended."""
-SERVERS = {"one": "127.0.0.61", "two": "127.0.0.62"}
+SERVERS = {"one": "127.0.0.61", "two": "127.0.0.62", "copies": "127.0.0.63"}
 
 
 class Shop(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types here
@@ -47,6 +51,8 @@ class Shop(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types h
 
     def __init__(self, name: str) -> None:
         self._name = name.encode()
+        self.heard: asyncio.Queue[bytes] = asyncio.Queue()
+        """Each message that has come."""
 
     def service(self, handler_call_details: Any) -> Any:
         if handler_call_details.method.endswith("/Follow"):
@@ -54,6 +60,7 @@ class Shop(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types h
         return grpc.unary_unary_rpc_method_handler(self.answer)
 
     async def answer(self, request: bytes, context: Any) -> bytes:
+        self.heard.put_nowait(request)
         sent = dict(context.invocation_metadata())
         context.set_trailing_metadata((("x-server", self._name.decode()), ("x-route", sent.get("x-route", "-"))))
         if request == b"bad":
@@ -62,6 +69,7 @@ class Shop(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types h
 
     async def follow(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         async for request in requests:
+            self.heard.put_nowait(request)
             yield self._name + b" " + request
         context.set_trailing_metadata((("x-ended", "well"),))
 
@@ -72,13 +80,18 @@ def pem() -> str:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory, pem: str) -> Iterator[GatewaySite]:
+def shops() -> dict[str, Shop]:
+    return {name: Shop(name) for name in SERVERS}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory, pem: str, shops: dict[str, Shop]) -> Iterator[GatewaySite]:
     with gateways(tmp_path_factory.mktemp("grpc")) as made:
         servers = []
         for name, address in SERVERS.items():
 
             async def start(name: str = name, address: str = address) -> Any:
-                server = grpc.aio.server(handlers=(Shop(name),))
+                server = grpc.aio.server(handlers=(shops[name],))
                 server.add_insecure_port(f"{address}:{made.pod_port}")
                 await server.start()
                 return server
@@ -163,10 +176,15 @@ def test_a_missing_server_is_an_error_of_grpc(through: Any) -> None:
     assert code in {grpc.StatusCode.UNAVAILABLE, *RESET}
 
 
-def test_a_stream_goes_both_ways_until_it_ends(through: Any) -> None:
+STREAM = (b"one", b"two" * 20_000, b"three")
+
+
+def following(method: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    """Send messages one by one, each when the answer to the one before has come."""
+
     async def follow(channel: Any) -> None:
-        call = channel.stream_stream("/shop.Orders/Follow")(timeout=60)
-        for message in (b"one", b"two" * 20_000, b"three"):
+        call = channel.stream_stream(method)(timeout=60)
+        for message in STREAM:
             await call.write(message)
             assert await call.read() == b"one " + message
         await call.done_writing()
@@ -174,4 +192,22 @@ def test_a_stream_goes_both_ways_until_it_ends(through: Any) -> None:
         assert ("x-ended", "well") in tuple(await call.trailing_metadata())
         assert await call.code() == grpc.StatusCode.OK
 
-    through(follow)
+    return follow
+
+
+def test_a_stream_goes_both_ways_until_it_ends(through: Any) -> None:
+    through(following("/shop.Orders/Follow"))
+
+
+def test_grpc_route_request_mirror(through: Any, here: GatewaySite, shops: dict[str, Shop]) -> None:
+    """GRPCRouteRequestMirror: another server of gRPC hears each call, streams too, which go on meanwhile."""
+
+    async def heard(number: int) -> list[bytes]:
+        async with asyncio.timeout(PATIENCE):
+            return [await shops["copies"].heard.get() for _ in range(number)]
+
+    code, _, answer, _ = through(calling("/shop.Copied/Get", b"apples"))
+    assert (code, answer) == (grpc.StatusCode.OK, b"one apples")
+    assert here.run(heard(1)) == [b"apples"]
+    through(following("/shop.Copied/Follow"))
+    assert here.run(heard(3)) == list(STREAM)

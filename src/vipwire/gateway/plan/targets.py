@@ -48,7 +48,7 @@ class Targets:
         protocol: BackendProtocol | None = None,
     ) -> tuple[str, Verdict]:
         """Return the target of a rule, and whether its references could be followed. Raise Unsupported."""
-        verdicts = [self._mirrors(route, filters)]
+        verdicts = [self._mirrors(route, filters, protocol)]
         policy = replace(filters.policy, mirrors=tuple(filters.mirrored))
         if filters.auth is not None:
             server, verdict = self.backend(route, filters.auth.backend_ref, Policy())
@@ -149,12 +149,12 @@ class Targets:
         self.pools.setdefault(name, Pool(name, NO_SERVICE, BackendPort("", 0), bare))
         return name
 
-    def _mirrors(self, route: Item, filters: Filters) -> Verdict:
+    def _mirrors(self, route: Item, filters: Filters, protocol: BackendProtocol | None) -> Verdict:
         """Find the pools of mirrors; what cannot be found mirrors nothing, and the status says it."""
         verdict = yes("ResolvedRefs")
         filters.mirrored.clear()
         for mirror in filters.mirrors:
-            target, found = self.backend(route, mirror.backend_ref, Policy())
+            target, found = self.backend(route, mirror.backend_ref, Policy(), protocol)
             if not found.holds or target == BROKEN:
                 verdict = found
                 continue

@@ -1,10 +1,13 @@
 """Writes what sends copies of requests elsewhere: to be thrown away, or to ask whether a request may pass. Pure.
 
-HAProxy has no rules for this. A few lines of Lua hand a copy to its own client, for a mirror in a task of its own:
-the request does not wait for it. The copy comes back in at a frontend that only this machine reaches, and goes to
-the pool that its header names: so these endpoints change like all others. Bodies are copied as far as HAProxy holds
-them in one buffer (16 KiB); a request with a longer one is not mirrored. Where a server is asked about a request, it
-waits for the answer, and passes after a 200 alone.
+HAProxy has no rules for this. A few lines of Lua hand a copy to its own client. The copy comes back in at a frontend
+that only this machine reaches, and goes to the pool that its header names: so these endpoints change like all others.
+
+For a mirror a filter reads the request while it passes, and sends the copy when its last byte has come: nothing waits
+for it, so that streams and slow uploads go on as without one. A request with a longer body than the filter holds is
+not mirrored. A filter that fails would end the process (2.6), so each of its functions is called protected.
+
+Where a server is asked about a request, it waits for the answer, and passes after a 200 alone.
 """
 
 import hashlib
@@ -17,12 +20,22 @@ from vipwire.ingress.plan.policy import ExternalAuth, Policy
 
 MIRROR_FILE: Final = "mirror.lua"
 _HEADER: Final = "x-vipwire-mirror"
+_LONGEST: Final = 65536
+"""Bytes of a body that a mirror holds until the request has ended."""
 _LUA: Final = """local own = {["host"] = true, ["connection"] = true}
 own["content-length"], own["transfer-encoding"] = true, true
-core.register_action("vipwire_mirror", {"http-req"}, function(txn, pool)
-  if txn.f:req_body_size() > txn.f:req_body_len() then return end
-  local sent = {["HEADER"] = {pool}}
-  for name, values in pairs(txn.http:req_get_headers()) do
+local Mirror = {id = "vipwire_mirror", flags = filter.FLT_CFG_FL_HTX}
+Mirror.__index = Mirror
+function Mirror:new() return setmetatable({}, {__index = self}) end
+local function protected(done)
+  return function(self, txn, message)
+    if not message.channel:is_resp() then pcall(done, self, txn, message) end
+  end
+end
+Mirror.http_headers = protected(function(self, txn, message)
+  if self.part < self.whole and txn.f:rand(self.whole) >= self.part then return end
+  local sent = {["HEADER"] = {self.pool}}
+  for name, values in pairs(message:get_headers()) do
     if not own[name] and name ~= "HEADER" then
       local list = {}
       for _, value in pairs(values) do list[#list + 1] = value end
@@ -30,14 +43,30 @@ core.register_action("vipwire_mirror", {"http-req"}, function(txn, pool)
     end
   end
   local host = txn.f:req_hdr("host") or "mirror"
-  local request = {url = "http://" .. host .. txn.f:pathq(), headers = sent, body = txn.f:req_body(),
-                   dst = "abns@SOCKET", timeout = 10000}
-  local method = string.lower(txn.f:method())
+  self.method, self.parts, self.size = string.lower(txn.f:method()), {}, 0
+  self.request = {url = "http://" .. host .. txn.f:pathq(), headers = sent, dst = "abns@SOCKET", timeout = 10000}
+  filter.register_data_filter(self, message.channel)
+end)
+Mirror.http_payload = protected(function(self, _, message)
+  local data = self.request and message:body()
+  if not data then return end
+  self.size = self.size + #data
+  if self.size > LONGEST then self.request, self.parts = nil, nil else table.insert(self.parts, data) end
+end)
+Mirror.http_end = protected(function(self)
+  local request, method = self.request, self.method
+  if not request then return end
+  self.request = nil
+  if self.size > 0 then request.body = table.concat(self.parts) end
   core.register_task(function()
     local client = core.httpclient()
     if client[method] then client[method](client, request) end
   end)
-end, 1)
+end)
+core.register_filter("vipwire_mirror", Mirror, function(of, words)
+  of.pool, of.part, of.whole = words[1], tonumber(words[2]), tonumber(words[3])
+  return of
+end)
 local framing = {["host"] = true, ["connection"] = true, ["content-length"] = true, ["transfer-encoding"] = true}
 framing["upgrade"], framing["te"], framing["trailer"], framing["keep-alive"] = true, true, true, true
 framing["content-type"], framing["content-encoding"], framing["date"], framing["server"] = true, true, true, true
@@ -95,16 +124,13 @@ def socket_name(layout: Layout) -> str:
 
 def mirror_lua(layout: Layout) -> str:
     """Write the file of Lua."""
-    return _LUA.replace("HEADER", _HEADER).replace("SOCKET", socket_name(layout))
+    return _LUA.replace("HEADER", _HEADER).replace("SOCKET", socket_name(layout)).replace("LONGEST", str(_LONGEST))
 
 
 def mirror_lines(policy: Policy) -> Iterator[str]:
-    """Write the rules of a backend that mirrors."""
-    if policy.mirrors:
-        yield line("http-request wait-for-body time 5s unless {{ method GET HEAD OPTIONS }}")
+    """Write the filters of a backend that mirrors."""
     for each in policy.mirrors:
-        some = f" if {{{{ rand({plain(each.whole)}) lt {plain(each.part)} }}}}" if each.part < each.whole else ""
-        yield line(f"http-request lua.vipwire_mirror {{}}{some}", plain(each.pool))
+        yield line("filter lua.vipwire_mirror {} {} {}", plain(each.pool), plain(each.part), plain(each.whole))
 
 
 def auth_lines(auth: ExternalAuth) -> Iterator[str]:
