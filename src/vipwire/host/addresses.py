@@ -1,14 +1,13 @@
 """The addresses of this machine, and being told when they change.
 
-Node ports are served at them, and conntrack entries of node ports are recognised by them. The kernel's notifications
-say only that something happened; the truth is then dumped anew. So a lost notification costs nothing, and neither do
-the many that change nothing of interest (an IPv6 address whose lifetime each router advertisement extends).
+Node ports are served at them, and conntrack entries of node ports are recognised by them. Of the many notifications
+that change nothing of interest (an IPv6 address whose lifetime each router advertisement extends) nobody is told.
 """
 
-import errno
 from collections.abc import Iterable
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from vipwire.host.route_watch import RouteWatch, undisturbed
 from vipwire.model.net import Address, Family, family_of, is_loopback
 from vipwire.netlink.route import (
     FLAG_DUPLICATE,
@@ -21,9 +20,7 @@ from vipwire.netlink.route import (
     decode_link,
     links_request,
 )
-from vipwire.netlink.socket import NETLINK_ROUTE, DumpInterruptedError, NetlinkError, NetlinkSocket
-
-_ATTEMPTS = 5
+from vipwire.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 
 
 class LocalAddress(NamedTuple):
@@ -64,12 +61,7 @@ def read_addresses(rtnetlink: NetlinkSocket | None = None) -> tuple[LocalAddress
         with NetlinkSocket(NETLINK_ROUTE) as own:
             return read_addresses(own)
     rtnetlink.drain()
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return _dump(rtnetlink)
-        except DumpInterruptedError:
-            continue
-    return _dump(rtnetlink)
+    return undisturbed(lambda: _dump(rtnetlink))
 
 
 def _dump(rtnetlink: NetlinkSocket) -> tuple[LocalAddress, ...]:
@@ -85,7 +77,7 @@ def _dump(rtnetlink: NetlinkSocket) -> tuple[LocalAddress, ...]:
     )
 
 
-class AddressWatch:
+class AddressWatch(RouteWatch):
     """The addresses of the network namespace in which this was made, kept up to date.
 
     `addresses` is always usable. When `fileno()` is readable (`loop.add_reader`), call `refresh`.
@@ -94,32 +86,13 @@ class AddressWatch:
     """
 
     def __init__(self, ignored: frozenset[str] = frozenset()) -> None:
+        super().__init__(GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS)
         self._ignored = ignored
-        self._events = NetlinkSocket(NETLINK_ROUTE)
-        self._requests = NetlinkSocket(NETLINK_ROUTE)
-        # First listen, then read: what changes in between is heard of.
-        self._events.join(GROUP_IPV4_ADDRESS)
-        self._events.join(GROUP_IPV6_ADDRESS)
         self.addresses = self._read()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close its sockets; take `fileno()` out of the event loop before."""
-        self._events.close()
-        self._requests.close()
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable when something may have changed."""
-        return self._events.fileno()
 
     def refresh(self) -> bool:
         """Read the kernel's notifications, without waiting; report whether `addresses` has changed."""
-        if not self._heard():
+        if not self._concerned():
             return False
         before, self.addresses = self.addresses, self._read()
         return self.addresses != before
@@ -127,23 +100,15 @@ class AddressWatch:
     def _read(self) -> tuple[LocalAddress, ...]:
         return tuple(item for item in read_addresses(self._requests) if item.interface not in self._ignored)
 
-    def _heard(self) -> bool:
-        try:
-            heard = [decode_address(message.payload) for message in self._events.pending()]
-        except OSError as error:
-            if error.errno != errno.ENOBUFS:  # more was said than there was room for: all the more reason to look
-                raise
+    def _concerned(self) -> bool:
+        """Report whether something may have happened at an interface that is not ignored."""
+        heard = self._heard()
+        if heard is None:
             return True
-        return any(
-            self._name(link) not in self._ignored for link in {item.link for item in heard if item is not None}
-        )
+        links = {found.link for message in heard if (found := decode_address(message.payload)) is not None}
+        return any(self._name(link) not in self._ignored for link in links)
 
-    def _name(self, link: int) -> str:
+    def _name(self, number: int) -> str:
         """Name an interface now; "" for one that is gone."""
-        try:
-            answers = self._requests.request(GET_LINK, links_request(link))
-        except NetlinkError as error:
-            if error.errno != errno.ENODEV:
-                raise
-            return ""
-        return decode_link(answers[0].payload).name
+        link = self._link(number)
+        return decode_link(link).name if link is not None else ""
