@@ -9,11 +9,10 @@ somebody changed is found even where its text looks alike. What fits no text of 
 import errno
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from vipwire.backends.nftables import fastpath, text
 from vipwire.backends.nftables.counts import COUNTING, CounterLevel, counted_by, counts
-from vipwire.backends.nftables.devices import FlowtableDevices
 from vipwire.backends.nftables.expected_chains import written
 from vipwire.backends.nftables.features import LACKING, advice
 from vipwire.backends.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
@@ -59,6 +58,9 @@ from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
 
+if TYPE_CHECKING:
+    from vipwire.backends.nftables.devices import FlowtableDevices
+
 T = TypeVar("T", decode.Chain, decode.Rule, decode.SetDeclaration, flowtables.Flowtable)
 
 _HOOK_NAMES = {number: name for name, number in encode.HOOKS.items()}
@@ -93,7 +95,7 @@ class NftablesBackend:
         self._known: dict[ObjectKey, Object] = dict(HOOKED)
         self.worthwhile = WORTHWHILE
         self._ahead: tuple[int, Listings] = (-1, NOTHING_AHEAD)
-        self._devices = FlowtableDevices(family, self._socket, self._generations) if offload_after else None
+        self._devices = self._flowtable_devices() if offload_after else None
 
     def close(self) -> None:
         """Close the sockets; the table stays."""
@@ -101,6 +103,11 @@ class NftablesBackend:
         self._generations.close()
         if self._devices is not None:
             self._devices.close()
+
+    def _flowtable_devices(self) -> "FlowtableDevices":
+        from vipwire.backends.nftables.devices import FlowtableDevices  # noqa: PLC0415  # few offload
+
+        return FlowtableDevices(self.family, self._socket, self._generations)
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
         """Render what belongs to no Service."""
