@@ -11,6 +11,7 @@ from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
 from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange, FlowEvent
 from vipwire.plan.plan import FrontendKey
+from vipwire.reconcile.counts import Count, Counts, EndpointName
 
 VIP, NODE, CLIENT = (parse_address(text) for text in ("10.96.0.10", "192.168.0.1", "203.0.113.2"))
 ONE, TWO = (parse_address(text) for text in ("10.244.1.11", "10.244.2.11"))
@@ -118,3 +119,24 @@ def test_rates_are_of_the_window_and_tracked_connections_of_now(frontends: Front
         screen.print(top_view(document, 2))
     assert "default/web:http" in out.get()
     assert "1 more lines" in out.get()
+
+
+def test_what_the_mode_alone_has_seen_is_new_too(frontends: Frontends) -> None:
+    """As where programs give sockets endpoints: no packet is translated, so connection tracking knows no Service."""
+    rates = Rates(frontends, 10.0, began=990.0)
+    for when, connections in ((990.0, 5), (1000.0, 45)):
+        rates.count(when, [Counts(endpoints={EndpointName(WEB, TWO, 8080): Count(connections)})])
+    rates.take(notification(FlowChange.NEW, flow(VIP, 80, ONE), 995.0))
+    document = rates.document(1000.0, [])
+    assert [(row["endpoint"], row["newPerSecond"], row["countedPerSecond"]) for row in document["rows"]] == [
+        ("10.244.2.11:8080", 0.0, 4.0),
+        ("10.244.1.11:8080", 0.1, None),
+    ]
+    screen = console(100)
+    with screen.capture() as out:
+        screen.print(top_view(document, 5))
+    assert [line.split()[:2] for line in out.get().splitlines() if ":" in line] == [
+        ["default/web:http", "4.1"],
+        ["10.244.2.11:8080", "4"],
+        ["10.244.1.11:8080", "0.1"],
+    ]

@@ -97,8 +97,9 @@ def top(
 ) -> None:
     """Show live rates of every Service and endpoint: new, ended and unanswered connections, and those tracked now.
 
-    Connections come from the events of connection tracking. Bytes (in/s and out/s) and what is refused are what the
-    mode has counted, as far as it does: bytes, in nftables mode, with --count-traffic.
+    Connections come from the events of connection tracking; new ones also from what the mode has counted, if that is
+    more, as in ebpf mode. Bytes (in/s and out/s) and what is refused are what the mode has counted, as far as it
+    does: bytes, in nftables mode, with --count-traffic.
     """
     interval, wanted = max(interval, 0.1), scoped("", namespace, everywhere=everywhere)
     with (

@@ -2,7 +2,7 @@
 
 Connections come from the events of connection tracking, which every mode that translates in the kernel has, and those
 that are open from its table. What a mode counts itself is added: bytes, and what was refused. A mode that ends
-connections itself (userspace) is seen by its own counts only.
+connections itself (userspace) is seen by its own counts only, and so are sockets that programs give endpoints (ebpf).
 """
 
 from collections import Counter, deque
@@ -90,24 +90,24 @@ class Rates:
         rows = (
             {row for row, _ in counts} | set(tracked) | {row for row, rates in grown.items() if any(rates.values())}
         )
-        ordered = sorted(rows, key=lambda row: (-counts[row, "new"], -tracked[row], row))
+        described = [
+            {
+                "service": row[0],
+                "endpoint": row[1],
+                "newPerSecond": round(counts[row, "new"] / seconds, 2),
+                "endedPerSecond": round((counts[row, "ended"] + counts[row, "unanswered"]) / seconds, 2),
+                "unansweredPerSecond": round(counts[row, "unanswered"] / seconds, 2),
+                "tracked": tracked[row],
+                **grown.get(row, dict.fromkeys(_COUNTED)),
+            }
+            for row in sorted(rows)
+        ]
         return {
             "kind": "Top",
             "source": "connection tracking events",
             "seconds": round(seconds, 1),
             "lostEvents": self.lost,
-            "rows": [
-                {
-                    "service": row[0],
-                    "endpoint": row[1],
-                    "newPerSecond": round(counts[row, "new"] / seconds, 2),
-                    "endedPerSecond": round((counts[row, "ended"] + counts[row, "unanswered"]) / seconds, 2),
-                    "unansweredPerSecond": round(counts[row, "unanswered"] / seconds, 2),
-                    "tracked": tracked[row],
-                    **grown.get(row, dict.fromkeys(_COUNTED)),
-                }
-                for row in ordered
-            ],
+            "rows": sorted(described, key=lambda each: (-_fresh(each), -each["tracked"])),
             "refusedPerSecond": refused,
         }
 
@@ -146,6 +146,11 @@ _COUNTED = {
 """Rates of what the modes count, by the field of `Count`."""
 
 
+def _fresh(row: Document) -> float:
+    """Return how many connections begin a second, by whichever of the two has seen more of them."""
+    return max(float(row["newPerSecond"]), row.get("countedPerSecond") or 0.0)
+
+
 def top_view(document: Document, most: int) -> RenderableType:
     """Lay out rates: a line for each Service port, and below it its endpoints."""
     rows: list[list[str | Text]] = []
@@ -153,8 +158,9 @@ def top_view(document: Document, most: int) -> RenderableType:
     for row in document["rows"]:
         services.setdefault(row["service"], []).append(row)
     for service, endpoints in services.items():
-        rows.append([Text(service, style="bold"), *_numbers(_sum(endpoints))])
-        rows.extend([f"  {row['endpoint']}", *_numbers(row)] for row in endpoints)
+        shown = [{**row, "newPerSecond": _fresh(row)} for row in endpoints]
+        rows.append([Text(service, style="bold"), *_numbers(_sum(shown))])
+        rows.extend([f"  {row['endpoint']}", *_numbers(row)] for row in shown)
     head = f"the last {document['seconds']:g} s, from {document['source']}"
     parts: list[RenderableType] = [Text(head, style="dim")]
     if document["lostEvents"]:
