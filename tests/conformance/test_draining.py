@@ -12,6 +12,7 @@ from tests.conformance.packets import NODE, OUTSIDE, POD, Caller
 from tests.conformance.sentences import sentence
 from tests.conformance.services import EXTERNAL, NODE_PORT, LabService
 from tests.conformance.test_changes_udp import UDP, all_hear, flows
+from tests.conformance.translated import look
 
 from vipwire.lab.manifests import Port
 from vipwire.model.net import Family
@@ -106,6 +107,26 @@ def test_connections_that_it_has_go_on_and_are_counted(drained: Drained, family:
         waited = drained.run(*ours, "--wait", "--timeout=2s")
         assert (waited.returncode, "1 connection left" in waited.stdout) == (1, True), waited.stdout + waited.stderr
     waited = drained.run(*ours, "--wait", "--timeout=60s")
+    assert (waited.returncode, "no connections left" in waited.stdout) == (0, True), waited.stdout + waited.stderr
+
+
+@pytest.mark.direct
+@sentence("S138")
+def test_connections_that_programs_made_are_counted_and_go_on(drained: Drained, family: Family) -> None:
+    """Nothing of a Service is in them: only their other end says that they are the endpoint's."""
+    cluster = drained.cluster
+    service = cluster.service("counted-direct", cluster.pods(THERE))
+    address, target = drained.address(THERE, family), service.vip(family)
+    before = look(cluster.lab, cluster.node_name, target).connections
+    with cluster.connect(POD, target) as connection:
+        assert look(cluster.lab, cluster.node_name, target).connections == before + 1, "by programs"
+        cluster.service("counted-direct", cluster.pods(HERE, THERE))
+        assert drained.done(address)["connections"]["open"] == 1
+        cluster.answered(POD, target, [HERE])
+        assert connection.exchange(b"still there?\n") == b"still there?\n"
+        waited = drained.run(address, "--wait", "--timeout=2s")
+        assert (waited.returncode, "1 connection left" in waited.stdout) == (1, True), waited.stdout + waited.stderr
+    waited = drained.run(address, "--wait", "--timeout=60s")
     assert (waited.returncode, "no connections left" in waited.stdout) == (0, True), waited.stdout + waited.stderr
 
 

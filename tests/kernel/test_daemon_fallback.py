@@ -88,6 +88,29 @@ def test_without_iptables_nftables_mode_runs_and_every_step_is_told(wanted: str)
         assert "KUBE" not in run("nft list ruleset"), "nothing of a mode that was tried stays"
 
 
+NO_CGROUP2 = (
+    *("unshare", "--mount", "sh", "-c"),
+    'awk \'$3 == "cgroup2" { print $2 }\' /proc/self/mounts | xargs -r umount -l; exec "$0" "$@"',
+)
+"""A machine that has cgroup v1 alone."""
+
+
+def test_without_cgroup2_nftables_mode_runs_in_place_of_ebpf_mode() -> None:
+    async def scenario() -> None:
+        async with scene(server(), "--proxy-mode=ebpf", "--proxy-mode-fallback", within=NO_CGROUP2) as it:
+            record = await it.daemon.heard(FALLBACK)
+            assert (record["mode"], record["to"]) == ("ebpf", "nftables")
+            assert "cgroup2, which is not mounted" in record["reason"]
+            assert "mount -t cgroup2" in record["reason"], "what to do about it"
+            await it.synced()
+            assert await page("/proxyMode", 10249) == (200, "nftables")
+            assert await reached("10.96.0.1") == "10.244.0.1"
+            assert await it.daemon.terminate() == 0
+
+    with stage():
+        asyncio.run(scenario())
+
+
 def test_without_iptables_userspace_mode_ends_and_names_the_package_and_the_way_without_rules() -> None:
     async def scenario() -> None:
         flags = ("--proxy-mode=userspace", "--proxy-mode-fallback", "--master=http://127.0.0.1:1")

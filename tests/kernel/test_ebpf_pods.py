@@ -154,6 +154,7 @@ def test_who_only_looks_sees_the_programs_as_they_are_wanted(node: EbpfBackend) 
     assert isinstance(looking, EbpfBackend)
     try:
         assert looking.wanted == node.wanted
+        assert looking.wanted.knows_pods
         assert looking.pins.in_force() == dict.fromkeys(HOOKS, node.wanted.settings.packed)
     finally:
         looking.close()

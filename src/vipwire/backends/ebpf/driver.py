@@ -68,7 +68,7 @@ class EbpfDriver(Driver):
         from vipwire.backends.ebpf.explain import EbpfExplainer  # noqa: PLC0415  # not to run
 
         rules = RULES.explainer(family, mode.rules)
-        return EbpfExplainer(family, rules)
+        return EbpfExplainer(family, rules, pods=mode.wanted.knows_pods)
 
     def remarks(self, config: Config) -> Iterable[Remark]:
         """Say whether programs can be had, who else has some, and how full the maps are."""

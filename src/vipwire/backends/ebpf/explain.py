@@ -15,7 +15,6 @@ from vipwire.backends.ebpf.names import (
     PROGRAMS,
     OurKey,
     describe,
-    describe_value,
     for_whom,
     is_ours,
     rules_of,
@@ -31,10 +30,14 @@ _ELSEWHERE: Final = "nothing: the rules below serve it"
 
 
 class EbpfExplainer:
-    """Explains programs and rules of one family. `rules` is nftables mode's explainer."""
+    """Explains programs and rules of one family. `rules` is nftables mode's explainer.
 
-    def __init__(self, family: Family, rules: Explainer[Any, Any]) -> None:
+    `pods`: the programs tell sockets of Pods from others. Where they do not, Pods meet the rules, whatever maps say.
+    """
+
+    def __init__(self, family: Family, rules: Explainer[Any, Any], *, pods: bool = True) -> None:
         self._family, self._rules = family, rules
+        self._led = Flag.NODE | Flag.POD if pods else Flag.NODE
         self._parts: dict[int, tuple[Mapping[Any, Any], dict[Any, Any]]] = {}
 
     def script(self, delta: Delta[Any, Any], *, anew: bool = False) -> Iterable[str]:
@@ -90,13 +93,13 @@ class EbpfExplainer:
             Counter(endpoints(self._family, each)) if each else Counter[bytes]() for each in (held, planned)
         )
         words = []
-        if surplus := flags & ~meant & (Flag.NODE | Flag.POD):
-            words.append(f"programs lead {for_whom(surplus)} to endpoints, which the plan leaves to the rules")
+        if surplus := flags & ~meant & self._led:
+            words.append(f"programs lead sockets of {for_whom(surplus)}, which the plan leaves to the rules")
         if strays := dealt.keys() - pool.keys():
             words.append(f"programs lead some sockets to {self._named(strays)}, which the plan does not have")
         elif dealt != pool:
             words.append("programs lead sockets to the endpoints in other shares")
-        return Direct(Flag.NODE in flags, Flag.POD in flags, "; ".join(words))
+        return Direct(Flag.NODE in flags, Flag.POD in flags & self._led, "; ".join(words))
 
     def _named(self, dealt: Iterable[bytes]) -> str:
         found = sorted(map(read_endpoint, dealt))
@@ -122,6 +125,6 @@ class EbpfExplainer:
     def _effect(self, held: bytes, packet: Packet) -> str:
         shown = self._named(set(endpoints(self._family, held)))
         which = "unconnected sockets" if packet.protocol is Protocol.UDP else "sockets"
-        (flags,) = HEAD.unpack_from(held)
-        bound = "; those bound to an address, and" if Flag(flags) & Flag.AS_NODE else ";"
-        return f"{which} of {describe_value(held)} go to {shown} directly{bound} all others, by the rules below"
+        flags = Flag(HEAD.unpack_from(held)[0])
+        rest = "those bound to an address, and all others" if flags & Flag.AS_NODE else "all others"
+        return f"{which} of {for_whom(flags & self._led)} go to {shown} directly; {rest}, by the rules below"

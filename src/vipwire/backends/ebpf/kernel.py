@@ -48,6 +48,11 @@ class Wanted:
     find_pods: Callable[[], PodsCgroup] | None = field(default=None, compare=False)
     namespaces: tuple[Path, ...] | None = ()
 
+    @property
+    def knows_pods(self) -> bool:
+        """Whether the programs can tell sockets of Pods: by kubelet's cgroup, or because they are named."""
+        return bool(self.clients) if self.settings.listed else bool(self.settings.pods_cgroup)
+
     def look_for_pods(self) -> bool:
         """Take in where kubelet's cgroup is now; tell whether that is another one than before."""
         if self.find_pods is None:

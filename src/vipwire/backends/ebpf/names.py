@@ -61,15 +61,10 @@ def describe(key: OurKey) -> str:
     return f"{_frontend(data)} in the programs' map"
 
 
-def describe_value(value: bytes) -> str:
-    """Say for whom a frontend's object is."""
-    return for_whom(Flag(int.from_bytes(value[:4], "little"))) or "nobody"
-
-
 def for_whom(flags: Flag) -> str:
-    """Say whose sockets are meant; "" for nobody's."""
-    who = [word for flag, word in ((Flag.NODE, "the node's own sockets"), (Flag.POD, "Pods")) if flag in flags]
-    return " and ".join(who)
+    """Say of whom sockets are meant."""
+    who = [word for flag, word in ((Flag.NODE, "the node"), (Flag.POD, "its Pods")) if flag in flags]
+    return " and ".join(who) or "nobody"
 
 
 def _frontend(key: bytes) -> str:

@@ -74,7 +74,8 @@ def _pods(cgroup: Path) -> Remark:
     return Remark(
         "Pods",
         f"there is no cgroup of kubelet's below {cgroup}: only the node's own sockets are translated",
-        "start vipwire when kubelet has made its cgroups, or name the cgroup above them by --ebpf-cgroup",
+        "vipwire proxy looks again every syncPeriod; if kubelet has them elsewhere, name the cgroup above them by "
+        "--ebpf-cgroup",
     )
 
 
