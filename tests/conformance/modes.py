@@ -22,6 +22,6 @@ MODES = {
     kernel.GuestKernel.USER_MODE: GUEST,
     # It takes sixteen times as long: one family for each test, unless VIPWIRE_CONFORMANCE=whole.
     kernel.GuestKernel.DISTRIBUTION: tuple(
-        replace(mode, sampled=True) for mode in (*GUEST, *NFTABLES, *OFFLOADING, *IPTABLES)
+        replace(mode, sampled=True) for mode in (*GUEST, *NFTABLES, *OFFLOADING, *IPTABLES, *EBPF)
     ),
 }[kernel.inside()]

@@ -85,12 +85,14 @@ def test_a_guest_that_says_nothing_is_ended_and_its_console_shows_what_it_does(k
 
 
 @pytest.mark.parametrize("kind", [booting(kernel.GuestKernel.DISTRIBUTION)])
-def test_the_kernel_of_the_distribution_has_nftables_beside_ipvs(kind: kernel.GuestKernel) -> None:
+def test_the_kernel_of_the_distribution_has_nftables_and_programs_beside_ipvs(kind: kernel.GuestKernel) -> None:
     out = io.BytesIO()
     nft = "nft 'add table ip a; add chain ip a b { type nat hook prerouting priority -100; }' && nft list ruleset"
     ipvs = "ipvsadm -A -t 192.0.2.1:80 && ipvsadm -Sn"
-    done = kernel.run(["sh", "-c", f"{nft} && {ipvs}"], kernel.Guest(kind=kind), stdout=out)
+    mounted = "stat -f -c %T /sys/fs/cgroup /sys/fs/bpf"
+    done = kernel.run(["sh", "-c", f"{nft} && {ipvs} && {mounted}"], kernel.Guest(kind=kind), stdout=out)
     assert done == 0
+    assert "cgroup2fs\nbpf_fs\n" in out.getvalue().decode()
     assert "type nat hook prerouting" in out.getvalue().decode()
     assert "-A -t 192.0.2.1:80" in out.getvalue().decode()
 

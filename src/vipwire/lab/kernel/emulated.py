@@ -33,7 +33,12 @@ _BREAK = (b'{"execute": "qmp_capabilities"}', b'{"execute": "chardev-send-break"
 class Emulated:
     """The `guest.Machine` of `Kind.DISTRIBUTION`. `folder` is where its packages are unpacked."""
 
-    words: Final = Words(prepare=":  # overlayfs is there", line="/dev/vport0p$((n + 1))", settle=":")
+    words: Final = Words(
+        prepare=":  # overlayfs is there",
+        further="mount -t cgroup2 cgroup2 ./sys/fs/cgroup; mount -t bpf bpf ./sys/fs/bpf  # as systemd does",
+        line="/dev/vport0p$((n + 1))",
+        settle=":",
+    )
 
     def __init__(self, folder: Path = Path(sys.prefix) / "kernel") -> None:
         self._folder = folder

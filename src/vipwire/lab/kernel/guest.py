@@ -51,12 +51,13 @@ class Guest:
 class Words:
     """The parts of the first process's script that depend on the kind of kernel.
 
-    `prepare` loads overlayfs, before anything can be written. `line` is the device of the line `$n` on which the
-    guest speaks (0: output, 1: errors). `settle` makes `$line` pass on all bytes as they are, and waits for those on
-    their way.
+    `prepare` loads overlayfs, before anything can be written. `further` mounts what else a node has, below `./sys`.
+    `line` is the device of the line `$n` on which the guest speaks (0: output, 1: errors). `settle` makes `$line`
+    pass on all bytes as they are, and waits for those on their way.
     """
 
     prepare: str
+    further: str
     line: str
     settle: str
 

@@ -34,6 +34,7 @@ if [ "${{1-}}" != inside ]; then
     mount -t devpts -o ptmxmode=666 devpts ./dev/pts
     for dir in dev/shm run; do mount -t tmpfs tmpfs ./$dir; done
     mount -t sysfs sysfs ./sys
+    {further}
     pivot_root . mnt
     exec chroot . {home}/init inside
 fi
@@ -81,6 +82,7 @@ def script(machine: Machine, home: Path, command: Sequence[str], guest: Guest, w
     return _INIT.format(
         path=PATH,
         prepare=machine.words.prepare,
+        further=machine.words.further,
         home=shlex.quote(str(home)),
         modules=shlex.quote(str(machine.modules)),
         mounts="\n    ".join(mounts),

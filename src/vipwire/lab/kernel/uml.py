@@ -26,6 +26,7 @@ class UserMode:
 
     words: Final = Words(
         prepare=f"insmod {_MODULES}/$(uname -r)/kernel/fs/overlayfs/overlay.ko",
+        further=":  # its kernel has no programs to attach to a cgroup",
         line="/dev/ttyS$n",
         settle="stty -F $line raw -echo",
     )
