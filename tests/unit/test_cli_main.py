@@ -77,7 +77,7 @@ def test_the_module_runs_like_the_command() -> None:
 
 
 def test_help_imports_nothing_that_is_heavy() -> None:
-    heavy = ("aiohttp", "yaml", "prometheus_client", "lightkube", "pyroute2", "vipwire.lab.cli", "watchfiles")
+    heavy = ("aiohttp", "yaml", "prometheus_client", "lightkube", "pyroute2", "vipwire.lab.cli")
     program = (
         "import sys\nfrom vipwire.cli.main import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"

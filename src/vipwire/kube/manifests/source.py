@@ -11,6 +11,7 @@ file over the old one. Both change the folder, which is what is watched (for a s
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import stat
@@ -19,22 +20,23 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeAlias
-
-import watchfiles
+from typing import Final, Generic, TypeAlias
 
 from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.contact import Health
 from vipwire.kube.manifests.documents import Manifest, ManifestReader, file_problem
 from vipwire.kube.manifests.inventory import Inventory, differences, listed, take_inventory
 from vipwire.model.problem import Problem
+from vipwire.process import folder_watch
 from vipwire.state.event import EventOf, K, T
 
 SUFFIXES = (".yaml", ".yml", ".json")
-SETTLE = 400
-"""Changes that follow each other are read together, after this many milliseconds at most."""
-LOOK = 2000
-"""How often the files' times are looked at without an event, in milliseconds."""
+SETTLE: Final = 0.4
+"""Changes that follow each other are read together, after this many seconds at most."""
+QUIET: Final = 0.05
+"""Seconds without a change after which no other one is waited for."""
+LOOK: Final = 2.0
+"""Seconds after which the files' times are looked at without an event."""
 
 FRESH = 5.0
 """Seconds for which a file that has become empty is taken for one that is being written."""
@@ -94,20 +96,18 @@ class ManifestSource(Generic[K, T]):
 
     async def _changes(self, folders: Sequence[str]) -> AsyncGenerator[None, None]:
         """Yield whenever it is time to look: first at once, since something may have changed before the watch was."""
-        yield
-        if not folders:
-            await asyncio.sleep(LOOK / 1000)
-            return
-        async for _ in watchfiles.awatch(
-            *folders,
-            watch_filter=None,
-            debounce=SETTLE,
-            step=50,
-            rust_timeout=LOOK,
-            yield_on_timeout=True,
-            recursive=False,
-        ):
+        try:
+            with folder_watch.changes(map(Path, folders)) as changed:
+                yield
+                while True:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK):
+                            await changed.wait()
+                    await _settled(changed)
+                    yield
+        except OSError:  # a folder has gone meanwhile, or the kernel has no more watches to give
             yield
+            await asyncio.sleep(LOOK)
 
     def _folders(self) -> dict[str, tuple[int, int]]:
         """Find the folders to watch, with what makes each the one it is: a new one needs a new watch."""
@@ -192,6 +192,15 @@ class ManifestSource(Generic[K, T]):
             elif before is None or before.error != str(problem):
                 since = before.since if before and before.error else self._clock()
                 self._health[name] = Health(name, synced, str(problem), since, 1, total + 1)
+
+
+async def _settled(changed: asyncio.Event) -> None:
+    """Wait until nothing has changed for a moment, and clear the event."""
+    until = time.monotonic() + SETTLE
+    while changed.is_set() and time.monotonic() < until:
+        changed.clear()
+        await asyncio.sleep(QUIET)
+    changed.clear()
 
 
 def _with_missing(manifest: Manifest[K, T], before: Manifest[K, T]) -> Manifest[K, T]:
