@@ -160,10 +160,14 @@ def test_from_manifests_through_deaths_of_either_process(tmp_path: Path) -> None
 
             os.kill(master, signal.SIGKILL)
             await here.until_code("c.example.com", 200)
-            metrics = (await here.ask("x", "/metrics", here.metrics))[1]
             labels = f'endpoint="127.0.0.1:{port}",namespace="default",pod="pod-127.0.0.1",port="80",service="web"'
-            assert f"vipwire_ingress_sessions_total{{{labels}}}" in metrics
-            assert "vipwire_ingress_ingresses 1.0" in metrics
+
+            async def counted() -> bool:  # HAProxy answers a moment before vipwire has found its socket
+                metrics = (await here.ask("x", "/metrics", here.metrics))[1]
+                assert "vipwire_ingress_ingresses 1.0" in metrics
+                return f"vipwire_ingress_sessions_total{{{labels}}}" in metrics
+
+            await here.until(counted)
             assert await here.kill(signal.SIGTERM) == 0
             assert here.masters == set()
 
