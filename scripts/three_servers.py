@@ -7,8 +7,9 @@ Each block of the page is run as it stands, on the machines that the page names,
 iproute2, curl, openssl, kubectl and systemd. The web servers and a client are further hosts of the same Ethernet.
 
 Then each unit's main process is killed, and with --watchdog one is stopped until its watchdog bites: systemd must
-start it anew. At last the machine that has the address loses its cable and is killed, while a client asks by TLS;
-printed are the seconds until the first answer, and until none failed any more.
+start it anew. At last the machine that has the address loses its cable and is killed, while a client asks by TLS.
+With --leader its API server is the elected one. Printed are the seconds until the first answer, and until none failed
+any more, and what the client saw of each request that failed.
 """
 
 import argparse
@@ -30,10 +31,15 @@ PAGE: Final = Path(__file__).parents[1] / "docs/three-servers.md"
 SITE: Final = "https://site.example.com/"
 ADDRESS: Final = "10.0.0.64"
 LEADER: Final = "vipwire-controllers"
+OWNER: Final = f"vipwire-address-{ADDRESS.replace('.', '-')}"
+_SETTLED: Final = 10.0
+"""Seconds after which a server that was started or elected is at rest."""
 FAILING: Final = 20.0
 """Seconds for which a client asks, once a machine has lost its plug."""
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INSTALLS: Final = ("apt install", "pip install")
+_SAID: Final = "%{errormsg}; TCP after %{time_connect} s, TLS after %{time_appconnect} s, HTTP %{http_code}"
+"""What curl tells of a request."""
 _WEB: Final = "python3 -m http.server --bind {address} 8080 --directory /usr/share/doc"
 
 
@@ -66,6 +72,7 @@ class Walk:
 
     def __init__(self, machines: Sequence[Machine], client: Host) -> None:
         self.machines, self.client = machines, client
+        self.lost: Machine | None = None
         page = list(blocks(PAGE.read_text(encoding="utf-8")))
         self._sections = [[each for each in page if each.heading.startswith(f"{number} ")] for number in range(1, 6)]
 
@@ -145,14 +152,18 @@ class Walk:
         last = self.machines[-1]
         say(self._run(last, expose, KUBECONFIG="/var/lib/vipwire/admin.kubeconfig").strip())
         began = time.monotonic()
-        until(lambda: self.answered(curl), "the site answers")
+        until(lambda: not self.problem(curl), "the site answers")
         say(f"the site answers {time.monotonic() - began:.1f} s after `vipwire expose front`")
         say(self._run(last, lease, KUBECONFIG="/var/lib/vipwire/admin.kubeconfig").strip())
 
-    def answered(self, curl: str = f"curl --resolve site.example.com:443:{ADDRESS} {SITE}") -> bool:
-        """Ask the site as the page does, from the client; its certificate is made here, so nobody knows it."""
+    def problem(self, curl: str = f"curl --resolve site.example.com:443:{ADDRESS} {SITE}") -> str:
+        """Ask the site as the page does, from the client; tell what goes wrong, "" for nothing.
+
+        Its certificate is made here, so nobody knows it.
+        """
         words = [*curl.split(), "--insecure", "--silent", "--fail", "--max-time", "0.5", "--output", "/dev/null"]
-        return self.client.run(*words).returncode == 0
+        done = self.client.run(*words, "--write-out", _SAID)
+        return done.stdout if done.returncode else ""
 
     def holder(self, lease: str) -> Machine:
         """Find the machine that has a Lease."""
@@ -174,23 +185,41 @@ class Walk:
         said = machine.shell(f"systemctl show -p MainPID -p ActiveState --value {unit}").stdout.split()
         return "active" in said and before not in said and "0" not in said
 
-    def failover(self, *, leader: bool) -> None:
-        """Pull the plug of the machine that has the address, or of the one whose API server is elected."""
-        lease = LEADER if leader else f"vipwire-address-{ADDRESS.replace('.', '-')}"
-        lost = self.holder(lease)
-        say(f"pulling the plug of {lost.name}, which has Lease {lease}")
+    def elect_owner(self) -> None:
+        """Start API servers anew until the one on the machine that has the address is elected."""
+        while (leader := self.holder(LEADER)) is not self.holder(OWNER):
+            self._run(leader, "systemctl restart vipwire-up")
+        time.sleep(_SETTLED)
+
+    def failover(self) -> None:
+        """Pull the plug of the machine that has the address, while a client asks by TLS."""
+        self.lost = lost = self.holder(OWNER)
+        elected = self.holder(LEADER).name
+        say(f"pulling the plug of {lost.name}, which has the address; the API server of {elected} is elected")
+        say(time.strftime("at %H:%M:%S", time.gmtime()))
         began = time.monotonic()
         lost.disconnect()
         lost.kill()
         outcomes = []
-        while time.monotonic() - began < FAILING:
-            asked = time.monotonic() - began
-            outcomes.append((asked, self.answered()))
+        while (asked := time.monotonic() - began) < FAILING:
+            outcomes.append((asked, self.problem()))
             time.sleep(0.05)
-        bad = [when for when, good in outcomes if not good]
-        first = next((when for when, good in outcomes if good and when > min(bad, default=0.0)), float("inf"))
+        bad = [when for when, problem in outcomes if problem]
+        good = [when for when, problem in outcomes if not problem]
+        first = next((when for when in good if when > min(bad, default=0.0)), float("inf"))
+        for when, problem in outcomes:
+            if problem:
+                say(f"    {when:.1f} s: {problem}")
         say(f"the first answer came after {first:.1f} s, none failed after {max(bad, default=0.0):.1f} s")
         say(f"{len(bad)} of {len(outcomes)} requests in {FAILING:.0f} s failed")
+
+    def save_logs(self, folder: Path) -> None:
+        """Write what the services of the machines that are left have said, with times."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in self.machines:
+            if each is not self.lost:
+                said = each.shell("journalctl --no-pager -q -o short-precise").stdout
+                (folder / f"{each.name}.log").write_text(said, encoding="utf-8")
 
 
 def say(text: str) -> None:
@@ -203,7 +232,8 @@ def main() -> int:
     """Do the walk."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--watchdog", action="store_true", help="wait for a watchdog, too: half a minute")
-    parser.add_argument("--leader", action="store_true", help="pull the plug of the elected server, not of the owner")
+    parser.add_argument("--logs", type=Path, help="a folder for what the machines' services said")
+    parser.add_argument("--leader", action="store_true", help="the server of that machine is elected, too")
     given = parser.parse_args()
     with Ethernet() as ethernet:
         for number in (21, 22):
@@ -214,8 +244,12 @@ def main() -> int:
         try:
             walk.go()
             walk.units(watchdog=given.watchdog)
-            until(walk.answered, "the site answers")
-            walk.failover(leader=given.leader)
+            until(lambda: not walk.problem(), "the site answers")
+            if given.leader:
+                walk.elect_owner()
+            walk.failover()
+            if given.logs:
+                walk.save_logs(given.logs)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             say(f"error: {error}")
             for machine in walk.machines:

@@ -92,6 +92,27 @@ def test_a_target_on_a_machine_of_the_cluster_names_its_node(tmp_path: Path, mon
     play_allocating(tmp_path, scenario)
 
 
+def test_clients_may_be_kept_to_the_machine_that_they_come_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(here: Here) -> None:
+        config = load_access(kubeconfig(tmp_path, here.url))
+        wanted = Wanted("web", "default", 80, TWO, "LoadBalancer", check="tcp", check_seconds=1, policy="Local")
+        with pytest.raises(ConfigError, match="Local: none of --to is an address of a machine"):
+            await expose(config, wanted)
+        listed = {"vipwire.io/addresses": "192.0.2.5,192.0.2.6"}
+        await here.post("/api/v1/nodes", {"metadata": {"name": "n1", "annotations": listed}})
+        made = await expose(config, wanted)
+        assert made["spec"]["externalTrafficPolicy"] == "Local"
+        probes = [each["spec"]["containers"][0]["readinessProbe"] for each in await items(here, PODS)]
+        assert [each["periodSeconds"] for each in probes] == [1, 1]
+        made = await expose(config, Wanted("web", "default", 80, TWO, "LoadBalancer", check="tcp"))
+        assert made["spec"]["externalTrafficPolicy"] == "Cluster"
+
+    monkeypatch.setitem(USERS, "nobody", USERS["admin"])
+    play_allocating(tmp_path, scenario)
+
+
 def test_the_address_of_a_load_balancer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(here: Here) -> None:
         config = load_access(kubeconfig(tmp_path, here.url))

@@ -17,16 +17,20 @@ from tests.unit.up_here import Up, up
 
 from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire.cluster.api.kinds.node import NAMESPACES, NODES
 from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
+from vipwire.cluster.api.object import key_of
 from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.controllers.allocation.ranges import port_range
 from vipwire.cluster.controllers.election import Election
+from vipwire.cluster.controllers.own_services import OwnServices, api_service
 from vipwire.cluster.controllers.parts import Ranges
 from vipwire.cluster.joining.join import join
 from vipwire.cluster.joining.manage import create_token, dismiss
 from vipwire.cluster.joining.membership import Folder
 from vipwire.cluster.machines.objects import RemoteObjects
+from vipwire.cluster.server_identity import server_identity
 from vipwire.cluster.store.fence import HOLDING
 from vipwire.cluster.store.record import Check
 from vipwire.kube.access.access import load_access
@@ -200,6 +204,63 @@ def test_a_killed_servers_controllers_run_elsewhere_in_seconds_and_its_endpoints
     flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n0")
     with up_process(folder_of(tmp_path, 0), *flags) as killed:
         asyncio.run(scenario(killed))
+
+
+def test_a_server_that_is_killed_and_started_again_has_its_lease_at_once(etcd: Etcd, tmp_path: Path) -> None:
+    place = prefix()
+    where = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/vipwire-server-n1"
+
+    async def scenario(left: Up, began: "subprocess.Popen[str]") -> None:
+        _, before = await left.ask("GET", where)
+        began.kill()
+        with up_process(folder_of(tmp_path, 1), *flags):
+            _, after = await left.ask("GET", where)
+            while after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]:
+                await asyncio.sleep(0.05)
+                _, after = await left.ask("GET", where)
+            assert after["spec"]["holderIdentity"] == before["spec"]["holderIdentity"] != ""
+            assert after["spec"]["leaseTransitions"] == 0
+
+    async def whole() -> None:
+        async with up(folder_of(tmp_path, 0), etcd=settings(etcd, place), node="n0") as left:
+            with up_process(folder_of(tmp_path, 1), *flags) as began:
+                await scenario(left, began)
+
+    flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n1")
+    asyncio.run(asyncio.wait_for(whole(), 120))
+
+
+def test_a_directory_names_its_server_once(tmp_path: Path) -> None:
+    first = server_identity(tmp_path, "n1")
+    assert server_identity(tmp_path, "n1") == first
+    for odd in (b"", b"\xff", b"../../etc"):
+        (tmp_path / "server-id").write_bytes(odd)
+        assert (other := server_identity(tmp_path, "n1")) != first
+        assert server_identity(tmp_path, "n1") == other
+    assert server_identity(tmp_path / "missing", "n1").startswith("n1_")  # it cannot be written
+
+
+def test_servers_that_differ_about_a_slice_do_not_write_as_fast_as_they_can(etcd: Etcd) -> None:
+    async def scenario() -> None:
+        seconds = [100.0]
+        async with etcd_store(settings(etcd, prefix())) as store:
+            registry = Registry(store, now)
+            for name in ("default", "kube-system"):
+                await registry.create(NAMESPACES, "", {"metadata": {"name": name}}, Options())
+            own = OwnServices(registry, clock=lambda: seconds[0])
+            await own.add(api_service(("192.0.2.1",), 6443, "n1"))
+            await own.step()
+            place = key_of(ENDPOINT_SLICES, "default", "kubernetes-n1")
+            await registry.delete(ENDPOINT_SLICES, "default", "kubernetes-n1", options=Options())
+            await store.newest()
+            assert await own.step()  # it is to look again
+            assert store.read(place) is None
+            seconds[0] += 1.0
+            assert not await own.step()
+            await store.newest()
+            assert store.read(place) is not None
+
+    asyncio.run(scenario())
 
 
 async def code_of(server: Up, token: str) -> int:

@@ -133,6 +133,17 @@ def up(**flags: Any) -> None:
 @click.option("--type", "kind", type=click.Choice(["ClusterIP", "NodePort", "LoadBalancer"]), default="ClusterIP")
 @click.option("--protocol", type=click.Choice(["TCP", "UDP", "SCTP"]), default="TCP", show_default=True)
 @click.option("--check", default="", help="Health check of each endpoint: tcp or http:/path. Without it, none.")
+@click.option(
+    "--check-seconds", type=click.IntRange(1, 3600), default=2, show_default=True, help="Between two checks."
+)
+@click.option(
+    "--external-traffic-policy",
+    "policy",
+    type=click.Choice(["Cluster", "Local"]),
+    default="Cluster",
+    show_default=True,
+    help="Local: clients from outside reach the endpoints of the machine that they come to, and no others.",
+)
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="How to reach the API server.")
 @click.pass_context
 def expose(
@@ -143,7 +154,7 @@ def expose(
     name: str,
     port: int,
     targets: str,
-    **given: str,
+    **given: Any,
 ) -> None:
     """Create a Service NAME and its endpoints in a running `vipwire up`. Run it again to change them.
 
@@ -157,7 +168,7 @@ def expose(
     with plain_errors(MISUSED):
         found = exposing.read_targets(targets)
     with plain_errors():
-        rest = (given["kind"], given["protocol"], given["check"])
+        rest = (given["kind"], given["protocol"], given["check"], given["check_seconds"], given["policy"])
         wanted = exposing.Wanted(name, given["namespace"], port, found, *rest)
         if context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT:
             kubeconfig = kubeconfig or data_dir / "admin.kubeconfig"

@@ -46,7 +46,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The Service to create. `check` is "", "tcp" or "http:/path"."""
+    """The Service to create. `check` is "", "tcp" or "http:/path"; `policy` its externalTrafficPolicy."""
 
     name: str
     namespace: str
@@ -55,6 +55,8 @@ class Wanted:
     type: str = "ClusterIP"
     protocol: str = "TCP"
     check: str = ""
+    check_seconds: int = 2
+    policy: str = "Cluster"
 
 
 def read_targets(text: str) -> tuple[Target, ...]:
@@ -118,6 +120,8 @@ def _family(target: Target) -> str:
 def _service(wanted: Wanted, families: tuple[str, ...]) -> Object:
     port = {"port": wanted.port, "protocol": wanted.protocol, "targetPort": wanted.targets[0].port}
     spec: Object = {"type": wanted.type, "ports": [port]}
+    if wanted.policy != "Cluster":
+        spec["externalTrafficPolicy"] = wanted.policy
     if wanted.check:
         spec["selector"] = {LABEL: wanted.name}
     spec |= {
@@ -163,7 +167,7 @@ def _pod(wanted: Wanted, target: Target, name: str) -> Object:
         "name": "workload",
         "image": "none",
         "ports": [port],
-        "readinessProbe": action | {"periodSeconds": 2},
+        "readinessProbe": action | {"periodSeconds": wanted.check_seconds},
     }
     meta = {"name": name, "labels": {LABEL: wanted.name}, "annotations": {"vipwire.io/address": target.address}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
@@ -191,7 +195,12 @@ async def expose(access: Access, wanted: Wanted) -> Object:
     made = dict(objects(wanted))  # what cannot be is told before anybody is asked
     async with Connection(access, MANAGER) as connection:
         nodes = (await _ask(connection, "GET", "/api/v1/nodes")).get("items") or ()
-        made = dict(objects(wanted, nodes_by_address(nodes)))
+        places = nodes_by_address(nodes)
+        if wanted.policy == "Local" and not any(target.address in places for target in wanted.targets):
+            raise ConfigError(
+                "--external-traffic-policy Local: none of --to is an address of a machine of the cluster"
+            )
+        made = dict(objects(wanted, places))
         (home, value), *others = made.items()
         service = await _apply(connection, home, value)
         for path, value in others:

@@ -53,6 +53,7 @@ from vipwire.cluster.opening import open_store
 from vipwire.cluster.own_addresses import internal_addresses
 from vipwire.cluster.parts import Part, Parts, simply
 from vipwire.cluster.probing.probes import Prober, local_probes
+from vipwire.cluster.server_identity import server_identity
 from vipwire.cluster.source import StoreSource
 from vipwire.cluster.store.etcd.settings import EtcdSettings
 from vipwire.cluster.store.record import StoreError
@@ -136,6 +137,9 @@ class _Cluster:
         self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own)
         claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
         announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
+        self._server: Server | None = None
+        if registry.store.shared:
+            self._server = Server(registry, setting.node, server_identity(setting.folder, setting.node))
         self._readiness = NodeReadiness(registry, self._supervisor.guard("Node readiness"))
         self._ending = Ending("vipwire up")
         serves = self._ending.serves if setting.proxy is not None else None
@@ -169,6 +173,8 @@ class _Cluster:
         async def make(_: Begun) -> None:
             try:
                 await _make_first_objects(self._registry, self._setting, self._heartbeat)
+                if self._server is not None:
+                    await self._server.renew()  # before there is anything that would end without it
             finally:
                 tried.set()
 
@@ -183,11 +189,11 @@ class _Cluster:
         yield Part("complaints", simply(self._complaints.run))
         yield Part("Node", simply(self._heartbeat.run))
         yield Part("own Services", simply(self._services.run))
-        if registry.store.shared:
-            identity = f"{setting.node}_{uuid.uuid4()}"
+        if self._server is not None:
             yield Part("Node observation", simply(self._readiness.listen))
-            yield Part("Lease of this server", simply(Server(registry, setting.node, identity).run))
-            yield Part("election", simply(partial(Election(registry, identity).run, self._lead)))
+            yield Part("Lease of this server", simply(self._server.run))
+            election = Election(registry, f"{setting.node}_{uuid.uuid4()}")
+            yield Part("election", simply(partial(election.run, self._lead)))
         else:
             yield from self._controllers()
         if setting.probes:

@@ -40,15 +40,21 @@ class Observed:
 
     def is_over(self, name: str, now: float) -> bool:
         """Look at a Lease; report whether nobody has it any more."""
+        return not self.left(name, now)
+
+    def left(self, name: str, now: float) -> float:
+        """Look at a Lease; tell in how many seconds it is over unless it changes, 0 if nobody has it any more."""
         record = self._registry.store.read(key_of(LEASES, NAMESPACE, name))
         if record is None:
-            return True
+            return 0.0
         seen = self._seen.get(name)
         if seen is None or seen.revision != record.revision:
             seen = self._seen[name] = Seen(record.revision, now)
         spec = readable(record).get("spec") or {}
         seconds = spec.get("leaseDurationSeconds")
-        return not spec.get("holderIdentity") or now - seen.since >= (seconds if isinstance(seconds, int) else 0)
+        if not spec.get("holderIdentity"):
+            return 0.0
+        return max(seen.since + (seconds if isinstance(seconds, int) else 0) - now, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ Where several servers share the store, each has EndpointSlices of its own, which
 
 import contextlib
 import ipaddress
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +39,8 @@ DNS_NUMBER: Final = 10
 SERVER: Final = "vipwire.io/server"
 """The label of an EndpointSlice that one of several servers has made: its Node's name."""
 _LABEL: Final = "app.kubernetes.io/managed-by"
+_PAUSE: Final = 1.0
+"""Seconds between two looks at a Service that several servers share: if they differ, they do not race."""
 _OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
 
 
@@ -79,10 +82,17 @@ def dns_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
 class OwnServices:
     """Keeps some Services in a registry as they should be."""
 
-    def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
-        self._registry, self._guard = registry, guard or Guard("own Services")
+    def __init__(
+        self,
+        registry: Registry,
+        guard: Guard[Key] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._registry, self._guard, self._clock = registry, guard or Guard("own Services"), clock
         self._feed = Feed(registry.store, (SERVICES, ENDPOINTS, ENDPOINT_SLICES))
         self._services: dict[Name, OwnService] = {}
+        self._settled: dict[Name, float] = {}
+        self._waiting: set[Name] = set()
 
     @property
     def version(self) -> int:
@@ -122,14 +132,20 @@ class OwnServices:
         """Write again what somebody has changed; tell whether something is to be tried again."""
         changes, anew = self._feed.look()
         changed = {_service_name(change.record.key, self._services.values()) for change in changes}
-        changed |= {(key.namespace, key.name) for key in self._guard.due()}
+        changed |= {(key.namespace, key.name) for key in self._guard.due()} | self._waiting
+        self._waiting.clear()
         for name, service in list(self._services.items()):
-            if anew or name in changed:
-                with self._guard.of(key_of(SERVICES, *name)):
-                    await self._settle(service)
-        return self._guard.holds
+            if not anew and name not in changed:
+                continue
+            if self._registry.store.shared and self._clock() - self._settled.get(name, -_PAUSE) < _PAUSE:
+                self._waiting.add(name)
+                continue
+            with self._guard.of(key_of(SERVICES, *name)):
+                await self._settle(service)
+        return self._guard.holds or bool(self._waiting)
 
     async def _settle(self, service: OwnService) -> None:
+        self._settled[service.name] = self._clock()
         found = self._read(SERVICES, service.name)
         if found is not None and not _is_ours(found) and service.name != API_SERVICE:
             return

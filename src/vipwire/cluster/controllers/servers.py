@@ -37,31 +37,38 @@ _OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
 
 
 class Server:
-    """This server among others: `node` is the name of its Node, `identity` what no other process has."""
+    """This server among others: `node` is the name of its Node, `identity` what no other data directory has.
+
+    So a process that is started again where one was killed has the Lease at once.
+    """
 
     def __init__(self, registry: Registry, node: str, identity: str) -> None:
         self._registry, self._identity, self._node = registry, identity, node
         self._claim = Claim(lease_name(node), identity, SECONDS, (_IDENTITY,))
+        self._observed, self._told = Observed(registry), False
 
     async def run(self) -> None:
         """Renew the Lease until cancelled; then give it back, with what belongs to it."""
-        observed, told = Observed(self._registry), False
         try:
             while True:
-                try:
-                    await write_lease(self._registry, self._claim, observed, asyncio.get_running_loop().time())
-                    told = False
-                except NotOursError:  # this process before its restart, unless it stays
-                    if not told:
-                        log.warning("another API server has this Node's name, or had it just now", node=self._node)
-                    told = True
-                except ApiError:  # the store tells what is wrong with it
-                    pass
+                await self.renew()
                 await asyncio.sleep(EVERY)
         finally:
             with contextlib.suppress(NotOursError, ApiError, TimeoutError):
                 async with asyncio.timeout(EVERY):
                     await release_lease(self._registry, lease_name(self._node), self._identity)
+
+    async def renew(self) -> None:
+        """Claim the Lease or renew it, if that can be done now. What ends with it is written after it."""
+        try:
+            await write_lease(self._registry, self._claim, self._observed, asyncio.get_running_loop().time())
+            self._told = False
+        except NotOursError:  # a machine of this name that was made anew, unless it stays
+            if not self._told:
+                log.warning("another API server has this Node's name, or had it just now", node=self._node)
+            self._told = True
+        except ApiError:  # the store tells what is wrong with it
+            return
 
 
 class OwnSlices:
