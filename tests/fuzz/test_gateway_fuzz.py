@@ -106,7 +106,37 @@ filters = st.one_of(
     st.fixed_dictionaries(
         {
             "type": st.just("CORS"),
-            "cors": st.fixed_dictionaries({}, optional=dict.fromkeys(CORS, st.lists(text, max_size=2))),
+            "cors": st.fixed_dictionaries(
+                {},
+                optional={
+                    **dict.fromkeys(CORS, st.lists(text, max_size=2)),
+                    "allowCredentials": st.booleans(),
+                    "maxAge": st.integers(-1, 2**31),
+                },
+            ),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "type": st.just("DirectResponse"),
+            "directResponse": st.fixed_dictionaries(
+                {"statusCode": st.integers(99, 600)},
+                optional={"body": st.fixed_dictionaries({"string": st.one_of(text, st.text(max_size=9))})},
+            ),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "type": st.just("RequestMirror"),
+            "requestMirror": st.fixed_dictionaries(
+                {"backendRef": st.fixed_dictionaries({"name": text, "port": st.just(80)})},
+                optional={
+                    "percent": st.integers(-1, 101),
+                    "fraction": st.fixed_dictionaries(
+                        {"numerator": st.integers(-1, 2**31), "denominator": st.integers(-1, 2**31)}
+                    ),
+                },
+            ),
         }
     ),
 )

@@ -159,7 +159,7 @@ def configured(plan: SitePlan, services: Mapping[ObjectName, BackendService], fo
 def check(made: Configuration, folder: Path) -> str:
     """Let HAProxy judge; return what it says against it."""
     for name, content in (("haproxy.cfg", made.text("fuzz")), *made.files()):
-        (folder / name).write_text(content, encoding="ascii")
+        (folder / name).write_text(content, encoding="utf-8", newline="")
     command = ("haproxy", "-c", "-f", str(folder / "haproxy.cfg"))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return done.stderr if done.returncode else ""

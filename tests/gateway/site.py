@@ -226,6 +226,8 @@ def _answering(pod: str, here: GatewaySite) -> Callable[[web.Request], Coroutine
             "body": await request.text(),
         }
         headers = {f"X-Own-{number}": "pod" for number in (1, 2)}
+        if "cors" in request.query:
+            headers |= {"Access-Control-Allow-Origin": "https://own.org", "Access-Control-Allow-Credentials": "true"}
         return web.json_response(seen, headers=headers, status=code)
 
     return answer

@@ -1,5 +1,6 @@
 """What HTTPRoutes may do beyond their core, and the other kinds of routes, at a real HAProxy."""
 
+import re
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
-from tests.gateway.site import GatewaySite, gateways, list_all, service, tls_secret
+from tests.gateway.site import Answer, GatewaySite, gateways, list_all, service, tls_secret
 
 from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.ingress.run.default_certificate import make_certificate
@@ -104,7 +105,7 @@ spec:
     filters:
     - type: CORS
       cors:
-        allowOrigins: ["https://www.foo.com", "https://*.bar.com"]
+        allowOrigins: ["https://www.foo.com", "https://*.bar.com", "http://port.org:8080", "http://*:81"]
         allowMethods: [GET, OPTIONS]
         allowHeaders: [x-one, x-two]
         exposeHeaders: [x-three]
@@ -113,8 +114,61 @@ spec:
     backendRefs: [{name: v1, port: 8080}]
   - matches: [{path: {value: /any}}]
     filters:
-    - {type: CORS, cors: {allowOrigins: ["*"], allowMethods: ["*"], allowHeaders: ["*"], allowCredentials: true}}
+    - type: CORS
+      cors:
+        {allowOrigins: ["*"], allowMethods: ["*"], allowHeaders: ["*"], exposeHeaders: ["*"], allowCredentials: true}
     backendRefs: [{name: v1, port: 8080}]
+  - matches: [{path: {value: /open}}]
+    filters:
+    - {type: CORS, cors: {allowOrigins: ["*"], allowMethods: ["*"], allowHeaders: ["*"], exposeHeaders: ["*"]}}
+    backendRefs: [{name: v1, port: 8080}]
+  - matches: [{path: {value: /none}}]
+    filters: [{type: CORS, cors: {}}]
+    backendRefs: [{name: v1, port: 8080}]
+  - matches: [{path: {value: /reply}}]
+    filters: [{type: CORS, cors: {}}, {type: DirectResponse, directResponse: {statusCode: 403}}]
+  - matches: [{path: {value: /moved}}]
+    filters: [{type: CORS, cors: {}}, {type: RequestRedirect, requestRedirect: {hostname: a.org}}]
+  - matches: [{path: {value: /gone}}]
+    filters: [{type: CORS, cors: {}}]
+    backendRefs: [{name: empty, port: 8080}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: replies}
+spec:
+  parentRefs: [{name: same, sectionName: http}]
+  hostnames: [replies.org]
+  rules:
+  - matches: [{path: {value: /body}}]
+    filters:
+    - type: DirectResponse
+      directResponse: {statusCode: 200, body: {string: "hello, \\"gateway\\"\\r\\nit's %[src] ${HOME} äöü\\n"}}
+  - matches: [{path: {value: /json}}]
+    filters:
+    - {type: DirectResponse, directResponse: {statusCode: 410, body: {string: '{"gone": true}'}}}
+    - type: ResponseHeaderModifier
+      responseHeaderModifier:
+        {set: [{name: Content-Type, value: application/json}], add: [{name: x-own, value: "%[src]"}]}
+  - matches: [{path: {value: /no-body}}]
+    filters: [{type: DirectResponse, directResponse: {statusCode: 204, body: {string: "none comes"}}}]
+  - matches: [{path: {value: /forbidden}}]
+    filters: [{type: DirectResponse, directResponse: {statusCode: 403, body: {string: Forbidden}}}]
+  - matches: [{path: {value: /bare}}]
+    filters: [{type: DirectResponse, directResponse: {statusCode: 599}}]
+  - matches: [{path: {value: /moved}}]
+    filters:
+    - {type: RequestRedirect, requestRedirect: {hostname: a.org}}
+    - {type: ResponseHeaderModifier, responseHeaderModifier: {set: [{name: x-own, value: moved}]}}
+  - matches: [{path: {value: /both}}]
+    filters: [{type: DirectResponse, directResponse: {statusCode: 403}}]
+    backendRefs: [{name: v1, port: 8080}]
+  - matches: [{path: {value: /interim}}]
+    filters: [{type: DirectResponse, directResponse: {statusCode: 103}}]
+  - matches: [{path: {value: /mirrored}}]
+    filters:
+    - {type: DirectResponse, directResponse: {statusCode: 200}}
+    - {type: RequestMirror, requestMirror: {backendRef: {name: v2, port: 8080}}}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -327,6 +381,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
         made.put(
             both.replace("endpoints: [", f"endpoints: [{{addresses: [{second}], conditions: {{ready: true}}}}, ")
         )
+        made.put(service("empty", first, made.pod_port).replace("ready: true", "ready: false"))
         made.put(OBJECTS)
         made.put(tls_secret("end", "end.org"))
         with pods_of_haproxy(made, folder) as process:
@@ -361,30 +416,127 @@ def test_urls_are_rewritten(here: GatewaySite, path: str, host: str, seen: str) 
     assert (found["path"].replace("%27", "'"), found["host"]) == (seen, host)
 
 
-def test_cross_origin_requests_are_answered(here: GatewaySite) -> None:
-    for origin, allowed in (
-        ("https://www.foo.com", True),
-        ("https://a.b.bar.com", True),
-        ("https://other.com", False),
-        ("http://www.foo.com", False),
-    ):
-        asked = {"Origin": origin, "Access-Control-Request-Method": "GET"}
-        headers = here.ask("same", "cors.org", "/named", "OPTIONS", asked).headers
-        assert headers.get("Access-Control-Allow-Origin") == (origin if allowed else None)
-        assert headers.get("Access-Control-Allow-Methods") == ("GET, OPTIONS" if allowed else None)
-        plain = here.ask("same", "cors.org", "/named", headers={"Origin": origin})
-        assert (plain.pod, plain.headers.get("Access-Control-Allow-Origin")) == ("v1", origin if allowed else None)
-        assert plain.headers.get("Access-Control-Expose-Headers") == ("x-three" if allowed else None)
-    asked = {
-        "Origin": "https://x.org",
-        "Access-Control-Request-Method": "PUT",
-        "Access-Control-Request-Headers": "x-a",
+def preflight(here: GatewaySite, path: str, origin: str, method: str = "PUT", names: str = "") -> dict[str, str]:
+    """Ask whether a request may be made; return the answer's headers about it, without what they begin with."""
+    asked = {"Origin": origin, "Access-Control-Request-Method": method}
+    answer = here.ask(
+        "same", "cors.org", path, "OPTIONS", asked | ({"Access-Control-Request-Headers": names} if names else {})
+    )
+    assert (answer.status, answer.text) == (200, "")
+    return cors_headers(answer)
+
+
+def cors_headers(answer: Answer) -> dict[str, str]:
+    begin = "access-control-"
+    return {
+        key.lower().removeprefix(begin): value
+        for key, value in answer.headers.items()
+        if key.lower().startswith(begin)
     }
-    headers = here.ask("same", "cors.org", "/any", "OPTIONS", asked).headers
-    assert headers["Access-Control-Allow-Origin"] == "https://x.org"
-    assert headers["Access-Control-Allow-Methods"] == "PUT"
-    assert headers["Access-Control-Allow-Headers"] == "x-a"
-    assert headers["Access-Control-Max-Age"] == "5"
+
+
+NAMED = {
+    "allow-methods": "GET, OPTIONS",
+    "allow-headers": "x-one, x-two",
+    "max-age": "3600",
+    "expose-headers": "x-three",
+    "allow-credentials": "true",
+}
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("https://www.foo.com", True),
+        ("https://WWW.foo.com:443", True),
+        ("https://www.foo.com:8443", False),
+        ("http://www.foo.com", False),
+        ("https://www.bar.com", True),
+        ("https://a.b.bar.com", True),
+        ("https://bar.com", False),
+        ("https://xbar.com", False),
+        ("https://a.bar.com.evil.org", False),
+        ("http://port.org:8080", True),
+        ("http://port.org", False),
+        ("http://any.thing:81", True),
+        ("http://any.thing", False),
+        ("https://other.com", False),
+        ("null", False),
+    ],
+)
+def test_cross_origin_requests_are_answered(here: GatewaySite, origin: str, allowed: bool) -> None:  # noqa: FBT001
+    """HTTPRouteCORS: origins with wildcards and ports; no backend sees a preflight, wherever it comes from."""
+    before = len(here.served)
+    expected = {"allow-origin": origin} | NAMED if allowed else {}
+    assert preflight(here, "/named", origin, "GET") == expected
+    assert len(here.served) == before
+    plain = here.ask("same", "cors.org", "/named", headers={"Origin": origin})
+    about_all = {name: value for name, value in expected.items() if name in ("allow-origin", "expose-headers")}
+    assert plain.pod == "v1"
+    assert cors_headers(plain) == (about_all | {"allow-credentials": "true"} if allowed else {})
+    assert plain.headers["Vary"] == "Origin"
+
+
+def test_cross_origin_requests_with_credentials_get_no_wildcard(here: GatewaySite) -> None:
+    """HTTPRouteCORS, HTTPRouteCORSAllowCredentialsBehavior."""
+    origin = "https://x.org:81"
+    allowed = preflight(here, "/any", origin, "PUT", "x-a, x-b")
+    assert "*" not in allowed.pop("expose-headers")
+    assert allowed == {
+        "allow-origin": origin,
+        "allow-methods": "PUT",
+        "allow-headers": "x-a, x-b",
+        "max-age": "5",
+        "allow-credentials": "true",
+    }
+    assert "allow-headers" not in preflight(here, "/any", origin)
+    plain = cors_headers(here.ask("same", "cors.org", "/any", headers={"Origin": origin}))
+    assert (plain["allow-origin"], plain["allow-credentials"]) == (origin, "true")
+    assert {"x-own-1", "x-own-2"} <= set(plain["expose-headers"].split(","))
+    simple = here.ask("same", "cors.org", "/any", "OPTIONS")
+    assert simple.pod == "v1", "without what makes it a preflight it is a request as others"
+
+
+def test_cross_origin_requests_without_credentials(here: GatewaySite) -> None:
+    """HTTPRouteCORSAllowCredentialsBehavior: no origins are all origins, and nobody else may allow credentials."""
+    assert preflight(here, "/none", "https://x.org") == {"allow-origin": "https://x.org", "max-age": "5"}
+    plain = here.ask("same", "cors.org", "/none?cors=1", headers={"Origin": "https://x.org"})
+    assert cors_headers(plain) == {"allow-origin": "https://x.org"}
+    assert preflight(here, "/open", "https://x.org", "PUT", "x-a,x-b") == {
+        "allow-origin": "https://x.org",
+        "allow-methods": "PUT",
+        "allow-headers": "x-a,x-b",
+        "expose-headers": "*",
+        "max-age": "5",
+    }
+
+
+def test_cross_origin_requests_read_what_haproxy_answers(here: GatewaySite) -> None:
+    for path, status in (("/reply", 403), ("/moved", 302), ("/gone", 503)):
+        assert preflight(here, path, "https://x.org")["allow-origin"] == "https://x.org"
+        answer = here.ask("same", "cors.org", path, headers={"Origin": "https://x.org"})
+        assert (answer.status, cors_headers(answer).get("allow-origin")) == (status, "https://x.org"), path
+
+
+def test_http_route_direct_response(here: GatewaySite) -> None:
+    """HTTPRouteDirectResponse: HAProxy answers itself, and nothing in a body means anything to it."""
+    before = len(here.served)
+    body = here.ask("same", "replies.org", "/body")
+    assert (body.status, body.text) == (200, 'hello, "gateway"\r\nit\'s %[src] ${HOME} äöü\n')
+    assert body.headers["Content-Type"] == "text/plain; charset=utf-8"
+    for path, status, text in (("no-body", 204, ""), ("forbidden", 403, "Forbidden"), ("bare", 599, "")):
+        answer = here.ask("same", "replies.org", f"/{path}")
+        assert (answer.status, answer.text) == (status, text)
+    answer = here.ask("same", "replies.org", "/json")
+    assert (answer.status, answer.text) == (410, '{"gone": true}')
+    assert (answer.headers.getall("Content-Type"), answer.headers["x-own"]) == (["application/json"], "%[src]")
+    assert here.ask("same", "replies.org", "/moved").headers["x-own"] == "moved"
+    assert len(here.served) == before
+    (parent,) = here.status(IngressKind.HTTP_ROUTE, "replies")["parents"]
+    message = parent["conditions"][-1]["message"]
+    assert re.findall(r"rules\[(\d)\]", message) == ["6", "7", "8"]
+    for path in ("both", "interim", "mirrored"):
+        assert here.ask("same", "replies.org", f"/{path}").status == 404
 
 
 def test_timeouts_bound_the_answer(here: GatewaySite) -> None:

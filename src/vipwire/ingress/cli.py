@@ -157,7 +157,7 @@ def _rendered(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Wr
         for name, content in files:
             target = folder / name
             target.touch(mode=0o600)
-            target.write_text(content, encoding="ascii")
+            target.write_text(content, encoding="utf-8", newline="")
 
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

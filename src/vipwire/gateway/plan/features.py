@@ -22,6 +22,7 @@ FEATURES: Final = frozenset(
         "HTTPRouteBackendTimeout",
         "HTTPRouteCORS",
         "HTTPRouteDestinationPortMatching",
+        "HTTPRouteDirectResponse",
         "HTTPRouteExternalAuthForwardBody",
         "HTTPRouteExternalAuthHTTP",
         "HTTPRouteHostRewrite",

@@ -1,5 +1,6 @@
 """Turns a rule's filters, timeouts, retries and session persistence into the policy of its pools. Pure."""
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,19 +11,22 @@ from vipwire.gateway.plan.listeners import Listener
 from vipwire.gateway.plan.matches import PathMatch
 from vipwire.gateway.plan.unsupported import Unsupported
 from vipwire.gateway.watch import rule_wire
-from vipwire.ingress.plan.policy import Affinity, Cors, ExternalAuth, Location, Mirrored, Policy, Rewrite
+from vipwire.ingress.plan.policy import Affinity, Cors, ExternalAuth, Location, Mirrored, Policy, Reply, Rewrite
 from vipwire.ingress.plan.sites import Match, Mode
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _TEXT: Final = re.compile(r"[ -~]{1,4096}")
 _PATH: Final = re.compile(r"(?:/(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)?")
-_ORIGIN: Final = re.compile(r"\*|[a-z][a-z0-9+.-]*://(?:\*\.?)?[A-Za-z0-9.-]*(?::\d{1,5})?")
+_ORIGIN: Final = re.compile(r"\*|[a-z][a-z0-9+.-]*://[A-Za-z0-9.*-]+(?::\d{1,5})?")
 _DURATION: Final = re.compile(r"([0-9]{1,5}(?:h|m|s|ms)){1,4}")
 _PART: Final = re.compile(r"(\d+)(ms|h|m|s)")
 _UNITS: Final = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _FORBIDDEN: Final = frozenset({"content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"})
 _PORTS: Final = {"http": 80, "https": 443}
 _RETRIED: Final = frozenset({401, 403, 404, 408, 421, 425, 429, 500, 501, 502, 503, 504})
+_LONGEST: Final = 4096
+_WITHOUT_BODY: Final = (204, 205, 304)
+"""Status codes after which nothing comes (RFC 9110)."""
 _ENDLESS: Final = 86_400_000
 
 
@@ -34,6 +38,8 @@ class Filters:
     mirrors: tuple[rule_wire.Mirror, ...] = ()
     mirrored: list[Mirrored] = field(default_factory=list)
     auth: rule_wire.ExternalAuth | None = None
+    body: str = ""
+    """The content of the file that the policy's reply names."""
 
     def share_of(self, mirror: rule_wire.Mirror) -> tuple[int, int]:
         """Return the share of the requests that are mirrored."""
@@ -57,25 +63,27 @@ def with_filters(policy: Policy, filters: Iterable[rule_wire.Filter]) -> Policy:
 
 def read_filters(filters: Iterable[rule_wire.Filter], path: PathMatch, listener: Listener) -> Filters:
     """Read a rule's filters, for one of its matches at one listener."""
-    policy, mirrors, auth = Policy(), [], None
+    policy, mirrors, auth, body = Policy(), [], None, ""
     for each in filters:
-        if each.type in _ANYWHERE:
-            policy = _ANYWHERE[each.type](policy, each)
+        if each.type in _OF_RULES:
+            policy = _OF_RULES[each.type](policy, each)
         elif each.type == "RequestRedirect" and each.request_redirect is not None:
             policy = _redirect(policy, each.request_redirect, path, listener)
         elif each.type == "URLRewrite" and each.url_rewrite is not None:
             policy = _rewritten(policy, each.url_rewrite, path)
         elif each.type == "RequestMirror" and each.request_mirror is not None:
             mirrors.append(each.request_mirror)
-        elif each.type == "CORS" and each.cors is not None:
-            policy = replace(policy, cors=_cors(each.cors))
+        elif each.type == "DirectResponse" and each.direct_response is not None:
+            policy, body = _replying(policy, each.direct_response)
         elif each.type == "ExternalAuth" and each.external_auth is not None and auth is None:
             auth = each.external_auth
         else:
             raise Unsupported(f"the filter {each.type[:40]!r} is not supported, or has no content")
-    if auth is not None and policy.location is not None:
-        raise Unsupported("ExternalAuth beside RequestRedirect is not supported")
-    return Filters(policy, tuple(mirrors), auth=auth)
+    if policy.answers and mirrors:
+        raise Unsupported("RequestMirror is not possible beside RequestRedirect and DirectResponse: HAProxy answers")
+    if policy.location is not None and policy.reply is not None:
+        raise Unsupported("RequestRedirect and DirectResponse exclude each other")
+    return Filters(policy, tuple(mirrors), auth=auth, body=body)
 
 
 def checked_auth(of: rule_wire.ExternalAuth, pool: str) -> ExternalAuth:
@@ -149,6 +157,17 @@ def _redirect(policy: Policy, of: rule_wire.Redirect, path: PathMatch, listener:
     return replace(policy, location=location, rewrite=_path_rewrite(of.path, path))
 
 
+def _replying(policy: Policy, of: rule_wire.DirectResponse) -> tuple[Policy, str]:
+    if not 200 <= of.status_code <= 599:
+        raise Unsupported(f"HAProxy cannot answer {of.status_code} (can: 200 to 599)")
+    body = "" if of.status_code in _WITHOUT_BODY else of.body.string
+    content = body.encode("utf-8", "replace")
+    if len(content) > _LONGEST:
+        raise Unsupported(f"a body of {len(content)} bytes is longer than {_LONGEST}")
+    file = f"reply-{hashlib.sha256(content).hexdigest()[:16]}.txt" if body else ""
+    return replace(policy, reply=Reply(of.status_code, file)), content.decode()
+
+
 def _rewritten(policy: Policy, of: rule_wire.UrlRewrite, path: PathMatch) -> Policy:
     if of.hostname is not None:
         if not is_hostname(of.hostname) or of.hostname.startswith("*"):
@@ -177,21 +196,28 @@ def _replacement(text: str) -> str:
     return text
 
 
-def _cors(of: rule_wire.Cors) -> Cors:
+def _cors(policy: Policy, each: rule_wire.Filter) -> Policy:
+    of = each.cors or rule_wire.Cors()
     for origin in of.allow_origins:
         if not _ORIGIN.fullmatch(origin):
             raise Unsupported(f"{origin[:80]!r} is no origin")
     for name in (*of.allow_methods, *of.allow_headers, *of.expose_headers):
         if name != "*" and not _TOKEN.fullmatch(name):
             raise Unsupported(f"{name[:80]!r} is no name of a method or header")
-    return Cors(
-        of.allow_origins,
+    cors = Cors(
+        of.allow_origins or ("*",),
         of.allow_methods,
         of.allow_headers,
         of.expose_headers,
         of.allow_credentials,
         max(1, of.max_age),
+        200,
+        echoes=True,
     )
+    return replace(policy, cors=cors)
+
+
+_OF_RULES: Final = {**_ANYWHERE, "CORS": _cors}
 
 
 def with_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: rule_wire.Retry | None) -> Policy:

@@ -264,7 +264,12 @@ class _Draft:
         """Collect the files of certificates that are neither a site's nor read anew while HAProxy runs."""
         clients = (each.clients for each in self._listeners if each.clients is not None)
         own = ((each.file, each.pem) for each in self._own.values() if each.file)
-        return {*self._targets.tls.files.items(), *((each.file, each.content) for each in clients), *own}
+        return {
+            *self._targets.tls.files.items(),
+            *self._targets.bodies.items(),
+            *((each.file, each.content) for each in clients),
+            *own,
+        }
 
     def _mark(self, bind: str, port: int) -> str:
         """Write what the hosts of a frontend end with."""

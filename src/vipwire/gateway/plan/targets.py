@@ -38,6 +38,8 @@ class Targets:
     """The files of the certificates that Gateways show to Pods."""
     pools: dict[str, Pool] = field(default_factory=dict)
     choices: dict[str, Choice] = field(default_factory=dict)
+    bodies: dict[str, str] = field(default_factory=dict)
+    """The content of the files that replies name."""
     named: set[tuple[IngressKind, ObjectName]] = field(default_factory=set)
 
     def rule(
@@ -55,7 +57,11 @@ class Targets:
             if server == BROKEN:
                 return BROKEN, verdict
             policy = replace(policy, external_auth=checked_auth(filters.auth, server))
-        if policy.location is not None:
+        if policy.reply is not None and refs:
+            raise Unsupported("DirectResponse excludes backendRefs")
+        if policy.reply is not None and policy.reply.body:
+            self.bodies[policy.reply.body] = filters.body
+        if policy.answers:
             return self._answer(policy), verdicts[0]
         parts: list[tuple[str, int]] = []
         for ref in refs:
@@ -93,8 +99,6 @@ class Targets:
             return BROKEN, verdict
         service, port = found
         policy = with_filters(policy, ref.filters)
-        if policy.location is not None:
-            return self._answer(policy), verdict
         policy = replace(policy, protocol=protocol or APPLICATIONS.get(port.application, BackendProtocol.HTTP))
         return self.pool(service, port, policy), verdict
 
@@ -134,18 +138,24 @@ class Targets:
         return name
 
     def _answer(self, policy: Policy) -> str:
-        """Return the pool that answers itself."""
+        """Return the pool that answers itself, with nothing in its policy that is about endpoints."""
         bare = Policy(
             rewrite=policy.rewrite,
             location=policy.location,
+            reply=policy.reply,
             set_response=policy.set_response,
             add_response=policy.add_response,
             remove_response=policy.remove_response,
+            cors=policy.cors,
             allow=policy.allow,
             deny=policy.deny,
             limit=policy.limit,
+            body_size=policy.body_size,
+            # A redirect leads to where a password is asked for: to TLS, mostly.
+            login=policy.login if policy.reply is not None else None,
+            external_auth=policy.external_auth,
         )
-        name = "redirect" + pool_name(NO_SERVICE, 0, bare)
+        name = "answer" + pool_name(NO_SERVICE, 0, bare)
         self.pools.setdefault(name, Pool(name, NO_SERVICE, BackendPort("", 0), bare))
         return name
 

@@ -105,6 +105,19 @@ class ExternalAuth(Wire, frozen=True):
     forward_body: ForwardBody = ForwardBody()
 
 
+class ReplyBody(Wire, frozen=True):
+    """`body` of `directResponse`."""
+
+    string: str = ""
+
+
+class DirectResponse(Wire, frozen=True):
+    """`directResponse` (GEP-2826)."""
+
+    status_code: int
+    body: ReplyBody = ReplyBody()
+
+
 class Filter(Wire, frozen=True):
     """One of the `filters` of a rule or a backend."""
 
@@ -116,6 +129,7 @@ class Filter(Wire, frozen=True):
     request_mirror: Mirror | None = None
     cors: Cors | None = None
     external_auth: ExternalAuth | None = None
+    direct_response: DirectResponse | None = None
     extension_ref: ObjectRef | None = None
 
 

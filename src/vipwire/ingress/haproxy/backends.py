@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 
+from vipwire.ingress.haproxy.cors import cors_requests, cors_responses
 from vipwire.ingress.haproxy.layout import FOLDER, Layout
 from vipwire.ingress.haproxy.mirrors import auth_lines, mirror_lines
 from vipwire.ingress.haproxy.slots import Slots
@@ -11,11 +12,11 @@ from vipwire.ingress.plan.policy import (
     Affinity,
     Algorithm,
     BackendProtocol,
-    Cors,
     Limit,
     Location,
     Policy,
     ProxyProtocol,
+    Reply,
 )
 from vipwire.ingress.plan.sites import Pool, Server
 from vipwire.ingress.watch.objects import Usability
@@ -165,7 +166,7 @@ def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
         size = plain(policy.body_size)
         yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", size)
     if policy.cors:
-        yield from _cors_request(policy.cors)
+        yield from cors_requests(policy.cors)
     if policy.login:
         users = plain(userlist_name(policy))
         yield line("http-request auth realm {} unless {{ http_auth({}) }}", quoted(policy.login.realm or "-"), users)
@@ -178,9 +179,6 @@ def _redirects(policy: Policy, layout: Layout) -> Iterator[str]:
     if policy.https:
         where = Word(f"https://%[req.hdr(host),host_only,lower]{layout.https_suffix}%[pathq]")
         yield line(f"http-request redirect location {{}} code 308 unless {_came_by_tls(layout)}", where)
-    if policy.location:
-        yield from _rewrite(policy)
-        yield _location(policy.location)
     if policy.redirect:
         where = quoted(policy.redirect.location.replace("%", "%%") + "%[pathq]" * policy.redirect.keep_path)
         yield line("http-request redirect location {} code {}", where, plain(policy.redirect.code))
@@ -193,6 +191,12 @@ def _location(location: Location) -> str:
     host = plain(location.host) if location.host else "%[req.hdr(host),host_only]"
     where = Word(f"{scheme}://{host}{plain(location.port) if location.port else ''}%[pathq]")
     return line("http-request redirect location {} code {}", where, plain(location.code))
+
+
+def _reply(reply: Reply) -> str:
+    file = quoted(f"{FOLDER}/{reply.body}") if reply.body else Word("")
+    body = Word(f" content-type 'text/plain; charset=utf-8' file {file}" if reply.body else "")
+    return line("http-request return status {}{}", plain(reply.code), body)
 
 
 def _came_by_tls(layout: Layout) -> str:
@@ -227,40 +231,6 @@ def userlist_text(policy: Policy) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cors_request(cors: Cors) -> Iterator[str]:
-    yield line("acl preflight method OPTIONS")
-    for origin in cors.origins:
-        if origin == "*":
-            yield line("acl origin_allowed req.hdr(origin) -m found")
-        elif "*." in origin:
-            scheme, _, domain = origin.partition("*")
-            pattern = f"^{scheme}[a-z0-9.-]+{domain.replace('.', chr(92) + '.')}$"
-            yield line("acl origin_allowed req.hdr(origin) -m reg {}", quoted(pattern))
-        else:
-            yield line("acl origin_allowed req.hdr(origin) -m str {}", plain(origin))
-    wildcard = "*" in cors.origins and not cors.credentials
-    value = "str(*)" if wildcard else "req.hdr(origin)"
-    yield line(f"http-request set-var(txn.origin) {value} if origin_allowed")
-    yield line(
-        "http-request return status 204{}{}"
-        " hdr Access-Control-Max-Age {} hdr Access-Control-Allow-Origin %[var(txn.origin)]"
-        " hdr Vary Origin{} if preflight {{ var(txn.origin) -m found }}",
-        _allowed("Methods", cors.methods, "method", cors),
-        _allowed("Headers", cors.headers, "headers", cors),
-        plain(cors.max_age),
-        Word(" hdr Access-Control-Allow-Credentials true" if cors.credentials else ""),
-    )
-
-
-def _allowed(what: str, values: tuple[str, ...], asked: str, cors: Cors) -> Word:
-    """Write a header of what is allowed. With credentials `*` would be a name: what is asked for is echoed."""
-    if not values:
-        return Word("")
-    echoed = "*" in values and cors.credentials
-    text = Word(f"%[req.hdr(access-control-request-{asked})]") if echoed else literal(", ".join(values))
-    return Word(f" hdr Access-Control-Allow-{what} {text}")
-
-
 def _requests(policy: Policy) -> Iterator[str]:
     for name in policy.remove_request:
         yield line("http-request del-header {}", plain(name))
@@ -268,9 +238,12 @@ def _requests(policy: Policy) -> Iterator[str]:
         yield line("http-request set-header {} {}", plain(name), literal(value))
     for name, value in policy.add_request:
         yield line("http-request add-header {} {}", plain(name), literal(value))
-    if not policy.location:
-        yield from _rewrite(policy)
+    yield from _rewrite(policy)
     yield from mirror_lines(policy)
+    if policy.location:
+        yield _location(policy.location)
+    if policy.reply:
+        yield _reply(policy.reply)
 
 
 def _rewrite(policy: Policy) -> Iterator[str]:
@@ -280,23 +253,18 @@ def _rewrite(policy: Policy) -> Iterator[str]:
 
 
 def _responses(policy: Policy, layout: Layout) -> Iterator[str]:
+    # What HAProxy answers itself is no response of an endpoint.
+    phase = "http-after-response" if policy.answers else "http-response"
     if policy.cors:
-        found = "if {{ var(txn.origin) -m found }}"
-        yield line(f"http-response set-header Access-Control-Allow-Origin %[var(txn.origin)] {found}")
-        yield line(f"http-response add-header Vary Origin {found}")
-        if policy.cors.credentials:
-            yield line(f"http-response set-header Access-Control-Allow-Credentials true {found}")
-        if policy.cors.expose:
-            exposed = literal(", ".join(policy.cors.expose))
-            yield line(f"http-response set-header Access-Control-Expose-Headers {{}} {found}", exposed)
+        yield from cors_responses(policy.cors)
     if policy.hsts:
         value = literal(policy.hsts.header)
         # Browsers take no notice of it over HTTP (RFC 6797 8.1), so that it may be sent where we cannot tell.
         condition = "" if layout.trust_forwarded else " if {{ ssl_fc }}"
-        yield line(f"http-response set-header Strict-Transport-Security {{}}{condition}", value)
+        yield line(f"{phase} set-header Strict-Transport-Security {{}}{condition}", value)
     for name in policy.remove_response:
-        yield line("http-response del-header {}", plain(name))
+        yield line(f"{phase} del-header {{}}", plain(name))
     for name, text in policy.set_response:
-        yield line("http-response set-header {} {}", plain(name), literal(text))
+        yield line(f"{phase} set-header {{}} {{}}", plain(name), literal(text))
     for name, text in policy.add_response:
-        yield line("http-response add-header {} {}", plain(name), literal(text))
+        yield line(f"{phase} add-header {{}} {{}}", plain(name), literal(text))

@@ -103,7 +103,11 @@ class Hsts:
 
 @dataclass(frozen=True, slots=True)
 class Cors:
-    """Cross-origin requests. An origin is `*`, `https://host` or `https://*.domain`."""
+    """Cross-origin requests. An origin is `*`, or `https://host` with a `*` in it for any labels.
+
+    `echoes` is the Gateway API's way: where `*` allows everything, the answer is what was asked for; and a preflight
+    is only what asks for a method, from anywhere: to strangers it is answered with nothing.
+    """
 
     origins: tuple[str, ...] = ("*",)
     methods: tuple[str, ...] = ("GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS")
@@ -111,6 +115,9 @@ class Cors:
     expose: tuple[str, ...] = ()
     credentials: bool = False
     max_age: int = 1_728_000
+    code: int = 204
+    """The answer to a preflight."""
+    echoes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,14 @@ class Location:
     host: str = ""
     port: str = ""
     code: int = 302
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer with a status code and, if `body` names a file, with what is in that."""
+
+    code: int
+    body: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +234,7 @@ class Policy:
     hsts: Hsts | None = None
     rewrite: Rewrite | None = None
     location: Location | None = None
+    reply: Reply | None = None
     set_request: tuple[tuple[str, str], ...] = ()
     remove_request: tuple[str, ...] = ()
     set_response: tuple[tuple[str, str], ...] = ()
@@ -235,6 +251,11 @@ class Policy:
     external_auth: ExternalAuth | None = None
     client_certificate: str = ""
     """The file of the certificate that endpoints are shown."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether requests end here: no endpoint sees them."""
+        return self.location is not None or self.reply is not None
 
     @property
     def guard(self) -> tuple[object, ...]:

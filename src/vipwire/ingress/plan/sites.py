@@ -223,7 +223,7 @@ class SitePlan:
     frontends: tuple[Frontend, ...] = ()
     """Where clients come in beside the operator's own addresses."""
     authorities: tuple[tuple[str, str], ...] = ()
-    """Files that policies name, with their content: certificates of authorities, in PEM."""
+    """Files that policies name, with their content: certificates of authorities, in PEM, and bodies of replies."""
     datagrams: tuple[DatagramFrontend, ...] = ()
 
     @property

@@ -164,7 +164,7 @@ def _write(folder: Path, configuration: Configuration, mark: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
     for name, content in _contents(configuration, mark):
-        (folder / name).write_text(content, encoding="ascii")
+        (folder / name).write_text(content, encoding="utf-8", newline="")
 
 
 def _contents(configuration: Configuration, mark: str) -> Iterator[tuple[str, str]]:

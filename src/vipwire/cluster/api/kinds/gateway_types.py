@@ -86,6 +86,11 @@ HTTPExternalAuthFilter | A server that is asked whether a request may pass.
   http HTTPAuthConfig | How it is asked by HTTP.
   grpc GRPCAuthConfig | How it is asked by gRPC.
   forwardBody ForwardBodyConfig | Whether it gets the body.
+HTTPDirectResponseBody | What an answer says.
+  string string required max=4096 | The text.
+HTTPDirectResponseFilter | An answer without a backend.
+  statusCode int32 required range=100..599 | Its status code.
+  body HTTPDirectResponseBody | What it says.
 LocalObjectReference | An object of the same namespace.
   group string | Its group.
   kind string required | Its kind.
@@ -99,6 +104,7 @@ HTTPRouteFilter | What is done with requests or responses.
   urlRewrite HTTPURLRewriteFilter | Another URL.
   cors HTTPCORSFilter | Cross-origin requests.
   externalAuth HTTPExternalAuthFilter | A server that is asked.
+  directResponse HTTPDirectResponseFilter | An answer without a backend.
   extensionRef LocalObjectReference | A filter of somebody's.
 FilteredBackendRef | Where requests go, and what is done with them.
   group string default= | The group of the backend.

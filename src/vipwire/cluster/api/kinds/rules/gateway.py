@@ -27,8 +27,10 @@ _FIELDS: Final = {
     "URLRewrite": "urlRewrite",
     "CORS": "cors",
     "ExternalAuth": "externalAuth",
+    "DirectResponse": "directResponse",
     "ExtensionRef": "extensionRef",
 }
+_ANSWERING: Final = ("RequestRedirect", "DirectResponse")
 _MANY: Final = ("RequestMirror", "ExtensionRef")
 _UNIQUE_PLACE: Final = "Combination of port, protocol and hostname must be unique for each listener"
 _UNIQUE_PARENT: Final = "sectionName or port must be unique when parentRefs refer to the same parent"
@@ -139,8 +141,9 @@ def _check_rule(rule: Object, path: str) -> Iterator[Cause]:
     if len(refs) > _MOST_REFS:
         yield invalid(f"{path}.backendRefs", len(refs), f"must have at most {_MOST_REFS} items")
     yield from _check_filters(filters, f"{path}.filters")
-    if refs and any(each.get("type") == "RequestRedirect" for each in filters):
-        yield invalid(path, None, "RequestRedirect filter must not be used together with backendRefs")
+    for kind in _ANSWERING:
+        if refs and any(each.get("type") == kind for each in filters):
+            yield invalid(path, None, f"{kind} filter must not be used together with backendRefs")
     for index, match in enumerate(rule.get("matches") or ()):
         if "path" in match:
             yield from _check_path(match["path"], f"{path}.matches[{index}].path")
