@@ -180,8 +180,8 @@ def test_listeners_at_one_place_are_told_apart_or_in_conflict() -> None:
         "web": "ProtocolConflict",
         "tcp": "ProtocolConflict",
         "udp": "not NoConflicts",
-        "ends": "HostnameConflict",
-        "hands": "HostnameConflict",
+        "ends": "ProtocolConflict",
+        "hands": "ProtocolConflict",
         "other": "not NoConflicts",
     }
     assert reasons(made) == {"Accepted": "ListenersNotValid", "Programmed": "Programmed"}

@@ -1,6 +1,6 @@
 """Decides which listeners a route is attached to, and what its status says about each parent. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vipwire.gateway.plan.grants import admits
@@ -15,10 +15,10 @@ _HOSTLESS = (IngressKind.TCP_ROUTE, IngressKind.UDP_ROUTE)
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A route at a listener, for some hosts of it."""
+    """A route at a listener, for some hosts of it, each with the route's own host that brings it."""
 
     listener: Listener
-    hosts: tuple[str, ...]
+    hosts: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,16 @@ def covers(wide: str, host: str) -> bool:
     return wide.startswith("*.") and host != EVERY_HOST and host.endswith(wide[1:])
 
 
-def intersection(listener: str, hosts: Iterable[str]) -> tuple[str, ...]:
-    """Return the hosts that a listener serves for a route; a route without hosts is for all of the listener's."""
-    all_hosts = tuple(hosts)
-    if not all_hosts:
-        return (listener,)
-    found = (host if covers(listener, host) else listener if covers(host, listener) else "" for host in all_hosts)
-    return tuple(dict.fromkeys(host for host in found if host))
+def intersection(listener: str, hosts: Iterable[str]) -> dict[str, str]:
+    """Return the hosts that a listener serves for a route, each with the most specific of the route's that brings it.
+
+    A route without hosts is for all of the listener's.
+    """
+    found: dict[str, str] = {}
+    for host in tuple(hosts) or (EVERY_HOST,):
+        if served := host if covers(listener, host) else listener if covers(host, listener) else "":
+            found[served] = min(found.get(served, host), host, key=breadth)
+    return found
 
 
 def breadth(host: str) -> tuple[bool, int]:

@@ -1,13 +1,14 @@
 """Puts the matches of all routes for one site into the order of the API, as routes and choices of the plan. Pure.
 
-A request takes the first that fits: Exact paths, regular expressions, prefixes from the longest to the shortest; at
+A request takes the first that fits: of routes that have come to one site by hosts of different width, those with the
+more specific host come first. Then Exact paths, regular expressions, prefixes from the longest to the shortest; at
 one path those with a method, then those with the most headers, then query parameters; then the oldest route, its
 first rule. What does not depend on conditions is one entry of a map. Where conditions come first, the entry leads to
 a choice of all that may follow at that path: first those of the path, then those of each shorter prefix, up to one
 without a condition.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ class Entry:
     match: RequestMatch
     order: tuple[int, int]
     target: str
+    breadth: tuple[bool, int] | tuple[()] = ()
+    """Sorts after the site's own host the wider ones for which other routes have come to it."""
 
     @property
     def sorting(self) -> tuple[Any, ...]:
@@ -35,24 +38,13 @@ class Entry:
 
 def routes_of(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...], tuple[Choice, ...]]:
     """Order the entries of one site."""
-    by_path: dict[tuple[Match, str], list[Entry]] = {}
+    by_breadth: dict[tuple[bool, int] | tuple[()], list[Entry]] = {}
     for each in entries:
-        by_path.setdefault((each.match.path.match, each.match.path.path), []).append(each)
-    for found in by_path.values():
-        found.sort(key=lambda each: each.sorting)
-    expressions = [
-        each
-        for (match, _), found in sorted(by_path.items(), key=lambda pair: -len(pair[0][1]))
-        if match is Match.EXPRESSION
-        for each in found
-    ]
-    prefixes = {path: found for (match, path), found in by_path.items() if match is Match.PREFIX}
-    if expressions:
-        prefixes.setdefault("", [])
+        by_breadth.setdefault(each.breadth, []).append(each)
+    ladders = [Ladder(found) for _, found in sorted(by_breadth.items())]
     routes, choices = [], dict[str, Choice]()
-    for (match, path), own in (*_exact(by_path), *_prefixes(prefixes)):
-        first = own if match is Match.EXACT else ()
-        sequence = (*first, *expressions, *_below(path, prefixes))
+    for match, path in dict.fromkeys(key for ladder in ladders for key in ladder.keys):
+        sequence = tuple(each for ladder in ladders for each in ladder.at(match, path))
         steps = tuple(_steps(sequence))
         if len(steps) == 1 and not steps[0].when:
             target = steps[0].target
@@ -60,29 +52,49 @@ def routes_of(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...], t
             choice = choice_of(steps)
             choices[choice.name] = choice
             target = choice.name
-        head = (own or expressions)[0]
+        head = sequence[0]
         routes.append(Route(site, match, path, target, head.route.name, head.route.kind.value))
     return tuple(routes), tuple(choices.values())
 
 
-_Found = Iterator[tuple[tuple[Match, str], Sequence[Entry]]]
+class Ladder:
+    """The entries of one site by routes whose hosts are equally wide."""
 
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._by_path: dict[tuple[Match, str], list[Entry]] = {}
+        for each in entries:
+            self._by_path.setdefault((each.match.path.match, each.match.path.path), []).append(each)
+        for found in self._by_path.values():
+            found.sort(key=lambda each: each.sorting)
+        self._expressions = tuple(
+            each
+            for (match, _), found in sorted(self._by_path.items(), key=lambda pair: -len(pair[0][1]))
+            if match is Match.EXPRESSION
+            for each in found
+        )
 
-def _exact(by_path: Mapping[tuple[Match, str], Sequence[Entry]]) -> _Found:
-    return ((key, found) for key, found in by_path.items() if key[0] is Match.EXACT)
+    @property
+    def keys(self) -> Iterator[tuple[Match, str]]:
+        """The paths that a map must have: exact ones first."""
+        for wanted in (Match.EXACT, Match.PREFIX):
+            yield from (key for key in self._by_path if key[0] is wanted)
+        if self._expressions:
+            yield Match.PREFIX, ""
 
+    def at(self, match: Match, path: str) -> Iterator[Entry]:
+        """Yield what a request may take for which the map has found a path, the best first."""
+        if match is Match.EXACT:
+            yield from self._by_path.get((match, path), ())
+        yield from self._expressions
+        yield from self._below(path)
 
-def _prefixes(prefixes: Mapping[str, Sequence[Entry]]) -> _Found:
-    return (((Match.PREFIX, path), found) for path, found in prefixes.items())
-
-
-def _below(path: str, prefixes: Mapping[str, Sequence[Entry]]) -> Iterator[Entry]:
-    """Yield the entries of a prefix and of all shorter ones, the longest first."""
-    while True:
-        yield from prefixes.get(path, ())
-        if not path:
-            return
-        path = path.rpartition("/")[0]
+    def _below(self, path: str) -> Iterator[Entry]:
+        """Yield the entries of a prefix and of all shorter ones, the longest first."""
+        while True:
+            yield from self._by_path.get((Match.PREFIX, path), ())
+            if not path:
+                return
+            path = path.rpartition("/")[0]
 
 
 def _steps(sequence: Iterable[Entry]) -> Iterator[Step]:

@@ -19,10 +19,10 @@ from vipwire.gateway.watch import wire
 from vipwire.ingress.plan.sites import EVERY_HOST, Mode
 from vipwire.ingress.watch.objects import IngressKind
 
-_KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {
+_KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {  # what TLS is handed on for is the first
     "HTTP": (IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),
     "HTTPS": (IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),
-    "TLS": (IngressKind.TLS_ROUTE,),
+    "TLS": (IngressKind.TLS_ROUTE, IngressKind.TCP_ROUTE),
     "TCP": (IngressKind.TCP_ROUTE,),
     "UDP": (IngressKind.UDP_ROUTE,),
 }
@@ -112,13 +112,14 @@ def attached_sets(gateway: Item, world: GatewayWorld) -> Iterator[tuple[Item, bo
 
 
 def _judged(gateway: Item, owner: Item, spec: wire.Listener, world: GatewayWorld) -> Listener:
-    supported = _KINDS.get(spec.protocol, ())
+    passes = spec.tls is not None and spec.tls.mode == "Passthrough"
+    supported = _KINDS.get(spec.protocol, ())[: 1 if passes else None]
     wanted = spec.allowed_routes.kinds
     by_name = {(wire.GROUP, each.value): each for each in supported}
     kinds = tuple(dict.fromkeys(by_name[of] for each in wanted if (of := (each.group, each.kind)) in by_name))
     strange = [each.kind for each in wanted if (each.group, each.kind) not in by_name]
     resolved, certified = yes("ResolvedRefs"), Certified()
-    if spec.protocol in ("HTTPS", "TLS") and not (spec.tls and spec.tls.mode == "Passthrough"):
+    if spec.protocol in _TLS and not passes:
         resolved, certified = certify(owner, spec.tls, world)
     accepted, clients = _accepted(spec), None
     if accepted.holds and spec.protocol == "HTTPS":
@@ -173,7 +174,8 @@ def _without_conflicts(made: Iterable[Listener]) -> Iterator[Listener]:
 def _conflict(listener: Listener, others: Iterable[Listener]) -> Verdict:
     there = [each for each in others if each.place == listener.place]
     for each in there:
-        if each.mode is not listener.mode and not {each.mode, listener.mode} <= TLS_MODES:
+        told_apart = {each.mode, listener.mode} <= TLS_MODES and each.host != listener.host
+        if each.mode is not listener.mode and not told_apart:
             text = f"port {listener.port} is {each.spec.protocol} for the listener {each.spec.name}"
             return yes("ProtocolConflict", text)
     for each in there:

@@ -5,9 +5,10 @@ each way: clients come to the one that hands on, which leads them to the others 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vipwire.gateway.plan.attach import Attachment, isolated
+from vipwire.gateway.plan.hostnames import breadth
 from vipwire.gateway.plan.ladders import Entry, routes_of
 from vipwire.gateway.plan.listeners import TLS_MODES, Listener
 from vipwire.gateway.plan.tls.clients import ClientCheck
@@ -65,8 +66,11 @@ class SharedPort:
         """Take what a route brings to a listener, if that is one of ours."""
         if not any(each is attachment.listener for each in self.listeners):
             return
+        entries = tuple(found)
         for host in isolated(attachment, self.listeners):
-            self.ways[attachment.listener.mode].entries.setdefault(host, []).extend(found)
+            own = attachment.hosts[host]
+            ranked = entries if own == host else (replace(each, breadth=breadth(own)) for each in entries)
+            self.ways[attachment.listener.mode].entries.setdefault(host, []).extend(ranked)
 
     def made(self, shares: Mapping[str, Choice]) -> Iterator[Made]:
         """Build the frontends, the one that clients come to first; `shares` are the choices by weight."""

@@ -25,7 +25,7 @@ from vipwire.gateway.plan.objects import (
 )
 from vipwire.gateway.plan.places import SharedPort
 from vipwire.gateway.plan.policies import policies_of
-from vipwire.gateway.plan.rules import Read, entries_of
+from vipwire.gateway.plan.rules import Read, entries_of, services_of
 from vipwire.gateway.plan.statuses import (
     Json,
     class_status,
@@ -37,7 +37,7 @@ from vipwire.gateway.plan.statuses import (
     tls_conditions,
 )
 from vipwire.gateway.plan.targets import Targets
-from vipwire.gateway.plan.tls.backend_tls import backend_tls_of
+from vipwire.gateway.plan.tls.backend_tls import backend_tls_of, targets_of
 from vipwire.gateway.plan.tls.clients import OwnCertificate, own_certificate
 from vipwire.ingress.plan.sites import Certificate, Route, SitePlan
 from vipwire.ingress.watch.objects import IngressKind
@@ -135,18 +135,19 @@ class _Draft:
         self._datagrams: dict[Place, DatagramPlace] = {}
         self._listeners: list[Listener] = []
         self._gateways: list[tuple[Item, Verdict, tuple[str, ...]]] = []
-        self._sets: list[tuple[Item, bool]] = []
+        self._sets: list[tuple[Item, bool, Verdict]] = []
         self._counts: dict[int, int] = {}
         self._problems: list[Problem] = []
         self._own: dict[ObjectName, OwnCertificate] = {}
-        self._admitted: list[ObjectName] = []
+        self._leading: dict[ObjectName, set[ObjectName]] = {}
+        """By Service the Gateways whose routes name it."""
         self.statuses: dict[Key, Json] = {}
 
     def add_gateway(self, gateway: Item, given: tuple[str, ...]) -> None:
         """Add a Gateway and its listeners; `given` are its addresses of the pool."""
         sets = tuple(attached_sets(gateway, self._world))
-        self._sets += sets
         verdict, binds, reached = _addresses(gateway, self._setting, given)
+        self._sets += [(item, let_in, verdict) for item, let_in in sets]
         self._gateways.append((gateway, verdict, reached))
         self._add_certificate(gateway)
         judged = listeners_of(gateway, (each for each, let_in in sets if let_in), self._world)
@@ -219,11 +220,14 @@ class _Draft:
 
     def _attach(self, route: Item, parents: Iterable[Parent], read: Read) -> None:
         seen = set[int]()
+        services = tuple(services_of(route))
         for attachment in (each for parent in parents for each in parent.attachments):
             if id(attachment.listener) in seen:
                 continue
             seen.add(id(attachment.listener))
             self._counts[id(attachment.listener)] = self._counts.get(id(attachment.listener), 0) + 1
+            for service in services:
+                self._leading.setdefault(service, set()).add(attachment.listener.gateway.name)
             if attachment.listener.is_udp:
                 shares = shares_of(route, self._targets, read)
                 for place in self._datagrams.values():
@@ -282,11 +286,12 @@ class _Draft:
             certificate = self._own.get(gateway.name)
             status["conditions"] += tls_conditions(gateway, own, certificate.verdict if certificate else None)
             self.statuses[gateway.kind, gateway.name] = status
-        for item, let_in in self._sets:
-            status = set_status(item, self._listeners, self._counts, let_in=let_in)
+        for item, let_in, address in self._sets:
+            status = set_status(item, self._listeners, self._counts, address, let_in=let_in)
             self.statuses[item.kind, item.name] = status
-        gateways = [gateway for gateway, _, _ in self._gateways]
         for checked in self._targets.tls.all:
+            led = {name for target, _ in targets_of(checked.policy) for name in self._leading.get(target, ())}
+            gateways = [gateway for gateway, _, _ in self._gateways if gateway.name in led]
             status = policy_status(checked, gateways, self._setting.controller)
             self.statuses[checked.policy.kind, checked.policy.name] = status
         for judged in self._targets.policies.all:

@@ -15,6 +15,7 @@ from vipwire.gateway.watch import rule_wire
 from vipwire.ingress.plan.expressions import is_costly, literal_prefix
 from vipwire.ingress.plan.policy import BackendProtocol, Policy
 from vipwire.ingress.plan.sites import CLOSED, Match
+from vipwire.model.names import ObjectName
 
 _ALL = RequestMatch(PathMatch(Match.PREFIX, ""), (), (True, 0, 0))
 
@@ -35,6 +36,14 @@ class Read:
     def failures(self) -> tuple[str, ...]:
         """Say what is left out."""
         return tuple(f"rules[{index}]: {text}" for index, text in self.failed.items())
+
+
+def services_of(route: Item) -> Iterator[ObjectName]:
+    """Yield the Services that a route's rules name as backends."""
+    for rule in route.spec.rules:
+        for ref in rule.backend_refs:
+            if (ref.group, ref.kind) == ("", "Service"):
+                yield ObjectName(ref.namespace or route.name.namespace, ref.name)
 
 
 def entries_of(route: Item, attachment: Attachment, targets: Targets, read: Read) -> Iterator[Entry]:

@@ -55,18 +55,18 @@ def gateway_status(
     own = [each for each in listeners if each.owner is gateway]
     sets = {each.owner.name for each in listeners if each.owner is not gateway and each.serves}
     accepted, programmed = _overall(listeners)
+    is_refused = address.reason in _NOT_ACCEPTED
     if not address.holds:
-        if address.reason in _NOT_ACCEPTED:
-            accepted = address
-        programmed = no("Invalid", address.message) if address.reason in _NOT_ACCEPTED else address
+        accepted = address if is_refused else accepted
+        programmed = no("Invalid", address.message) if is_refused else address
     return {
         "addresses": [_address(text) for text in reached],
-        "attachedListenerSets": len(sets),
+        "attachedListenerSets": 0 if is_refused else len(sets),
         "conditions": [
             condition("Accepted", accepted, gateway.generation),
             condition("Programmed", programmed, gateway.generation),
         ],
-        "listeners": [listener_status(each, counts) for each in own],
+        "listeners": [listener_status(each, counts, address) for each in own],
     }
 
 
@@ -82,12 +82,18 @@ def tls_conditions(gateway: Item, listeners: Iterable[Listener], certificate: Ve
     return made
 
 
-def set_status(item: Item, listeners: Sequence[Listener], counts: Mapping[int, int], *, let_in: bool) -> Json:
-    """Write the status of a ListenerSet."""
+def set_status(
+    item: Item, listeners: Sequence[Listener], counts: Mapping[int, int], address: Verdict, *, let_in: bool
+) -> Json:
+    """Write the status of a ListenerSet. `address` is what has become of its Gateway's address."""
     own = [each for each in listeners if each.owner.kind is item.kind and each.owner.name == item.name]
     accepted, programmed = _overall(own)
     if not let_in:
         accepted = programmed = no("NotAllowed", "the Gateway lets in no ListenerSet of this namespace")
+    elif address.reason in _NOT_ACCEPTED:
+        accepted, programmed = no("ParentNotAccepted", address.message), no("ParentNotProgrammed", address.message)
+    elif not address.holds:
+        programmed = no("ParentNotProgrammed", address.message)
     elif not programmed.holds:
         programmed = no("ListenersNotValid", programmed.message)
     return {
@@ -95,7 +101,7 @@ def set_status(item: Item, listeners: Sequence[Listener], counts: Mapping[int, i
             condition("Accepted", accepted, item.generation),
             condition("Programmed", programmed, item.generation),
         ],
-        "listeners": [listener_status(each, counts) for each in own],
+        "listeners": [listener_status(each, counts, address) for each in own],
     }
 
 
@@ -115,12 +121,17 @@ def _address(text: str) -> Json:
     return {"type": "IPAddress" if is_address else "Hostname", "value": text}
 
 
-def listener_status(listener: Listener, counts: Mapping[int, int]) -> Json:
-    """Write the status of a listener."""
+def listener_status(listener: Listener, counts: Mapping[int, int], address: Verdict) -> Json:
+    """Write the status of a listener. `address` is what has become of its Gateway's address."""
     generation = listener.owner.generation
-    accepted = listener.accepted
+    accepted, programmed = listener.accepted, listener.programmed
     if listener.conflict.holds:
-        accepted = no("Invalid", listener.conflict.message)
+        # A set's listener has lost to an older one, and says to what; of a Gateway's none is served.
+        reason = "Invalid" if listener.owner is listener.gateway else listener.conflict.reason
+        accepted = no(reason, listener.conflict.message)
+        programmed = no(reason, programmed.message)
+    elif programmed.holds and not address.holds:
+        programmed = no("Pending", address.message)
     overlap = yes("OverlappingHostnames", f"hosts are also those of {', '.join(listener.overlaps)}")
     overlapping = [condition("OverlappingTLSConfig", overlap, generation)] if listener.overlaps else []
     return {
@@ -129,7 +140,7 @@ def listener_status(listener: Listener, counts: Mapping[int, int]) -> Json:
         "attachedRoutes": counts.get(id(listener), 0),
         "conditions": [
             condition("Accepted", accepted, generation),
-            condition("Programmed", listener.programmed, generation),
+            condition("Programmed", programmed, generation),
             condition("ResolvedRefs", listener.resolved, generation),
             condition("Conflicted", listener.conflict, generation),
             *overlapping,
@@ -191,7 +202,7 @@ def policy_status(checked: Checked, gateways: Iterable[Item], controller: str) -
                 "controllerName": controller,
                 "conditions": conditions,
             }
-            for each in gateways
+            for each in list(gateways)[:_MOST_ANCESTORS]
         ]
     }
 

@@ -51,7 +51,7 @@ def backend_tls_of(world: GatewayWorld) -> BackendTls:
     for policy in world.all(IngressKind.BACKEND_TLS_POLICY):
         checked = _checked(policy, world, made.files)
         conflicts = False
-        for key in _targets(policy):
+        for key in targets_of(policy):
             conflicts |= made.by_port.setdefault(key, checked) is not checked
         if conflicts:
             text = "an older policy is for the same Service and port"
@@ -60,7 +60,8 @@ def backend_tls_of(world: GatewayWorld) -> BackendTls:
     return made
 
 
-def _targets(policy: Item) -> Iterator[tuple[ObjectName, str]]:
+def targets_of(policy: Item) -> Iterator[tuple[ObjectName, str]]:
+    """Yield the Services that a policy is for, each with the name of a port, "" for all."""
     for ref in policy.spec.target_refs:
         if (ref.group, ref.kind) == ("", "Service"):
             yield ObjectName(policy.name.namespace, ref.name), ref.section_name or ""
