@@ -216,6 +216,8 @@ def _answering(pod: str, here: GatewaySite) -> Callable[[web.Request], Coroutine
             here.served.append(f"{pod} {request.path}")
             here.heard.notify_all()
         delay, code = request.query.get("delay", "0"), int(request.query.get("code", "200"))
+        if here.served.count(f"{pod} {request.path}") > int(request.query.get("fails", "1000")):
+            delay, code = "0", 200
         await asyncio.sleep(float(delay))
         seen = {
             "pod": pod,

@@ -25,8 +25,8 @@ from vipwire.gateway.run.status import merged
 from vipwire.ingress.watch.objects import IngressKind
 
 KINDS = {"TCP": IngressKind.TCP_ROUTE, "UDP": IngressKind.UDP_ROUTE}
-PASS = "protocol: TLS, tls: {mode: Passthrough}"
-END = "protocol: TLS, tls: {certificateRefs: [{name: good}]}"
+HANDED_ON = "protocol: TLS, tls: {mode: Passthrough}"
+ENDED = "protocol: TLS, tls: {certificateRefs: [{name: good}]}"
 ONE, OTHER = "{name: one, port: 81, protocol: PROTOCOL}", "{name: other, port: 82, protocol: PROTOCOL}"
 BOTH = """
 apiVersion: v1
@@ -49,7 +49,9 @@ def seen(planner: GatewayPlanner, protocol: str, name: str = "web") -> dict[str,
 
 
 def attached(planner: GatewayPlanner) -> dict[str, int]:
-    return {each["name"]: each["attachedRoutes"] for each in status(planner, IngressKind.GATEWAY, "edge")["listeners"]}
+    return {
+        each["name"]: each["attachedRoutes"] for each in status(planner, IngressKind.GATEWAY, "edge")["listeners"]
+    }
 
 
 @pytest.mark.parametrize("protocol", ["TCP", "UDP"])
@@ -131,25 +133,25 @@ def test_udp_tcp_listener_merge() -> None:
         ),
         (
             "InvalidNoMatchingListener: kinds",
-            f"{{name: a, port: 443, {PASS}, allowedRoutes: {{kinds: [{{kind: HTTPRoute}}]}}}}",
+            f"{{name: a, port: 443, {HANDED_ON}, allowedRoutes: {{kinds: [{{kind: HTTPRoute}}]}}}}",
             "{name: edge}",
             "not NotAllowedByListeners",
         ),
         (
             "InvalidNoMatchingListener: name",
-            f"{{name: a, port: 443, {PASS}}}",
+            f"{{name: a, port: 443, {HANDED_ON}}}",
             "{name: edge, sectionName: b}",
             "not NoMatchingParent",
         ),
         (
             "InvalidNoMatchingListenerHostname",
-            f"{{name: a, port: 443, hostname: b.org, {PASS}}}",
+            f"{{name: a, port: 443, hostname: b.org, {HANDED_ON}}}",
             "{name: edge}",
             "not NoMatchingListenerHostname",
         ),
         (
             "InvalidNoMatchingListenerHostname: wildcard",
-            f"{{name: a, port: 443, hostname: '*.a.org', {PASS}}}",
+            f"{{name: a, port: 443, hostname: '*.a.org', {HANDED_ON}}}",
             "{name: edge}",
             "not NoMatchingListenerHostname",
         ),
@@ -165,9 +167,15 @@ def test_tls_routes_that_no_listener_takes(case: str, listener: str, parent: str
 @pytest.mark.parametrize(
     ("case", "way", "wanted", "kinds", "resolved"),
     [
-        ("TLSRouteListenerPassthroughSupportedKinds", PASS, "TCPRoute TLSRoute", "TLSRoute", "not InvalidRouteKinds"),
-        ("TLSRouteListenerTerminateSupportedKinds", END, "TLSRoute", "TLSRoute", "ResolvedRefs"),
-        ("TCPRouteOnTLSTerminate", END, "", "TLSRoute TCPRoute", "ResolvedRefs"),
+        (
+            "TLSRouteListenerPassthroughSupportedKinds",
+            HANDED_ON,
+            "TCPRoute TLSRoute",
+            "TLSRoute",
+            "not InvalidRouteKinds",
+        ),
+        ("TLSRouteListenerTerminateSupportedKinds", ENDED, "TLSRoute", "TLSRoute", "ResolvedRefs"),
+        ("TCPRouteOnTLSTerminate", ENDED, "", "TLSRoute TCPRoute", "ResolvedRefs"),
     ],
 )
 def test_kinds_of_tls_listeners(case: str, way: str, wanted: str, kinds: str, resolved: str) -> None:
@@ -179,9 +187,9 @@ def test_kinds_of_tls_listeners(case: str, way: str, wanted: str, kinds: str, re
 
 
 def test_gateway_listener_protocol_and_route_kind_conflicts() -> None:
-    only = f"{{name: tls, port: 443, hostname: a.org, {PASS}, allowedRoutes: {{kinds: [{{kind: TLSRoute}}]}}}}"
+    only = f"{{name: tls, port: 443, hostname: a.org, {HANDED_ON}, allowedRoutes: {{kinds: [{{kind: TLSRoute}}]}}}}"
     https = "{name: https, port: 8443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}"
-    rival = f"{{name: rival, port: 8443, {PASS}}}"
+    rival = f"{{name: rival, port: 8443, {HANDED_ON}}}"
     route = ROUTE.replace("{name: edge}", "{name: edge, sectionName: tls}")
     tls = TLS_ROUTE.replace("{name: edge}", "{name: edge, sectionName: tls}")
     planner = planned(gateway(only, https, rival), route, tls, SERVICE, CERTIFICATE)
@@ -249,7 +257,8 @@ def test_listener_set_reference_grant(granted: str, *, resolved: bool) -> None:
 def test_listener_set_allowed_routes_supported_kinds() -> None:
     kinds = "allowedRoutes: {kinds: [{kind: HTTPRoute}]}"
     planner = planned(
-        gateway(HTTP, more=SETS), listener_set("more", f"{{name: x, port: 443, hostname: a.org, {PASS}, {kinds}}}")
+        gateway(HTTP, more=SETS),
+        listener_set("more", f"{{name: x, port: 443, hostname: a.org, {HANDED_ON}, {kinds}}}"),
     )
     (found,) = status(planner, IngressKind.LISTENER_SET, "more")["listeners"]
     assert (reasons(found)["ResolvedRefs"], found["supportedKinds"]) == ("not InvalidRouteKinds", [])

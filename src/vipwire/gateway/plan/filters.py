@@ -23,6 +23,8 @@ _PART: Final = re.compile(r"(\d+)(ms|h|m|s)")
 _UNITS: Final = {"h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _FORBIDDEN: Final = frozenset({"content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"})
 _PORTS: Final = {"http": 80, "https": 443}
+_LOST: Final = ("conn-failure", "empty-response")
+"""Whoever asks for retries has them for connections that fail or are reset."""
 _RETRIED: Final = frozenset({401, 403, 404, 408, 421, 425, 429, 500, 501, 502, 503, 504})
 _LONGEST: Final = 4096
 _WITHOUT_BODY: Final = (204, 205, 304)
@@ -234,7 +236,8 @@ def with_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: ru
     codes = tuple(sorted(set(retry.codes)))
     if strange := [code for code in codes if code not in _RETRIED]:
         raise Unsupported(f"HAProxy cannot retry after {strange[0]} (can: {', '.join(map(str, sorted(_RETRIED)))})")
-    return replace(policy, retries=1 if retry.attempts is None else retry.attempts, retry_on=codes)
+    words = (*_LOST, *map(str, codes))
+    return replace(policy, retries=1 if retry.attempts is None else retry.attempts, retry_on=words)
 
 
 def with_persistence(policy: Policy, of: rule_wire.SessionPersistence | None) -> Policy:

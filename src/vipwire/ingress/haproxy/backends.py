@@ -46,7 +46,7 @@ def backend_text(pool: Pool, layout: Layout) -> str:
     if policy.retries is not None:
         lines.append(line("retries {}", plain(policy.retries)))
     if policy.retry_on:
-        lines.append(line("retry-on conn-failure empty-response {}", plains(map(str, policy.retry_on))))
+        lines.append(line("retry-on {}", plains(policy.retry_on)))
     if not policy.redispatch or (policy.affinity and not policy.affinity.change_on_failure):
         lines.append(line("no option redispatch"))
     lines += [*_check(policy), *_guards(policy, layout), *_requests(policy), *_responses(policy, layout)]

@@ -244,8 +244,8 @@ class Policy:
     cors: Cors | None = None
     add_request: tuple[tuple[str, str], ...] = ()
     add_response: tuple[tuple[str, str], ...] = ()
-    retry_on: tuple[int, ...] = ()
-    """Status codes after which a request is sent again."""
+    retry_on: tuple[str, ...] = ()
+    """HAProxy's words for what a request is sent again after: status codes, and `conn-failure`, `empty-response`."""
     verify: Verification | None = None
     mirrors: tuple[Mirrored, ...] = ()
     external_auth: ExternalAuth | None = None
