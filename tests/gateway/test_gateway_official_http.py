@@ -229,8 +229,11 @@ spec:
 """
 RESETTING = "127.0.0.99"
 """A Pod that resets each connection."""
-REDIRECTS = (("nil", "nil"), ("nil", "80"), ("nil", "443"), ("nil", "8443"), ("https", "nil"), ("http", "nil"))
-REDIRECTS += (("https", "443"), ("https", "8443"), ("http", "80"), ("http", "8080"))
+REDIRECTS = (
+    *(("nil", port) for port in ("nil", "80", "443", "8443")),
+    *(("http", port) for port in ("nil", "80", "8080")),
+    *(("https", port) for port in ("nil", "443", "8443")),
+)
 ROUTE = """
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute

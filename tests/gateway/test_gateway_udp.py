@@ -41,6 +41,11 @@ spec: {parentRefs: [{name: udp, sectionName: names}], rules: [{backendRefs: [{na
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: UDPRoute
+metadata: {name: names-younger}
+spec: {parentRefs: [{name: udp, sectionName: names}], rules: [{backendRefs: [{name: two, port: 53}]}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: UDPRoute
 metadata: {name: shared}
 spec:
   parentRefs: [{name: udp, sectionName: shared}]
@@ -181,6 +186,7 @@ def listener(here: GatewaySite, name: str) -> Any:
 
 
 def test_udp_route(here: GatewaySite) -> None:
+    """UDPRoute, UDPTCPListenerMerge: HTTP has the same port."""
     name, _, said = asked(here, "names")
     assert (name, said) == ("one", "hello")
     (parent,) = here.status(IngressKind.UDP_ROUTE, "names")["parents"]
@@ -193,7 +199,14 @@ def test_udp_route(here: GatewaySite) -> None:
         "Conflicted": "not NoConflicts",
     }
     assert [each["kind"] for each in found["supportedKinds"]] == ["UDPRoute"]
-    assert found["attachedRoutes"] == 1
+
+
+def test_the_oldest_udp_route_has_all_clients(here: GatewaySite) -> None:
+    """UDPRouteMultipleRoutesAttachment."""
+    assert {asked(here, "names")[0] for _ in range(10)} == {"one"}
+    assert listener(here, "names")["attachedRoutes"] == 2
+    (parent,) = here.status(IngressKind.UDP_ROUTE, "names-younger")["parents"]
+    assert reasons(parent)["Accepted"] == "Accepted"
 
 
 def test_a_client_keeps_its_pod_and_each_client_is_another_to_the_pod(here: GatewaySite) -> None:
