@@ -62,6 +62,15 @@ def test_status(three: Situation, width: int) -> None:
     assert matches_golden(f"screen-status-{width}.txt", f"{all_of_them}\n{one}")
 
 
+def test_a_wide_status_in_a_file_lines_up_where_a_mode_listens_at_ports_of_its_own(three: Situation) -> None:
+    document = status(three, "web")
+    for number, front in enumerate(document["services"][0]["ports"][0]["frontends"]):
+        front["listening"] = [f"127.96.0.10:{8000 + number}"]
+    out = io.StringIO()
+    show.write(Console(file=out, width=80, highlight=False), status_view(document, wide=True, details=False))
+    assert matches_golden("screen-status-listening-in-a-file.txt", out.getvalue())
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_explain(three: Situation, width: int) -> None:
     found = explain(three, read_packet(three, "203.0.113.9", "default/web"), lambda _: None)

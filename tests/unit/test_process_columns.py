@@ -36,6 +36,18 @@ def test_in_a_file_nothing_is_left_out(rows: Sequence[tuple[str, str]]) -> None:
     assert all(first in line and second in line for (first, second), line in zip(rows, lines[1:], strict=True))
 
 
+def test_in_a_file_and_where_all_was_asked_for_columns_line_up() -> None:
+    rows = [["a", "10.96.0.10:80/tcp at 127.96.0.10:80", "x"], ["b", "short", "y"]]
+    wanted = [
+        "NAME  ADDRESS                              LAST",
+        "a     10.96.0.10:80/tcp at 127.96.0.10:80  x",
+        "b     short                                y",
+    ]
+    columns = [Column("name"), Column("address"), Column("last")]
+    assert printed(Grid(columns, rows), 20, terminal=False) == wanted
+    assert printed(Grid(columns, rows, whole=True), 20) == wanted
+
+
 @given(CELL, st.integers(1, 80))
 def test_prose_is_folded_at_blanks_alone(text: str, width: int) -> None:
     lines = printed(Prose(Text(text)), width)

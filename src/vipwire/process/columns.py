@@ -1,7 +1,8 @@
 """Lays out tables as kubectl does: a line for a row, and no break inside a word, an address or a number.
 
 Where a terminal is too narrow, prose is folded at its blanks, then the columns that matter least are left out, and a
-line below says which. What is still too wide goes over the edge as a whole. In a file nothing is left out.
+line below says which. What is still too wide goes over the edge as a whole. In a file, and where all was asked for,
+nothing is left out and all columns line up.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,7 +52,7 @@ class Grid:
         """Yield a line for each row, and one for what is left out."""
         cuts = console.is_terminal and not self._whole
         shown = _chosen(self._columns, self._widths(), options.max_width) if cuts else range(len(self._columns))
-        kept = _Kept(self._columns, [*shown], self._widths(), options.max_width)
+        kept = _Kept(self._columns, [*shown], self._widths(), options.max_width, cuts)
         titles = tuple((Text(self._columns[index].title.upper(), "bold"),) for index in kept.indices)
         for cells in (titles, *map(kept.cells, self._rows)):
             yield from _print(console, cells, kept.widths)
@@ -82,12 +83,13 @@ class Prose:
 
 @dataclass(slots=True)
 class _Kept:
-    """The columns that are shown, and their widths: prose shares what the others leave."""
+    """The columns that are shown, and their widths: prose shares what the others leave. `tight`: each line counts."""
 
     columns: Sequence[Column]
     indices: list[int]
     natural: Sequence[int]
     width: int
+    tight: bool
     widths: list[int] = field(default_factory=list)
 
     def cells(self, row: Sequence[_Cell]) -> tuple[_Cell, ...]:
@@ -110,7 +112,8 @@ class _Kept:
                 break
             self.widths[widest] -= cut
             over -= cut
-        if over > 0:  # the few cells that are wider than most go over their column's edge, not every row
+        if over > 0 and self.tight:
+            # the few cells that are wider than most go over their column's edge, not every row
             widest = max(range(len(self.widths)), key=lambda at: self.widths[at])
             self.widths[widest] -= min(over, self.widths[widest] // 3)
 
