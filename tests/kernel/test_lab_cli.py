@@ -73,6 +73,13 @@ def test_exec_runs_a_command_in_the_network_of_a_host(name: str) -> None:
     assert inode != Path("/proc/self/ns/net").stat().st_ino
 
 
+def test_exec_finds_this_program_where_the_caller_would_not(name: str) -> None:
+    program = "from vipwire.lab.cli import lab; lab()"
+    argv = [sys.executable, "-c", program, "exec", "-l", name, "client", "--", "vipwire", "--version"]
+    said = subprocess.run(argv, env={"PATH": "/usr/bin"}, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("vipwire")
+
+
 def test_the_page_of_a_node_ends_with_the_command_that_shows_it(name: str, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "vipwire", "lab", "view", "-l", name, "--port=0"]
     quiet = os.environ | {"VIPWIRE_FLAGS": f"--manifests={tmp_path}"}  # it would end as it complains of its source

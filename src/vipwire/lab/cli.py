@@ -11,6 +11,7 @@ import click
 from vipwire.config.modes import mode_names
 from vipwire.lab import manifests as kubernetes
 from vipwire.lab import report
+from vipwire.lab.called import search_path
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import ProbeOptions, Target
 from vipwire.lab.probe import probe
@@ -90,6 +91,7 @@ def exec(name: str, host: str, command: tuple[str, ...]) -> NoReturn:  # noqa: A
     """Run a command in a host's network: `vipwire lab exec node-1 -- nft list ruleset`."""
     command = command[command[0] == "--" :]
     with plain_errors(), Lab.attach(name).inside(host):
+        os.environ["PATH"] = search_path(os.environ.get("PATH", os.defpath))
         try:
             os.execvp(command[0], command)  # noqa: S606 - what it is for
         except FileNotFoundError as error:

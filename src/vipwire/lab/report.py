@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vipwire.lab import state
+from vipwire.lab.called import as_called
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import Outcome, ProbeResult, Target
 from vipwire.lab.sctp import raw_sockets
@@ -43,7 +44,7 @@ def show(lab: Lab) -> None:
         screen.print("This kernel has no SCTP sockets: Pods and probes speak SCTP themselves.", style="yellow")
     option = "" if lab.name == "demo" else f" --name {lab.name}"
     target = lab.topology.pods[0].addresses[0] if lab.topology.pods else lab.topology.nodes[0].addresses[0]
-    screen.print(f"Try: vipwire lab probe{option} client {target}:80", style="dim", highlight=False)
+    screen.print(as_called(f"Try: vipwire lab probe{option} client {target}:80"), style="dim", highlight=False)
 
 
 def show_results(host: str, target: Target, results: Sequence[ProbeResult]) -> None:
@@ -71,13 +72,14 @@ def show_proxies(lab: Lab, mode: str, folder: Path) -> None:
         f"vipwire lab probe{name} client 10.96.0.10:80 -n 20",
         f"vipwire lab exec{name} {node} -- vipwire status",
         f"vipwire lab exec{name} {node} -- vipwire explain --from 203.0.113.2 10.96.0.10:80",
+        f"vipwire lab view{name}",
         f"vipwire lab down{name}",
     )
     screen = console()
     screen.print(f"\nA proxy in {mode} mode runs on each node. It watches {folder}.", soft_wrap=True)
     screen.print(f"Its log: {log}", soft_wrap=True)
     for line in lines:
-        screen.print(f"  {line}", style="dim", highlight=False, soft_wrap=True)
+        screen.print(f"  {as_called(line)}", style="dim", highlight=False, soft_wrap=True)
 
 
 def result_object(result: ProbeResult) -> dict[str, Any]:

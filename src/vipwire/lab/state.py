@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from vipwire.lab.called import as_called
 from vipwire.lab.errors import LabError
 from vipwire.lab.processes import ProcessId, end
 from vipwire.lab.topology import Topology
@@ -56,7 +57,9 @@ def create(name: str, topology: Topology) -> Path:
     except OSError as error:
         shutil.rmtree(fresh)
         if target.exists():
-            raise LabError(f"the lab {name} is up already: `vipwire lab down --name {name}` ends it") from error
+            raise LabError(
+                as_called(f"the lab {name} is up already: `vipwire lab down --name {name}` ends it")
+            ) from error
         raise
     return target
 
@@ -68,7 +71,9 @@ def load(name: str) -> Topology:
         return msgspec.json.decode(path.read_bytes(), type=Topology)
     except FileNotFoundError as error:
         known = f" (up: {', '.join(labs())})" if labs() else ""
-        raise LabError(f"no lab named {name} is up{known}: `vipwire lab up --name {name}` builds it") from error
+        raise LabError(
+            as_called(f"no lab named {name} is up{known}: `vipwire lab up --name {name}` builds it")
+        ) from error
     except msgspec.MsgspecError as error:
         raise LabError(f"{path} is damaged: {error}") from error
 

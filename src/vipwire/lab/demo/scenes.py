@@ -3,13 +3,12 @@
 Each scene shows something, says why it is so, and checks that it is so.
 """
 
-import re
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from vipwire.lab.called import as_called
 from vipwire.lab.demo import changes, connecting, objects, standalone, traffic
 from vipwire.lab.demo.narrator import Narrator
 from vipwire.lab.demo.stage import NODE, Stage, as_lines
@@ -18,17 +17,13 @@ _MAP = """\
 client 203.0.113.2 ─ network ─┬─ node-1 192.168.0.1 ─ pod-1a 10.244.1.11, pod-1b .12, pod-1c .13
  (outside)                    └─ node-2 192.168.0.2 ─ pod-2a 10.244.2.11, pod-2b .12"""
 _NEXT = """\
-vipwire lab up                   # the same lab, this time it stays
-mkdir /tmp/services
-vipwire lab manifests > /tmp/services/lab.yaml
-vipwire lab exec node-1 -- vipwire proxy --manifests /tmp/services --hostname-override node-1 --cluster-cidr \\
-    10.244.0.0/16,fd00:10:244::/48
-
-# in another terminal, before and after you have changed lab.yaml:
+vipwire lab up --proxy-mode nftables      # the same cluster, with a proxy on each node; this time it stays
 vipwire lab probe client 10.96.0.10:80 -n 100
-vipwire lab exec node-1 -- vipwire status --manifests /tmp/services --hostname-override node-1
+vipwire lab exec node-1 -- vipwire status
 vipwire lab exec node-1 -- nft list table ip vipwire
-vipwire lab down                 # ends all of it
+vipwire lab view                          # the cluster on a page, for a browser
+vipwire lab down                          # ends all of it
+vipwire lab compare                       # the same packets in every mode
 
 How a packet goes through these rules: docs/packet-path.md"""
 
@@ -57,9 +52,7 @@ def verdict(narrator: Narrator) -> int:
             narrator.say(f"  {failure}")
         return 1
     narrator.say(f"All {narrator.checks} things were as said. Try next:")
-    # In a checkout's .venv the command is not in PATH: show it as it was called.
-    called = f"{'vipwire' if shutil.which('vipwire') else sys.argv[0]} "
-    narrator.quote(re.sub(r"\bvipwire (?=lab|proxy|status)", called, _NEXT))
+    narrator.quote(as_called(_NEXT))
     return 0
 
 

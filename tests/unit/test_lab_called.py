@@ -1,0 +1,36 @@
+"""What the lab tells people to type works as they called the program, in PATH or not."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from vipwire.lab.called import as_called, search_path
+
+TOLD = "Try: vipwire lab exec node-1 -- vipwire status"
+
+
+def test_a_program_that_is_in_path_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vipwire").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert as_called(TOLD) == TOLD
+
+
+@pytest.mark.parametrize(
+    ("argument", "written"),
+    [(".venv/bin/vipwire", ".venv/bin/vipwire"), ("/x/vipwire/__main__.py", f"{sys.executable} -m vipwire")],
+)
+def test_one_that_is_not_is_written_as_it_was_called(
+    argument: str, written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [argument])
+    assert as_called(TOLD) == f"Try: {written} lab exec node-1 -- vipwire status"
+
+
+def test_commands_in_the_lab_find_this_program_and_those_of_root() -> None:
+    found = search_path("/opt/bin").split(os.pathsep)
+    assert found[:2] == ["/opt/bin", str(Path(sys.executable).parent)]
+    assert "/usr/sbin" in found
+    assert search_path(search_path("/opt/bin")) == search_path("/opt/bin")
