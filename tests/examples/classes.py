@@ -1,37 +1,103 @@
-"""Says of every example in the documents how it is tested: run in a stage, or only parsed; or that nobody here can.
+"""Says of each command in the documents that no stage runs why nobody does. One that is nowhere here fails the suite.
 
-What is not run is asked of its program's own parser (`tests.examples.accepted`). Programs that need what no test has
-are listed with the reason. An example that is nowhere here fails the suite.
+What is not run is still asked of its program's own parser where there is one (`tests.examples.accepted`).
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-UNASKED: Final[Mapping[str, str]] = {
-    "apt": "installs into the machine",
-    "apt-get": "installs into the machine",
-    "aws": "needs an account",
-    "az": "needs an account",
-    "curl": "asks a server that only the reader has",
-    "dig": "asks a server that only the reader has",
-    "grep": "reads what another program has said",
-    "hostname": "the reader's machine",
-    "install": "changes the machine's files; the unit files have tests of their own",
-    "ipvsadm": "needs IPVS; the tests in the guest read what it lists",
-    "kind": "needs a container engine and its images",
-    "kubeadm": "makes a cluster",
-    "mkdir": "changes the machine's files",
-    "modprobe": "changes the machine's kernel",
-    "nft": "changes a node's rules; the tests of drift do the same",
-    "openssl": "the reader's certificate",
-    "pip": "the wheel's test installs it",
-    "podman": "needs images; `python -m scripts.images` builds and runs them",
-    "python3": "makes an environment, or a server for the walk",
-    "setup": "the script installs what it names; its arguments have a test",
-    "systemctl": "needs systemd; the package's test installs the units",
-    "vi": "an editor",
+from tests.examples.blocks import Example
+
+_BENCH: Final = "measures for minutes; tests/unit/test_bench_*.py hold what it is made of"
+_IMAGES: Final = "needs a container engine; `python -m scripts.images` builds and runs the images with podman"
+_CHART: Final = "needs a cluster; tests/unit/test_deploy_helm.py renders the chart with helm"
+_SYSTEMD: Final = "a live systemd; `python -m scripts.three_servers` runs units there"
+_WALK: Final = (
+    "a live systemd on three machines: `python -m scripts.three_servers` takes its commands from the page and runs "
+    "them there; tests/unit/test_scripts_three_servers.py holds that it leaves none out"
+)
+_RENDERED: Final = "needs a cluster that runs Pods; tests/unit/test_deploy_kustomize.py renders it with kubectl"
+_NO_DAEMONSETS: Final = "needs a cluster that runs Pods: `vipwire up` has no DaemonSets"
+_WHEEL: Final = "tests/unit/test_deploy_package.py installs the wheel with pip, without an index"
+
+EVERYWHERE: Final[Mapping[str, str]] = {
+    "az ": "needs an account",
+    "aws ": "needs an account",
+    "helm install": _CHART,
+    "make image": _IMAGES,
+    "kind ": "needs a container engine and its images",
+    "kubeadm ": "makes a cluster",
 }
-"""Programs that are neither run nor asked, and why."""
+"""On any page that no stage runs: how a command begins, and why nobody runs it."""
+
+NOT_RUN: Final[Mapping[str, Mapping[str, str]]] = {
+    "CONTRIBUTING.md": {"": "runs these tests"},
+    "README.md": {
+        "make demo": "tests/kernel/test_lab_demo.py runs the demo",
+        "make test": "runs these tests",
+        "python3 -m venv": _WHEEL,
+        "/opt/vipwire/bin/": _WHEEL,
+        ".venv/bin/vipwire lab up": "docs/tutorials/see-a-packet.md has the same, and is run",
+        ".venv/bin/vipwire lab view": "docs/tutorials/see-a-packet.md has the same, and is run",
+        ".venv/bin/vipwire lab down": "docs/tutorials/see-a-packet.md has the same, and is run",
+        ".venv/bin/vipwire lab compare": "takes a minute; tests/kernel/test_lab_compare.py runs it",
+        ".venv/bin/vipwire lab tour": "waits for Enter; tests/kernel/test_lab_compare.py runs it",
+        "kubectl apply -k": _RENDERED,
+        "vipwire proxy --config": "docs/tutorials/from-kube-proxy.md runs it with a file of its own",
+    },
+    "docs/deploy.md": {
+        **dict.fromkeys(("podman ", "make image"), _IMAGES),
+        **dict.fromkeys(("helm install", "helm upgrade"), _CHART),
+        "kubectl apply -k": _RENDERED,
+        "kubectl --namespace=kube-system": _NO_DAEMONSETS,
+        "apt-get install": "tests/kernel/test_debian_package.py installs the package in an overlay",
+        "vi ": "an editor",
+        "systemctl ": _SYSTEMD,
+        "python3 -m venv": _WHEEL,
+        "install -D": "tests/unit/test_deploy_systemd.py has systemd read what is installed",
+        "mkdir ": "tests/unit/test_deploy_systemd.py has systemd read what is installed",
+        ".venv/bin/python -m scripts.images": "needs a container engine; takes minutes",
+    },
+    "docs/gateway.md": {
+        "sudo vipwire up": "the walk's first gateway has the ports; tests of the cluster's gateway run both",
+        "vipwire ingress convert": "asks the reader's cluster; tests/gateway/test_gateway_convert.py runs it",
+    },
+    "docs/kernels.md": {"": "boots Debian's kernels in an emulator, for an hour; docs/kernels.md says what was seen"},
+    "docs/lab.md": {
+        "vipwire lab compare": "takes a minute; tests/kernel/test_lab_compare.py runs it",
+        "vipwire lab tour": "waits for Enter; tests/kernel/test_lab_compare.py runs it",
+    },
+    "docs/migrate-from-kube-proxy.md": {
+        "kubectl --namespace=kube-system patch": _NO_DAEMONSETS,
+        "kubectl --namespace=kube-system get pods": _NO_DAEMONSETS,
+        "kubectl --namespace=kube-system logs": _NO_DAEMONSETS,
+        "kubectl --namespace=kube-system exec": _NO_DAEMONSETS,
+        "kubectl apply -k": _RENDERED,
+        "kubectl delete -k": _RENDERED,
+    },
+    "docs/modes/iptables.md": {"modprobe": "changes the machine's kernel"},
+    "docs/modes/ipvs.md": {
+        "VIPWIRE_CONFORMANCE": "boots a guest for tests that guests run, see tests/kernel/guests.py"
+    },
+    "docs/modes/nftables.md": {
+        "nft list set ip vipwire connections": "needs --count-traffic; tests/kernel/test_nftables_layout.py reads it",
+        "vipwire proxy --offload": "needs a kernel with flowtables; tests/kernel/full/offloading.py runs it there",
+    },
+    "docs/performance.md": {"": _BENCH},
+    "docs/platforms/eks.md": {"kubectl --namespace=kube-system delete daemonset": _NO_DAEMONSETS},
+    "docs/scale.md": {"": _BENCH},
+    "docs/stores.md": {"pip install": _WHEEL},
+    "docs/three-servers.md": {"": _WALK},
+}
+"""Of a page: how a command begins, and why nobody runs it; an empty beginning is that of every command."""
 
 NO_PROGRAM: Final = frozenset({"cd", "cat", "do", "done", "echo", "export", "for"})
 """Words of the shell: `bash -n` reads them."""
+
+
+def reasons(example: Example, command: str) -> tuple[tuple[str, str], ...]:
+    """Find why a command of an example is not run: the tables' pages ("" for any) and beginnings that fit."""
+    page = example.where.partition(":")[0]
+    both = (example.command, command)
+    own = [(page, begin) for begin in NOT_RUN.get(page, ()) if any(each.startswith(begin) for each in both)]
+    return tuple(own or [("", begin) for begin in EVERYWHERE if command.startswith(begin)])

@@ -111,10 +111,10 @@ class Shell:
         self._going.append(said)
         return said
 
-    def pause(self) -> None:
+    def pause(self, seconds: float) -> None:
         """Let the machine do something else before the next look."""
         assert self._process.stdout
-        select.select([self._process.stdout], [], [], 0.3)
+        select.select([self._process.stdout], [], [], seconds)
 
 
 class Said:

@@ -4,7 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.examples.blocks import ROOT, Example, blocks
+from tests.examples.blocks import Example
+from tests.examples.classes import NOT_RUN
+from tests.examples.setups import (
+    ADMIN_OF_A_CLUSTER,
+    AS_ROOT,
+    ETCD,
+    ETCD_FLAGS,
+    FILES_OF_THE_GATEWAY,
+    HEALTHY,
+    IN_A_FILE,
+    NETWORK,
+    NODE_IN_IPVS_MODE,
+    NODE_WITHOUT_PROXY,
+    READY,
+    STOPPED,
+    WITH_MANIFEST,
+    WITH_SERVERS,
+    ended,
+    stopped,
+)
 
 
 @dataclass(frozen=True)
@@ -12,10 +31,10 @@ class Stage:
     """A shell on a machine of its own that runs the examples of pages, in order.
 
     `before`: what happens before the command that begins so, as the text tells. `serving`: commands that go on, and
-    run beside the shell. `not_run`: commands of these pages that are only read, with the reason. `numbers_vary`:
-    commands whose numbers are of the moment. `waited_for`: commands that look at what changes in a moment. `fails`:
-    commands whose exit status is not 0 because they found something. `stands_for`: what a document writes for a value
-    that is another one each time, and the command that prints it here. `inside`: the network namespace of the shell.
+    run beside the shell. `numbers_vary`: commands whose numbers are of the moment. `waited_for`: commands that look
+    at what changes in a moment. `fails`: commands whose exit status is not 0 because they found something.
+    `stands_for`: what a document writes for a value that is another one each time, and the command that prints it
+    here. `inside`: the network namespace of the shell. `guest`: it needs IPVS, which the guest's kernel has.
     """
 
     name: str
@@ -23,62 +42,19 @@ class Stage:
     setup: str
     before: Mapping[str, str] = field(default_factory=dict)
     serving: tuple[str, ...] = ()
-    not_run: Mapping[str, str] = field(default_factory=dict)
     numbers_vary: tuple[str, ...] = ()
     waited_for: tuple[str, ...] = ()
     fails: tuple[str, ...] = ()
     stands_for: Mapping[str, str] = field(default_factory=dict)
     inside: str = ""
+    guest: bool = False
 
     def runs(self, example: Example) -> bool:
         """Tell whether the example is run here."""
         page = example.where.partition(":")[0]
-        return page in self.pages and not example.command.startswith(tuple(self.not_run))
+        return page in self.pages and not example.command.startswith(tuple(NOT_RUN.get(page, ())))
 
 
-_NETWORK: Final = """\
-ip link add eth0 type veth peer name far
-ip address add 192.0.2.10/24 dev eth0
-ip link set eth0 up && ip link set far up && ip route add default via 192.0.2.1
-"""
-"""A machine with a default route, and with the addresses of which the documents speak."""
-_WITH_SERVERS: Final = (
-    _NETWORK
-    + """\
-for n in 5 6; do
-  ip address add 10.1.0.$n/24 dev eth0
-  mkdir w$n && echo "I am w$n" >w$n/index.html && echo ok >w$n/healthz
-  python3 -m http.server --bind 10.1.0.$n --directory w$n 8080 >w$n.log 2>&1 &
-  curl --retry 60 --retry-connrefused --retry-delay 1 http://10.1.0.$n:8080/healthz
-done
-"""
-)
-_MANIFEST: Final = next("\n".join(each.lines) for each in blocks(ROOT / "README.md") if each.kind == "yaml")
-_AS_ROOT: Final = 'sudo() { "$@"; }\n'
-_NODE_WITHOUT_PROXY: Final = """\
-vipwire lab up && mkdir services && vipwire lab manifests >services/web.yaml
-export VIPWIRE_FLAGS="--manifests=$STAGE/services --hostname-override=node-1"
-VIPWIRE_FLAGS+=" --cluster-cidr=10.244.0.0/16,fd00:10:244::/48"
-"""
-
-
-def _stopped(command: str) -> str:
-    """End a command, and wait until it has: the shell sees the processes of its own machine alone."""
-    return f"pkill -f '{command}'; {_ended(command)}"
-
-
-def _ended(command: str) -> str:
-    """Wait until a command that was told to end has ended, as a reader sees before typing on."""
-    return f"while pkill -0 -f '{command}'; do sleep 0.1; done"
-
-
-_HEALTHY: Final = "until curl -f http://127.0.0.1:10256/healthz; do sleep 0.1; done"
-_STOPPED: Final = _stopped("vipwire up")
-_FILES_OF_THE_GATEWAY: Final = "\n".join(
-    f"cat >{each.lines[0].removeprefix('# ')} <<'END'\n{lines}\nEND"
-    for each in blocks(ROOT / "docs/gateway.md")
-    if each.kind == "yaml" and each.lines[0].endswith(".yaml") and (lines := "\n".join(each.lines))
-)
 _ALLOCATED: Final = {"10.96.203.129": "kubectl get service web -o jsonpath={.spec.clusterIP}"}
 _LOOKS: Final = (
     "kubectl get",
@@ -103,8 +79,8 @@ STAGES: Final = (
     Stage(
         "two web servers",
         ("docs/tutorials/two-web-servers.md",),
-        _NETWORK,
-        before={"vipwire cleanup": _ended("vipwire up")},
+        NETWORK,
+        before={"vipwire cleanup": ended("vipwire up")},
         serving=("vipwire up", "vipwire view"),
         waited_for=_LOOKS,
         numbers_vary=("for n in", "vipwire status"),
@@ -112,82 +88,96 @@ STAGES: Final = (
     ),
     Stage(
         "from kube-proxy",
-        ("docs/tutorials/from-kube-proxy.md",),
-        _NETWORK,
-        before={"sed -i": _ended("vipwire proxy"), "vipwire cleanup": _ended("vipwire proxy")},
+        ("docs/tutorials/from-kube-proxy.md", "docs/migrate-from-kube-proxy.md"),
+        NETWORK,
+        before={
+            "sed -i": ended("vipwire proxy"),
+            "vipwire cleanup": ended("vipwire proxy"),
+            "kubectl --namespace=kube-system get configmap": ADMIN_OF_A_CLUSTER,
+            "nft delete table": "nft add table ip vipwire; nft add table ip6 vipwire",
+        },
         serving=("vipwire up", "vipwire proxy"),
         waited_for=_LOOKS,
         numbers_vary=("vipwire status",),
-        fails=("iptables-save -t nat | grep -c",),
+        fails=("iptables-save -t nat | grep -c", "vipwire check"),
+        stands_for={"worker-1": "printf %s $HOSTNAME"},
     ),
     Stage(
         "standalone",
         ("docs/standalone.md",),
-        _WITH_SERVERS,
+        WITH_SERVERS,
         before={
             "kubectl get pods": "rm -f w5/healthz",
-            "vipwire up --bind-address": f"{_STOPPED} && ip address add 10.0.0.1/24 dev eth0",
+            "vipwire up --bind-address": f"{STOPPED} && ip address add 10.0.0.1/24 dev eth0",
+            "vipwire token create": READY,
             "vipwire store backup": "mkdir backup",
-            "vipwire store restore": _STOPPED,
+            "vipwire store restore": STOPPED,
         },
         serving=("vipwire up",),
-        waited_for=(*_LOOKS, "vipwire token"),
+        waited_for=_LOOKS,
         stands_for={**_ALLOCATED, "/backup": 'printf %s "$STAGE/backup"'},
     ),
     Stage(
         "a gateway",
         ("docs/gateway.md",),
-        f"{_AS_ROOT}{_FILES_OF_THE_GATEWAY}",
+        f"{AS_ROOT}{FILES_OF_THE_GATEWAY}",
         serving=("mkdir old new",),
         waited_for=_LOOKS,
-        not_run={
-            "sudo vipwire up": "the walk's first gateway has the ports; tests of the cluster's gateway run both",
-            "vipwire ingress convert": "asks the reader's cluster; tests of the conversion run it",
-        },
     ),
     Stage(
         "the lab",
         ("docs/lab.md",),
         "true",
         numbers_vary=("vipwire lab probe", "vipwire lab exec node-1 -- vipwire status"),
-        not_run={
-            "vipwire lab compare": "takes a minute; tests/kernel/test_lab_compare.py runs it",
-            "vipwire lab tour": "waits for Enter; tests/kernel/test_lab_compare.py runs it",
-        },
         waited_for=_LOOKS,
     ),
     Stage(
         "on a node",
-        ("docs/commands.md", "docs/packet-path.md", "docs/modes/nftables.md"),
+        ("docs/deploy.md", "docs/commands.md", "docs/packet-path.md", "docs/modes/nftables.md"),
         "vipwire lab up --proxy-mode nftables && cp -r /run/vipwire-lab/demo/services /etc/vipwire/",
         serving=("vipwire view", "nft insert rule"),
         inside="vipwire-demo-node-1",
-        fails=("vipwire drain 10.244.2.12",),
-        not_run={
-            "nft list set ip vipwire connections": "needs --count-traffic; the tests of counting read the set",
-            "vipwire proxy --offload-packet-threshold": "needs flowtables; tests/kernel/full/offloading.py",
-        },
+        fails=("vipwire drain 10.244.2.12", "vipwire proxy --proxy-mode=iptables"),
         waited_for=_LOOKS,
     ),
     Stage(
         "a node's own proxy",
-        ("docs/modes/iptables.md", "docs/modes/userspace.md"),
-        _NODE_WITHOUT_PROXY,
-        before={"vipwire proxy --proxy-mode=userspace": f"{_HEALTHY}; {_stopped('vipwire proxy')}"},
+        ("docs/modes/ebpf.md", "docs/modes/changing.md", "docs/modes/iptables.md", "docs/modes/userspace.md"),
+        NODE_WITHOUT_PROXY,
+        before={
+            "vipwire proxy --proxy-mode=iptables": f"{HEALTHY}; {stopped('vipwire proxy')}",
+            "vipwire proxy --proxy-mode=userspace": f"{HEALTHY}; {stopped('vipwire proxy')}",
+        },
         serving=("vipwire proxy",),
         inside="vipwire-demo-node-1",
         waited_for=(*_LOOKS, "iptables-save"),
-        not_run={
-            "modprobe": "changes the machine's kernel",
-            "vipwire status": "shows ports of the moment; the tests of userspace mode read them",
-        },
+        stands_for={" …": "true"},
     ),
     Stage(
         "servers by names",
-        ("docs/dns.md", "docs/ingress.md"),
-        f"{_NETWORK}cat >web.yaml <<END\n{_MANIFEST}\nEND\n",
+        ("docs/dns.md", "docs/ingress.md", "README.md"),
+        WITH_MANIFEST,
+        serving=("vipwire proxy",),
         waited_for=_LOOKS,
-        not_run={"kubectl": "needs a cluster"},
+        stands_for={"/etc/vipwire/services": 'printf %s "$STAGE/services"'},
+    ),
+    Stage(
+        "objects in etcd",
+        ("docs/stores.md",),
+        ETCD,
+        before={"vipwire store migrate --to etcd": IN_A_FILE},
+        serving=("vipwire up",),
+        numbers_vary=("vipwire store",),
+        stands_for={"https://10.0.0.1:2379,…": f"printf %s '{ETCD_FLAGS}'"},
+    ),
+    Stage(
+        "ipvs mode",
+        ("docs/leave-ipvs.md", "docs/modes/ipvs.md"),
+        NODE_IN_IPVS_MODE,
+        inside="vipwire-demo-node-1",
+        waited_for=("ipvsadm",),
+        fails=("vipwire check",),
+        guest=True,
     ),
 )
 

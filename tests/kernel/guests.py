@@ -58,7 +58,7 @@ _STANDING = frozenset(_CONFORMANCE.glob("test_*.py")) - _CHANGING - _SLOW
 
 _OWN = (
     *("packets", "bridge", "ranges", "affinity", "features", "explain"),
-    *("kube_router", "takeover", "leaving", "fallback"),
+    *("kube_router", "takeover", "leaving", "fallback", "examples"),
 )
 
 SUITES = (

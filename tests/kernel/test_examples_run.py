@@ -1,72 +1,15 @@
-"""The documents' examples, run as a reader types them, on machines of namespaces; what they print is compared."""
+"""The documents' examples, run as a reader types them, on machines of namespaces; what they print is compared.
 
-import time
-from collections.abc import Iterator
-from dataclasses import replace
+Those that need IPVS are run in a guest: tests/kernel/ipvs/examples.py.
+"""
 
 import pytest
-from tests.examples.blocks import DOCUMENTS, Example, commands_of, name_of
-from tests.examples.comparing import differs
-from tests.examples.shell import Shell, lines
+from tests.examples.running import assert_as_shown
 from tests.examples.stages import STAGES, Stage
-
-LOOKING = 30.0
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
 
-def examples_of(stage: Stage) -> Iterator[Example]:
-    """Yield a stage's examples, page by page."""
-    by_name = {name_of(document): document for document in DOCUMENTS}
-    for page in stage.pages:
-        yield from (each for each in commands_of(by_name[page]) if stage.runs(each))
-
-
-def first_of(stage: Stage, example: Example) -> str:
-    """Give what the text tells to do before an example."""
-    return "\n".join(done for begin, done in stage.before.items() if example.command.startswith(begin))
-
-
-def as_it_is_here(shell: Shell, stage: Stage, example: Example) -> Example:
-    """Put this machine's values into a command where the document has others."""
-    command = example.command
-    for written, asked in stage.stands_for.items():
-        if written in command:
-            command = command.replace(written, shell.run(asked)[1])
-    return replace(example, command=command)
-
-
-def run(shell: Shell, stage: Stage, example: Example) -> str:
-    """Run an example; say what is otherwise than the document shows. What only looks may have to look again."""
-    end = time.monotonic() + LOOKING
-    if example.command.startswith(stage.serving) or example.command.endswith(" &"):
-        shown = (*example.shown, "…")
-        return differs(shown, shell.begin(example.command).until(lambda said: not differs(shown, said)))
-    varies = example.command.startswith(stage.numbers_vary)
-    while wrong := judged(stage, example, *shell.run(example.command), numbers_vary=varies):
-        if time.monotonic() > end or not example.command.startswith(stage.waited_for):
-            return wrong
-        shell.pause()
-    return ""
-
-
-def judged(stage: Stage, example: Example, status: int, said: str, *, numbers_vary: bool) -> str:
-    """Say what is wrong with what a command did: its status, or its words where the document shows any."""
-    wrong = differs(example.shown, lines(said), numbers_vary=numbers_vary) if example.shown else ""
-    if not wrong and status and not example.command.startswith(stage.fails):
-        return f"exit status {status}: {said}"
-    return wrong
-
-
-@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", [each for each in STAGES if not each.guest], ids=lambda stage: stage.name)
 def test_examples_do_what_the_documents_show(stage: Stage) -> None:
-    with Shell() as shell:
-        status, said = shell.run(stage.setup)
-        assert status == 0, said
-        if stage.inside:
-            shell.enter(stage.inside)
-        for example in examples_of(stage):
-            status, said = shell.run(first_of(stage, example) or "true")
-            assert status == 0, said
-            wrong = run(shell, stage, as_it_is_here(shell, stage, example))
-            assert not wrong, f"{example.where}: {example.command}\n{wrong}"
+    assert_as_shown(stage)
