@@ -216,8 +216,11 @@ def _answering(pod: str, here: GatewaySite) -> Callable[[web.Request], Coroutine
             here.served.append(f"{pod} {request.path}")
             here.heard.notify_all()
         delay, code = request.query.get("delay", "0"), int(request.query.get("code", "200"))
-        if here.served.count(f"{pod} {request.path}") > int(request.query.get("fails", "1000")):
+        # `fails=N`: only the first N requests for this path.
+        if here.served.count(f"{pod} {request.path}") > int(request.query.get("fails", "1000000")):
             delay, code = "0", 200
+        elif "drop" in request.query and request.transport is not None:
+            request.transport.abort()
         await asyncio.sleep(float(delay))
         seen = {
             "pod": pod,

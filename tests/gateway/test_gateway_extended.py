@@ -181,6 +181,52 @@ spec:
   - {matches: [{path: {value: /backend}}], timeouts: {backendRequest: 500ms}, backendRefs: [{name: v1, port: 8080}]}
   - {matches: [{path: {value: /none}}], timeouts: {request: 0s}, backendRefs: [{name: v1, port: 8080}]}
   - {matches: [{path: {value: /retry}}], retry: {attempts: 2, codes: [503]}, backendRefs: [{name: v2, port: 8080}]}
+  - {matches: [{path: {value: /errors}}], retry: {attempts: 2}, backendRefs: [{name: v2, port: 8080}]}
+  - matches: [{path: {value: /late}}]
+    retry: {attempts: 2}
+    timeouts: {backendRequest: 300ms}
+    backendRefs: [{name: v2, port: 8080}]
+  - matches: [{path: {value: /fits}}]
+    retry: {attempts: 5, codes: [500]}
+    timeouts: {backendRequest: 300ms, request: 700ms}
+    backendRefs: [{name: v2, port: 8080}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: own}
+spec:
+  parentRefs: [{name: same, sectionName: http}]
+  hostnames: [own.org]
+  rules:
+  - matches: [{path: {value: /full}}]
+    backendRefs:
+    - name: v1
+      port: 8080
+      filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplaceFullPath, replaceFullPath: /rewritten}}}]
+  - matches: [{path: {value: /prefix}}, {path: {value: /before}}]
+    backendRefs:
+    - name: v1
+      port: 8080
+      filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /rewritten}}}]
+  - matches: [{path: {value: /moved}}]
+    backendRefs:
+    - name: v1
+      port: 8080
+      filters: [{type: RequestRedirect, requestRedirect: {scheme: https, hostname: a.org, statusCode: 302}}]
+    - name: v2
+      port: 8080
+      filters: [{type: RequestRedirect, requestRedirect: {scheme: http, hostname: a.org, port: 80, statusCode: 301}}]
+  - matches: [{path: {value: /both}}]
+    backendRefs:
+    - name: v1
+      port: 8080
+      filters:
+      - {type: RequestMirror, requestMirror: {backendRef: {name: ws, port: 8080}}}
+      - {type: CORS, cors: {allowOrigins: ["https://v1.org"]}}
+    - {name: v2, port: 8080}
+  - matches: [{path: {value: /none}}]
+    backendRefs:
+    - {name: v1, port: 8080, filters: [{type: DirectResponse, directResponse: {statusCode: 200}}]}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -217,6 +263,39 @@ spec:
   - {matches: [{path: {value: /checked}}], backendRefs: [{name: secure, port: 8080}]}
   - {matches: [{path: {value: /odd}}], backendRefs: [{name: odd, port: 8080}]}
   - {matches: [{path: {value: /broken}}], backendRefs: [{name: unsure, port: 8080}]}
+  - {matches: [{path: {value: /named}}], backendRefs: [{name: named, port: 8080}]}
+  - {matches: [{path: {value: /misnamed}}], backendRefs: [{name: misnamed, port: 8080}]}
+  - {matches: [{path: {value: /uri}}], backendRefs: [{name: uri, port: 8080}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: named}
+spec:
+  targetRefs: [{group: "", kind: Service, name: named}]
+  validation:
+    hostname: secure.org
+    caCertificateRefs: [{group: "", kind: ConfigMap, name: authority}]
+    subjectAltNames: [{type: Hostname, hostname: secure.org}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: misnamed}
+spec:
+  targetRefs: [{group: "", kind: Service, name: misnamed}]
+  validation:
+    hostname: secure.org
+    caCertificateRefs: [{group: "", kind: ConfigMap, name: authority}]
+    subjectAltNames: [{type: Hostname, hostname: other.org}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: uri}
+spec:
+  targetRefs: [{group: "", kind: Service, name: uri}]
+  validation:
+    hostname: secure.org
+    caCertificateRefs: [{group: "", kind: ConfigMap, name: authority}]
+    subjectAltNames: [{type: Hostname, hostname: secure.org}, {type: URI, uri: "spiffe://secure.org/a"}]
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: BackendTLSPolicy
@@ -354,7 +433,10 @@ def pods_of_haproxy(here: GatewaySite, folder: Path) -> "subprocess.Popen[bytes]
     text = PODS.format(h2=H2, secure=SECURE, odd=ODD, port=here.pod_port, folder=folder)
     (folder / "pods.cfg").write_text(text)
     here.put(service("h2", H2, here.pod_port, more=", appProtocol: kubernetes.io/h2c"))
-    for name, address in (("secure", SECURE), ("odd", ODD), ("unsure", SECURE)):
+    for name, address in (
+        *(("secure", SECURE), ("odd", ODD), ("unsure", SECURE)),
+        *(("named", SECURE), ("misnamed", SECURE), ("uri", SECURE)),
+    ):
         here.put(service(name, address, here.pod_port))
     authority = good.partition("-----BEGIN PRIVATE KEY-----")[0]
     meta = {"name": "authority", "namespace": "infra"}
@@ -557,6 +639,45 @@ def test_requests_are_sent_again_after_the_codes_that_are_named(here: GatewaySit
     assert len(here.served) == before + 4
 
 
+def test_requests_are_sent_again_after_errors_of_connections_and_times(here: GatewaySite) -> None:
+    """HTTPRouteRetryConnectionError, HTTPRouteRetryBackendTimeout: no code needs to be named for these."""
+    for path, query, status in (
+        ("/errors/a", "drop&fails=2", 200),
+        ("/errors/b", "drop&fails=3", 502),
+        ("/late/a", "delay=2&fails=2", 200),
+        ("/late/b", "delay=2&fails=3", 504),
+        ("/fits/a", "code=500&fails=1", 200),
+    ):
+        assert here.ask("same", "times.org", f"{path}?{query}").status == status, path
+    assert here.ask("same", "times.org", "/fits/b?code=500").status == 500
+    assert here.served.count("v2 /fits/b") == 2, "two tries of 300 ms fit into 700 ms"
+
+
+@pytest.mark.parametrize(
+    ("path", "seen"), [("/full/x", "/rewritten"), ("/prefix/x", "/rewritten/x"), ("/before/x", "/rewritten/x")]
+)
+def test_http_route_backend_url_rewrite(here: GatewaySite, path: str, seen: str) -> None:
+    """HTTPRouteBackendURLRewrite: the path changes for one backend."""
+    assert here.ask("same", "own.org", path).seen["path"] == seen
+
+
+def test_single_backends_have_filters_of_their_own(here: GatewaySite) -> None:
+    """HTTPRouteBackendRequestRedirect; mirrors and CORS of one backend."""
+    moved = [here.ask("same", "own.org", "/moved") for _ in range(40)]
+    found = {(each.status, each.headers["Location"]) for each in moved}
+    assert found == {(302, "https://a.org/moved"), (301, "http://a.org/moved")}
+    headers = {"Origin": "https://v1.org"}
+    answers = [here.ask("same", "own.org", "/both", headers=headers) for _ in range(40)]
+    assert {(each.pod, each.headers.get("Access-Control-Allow-Origin")) for each in answers} == {
+        ("v1", "https://v1.org"),
+        ("v2", None),
+    }
+    here.until_served("/both", "ws")
+    assert here.served.count("ws /both") <= here.served.count("v1 /both")
+    (parent,) = here.status(IngressKind.HTTP_ROUTE, "own")["parents"]
+    assert "rules[4]: ExternalAuth and DirectResponse are for rules" in parent["conditions"][-1]["message"]
+
+
 def test_sessions_stay_with_their_pod(here: GatewaySite) -> None:
     answer = here.ask("same", "sticky.org")
     cookie = answer.headers["Set-Cookie"]
@@ -587,6 +708,9 @@ def test_backends_are_spoken_to_in_their_protocol(here: GatewaySite) -> None:
     assert here.ask("same", "protocols.org", "/checked").text == "secure secure.org"
     assert here.ask("same", "protocols.org", "/odd").status == 503
     assert here.ask("same", "protocols.org", "/broken").status == 500
+    assert here.ask("same", "protocols.org", "/named").text == "secure secure.org"
+    assert here.ask("same", "protocols.org", "/misnamed").status == 500
+    assert here.ask("same", "protocols.org", "/uri").status == 500
 
     async def talking() -> str:
         url = f"http://127.0.0.1:{here.port('same')}/ws"
@@ -690,6 +814,8 @@ def test_policies_about_backends_tell_what_has_become_of_them(here: GatewaySite)
         return [each["reason"] for each in ancestor["conditions"]]
 
     assert reasons("secure") == ["Accepted", "ResolvedRefs"]
+    assert reasons("named") == ["Accepted", "ResolvedRefs"]
+    assert (reasons("misnamed")[0], reasons("uri")[0]) == ("Invalid", "Invalid")
     assert reasons("unsure") == ["NoValidCACertificate", "InvalidCACertificateRef"]
 
 

@@ -34,7 +34,10 @@ _ENDLESS: Final = 86_400_000
 
 @dataclass(slots=True)
 class Filters:
-    """What filters have come to: a policy, and mirrors that are yet to be found."""
+    """What filters have come to: a policy, and mirrors that are yet to be found.
+
+    `path` and `listener` are what those of single backends are read for.
+    """
 
     policy: Policy
     mirrors: tuple[rule_wire.Mirror, ...] = ()
@@ -42,6 +45,8 @@ class Filters:
     auth: rule_wire.ExternalAuth | None = None
     body: str = ""
     """The content of the file that the policy's reply names."""
+    path: PathMatch | None = None
+    listener: Listener | None = None
 
     def share_of(self, mirror: rule_wire.Mirror) -> tuple[int, int]:
         """Return the share of the requests that are mirrored."""
@@ -54,18 +59,11 @@ class Filters:
         return part, whole
 
 
-def with_filters(policy: Policy, filters: Iterable[rule_wire.Filter]) -> Policy:
-    """Add the filters of a backend reference, which are about headers."""
-    for each in filters:
-        if each.type not in _ANYWHERE:
-            raise Unsupported(f"the filter {each.type[:40]!r} is not supported at a single backend")
-        policy = _ANYWHERE[each.type](policy, each)
-    return policy
-
-
-def read_filters(filters: Iterable[rule_wire.Filter], path: PathMatch, listener: Listener) -> Filters:
-    """Read a rule's filters, for one of its matches at one listener."""
-    policy, mirrors, auth, body = Policy(), [], None, ""
+def read_filters(
+    filters: Iterable[rule_wire.Filter], path: PathMatch, listener: Listener, policy: Policy | None = None
+) -> Filters:
+    """Read the filters of a rule or a backend, for one match of the rule at one listener. They add to `policy`."""
+    policy, mirrors, auth, body = policy or Policy(), [], None, ""
     for each in filters:
         if each.type in _OF_RULES:
             policy = _OF_RULES[each.type](policy, each)
@@ -81,11 +79,11 @@ def read_filters(filters: Iterable[rule_wire.Filter], path: PathMatch, listener:
             auth = each.external_auth
         else:
             raise Unsupported(f"the filter {each.type[:40]!r} is not supported, or has no content")
-    if policy.answers and mirrors:
+    if policy.answers and (mirrors or policy.mirrors):
         raise Unsupported("RequestMirror is not possible beside RequestRedirect and DirectResponse: HAProxy answers")
     if policy.location is not None and policy.reply is not None:
         raise Unsupported("RequestRedirect and DirectResponse exclude each other")
-    return Filters(policy, tuple(mirrors), auth=auth, body=body)
+    return Filters(policy, tuple(mirrors), auth=auth, body=body, path=path, listener=listener)
 
 
 def checked_auth(of: rule_wire.ExternalAuth, pool: str) -> ExternalAuth:
@@ -223,11 +221,17 @@ _OF_RULES: Final = {**_ANYWHERE, "CORS": _cors}
 
 
 def with_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: rule_wire.Retry | None) -> Policy:
-    """Add timeouts and retries. HAProxy bounds the time that a backend takes to answer: by the shorter of both."""
-    given = [text for text in (timeouts and timeouts.request, timeouts and timeouts.backend_request) if text]
-    bounds = [milliseconds(text) or _ENDLESS for text in given]
-    if bounds:
-        least = min(bounds)
+    """Add timeouts and retries.
+
+    HAProxy bounds the time that each try takes: by the shorter of both. It cannot bound all tries together, so there
+    are no more of them than fit into the time for the request.
+    """
+    whole, one = (
+        (milliseconds(text) if text else 0) or _ENDLESS
+        for text in (timeouts and timeouts.request, timeouts and timeouts.backend_request)
+    )
+    least = min(whole, one)
+    if timeouts is not None and (timeouts.request or timeouts.backend_request):
         policy = replace(policy, timeouts=(("connect", min(least, 5000)), ("server", least)))
     if retry is None:
         return policy
@@ -236,8 +240,10 @@ def with_timeouts(policy: Policy, timeouts: rule_wire.Timeouts | None, retry: ru
     codes = tuple(sorted(set(retry.codes)))
     if strange := [code for code in codes if code not in _RETRIED]:
         raise Unsupported(f"HAProxy cannot retry after {strange[0]} (can: {', '.join(map(str, sorted(_RETRIED)))})")
-    words = (*_LOST, *map(str, codes))
-    return replace(policy, retries=1 if retry.attempts is None else retry.attempts, retry_on=words)
+    attempts = 1 if retry.attempts is None else retry.attempts
+    errors = (*_LOST, *(("response-timeout",) if one < _ENDLESS else ()))
+    fitting = whole // one - 1 if one < whole < _ENDLESS else attempts
+    return replace(policy, retries=min(attempts, fitting), retry_on=(*errors, *map(str, codes)))
 
 
 def with_persistence(policy: Policy, of: rule_wire.SessionPersistence | None) -> Policy:

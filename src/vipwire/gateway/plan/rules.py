@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from vipwire.gateway.plan.attach import Attachment
 from vipwire.gateway.plan.filters import Filters, read_filters, with_persistence, with_timeouts
@@ -97,7 +98,8 @@ def _may_miss(
 
 def _needs_path(rule: rule_wire.HttpRule) -> bool:
     """Report whether a rule's policy depends on the path that has matched."""
-    changes = (change for each in rule.filters for change in (each.url_rewrite, each.request_redirect))
+    filters = chain(rule.filters, *(ref.filters for ref in rule.backend_refs))
+    changes = (change for each in filters for change in (each.url_rewrite, each.request_redirect))
     modifiers = (change.path for change in changes if change is not None)
     return any(each is not None and each.type == "ReplacePrefixMatch" for each in modifiers)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
-from vipwire.gateway.plan.filters import Filters, checked_auth, with_filters
+from vipwire.gateway.plan.filters import Filters, checked_auth, read_filters
 from vipwire.gateway.plan.grants import may_refer
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire.gateway.plan.policies import Policies
@@ -67,7 +67,7 @@ class Targets:
         for ref in refs:
             if not 0 <= ref.weight <= _MOST_WEIGHT:
                 raise Unsupported(f"the weight {ref.weight} is not one from 0 to {_MOST_WEIGHT}")
-            target, verdict = self.backend(route, ref, policy, protocol)
+            target, verdict = self.backend(route, ref, policy, protocol, filters)
             verdicts.append(verdict)
             parts.append((target, ref.weight))
         failed = next((each for each in verdicts if not each.holds), yes("ResolvedRefs"))
@@ -91,14 +91,27 @@ class Targets:
         return choice.name
 
     def backend(
-        self, route: Item, ref: rule_wire.BackendRef, policy: Policy, protocol: BackendProtocol | None = None
+        self,
+        route: Item,
+        ref: rule_wire.BackendRef,
+        policy: Policy,
+        protocol: BackendProtocol | None = None,
+        within: Filters | None = None,
     ) -> tuple[str, Verdict]:
-        """Return the target of one reference."""
+        """Return the target of one reference; its own filters count `within` a rule."""
         found, verdict = self.resolve(route, ref)
         if found is None:
             return BROKEN, verdict
         service, port = found
-        policy = with_filters(policy, ref.filters)
+        if ref.filters and within is not None and within.path is not None and within.listener is not None:
+            own = read_filters(ref.filters, within.path, within.listener, policy)
+            if own.auth is not None or own.policy.reply is not None:
+                raise Unsupported("ExternalAuth and DirectResponse are for rules, not for single backends")
+            mirrored = self._mirrors(route, own, protocol)
+            verdict = verdict if mirrored.holds else mirrored
+            policy = replace(own.policy, mirrors=(*policy.mirrors, *own.mirrored))
+            if policy.answers:
+                return self._answer(policy), verdict
         policy = replace(policy, protocol=protocol or APPLICATIONS.get(port.application, BackendProtocol.HTTP))
         return self.pool(service, port, policy), verdict
 

@@ -168,11 +168,11 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How endpoints' certificates are checked: the name that they must have, and the file of who may sign them."""
+    """How endpoints' certificates are checked: the name that they must have, and who may sign them."""
 
     hostname: str
     authorities: str = ""
-    """A file beside the configuration; the system's own authorities if empty."""
+    """The file of those, beside the configuration; the system's own if empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class Policy:
     add_request: tuple[tuple[str, str], ...] = ()
     add_response: tuple[tuple[str, str], ...] = ()
     retry_on: tuple[str, ...] = ()
-    """HAProxy's words for what a request is sent again after: status codes, and `conn-failure`, `empty-response`."""
+    """HAProxy's words for what a request is sent again after: status codes, `conn-failure`, `response-timeout`."""
     verify: Verification | None = None
     mirrors: tuple[Mirrored, ...] = ()
     external_auth: ExternalAuth | None = None

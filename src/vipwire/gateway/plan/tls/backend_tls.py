@@ -73,8 +73,8 @@ def _checked(policy: Item, world: GatewayWorld, files: dict[str, str]) -> Checke
     host = validation.hostname
     if not is_hostname(host) or host.startswith("*"):
         return Checked(policy, no("Invalid", f"{host[:80]!r} is no host"), resolved)
-    if validation.subject_alt_names:
-        text = "HAProxy checks one name of a certificate: subjectAltNames are not supported"
+    if any((each.type, each.hostname) != ("Hostname", host) for each in validation.subject_alt_names):
+        text = "HAProxy checks certificates for the name that it asks for: subjectAltNames can only be the hostname"
         return Checked(policy, no("Invalid", text), resolved)
     if validation.well_known is not None:
         if validation.well_known != _WELL_KNOWN or validation.ca_certificate_refs:
@@ -83,6 +83,6 @@ def _checked(policy: Item, world: GatewayWorld, files: dict[str, str]) -> Checke
     text, resolved = authorities_of(validation.ca_certificate_refs, policy, world, "InvalidKind")
     if not text:
         return Checked(policy, no("NoValidCACertificate", resolved.message), resolved)
-    name = file_of(text)
-    files[name] = text
-    return Checked(policy, accepted, resolved, Verification(host, name))
+    file = file_of(text)
+    files[file] = text
+    return Checked(policy, accepted, resolved, Verification(host, file))
