@@ -187,9 +187,10 @@ class Walk:
 
     def elect_owner(self) -> None:
         """Start API servers anew until the one on the machine that has the address is elected."""
+        time.sleep(_SETTLED)
         while (leader := self.holder(LEADER)) is not self.holder(OWNER):
             self._run(leader, "systemctl restart vipwire-up")
-        time.sleep(_SETTLED)
+            time.sleep(_SETTLED)
 
     def failover(self) -> None:
         """Pull the plug of the machine that has the address, while a client asks by TLS."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import csv
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 from tests.ingress.site import Site, endpoint, endpoint_slice, ingress, play, rule, secret, service
+
+from vipwire.ingress.run.control import ask
 
 ONE, TWO, THREE = "127.0.0.11", "127.0.0.12", "127.0.0.13"
 HASHES = {
@@ -232,7 +235,7 @@ def test_a_dead_pod_is_tried_again_elsewhere_unless_that_is_denied(tmp_path: Pat
     async def scenario(here: Site) -> None:
         await serve(here, "default")
         await serve(here, "same", redispatch="false", retries="1")
-        await serve(here, "once", retries="0")
+        await serve(here, "once", redispatch="false", retries="0")  # else HAProxy might leave it out by now
         await here.pods("web", ONE, TWO)
         await here.settled()
         await here.end_pod(TWO)
@@ -240,6 +243,27 @@ def test_a_dead_pod_is_tried_again_elsewhere_unless_that_is_denied(tmp_path: Pat
         for host in ("default", "same", "once"):
             found[host] = {(await here.curl(f"http://{host}.example.com/")).code for _ in range(6)}
         assert found == {"default": {200}, "same": {200, 503}, "once": {200, 503}}
+
+    play(tmp_path, scenario)
+
+
+def test_a_pod_that_does_not_answer_is_left_out_until_it_answers_again(tmp_path: Path) -> None:
+    async def redispatches() -> int:
+        (text,) = await ask(tmp_path / "run/haproxy.sock", ["show stat"])
+        head, *rows = csv.reader(text.removeprefix("# ").splitlines())
+        found = (dict(zip(head, row, strict=False)) for row in rows if row)
+        return sum(int(row["wredis"] or 0) for row in found if row["svname"] == "BACKEND")
+
+    async def scenario(here: Site) -> None:
+        await serve(here, "default")
+        await here.pods("web", ONE, TWO)
+        await here.settled()
+        await here.end_pod(TWO)
+        assert await here.pods_of("http://default.example.com/", times=12) == {ONE}
+        assert await redispatches() <= 4  # the others did not try it
+        await here.pod(TWO)
+        while TWO not in await here.pods_of("http://default.example.com/"):
+            pass  # until HAProxy has tried it: once a second
 
     play(tmp_path, scenario)
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from vipwire.ingress.haproxy.change import difference, merged
 from vipwire.ingress.haproxy.configuration import Configuration, configure
 from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.haproxy.slots import Slots, fill, size_for
+from vipwire.ingress.haproxy.slots import LEAST, Slots, fill, size_for
 from vipwire.ingress.haproxy.words import command_word, line, literal, plain, quoted
-from vipwire.ingress.plan.policy import Policy
+from vipwire.ingress.plan.policy import Affinity, Check, Policy
 from vipwire.ingress.plan.sites import Certificate, Match, Pool, Route, Server, SitePlan
 from vipwire.ingress.watch.objects import BackendEndpoint, BackendPort, Usability
 from vipwire.model.names import ObjectName
@@ -77,6 +77,22 @@ def test_who_stays_keeps_the_slot_and_all_have_one(before: tuple[Server, ...], a
 
 def test_there_are_slots_to_spare() -> None:
     assert [size_for(count) for count in (0, 1, 3, 4, 7, 8, 100)] == [4, 4, 4, 8, 8, 16, 128]
+
+
+@pytest.mark.parametrize(
+    ("policy", "left_out"),
+    [
+        (Policy(), True),
+        (Policy(redispatch=False), False),
+        (Policy(affinity=Affinity("c", change_on_failure=False)), False),
+        (Policy(check=Check("/up")), False),
+    ],
+)
+def test_a_server_that_is_not_reached_is_left_out_where_another_may_answer(policy: Policy, *, left_out: bool) -> None:
+    made = configured(plan(("/", "p"), policy=policy), p=fill((), (server(1),)))
+    text = made.text("x")
+    assert ("on-error mark-down" in text) is left_out
+    assert text.count(" tcp-ut 15s") == LEAST  # HAProxy 2.6 has no default for it
 
 
 def test_endpoints_change_by_commands() -> None:

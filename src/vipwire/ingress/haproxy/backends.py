@@ -32,6 +32,21 @@ _PROTOCOLS = {
 }
 _PROXY = {ProxyProtocol.NO: "", ProxyProtocol.V1: " send-proxy", ProxyProtocol.V2: " send-proxy-v2"}
 _WORDS_IN_A_LINE = 20
+_PASSIVE = (
+    "check no-check-ssl no-check-send-proxy inter 24h fastinter 1s downinter 1s rise 1 fall 1"
+    " observe layer4 error-limit 4 on-error mark-down"
+)
+"""A server that four connections in a row do not reach gets none until one that is made for this every second does.
+
+Readiness takes it out as well, but if its machine is lost that may take 40 seconds, in which each second request
+would wait. Four are as many as one request makes: alone it cannot take a server out before its last try.
+"""
+_UNANSWERED = "tcp-ut 15s"
+"""After so long an established connection without an acknowledgement is given up.
+
+So ends one that was kept open to a machine that is lost meanwhile. It is no shorter, since it also ends uploads to a
+server that takes nothing for so long. HAProxy 2.6 takes it from a server's own line only.
+"""
 
 
 def backend_text(pool: Pool, layout: Layout) -> str:
@@ -47,10 +62,10 @@ def backend_text(pool: Pool, layout: Layout) -> str:
         lines.append(line("retries {}", plain(policy.retries)))
     if policy.retry_on:
         lines.append(line("retry-on {}", plains(policy.retry_on)))
-    if not policy.redispatch or (policy.affinity and not policy.affinity.change_on_failure):
+    if not _may_go_elsewhere(policy):
         lines.append(line("no option redispatch"))
     lines += [*_check(policy), *_guards(policy, layout), *_requests(policy), *_responses(policy, layout)]
-    lines.append(line("default-server " + _server_words(policy)))
+    lines.append(line("default-server " + _server_words(policy, several=not pool.external)))
     if pool.external:
         where = plain(f"{pool.external}:{pool.port.target or pool.port.number}")
         # The system's resolver is asked once, at the start: it has an answer when the first request comes.
@@ -73,13 +88,20 @@ def weight_of(server: Server) -> int:
 
 def _slot(slot: Server | None) -> str:
     if slot is None:
-        return "127.0.0.1:1 weight 16 disabled"
+        return f"127.0.0.1:1 weight 16 {_UNANSWERED} disabled"
     address = format_address(slot.endpoint.address)
-    return f"{address}:{slot.port} weight {weight_of(slot)}"
+    return f"{address}:{slot.port} weight {weight_of(slot)} {_UNANSWERED}"
 
 
-def _server_words(policy: Policy) -> str:
+def _may_go_elsewhere(policy: Policy) -> bool:
+    """Report whether a request whose server does not answer may go to another one."""
+    return policy.redispatch and (policy.affinity is None or policy.affinity.change_on_failure)
+
+
+def _server_words(policy: Policy, *, several: bool) -> str:
     words = "inter 2s"
+    if several and _may_go_elsewhere(policy):
+        words = _PASSIVE
     if policy.check:
         check = policy.check
         words = f"check inter {check.interval}ms rise {check.rise} fall {check.fall}"

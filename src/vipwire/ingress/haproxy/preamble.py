@@ -55,7 +55,8 @@ def _defaults() -> Iterator[str]:
     # A client's idle connection must not be closed under a request that is on its way, when HAProxy is replaced.
     yield line("option idle-close-on-response")
     yield line("option http-keep-alive")
-    for name, value in (("connect", "5s"), ("client", "60s"), ("server", "60s"), ("queue", "30s")):
+    # Two seconds hold a SYN that is sent again once; then another server is tried.
+    for name, value in (("connect", "2s"), ("client", "60s"), ("server", "60s"), ("queue", "30s")):
         yield line(f"timeout {name} {value}")
     for name, value in (("http-request", "10s"), ("http-keep-alive", "60s"), ("tunnel", "1h"), ("check", "5s")):
         yield line(f"timeout {name} {value}")
