@@ -76,7 +76,7 @@ def until(found: Callable[[], bool], folder: Path) -> None:
         time.sleep(0.1)
 
 
-def code(port: int, host: str, path: str = "/") -> str:
+def code(port: int, host: str, path: str = "/", at: str = "127.0.0.1") -> str:
     """Ask; return the status code, 000 if nobody answers."""
     command = (
         "curl",
@@ -87,7 +87,7 @@ def code(port: int, host: str, path: str = "/") -> str:
         "%{http_code}",
         "-H",
         f"Host: {host}",
-        f"http://127.0.0.1:{port}{path}",
+        f"http://{at}:{port}{path}",
     )
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE).stdout
 
@@ -272,3 +272,51 @@ def test_udp_clients_outlive_a_gateway_that_is_killed(tmp_path: Path) -> None:
             until(lambda: source_of(other, pod) > 0, tmp_path)
             assert source_of(client, pod) == source
         until(lambda: source_of(client, pod) == -1, tmp_path)
+
+
+POOLED = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: NAME, namespace: default}
+spec: {gatewayClassName: vipwire, addresses: [ADDRESSES], listeners: [{name: http, port: PORT, protocol: HTTP}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: NAME, namespace: default}
+spec:
+  parentRefs: [{name: NAME}]
+  hostnames: [NAME.example.com]
+  rules: [{backendRefs: [{name: web, port: 8080}]}]
+"""
+
+
+def test_gateways_have_addresses_of_the_range_of_vipwire_up(tmp_path: Path) -> None:
+    """Each has all ports of its own address, `spec.addresses` may name one, and what is given back is given on."""
+    port = free_port()
+
+    def pooled(name: str, addresses: str = "") -> str:
+        return POOLED.replace("NAME", name).replace("ADDRESSES", addresses).replace("PORT", str(port))
+
+    with up(tmp_path / "cluster", "--load-balancer-range", "127.8.7.0/31"):
+        kubectl = Kubectl(CLIENTS[0], tmp_path / "cluster" / "admin.kubeconfig", tmp_path)
+
+        def said(name: str) -> tuple[list[str], str]:
+            status = json.loads(kubectl("get", "gateway", name, "-o", "json")).get("status", {})
+            found = [each["value"] for each in status.get("addresses", ())]
+            return found, conditions(status).get("Programmed", ("", ""))[1] if "conditions" in status else ""
+
+        kubectl("apply", "-f", "-", stdin=f"{CLASS}---{SERVICE}---{pooled('asks', '{value: 127.8.7.0}')}")
+        kubectl("apply", "-f", "-", stdin=f"{pooled('first')}")
+        config = str(tmp_path / "cluster" / "ingress.kubeconfig")
+        with running(tmp_path, "--kubeconfig", config):
+            until(lambda: said("first") == (["127.8.7.1"], "Programmed"), tmp_path)
+            assert said("asks") == (["127.8.7.0"], "Programmed")
+            kubectl("apply", "-f", "-", stdin=f"{pooled('late')}")
+            until(lambda: said("late") == ([], "AddressNotAssigned"), tmp_path)
+            for address, own, other in (("127.8.7.0", "asks", "first"), ("127.8.7.1", "first", "asks")):
+                until(lambda: code(port, f"{own}.example.com", at=address) == "503", tmp_path)  # noqa: B023
+                assert code(port, f"{other}.example.com", at=address) == "404"
+            kubectl("delete", "gateway", "first")
+            until(lambda: said("late") == (["127.8.7.1"], "Programmed"), tmp_path)
+            until(lambda: code(port, "late.example.com", at="127.8.7.1") == "503", tmp_path)
+        assert "late-vipwire" in kubectl("get", "services", "-o", "name")

@@ -19,10 +19,11 @@ from tests.gateway.test_gateway_statuses import (
     status,
 )
 
-from vipwire.gateway.plan.objects import CONTROLLER, GatewaySetting
+from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.gateway.run.status import merged
 from vipwire.ingress.watch.objects import IngressKind
+from vipwire.kube.gateway_addresses import CONTROLLER
 
 KINDS = {"TCP": IngressKind.TCP_ROUTE, "UDP": IngressKind.UDP_ROUTE}
 HANDED_ON = "protocol: TLS, tls: {mode: Passthrough}"

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.gateway.site import BASE, tls_secret
 
-from vipwire.gateway.plan.objects import CONTROLLER, GatewaySetting
+from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.gateway.run.status import merged
 from vipwire.gateway.watch.kinds import RESOURCES
@@ -17,6 +17,7 @@ from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.sites import SitePlan
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
 

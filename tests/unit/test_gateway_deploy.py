@@ -12,7 +12,7 @@ from tests.unit.test_ingress_deploy import recording
 
 from vipwire.cluster.api.guard import Role, User, may
 from vipwire.gateway.cli import gateway
-from vipwire.gateway.plan.objects import CONTROLLER, ROUTE_KINDS, GatewaySetting
+from vipwire.gateway.plan.objects import ROUTE_KINDS, GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.gateway.run.status import GatewayStatusWriter
 from vipwire.gateway.run.versions import served_versions
@@ -23,6 +23,7 @@ from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
+from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Upserted
 

@@ -38,6 +38,7 @@ from vipwire.cluster.controllers.allocation.repair import AddressRepair
 from vipwire.cluster.controllers.balancers import Balancers
 from vipwire.cluster.controllers.election import Election
 from vipwire.cluster.controllers.endpoints.controller import EndpointController
+from vipwire.cluster.controllers.gateway_services import GatewayServices, declare_pool
 from vipwire.cluster.controllers.own_services import DNS_SERVICE, OwnServices
 from vipwire.cluster.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire.cluster.controllers.servers import OwnSlices, Server
@@ -236,6 +237,8 @@ class _Cluster:
         if setting.balancers:
             balancers = Balancers(registry, setting.balancers, guard("LoadBalancer addresses"))
             yield Part("LoadBalancer addresses", simply(balancers.run))
+            gateways = GatewayServices(registry, setting.balancers, guard("Gateways' Services"))
+            yield Part("Gateways' Services", simply(gateways.run))
         if registry.store.shared:
             yield Part("node ports", simply(PortNoteRepair(registry.store, guard("node ports")).run))
             yield Part("API servers", simply(OwnSlices(registry, guard("API servers")).run))
@@ -249,6 +252,7 @@ async def _make_first_objects(registry: Registry, setting: Setting, heartbeat: H
     await _make_namespaces(registry)
     await make_first_cidr(registry, setting.ranges)
     try:
+        await declare_pool(registry, setting.balancers)
         await heartbeat.declare()
         await heartbeat.beat()
     except ApiError as error:

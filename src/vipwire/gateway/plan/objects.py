@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 from vipwire.gateway.watch.objects import Content, Known
 from vipwire.ingress.watch.objects import BackendService, Declared, IngressKind, Secret
 from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, POOL
 from vipwire.model.names import ObjectName
 
-CONTROLLER: Final = "vipwire.io/gateway"
 ROUTE_KINDS: Final = (
     IngressKind.HTTP_ROUTE,
     IngressKind.GRPC_ROUTE,
@@ -101,6 +101,18 @@ class GatewayWorld:
     authorities: Mapping[ObjectName, Mapping[str, str]] = field(default_factory=dict)
     """ConfigMaps."""
     now: float = 0.0
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether Gateways have addresses by Services: `vipwire up` has a range for them."""
+        return POOL in self.authorities
+
+    def assigned(self, gateway: "Item") -> BackendService | None:
+        """Find the Service from which a Gateway has its addresses."""
+        for name, service in self.services.items():
+            if name.namespace == gateway.name.namespace and service.annotations.get(GATEWAY) == gateway.name.name:
+                return service
+        return None
 
     def all(self, kind: IngressKind) -> tuple[Item, ...]:
         """Return all objects of a kind, the oldest first."""

@@ -42,6 +42,7 @@ from vipwire.gateway.plan.tls.clients import OwnCertificate, own_certificate
 from vipwire.ingress.plan.sites import Certificate, Route, SitePlan
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.kube.gateway_addresses import GATEWAY
 from vipwire.kube.resource import unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -82,8 +83,13 @@ class GatewayPlanner:
         return made.sites
 
     def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
-        """Report whether an object may change the plan: any of the API's own kinds; others once they are named."""
-        del snapshot, name
+        """Report whether an object may change the plan: any of the API's own kinds; others once they are named.
+
+        A Service matters as well that has a Gateway's addresses.
+        """
+        if kind is IngressKind.SERVICE:
+            service = snapshot.services.get(name)
+            return service is not None and GATEWAY in service.annotations
         return kind in _MATTER
 
 
@@ -146,7 +152,7 @@ class _Draft:
     def add_gateway(self, gateway: Item, given: tuple[str, ...]) -> None:
         """Add a Gateway and its listeners; `given` are its addresses of the pool."""
         sets = tuple(attached_sets(gateway, self._world))
-        verdict, binds, reached = _addresses(gateway, self._setting, given)
+        verdict, binds, reached = _addresses(gateway, self._setting, given, self._assigned(gateway))
         self._sets += [(item, let_in, verdict) for item, let_in in sets]
         self._gateways.append((gateway, verdict, reached))
         self._add_certificate(gateway)
@@ -159,6 +165,16 @@ class _Draft:
             self._targets.named.update((IngressKind.SECRET, name) for name in names)
         if not verdict.holds:
             self._tell(gateway, "spec", verdict)
+
+    def _assigned(self, gateway: Item) -> tuple[str, ...] | None:
+        """Return the addresses that `vipwire up` has given to a Gateway; None where it gives none to any."""
+        if self._setting.pool or not self._world.is_pooled:
+            return None
+        service = self._world.assigned(gateway)
+        if service is None:
+            return ()
+        self._targets.named.add((IngressKind.SERVICE, service.name))
+        return service.balanced
 
     def _add_certificate(self, gateway: Item) -> None:
         """Add the certificate that a Gateway shows to Pods."""
@@ -300,24 +316,29 @@ class _Draft:
 
 
 def _addresses(
-    gateway: Item, setting: GatewaySetting, given: tuple[str, ...]
+    gateway: Item, setting: GatewaySetting, given: tuple[str, ...], assigned: tuple[str, ...] | None
 ) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
-    """Return whether a Gateway can have its addresses, where it listens, and what its status says."""
+    """Return whether a Gateway can have its addresses, where it listens, and what its status says.
+
+    `given` are those of our pool, `assigned` those of `vipwire up`, None if it gives none.
+    """
     if gateway.spec.infrastructure.parameters_ref is not None:
         return no("InvalidParameters", "infrastructure.parametersRef: this controller has no parameters"), (), ()
     for each in gateway.spec.addresses:
         if each.type != "IPAddress":
             return no("UnsupportedAddress", f"{each.type[:80]}: only IPAddress is supported"), (), ()
     values = named(gateway)
-    if not values and not setting.pool:
+    if not values and not setting.pool and assigned is None:
         return yes("Programmed"), (setting.bind,), setting.addresses
-    if not values and not given:
-        return no("AddressNotAssigned", "no address of the pool is left (--address-pool)"), (), ()
+    if not values and not given and not assigned:
+        flag = "--address-pool" if setting.pool else "vipwire up --load-balancer-range"
+        return no("AddressNotAssigned", f"no address of the pool is left ({flag})"), (), ()
     pool = AddressPool(setting.pool)
-    if strange := [value for value in values if value not in setting.usable and value not in pool]:
+    usable = setting.usable.union(assigned or ())
+    if strange := [value for value in values if value not in usable and value not in pool]:
         text = f"{strange[0][:80]} is none of this controller's addresses (--address, --address-pool)"
         return no("AddressNotUsable", text), (), ()
-    values = values or given
+    values = values or given or assigned or ()
     return yes("Programmed"), tuple(f"[{v}]" if ":" in v else v for v in values), values
 
 

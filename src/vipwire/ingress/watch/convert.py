@@ -159,9 +159,11 @@ def convert_service(source: wire.WireService) -> tuple[BackendService | None, tu
     ports = tuple(_service_ports(spec.ports or (), found))
     plain = tuple(each for each in ports if not each.udp)
     udp = tuple(each for each in ports if each.udp)
-    published = tuple(dict.fromkeys((*_published(source.status), *(spec.external_ips or ()))))
+    balanced = _published(source.status)
+    published = tuple(dict.fromkeys((*balanced, *(spec.external_ips or ()))))
     family = families[0] if families else None
-    return BackendService(found.name, plain, external, family, annotations, published, udp), found.problems()
+    made = BackendService(found.name, plain, external, family, annotations, published, udp, balanced)
+    return made, found.problems()
 
 
 def _service_ports(ports: Iterable[wire.ServicePort], found: Findings) -> Iterator[BackendPort]:

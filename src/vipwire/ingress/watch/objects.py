@@ -140,6 +140,8 @@ class BackendService:
     published: tuple[str, ...] = ()
     """Where it is reached from outside: what `status.loadBalancer` says, and external IPs."""
     udp_ports: tuple[BackendPort, ...] = ()
+    balanced: tuple[str, ...] = ()
+    """What `status.loadBalancer` alone says, which nobody but controllers writes."""
 
 
 class Usability(enum.Enum):

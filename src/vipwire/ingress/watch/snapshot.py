@@ -22,6 +22,7 @@ from vipwire.ingress.watch.objects import (
     IngressObject,
     Secret,
 )
+from vipwire.kube.gateway_addresses import GATEWAY
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.state.event import Deleted, Listed, Upserted
@@ -218,8 +219,16 @@ def _kind_of(value: IngressObject) -> IngressKind:
 
 
 def _has_same_ports(before: BackendService, after: BackendService) -> bool:
-    """Report whether no pool is another for a change of a Service: weights and family are a matter of its servers."""
-    return (before.ports, before.external, before.udp_ports) == (after.ports, after.external, after.udp_ports)
+    """Report whether no pool is another for a change of a Service: weights and family are a matter of its servers.
+
+    Nor a Gateway's address, which may be that of a Service.
+    """
+    return _asked(before) == _asked(after)
+
+
+def _asked(service: BackendService) -> tuple[object, ...]:
+    whose = service.annotations.get(GATEWAY)
+    return service.ports, service.external, service.udp_ports, whose, service.balanced if whose else ()
 
 
 def _asks_the_same(before: Ingress, after: Ingress) -> bool:
