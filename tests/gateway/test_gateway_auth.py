@@ -29,6 +29,9 @@ spec:
     - {type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: SERVER, port: 8080}, MORE}}
     backendRefs: [{name: v1, port: 8080}]
 """
+OPEN = f"""{ROUTE.replace("NAME", "open").split("    filters:")[0].replace("/open", "/")}
+    backendRefs: [{{name: v1, port: 8080}}]
+"""
 HEADERS = "http: {path: /check, allowedHeaders: [X-Asked], allowedResponseHeaders: [X-User]}"
 ADDRESS = "127.0.0.65"
 
@@ -81,6 +84,11 @@ def here(tmp_path_factory: pytest.TempPathFactory, server: AuthServer) -> Iterat
         made.put(route("body", "http: {}, forwardBody: {maxSize: 10}"))
         made.put(route("away", server="away"))
         made.put(route("none", server="none"))
+        made.put(route("grpc", "grpc: {}").replace("protocol: HTTP", "protocol: GRPC"))
+        made.put(route("strange", "http: {path: 'a b'}"))
+        made.put(route("method").replace("{path: {value: /method}}", "{method: get, path: {value: /method}}"))
+        made.put(route("look").replace("value: /look", "type: RegularExpression, value: '/look/(?=a)'"))
+        made.put(OPEN)
         list_all(made)
         made.settle()
         yield made
@@ -120,7 +128,18 @@ def test_a_body_is_sent_as_far_as_it_may(here: GatewaySite, server: AuthServer) 
     assert here.ask("edge", path="/body", method="POST", headers=sent, data="0123456789a").status == 413
 
 
-@pytest.mark.parametrize(("path", "status"), [("/away", 503), ("/none", 500), ("/guarded/gone", 502)])
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/away", 503),
+        ("/none", 500),
+        ("/guarded/gone", 502),
+        ("/grpc", 503),
+        ("/strange/x", 503),
+        ("/method", 503),
+        ("/look/a", 503),
+    ],
+)
 def test_nothing_passes_without_an_answer(here: GatewaySite, path: str, status: int) -> None:
     before = len(here.served)
     assert here.ask("edge", path=path).status in {status, 502, 503}
@@ -129,11 +148,6 @@ def test_nothing_passes_without_an_answer(here: GatewaySite, path: str, status: 
 
 @pytest.mark.parametrize("path", ["//guarded", "/x/../guarded", "/guarde%64"])
 def test_no_spelling_of_a_path_passes_by(here: GatewaySite, path: str) -> None:
-    here.put(
-        ROUTE.replace("NAME", "open").split("    filters:")[0].replace("/open", "/")
-        + "    backendRefs: [{name: v1, port: 8080}]\n"
-    )
-    here.settle()
     url = f"http://127.0.0.1:{here.port('edge')}{path}"
     _, output = here.curl("--path-as-is", "-o/dev/null", "-w%{http_code}", url)
     assert output == "401"
@@ -169,4 +183,17 @@ def test_a_route_says_whether_its_server_can_be_asked(more: str, server: str, ac
     found = of_route(planner, IngressKind.HTTP_ROUTE)
     assert (found["Accepted"], found["ResolvedRefs"]) == (accepted, resolved)
     if server == "none":
+        assert "PartiallyInvalid" not in found, "one rule is the whole route"
         assert [each.target for each in plan.routes] == [BROKEN]
+
+
+def test_http_route_external_auth_partially_invalid() -> None:
+    """HTTPRouteExternalAuthPartiallyInvalid."""
+    one, two = (route("web", server=server).replace("8080", "80").replace("v1", "web") for server in ("web", "none"))
+    planner, _ = drawn(gateway(HTTP), one + "  - matches:" + two.partition("  - matches:")[2], SERVICE)
+    found = of_route(planner, IngressKind.HTTP_ROUTE)
+    assert found == {
+        "Accepted": "Accepted",
+        "ResolvedRefs": "not BackendNotFound",
+        "PartiallyInvalid": "UnsupportedValue",
+    }

@@ -27,6 +27,7 @@ FEATURES: Final = frozenset(
         "HTTPRouteCORS",
         "HTTPRouteDestinationPortMatching",
         "HTTPRouteDirectResponse",
+        "HTTPRouteExternalAuth",
         "HTTPRouteExternalAuthForwardBody",
         "HTTPRouteExternalAuthHTTP",
         "HTTPRouteHostRewrite",

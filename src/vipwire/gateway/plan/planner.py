@@ -224,7 +224,7 @@ class _Draft:
             self._attach(route, parents, read)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is about this route
             read.failed = dict.fromkeys(range(len(route.spec.rules)), unexpected(error))
-        failed = read.failures
+        failed = read.failures(len(route.spec.rules))
         all_failed = bool(failed) and len(failed) == len(route.spec.rules)
         self.statuses[route.kind, route.name] = {
             "parents": parents_status(

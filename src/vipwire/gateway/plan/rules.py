@@ -1,5 +1,10 @@
-"""Turns the rules of one attached route into entries of sites, whatever kind of route it is. Pure."""
+"""Turns the rules of one attached route into entries of sites, whatever kind of route it is. Pure.
 
+A rule that cannot be served is left out, and its requests go to the next best one. But what a server was to be asked
+about (ExternalAuth) is closed instead: the next best rule may ask nobody.
+"""
+
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,20 +28,26 @@ _ALL = RequestMatch(PathMatch(Match.PREFIX, ""), (), (True, 0, 0))
 
 @dataclass(slots=True)
 class Read:
-    """What reading a route's rules has come to. `failed` is by rule; `failures` says which and why."""
+    """What reading a route's rules has come to. `failed` is by rule; `failures` says which and why.
+
+    `unasked` are the rules whose server of ExternalAuth is not there: they are served, by an error.
+    """
 
     resolved: Verdict = field(default_factory=lambda: yes("ResolvedRefs"))
     failed: dict[int, str] = field(default_factory=dict)
+    unasked: dict[int, str] = field(default_factory=dict)
 
     def note(self, verdict: Verdict) -> None:
         """Note whether a rule's references could be followed: the first that cannot is told."""
         if self.resolved.holds:
             self.resolved = verdict
 
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """Say what is left out."""
-        return tuple(f"rules[{index}]: {text}" for index, text in self.failed.items())
+    def failures(self, number: int) -> tuple[str, ...]:
+        """Say what is left out of so many rules. That no server can be asked is told if others are well."""
+        told = {**self.unasked, **self.failed}
+        if len(told) >= number:
+            told = self.failed
+        return tuple(f"rules[{index}]: {text}" for index, text in told.items())
 
 
 def services_of(route: Item) -> Iterator[ObjectName]:
@@ -54,6 +65,8 @@ def entries_of(route: Item, attachment: Attachment, targets: Targets, read: Read
             found = tuple(_entries(route, rule, index, attachment, targets, read))
         except Unsupported as error:
             read.failed.setdefault(index, str(error))
+            if _asks(rule):
+                yield from _closed(route, rule, index)
         else:
             yield from found
 
@@ -67,6 +80,10 @@ def _entries(
         matches = tuple(grpc_matches(rule.matches))
     else:
         matches = (_ALL,)
+    for each in _asks(rule):
+        server, verdict = targets.resolve(route, each.backend_ref)
+        if server is None:
+            read.unasked.setdefault(index, verdict.message)
     known: dict[PathMatch | None, str] = {}
     for number, match in enumerate(matches):
         key = match.path if isinstance(rule, rule_wire.HttpRule) and _needs_path(rule) else None
@@ -86,6 +103,24 @@ def _entries(
             yield Entry(route, match, (index, number), known[key])
 
 
+def _asks(rule: rule_wire.Rule) -> tuple[rule_wire.ExternalAuth, ...]:
+    """Return the servers that are asked whether a request may pass; one that cannot be read counts too."""
+    filters = rule.filters if isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule) else ()
+    unread = rule_wire.ExternalAuth(rule_wire.BackendRef(""))
+    return tuple(each.external_auth or unread for each in filters if each.type == "ExternalAuth")
+
+
+def _closed(route: Item, rule: rule_wire.Rule, index: int) -> Iterator[Entry]:
+    """Close what a rule matches; of a match that cannot be read its path, or what that begins with."""
+    for number, match in enumerate(rule.matches if isinstance(rule, rule_wire.HttpRule) else ()):
+        begin = literal_prefix(match.path.value)
+        whole = (rule_wire.HttpMatch(rule_wire.PathMatch(value=begin)),) if begin else ()
+        for each in (match, rule_wire.HttpMatch(match.path), *whole):
+            with contextlib.suppress(Unsupported):
+                yield from (Entry(route, found, (index, number), CLOSED) for found in http_matches((each,)))
+                break
+
+
 def _may_miss(
     route: Item, rule: rule_wire.Rule, match: RequestMatch, attachment: Attachment, targets: Targets
 ) -> bool:
@@ -93,7 +128,7 @@ def _may_miss(
     if match.path.match is not Match.EXPRESSION or not is_costly(match.path.path):
         return False
     policy = targets.policies.traffic(route, rule, attachment.listener, Policy())
-    return policy is None or bool(policy.guard)
+    return policy is None or bool(policy.guard) or bool(_asks(rule))
 
 
 def _needs_path(rule: rule_wire.HttpRule) -> bool:
