@@ -16,6 +16,7 @@ The words and hooks are those of kube-proxy's nftables mode where it has the sam
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from vipwire.backends.nftables.counts import (
     COUNT_CONNECTION,
@@ -302,6 +303,7 @@ def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
     yield "ranges-hairpin", Chain((f"{to_itself} masquerade fully-random",))
 
 
+@lru_cache(maxsize=1024)  # a start tries them, compares the kernel's with them, and writes them
 def compiled(rule: str, family: Family) -> CompiledRule:
     """Compile a rule of ours."""
     return compile_rule(rule, family, _INTERVALS, _ADDRESSES)

@@ -188,12 +188,12 @@ def parse_field(words: Scanner, family: Family) -> Field:
         return _numgen(words)
     if words.skip("jhash"):
         return _jhash(words, family)
-    names = (tuple(words.peek(index) for index in range(length)) for length in (1, 2, 3, 4))
-    name = next((name for name in names if name in _FIELDS[family]), None)
-    if name is None:
+    ahead, fields = words.ahead(4), _FIELDS[family]
+    length = next((length for length in range(1, 5) if ahead[:length] in fields), 0)
+    if not length:
         words.fail(f"{words.peek()!r} begins nothing that a rule of {family.value} can look at")
-    words.skip(*name)
-    return _FIELDS[family][name]
+    words.skip(*ahead[:length])
+    return fields[ahead[:length]]
 
 
 def parse_fields(words: Scanner, family: Family) -> tuple[Field, ...]:

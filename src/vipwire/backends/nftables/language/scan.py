@@ -1,7 +1,7 @@
 """Splitting rule text into words, and what is said when it cannot be understood."""
 
 import re
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 _WORD = re.compile(r'"[^"]*"|[{}]|[^\s{}"]+')
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -16,48 +16,45 @@ class RuleSyntaxError(ValueError):
         self.position = position
 
 
-class Word(NamedTuple):
-    """A word and where it begins. `text` keeps the quotes of a quoted one."""
-
-    text: str
-    position: int
-
-
 class Scanner:
-    """The words of one text, taken from left to right."""
+    """The words of one text, taken from left to right. Quoted ones keep their quotes."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._words = [Word(match.group(), match.start()) for match in _WORD.finditer(text)]
+        self._words: list[str] = _WORD.findall(text)
         self._at = 0
-        spare = _WORD.sub("", text).strip()
-        if spare:
+        if '"' in text and _WORD.sub("", text).strip():
             raise RuleSyntaxError("a quote is not closed", text, text.index('"'))
 
     def __bool__(self) -> bool:
         return self._at < len(self._words)
 
     def __contains__(self, word: str) -> bool:
-        return any(known.text == word for known in self._words[self._at :])
+        return word in self._words[self._at :]
 
     def peek(self, ahead: int = 0) -> str:
         """Return the next word without consuming it; "" at the end."""
         at = self._at + ahead
-        return self._words[at].text if at < len(self._words) else ""
+        return self._words[at] if at < len(self._words) else ""
+
+    def ahead(self, count: int) -> tuple[str, ...]:
+        """Return so many of the next words without consuming them; fewer at the end."""
+        return tuple(self._words[self._at : self._at + count])
 
     def take(self, wanted: str = "a word") -> str:
         """Consume and return the next word; `wanted` is what an error says should be there."""
         if not self:
             self.fail(f"expected {wanted}")
         self._at += 1
-        return self._words[self._at - 1].text
+        return self._words[self._at - 1]
 
     def skip(self, *words: str) -> bool:
         """Consume these words if they come next, all or none; report whether they did."""
-        if all(self.peek(index) == word for index, word in enumerate(words)):
-            self._at += len(words)
-            return True
-        return False
+        at = self._at
+        if self._words[at : at + len(words)] != [*words]:
+            return False
+        self._at += len(words)
+        return True
 
     def expect(self, *words: str) -> None:
         """Consume these words, which must come next."""
@@ -100,9 +97,12 @@ class Scanner:
 
     def fail(self, message: str) -> NoReturn:
         """Complain about the next word."""
-        position = self._words[self._at].position if self else len(self.text)
-        raise RuleSyntaxError(message, self.text, position)
+        raise RuleSyntaxError(message, self.text, self._position(self._at))
 
     def fail_before(self, message: str) -> NoReturn:
         """Complain about the word that was taken last."""
-        raise RuleSyntaxError(message, self.text, self._words[self._at - 1].position)
+        raise RuleSyntaxError(message, self.text, self._position(self._at - 1))
+
+    def _position(self, index: int) -> int:
+        """Find where a word begins; the end for the one after the last."""
+        return [*(match.start() for match in _WORD.finditer(self.text)), len(self.text)][index]

@@ -5,6 +5,7 @@ numbers such as `numgen`'s could not be declared at all. The kernel itself only 
 """
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Literal
 
 from vipwire.backends.nftables.language.fields import (
@@ -65,6 +66,7 @@ class SetSpec(Value, frozen=True):
     gc_seconds: int = 0
 
 
+@lru_cache(maxsize=256)  # a start tries them, compares the kernel's with them, and writes them
 def compile_set(spec: SetSpec, family: Family) -> bytes:
     """Compile a declaration to the attributes of NEWSET after table and name.
 
@@ -101,6 +103,7 @@ def _group(kind: int, *parts: bytes) -> bytes:
     return attribute(kind, b"".join(parts))
 
 
+@lru_cache(maxsize=128)  # the sets of a table have few parts in common
 def _part(text: str, family: Family) -> Field:
     if text in _TYPES:
         type_, size, order = _TYPES[text]
