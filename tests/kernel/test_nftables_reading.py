@@ -174,3 +174,36 @@ class OfABusyNode(Generations):
 def test_a_table_is_read_although_others_commit_all_the_time() -> None:
     with closing(NftablesBackend(Family.IPV4)) as calm, closing(NftablesBackend(Family.IPV4, OfABusyNode())) as busy:
         assert set(busy.observe()) == set(calm.observe()) != set()
+
+
+class Frugal(Generations):
+    """Does not ask after a commit that the kernel has taken as one that nobody else came before."""
+
+    def count_own(self, commits: int) -> None:
+        del commits
+        pytest.fail("asked for what the transaction has told")
+
+
+def test_the_kernel_is_not_asked_after_a_commit_and_yet_those_of_others_are_noticed() -> None:
+    with own_network(), closing(NftablesBackend(Family.IPV4, Frugal())) as backend:
+        assert backend.observe() == {}
+        backend.commit(Delta(added=dict(backend.render_node(node_plan()))))
+        backend.commit(Delta(added=dict(replaced_objects(backend, "10.97.0.1"))))
+        assert not backend.changed()
+        known = backend.observe()
+    assert known
+
+
+def test_a_commit_is_taken_although_others_have_committed_and_that_is_noticed(backend: NftablesBackend) -> None:
+    backend.observe()
+    run("nft add table ip others")
+    added = replaced_objects(backend, "10.97.0.1")
+    backend.commit(Delta(added=added))
+    assert backend.changed()
+    assert added.items() <= backend.observe().items()
+    assert not backend.changed()
+
+
+def replaced_objects(backend: NftablesBackend, address: str) -> dict[ObjectKey, Object]:
+    """Render a Service at another address, without what it shares."""
+    return dict(backend.render(replaced(address)).own)

@@ -2,11 +2,19 @@
 
 The kernel counts every commit of anybody in the network namespace, of both families together. Between two looks
 nothing but our own commits may have counted; so whoever writes rules of both families shares one of these.
+
+A transaction may name the number that it expects to find. The kernel refuses it if others have committed since, and
+otherwise there is nothing left to ask.
 """
+
+from typing import Final
 
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+
+_HIGHEST: Final = (1 << 32) - 1
+"""After it comes 1."""
 
 
 class Generations:
@@ -26,13 +34,22 @@ class Generations:
         now = self._noticed(self._generation + commits)
         return now if now == before else None
 
+    @property
+    def expected(self) -> int | None:
+        """The number that the kernel has unless others have committed since the last look; None before that."""
+        return None if self._generation < 0 else self._generation
+
+    def count_expected(self) -> None:
+        """Note a commit of ours that the kernel has taken as one that comes after `expected`."""
+        self._generation = self._generation % _HIGHEST + 1
+
     def count_own(self, commits: int) -> None:
         """Note commits of ours. Whoever has committed since the last look is found by this, too."""
         self._noticed(self._generation + commits)
 
     def _noticed(self, expected: int) -> int:
-        (answer,) = self._socket.request(MessageType.GETGEN, encode.ask_generation())
-        self._generation = decode.generation(answer.payload).id
+        answer = self._socket.ask(MessageType.GETGEN, encode.ask_generation())
+        self._generation = decode.generation_id(answer.payload)
         self._foreign += self._generation != expected
         return self._foreign
 

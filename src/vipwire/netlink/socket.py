@@ -36,6 +36,7 @@ _SO_ATTACH_FILTER = 26
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
 _RECEIVE = 1 << 20
+_ANSWER = 1 << 12
 
 
 class NetlinkError(OSError):
@@ -55,6 +56,7 @@ class NetlinkSocket:
     def __init__(self, protocol: int) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._sequence = 0
+        self._quiet = self._listens = False
         self._grow(_SO_RCVBUFFORCE, socket.SO_RCVBUF, 8 << 20)
         self._send_buffer = 0
         for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):
@@ -80,6 +82,7 @@ class NetlinkSocket:
 
         What does not fit the receive buffer is lost, and the next receipt raises OSError (ENOBUFS).
         """
+        self._listens, self._quiet = True, False
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
 
     def filter(self, program: bytes) -> None:
@@ -105,6 +108,7 @@ class NetlinkSocket:
         if len(data) > self._send_buffer:
             self._send_buffer = max(2 * len(data), 1 << 20)
             self._grow(_SO_SNDBUFFORCE, socket.SO_SNDBUF, self._send_buffer)
+        self._quiet = False
         self._socket.send(data)
 
     def pending(self, size: int = _RECEIVE) -> Iterator[Message]:
@@ -119,12 +123,24 @@ class NetlinkSocket:
                 return
             yield from messages(data)
 
-    def acknowledgements(self) -> list[Acknowledgement]:
-        """Collect every acknowledgement of what was sent; the kernel has queued them before `send` returned."""
-        return [acknowledgement(message) for message in self.pending() if message.type == NLMSG_ERROR]
+    def acknowledgements(self, last: int | None = None) -> list[Acknowledgement]:
+        """Collect every acknowledgement of what was sent; the kernel has queued them before `send` returned.
+
+        `last`: the sequence number of which the acknowledgement comes after all others, if it comes.
+        """
+        found: list[Acknowledgement] = []
+        for message in self.pending():
+            if message.type == NLMSG_ERROR:
+                found.append(acknowledgement(message))
+                if found[-1].sequence == last:
+                    self._quiet = not self._listens
+                    break
+        return found
 
     def drain(self) -> None:
         """Throw away whatever an earlier, failed exchange has left."""
+        if self._quiet:
+            return
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._socket.recv(1, socket.MSG_DONTWAIT)
@@ -143,6 +159,17 @@ class NetlinkSocket:
                     continue
                 _raise_for(acknowledgement(message))
                 return answers
+
+    def ask(self, kind: int, payload: bytes) -> Message:
+        """Send a request that the kernel answers by one message, or refuses: without an acknowledgement beside it."""
+        sequence = self.sequence()
+        self.send(encode(kind, NLM_F_REQUEST, sequence, payload))
+        while True:
+            for message in messages(self._socket.recv(_ANSWER)):
+                if message.sequence == sequence:
+                    if message.type == NLMSG_ERROR:
+                        _raise_for(acknowledgement(message))
+                    return message
 
     def answers(self, kind: int, payload: bytes, count: int, size: int = 512) -> list[bytes]:
         """Send one request that is answered by so many datagrams, of one message of at most `size` bytes each.

@@ -160,21 +160,36 @@ class NftablesBackend:
         """Send one transaction; return its size in bytes."""
         planned = steps(self.family, delta, recreate=self._recreate)
         operations = [step.operation for step in planned]
+        expected = self._generations.expected
+        first, size, refused = self._transact(operations, expected)
+        if refused is not None and refused.errno == errno.ERESTART and expected is not None:
+            expected = None
+            self._generations.look()  # notes that others have committed
+            first, size, refused = self._transact(operations, None)
+        if refused is not None:
+            raise self._refusal(planned, first, refused, delta)
+        self._recreate = False
+        if expected is None:
+            self._generations.count_own(1)
+        else:
+            self._generations.count_expected()
+        if fastpath.KEY in delta.added or fastpath.KEY in delta.removed:
+            self._note_flowtable(there=fastpath.KEY in delta.added)
+        return size
+
+    def _transact(
+        self, operations: list[encode.Operation], generation: int | None
+    ) -> tuple[int, int, Acknowledgement | None]:
+        """Send one transaction; return its first sequence number, its size in bytes, and how it was refused."""
         first = self._socket.sequence(len(operations) + 2)
-        batch = encode.transaction(operations, first)
+        batch = encode.transaction(operations, first, generation)
         self._socket.drain()
         try:
             self._socket.send(batch)
         except OSError as error:
             raise CommitError(f"the kernel does not take a transaction of {len(batch)} bytes: {error}") from error
-        for answer in self._socket.acknowledgements():
-            if answer.errno:
-                raise self._refusal(planned, first, answer, delta)
-        self._recreate = False
-        self._generations.count_own(1)
-        if fastpath.KEY in delta.added or fastpath.KEY in delta.removed:
-            self._note_flowtable(there=fastpath.KEY in delta.added)
-        return len(batch)
+        answers = self._socket.acknowledgements(first + len(operations))
+        return first, len(batch), next((answer for answer in answers if answer.errno), None)
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until the flowtable's devices are to be seen to; None where there is no flowtable."""
@@ -284,11 +299,12 @@ class NftablesBackend:
         known = self._known.get(key) or written(self.family, key[1].decode())
         ours = known.rules if isinstance(known, Chain) else ()
 
-        def text(expressions: bytes) -> str:
-            equal = (rule for rule in ours if same_rule(compiled(rule, self.family), expressions))
+        def text(place: int, expressions: bytes) -> str:
+            likely = ours[place : place + 1]
+            equal = (rule for rule in (*likely, *ours) if same_rule(compiled(rule, self.family), expressions))
             return next(equal, f"# {describe(expressions)}")
 
-        return tuple(text(expressions) for expressions in found)
+        return tuple(text(place, expressions) for place, expressions in enumerate(found))
 
 
 def _hook(chain: decode.Chain) -> Hook | None:

@@ -10,7 +10,8 @@ chains, flowtables and sets
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias, TypeGuard
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 from vipwire.backends.nftables import names
 from vipwire.backends.nftables.language import SetSpec, compile_set
@@ -36,7 +37,7 @@ from vipwire.netlink.nftables.wire import Code
 from vipwire.reconcile.delta import Delta
 
 COMMENT = "vipwire: Kubernetes Services; every change by hand is undone"
-
+_VALUE: Final = itemgetter(1)
 
 _Group: TypeAlias = list[tuple[bytes, Object]]
 _Groups: TypeAlias = dict[str, _Group]
@@ -64,20 +65,22 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
         yield DescribedOperation(encode.new_table(family, TABLE, COMMENT), "add table")
     coming = _joined(added, _grouped((key, new) for key, (_, new) in delta.changed.items()))
     going = _joined(removed, _grouped((key, old) for key, (old, _) in delta.changed.items()))
-    yield from _declarations(family, added)
+    if added:
+        yield from _declarations(family, added)
     for key, value in removed.get(SET, ()):
         if isinstance(value, SetSpec) and not value.key:  # none of this layout: what is in it has not been read
             yield DescribedOperation(encode.flush_set(family, TABLE, key.decode()), f"flush set {key.decode()}")
     yield from _elements(family, going, adding=False)
-    for name, _ in _chains(going):
+    for name, _ in _chains(going) if CHAIN in going else ():
         yield DescribedOperation(encode.flush_chain(family, TABLE, name), f"flush chain {name}")
-    for name, chain in _chains(coming):
+    for name, chain in _chains(coming) if CHAIN in coming else ():
         for rule in chain.rules:
             made = compiled(rule, family)
             operation = encode.new_rule(family, TABLE, name, made.expressions, made.comment)
             yield DescribedOperation(operation, f"add rule {name} {rule}")
     yield from _elements(family, coming, adding=True)
-    yield from _removals(family, removed)
+    if removed:
+        yield from _removals(family, removed)
 
 
 def _grouped(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
@@ -146,7 +149,7 @@ def _encoded(group: _Group) -> list[bytes]:
 
 
 def _all_plain(group: _Group) -> TypeGuard[list[tuple[bytes, bytes]]]:
-    return {type(value) for _, value in group} == {bytes}
+    return set(map(type, map(_VALUE, group))) == {bytes}
 
 
 def _element(key: bytes, value: Object) -> bytes:

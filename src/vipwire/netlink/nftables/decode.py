@@ -8,7 +8,7 @@ import struct
 
 from vipwire.errors import DecodeError
 from vipwire.model.value import Value
-from vipwire.netlink.attributes import TYPE_MASK, attributes, number_of, text_of
+from vipwire.netlink.attributes import TYPE_MASK, attributes, number_of, text_of, walk
 from vipwire.netlink.nftables import userdata, wire
 from vipwire.netlink.nftables.encode import POLICIES, Hook
 from vipwire.netlink.nftables.wire import SetFlag
@@ -186,6 +186,14 @@ def declaration(payload: memoryview) -> SetDeclaration:
         bytes(payload[4:]),
         value(wire.SET_COUNT) if wire.SET_COUNT in found else None,
     )
+
+
+def generation_id(payload: memoryview) -> int:
+    """Decode no more than the number of the answer to Kind.GETGEN."""
+    for kind, value in walk(payload, 4):
+        if kind == wire.GENERATION_ID:
+            return number_of(value)
+    raise DecodeError("an nf_tables generation without its number")
 
 
 def generation(payload: memoryview) -> Generation:

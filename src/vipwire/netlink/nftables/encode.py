@@ -42,6 +42,7 @@ class Hook(Value, frozen=True):
 
 HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
 POLICIES = {"drop": 0, "accept": 1}
+_MARK = wire.header(0, wire.SUBSYSTEM)
 
 
 def transaction(operations: Sequence[Operation], first: int, generation: int | None = None) -> bytes:
@@ -50,14 +51,13 @@ def transaction(operations: Sequence[Operation], first: int, generation: int | N
     Only the last operation asks for an acknowledgement: it answers for all. Refusals are acknowledged in any case.
     If anybody has committed since `generation`, the kernel refuses the batch (ERESTART).
     """
-    mark = wire.header(0, wire.SUBSYSTEM)
     guard = b"" if generation is None else u32be(wire.BATCH_GENERATION, generation)
-    parts = [encode(wire.BATCH_BEGIN, NLM_F_REQUEST, first, mark + guard)]
+    parts = [encode(wire.BATCH_BEGIN, NLM_F_REQUEST, first, _MARK + guard)]
     last = len(operations) - 1
     for index, (kind, flags, payload) in enumerate(operations):
         wanted = NLM_F_REQUEST | NLM_F_ACK if index == last else NLM_F_REQUEST
         parts += message(kind, flags | wanted, first + 1 + index, payload)
-    parts.append(encode(wire.BATCH_END, NLM_F_REQUEST, first + 1 + len(operations), mark))
+    parts.append(encode(wire.BATCH_END, NLM_F_REQUEST, first + 1 + len(operations), _MARK))
     return b"".join(parts)
 
 
@@ -170,7 +170,7 @@ ELEMENTS_PER_MESSAGE = 60_000
 def _element_operations(
     kind: MessageType, flags: int, family: Family, table: str, name: str, blobs: Iterable[bytes]
 ) -> list[Operation]:
-    head = wire.header(wire.NFPROTO[family]) + string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
+    head = list_elements(family, table, name)
     return [Operation(kind, flags, head + nested(wire.ELEMENTS_LIST, *part)) for part in _parts(list(blobs))]
 
 
@@ -234,6 +234,7 @@ def ask_chain(family: Family, table: str, chain: str) -> bytes:
     return wire.header(wire.NFPROTO[family]) + string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, chain)
 
 
+@lru_cache(maxsize=256)  # each transaction names a few sets of a few dozen
 def list_elements(family: Family, table: str, name: str) -> bytes:
     """Encode the payload of a dump (Kind.GETSETELEM) of a set's elements."""
     head = wire.header(wire.NFPROTO[family])
