@@ -218,3 +218,50 @@ def test_where_nobody_listens_is_told() -> None:
         return reason_of(raised.value).replace(str(port), "PORT")
 
     assert asyncio.run(run()) == "cannot connect to 127.0.0.1:PORT: Connection refused"
+
+
+STREAM = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n3\r\ntwo\r\n5\r\nthree\r\n",
+    b"0\r\n\r\n",
+)
+
+
+async def fed(client: Client, server: Server, take: Callable[[bytes], bool]) -> None:
+    async with client.request(server, "GET", "/", {}, timeout=60) as answer:
+        await answer.feed(take)
+
+
+@pytest.mark.parametrize(("enough", "taken"), [(b"", [b"one", b"two", b"three"]), (b"two", [b"one", b"two"])])
+def test_a_body_is_handed_over_until_it_is_enough(enough: bytes, taken: list[bytes]) -> None:
+    found: list[bytes] = []
+
+    def take(piece: bytes) -> bool:
+        found.append(piece)
+        return piece != enough
+
+    told(Scripted((b"".join(STREAM),)), lambda client, server: fed(client, server, take))
+    assert found == taken
+
+
+def test_a_packed_body_is_handed_over_unpacked() -> None:
+    found: list[bytes] = []
+    packed = gzip.compress(b"all of it")
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n".encode()
+    told(
+        Scripted((head + packed,)),
+        lambda client, server: fed(client, server, lambda piece: not found.append(piece)),  # type: ignore[func-returns-value]
+    )
+    assert b"".join(found) == b"all of it"
+
+
+def test_what_goes_wrong_while_a_body_is_handed_over_is_raised_to_who_waits() -> None:
+    def broken(piece: bytes) -> bool:
+        raise LookupError(piece)
+
+    async def story(client: Client, server: Server) -> None:
+        with pytest.raises(LookupError, match="one"):
+            await fed(client, server, broken)
+        with pytest.raises(HttpError, match=CUT):
+            await fed(client, server, lambda _: True)
+
+    told(Scripted((b"".join(STREAM),), (STREAM[0],)), story)

@@ -128,6 +128,8 @@ class Answer:
         self._waiter: asyncio.Future[None] | None = None
         self._head_bytes = 0
         self._decoder: Any = None
+        self._take: Callable[[bytes], bool] | None = None
+        self._enough = False
 
     async def head(self) -> None:
         """Wait until status and header fields have come."""
@@ -155,18 +157,51 @@ class Answer:
         """Give the body piece by piece, as it comes."""
         while True:
             while self._pieces:
-                piece = self._pieces.popleft()
-                self._waiting -= len(piece)
-                if self._paused and self._waiting < _READ_AHEAD:
-                    self._paused = False
-                    self._wire.transport.resume_reading()
-                if read := self._decoded(piece):
+                if read := self._next():
                     yield read
-            if self._complete:
-                if self._decoder is not None and not self._decoder.eof:
-                    raise HttpError("the answer is shorter than its Content-Encoding says")
+            if self._ended():
                 return
             await self._more()
+
+    async def feed(self, take: Callable[[bytes], bool]) -> None:
+        """Give the body to `take` piece by piece until it returns False. No task is woken for a piece."""
+        while True:
+            while self._pieces:
+                if (read := self._next()) and not take(read):
+                    return
+            if self._ended():
+                return
+            self._take = take
+            try:
+                await self._more()
+            finally:
+                self._take = None
+            if self._enough:
+                return
+
+    def _next(self) -> bytes:
+        piece = self._pieces.popleft()
+        self._waiting -= len(piece)
+        if self._paused and self._waiting < _READ_AHEAD:
+            self._paused = False
+            self._wire.transport.resume_reading()
+        return self._decoded(piece)
+
+    def _ended(self) -> bool:
+        if self._complete and self._decoder is not None and not self._decoder.eof:
+            raise HttpError("the answer is shorter than its Content-Encoding says")
+        return self._complete
+
+    def _hand_over(self, piece: bytes, take: Callable[[bytes], bool]) -> None:
+        try:
+            read = self._decoded(piece)
+            self._enough = bool(read) and not take(read)
+        except Exception as error:  # noqa: BLE001  # raised where `feed` waits
+            self.fail(error)
+            self._take = None
+        if self._enough:
+            self._take = None
+            self._wake()
 
     def taken_in(self, size: int) -> None:
         """Count bytes that have been parsed; raise ValueError when they are too many for a head."""
@@ -226,6 +261,9 @@ class Answer:
 
     def on_body(self, piece: bytes) -> None:
         """Take a piece of the body; read no further while too much waits."""
+        if self._take is not None:
+            self._hand_over(piece, self._take)
+            return
         self._pieces.append(piece)
         self._waiting += len(piece)
         if self._waiting > _READ_AHEAD and not self._paused:

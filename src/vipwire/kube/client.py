@@ -92,11 +92,12 @@ class ApiSource(Generic[K, T]):
     async def _stream(
         self, watch: ResourceWatch[K, T], response: Answer, emit: Callable[[EventOf[K, T]], None]
     ) -> None:
-        watch.opened(self._clock())
-        async for data in response.pieces():
+        def take(data: bytes) -> bool:
             _emit_all(watch.received(data, self._clock()), emit)
-            if watch.broken:
-                return
+            return not watch.broken
+
+        watch.opened(self._clock())
+        await response.feed(take)
         watch.ended(self._clock())
 
 
