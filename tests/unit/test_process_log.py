@@ -128,3 +128,31 @@ def test_a_name_is_a_text_in_json_too() -> None:
     log.info("said", service=ObjectName("default", "web"), count=2, many=["a"])
     record = json.loads(stream.getvalue())
     assert (record["service"], record["count"], record["many"]) == ("default/web", 2, ["a"])
+
+
+def _said() -> None:
+    log.info("synced", ip_family="IPv4", services=3, seconds=0.00123456789, full=True, note="")
+    log.warning('two\nlines and a "quote"', name=ObjectName("ns", "svc"))
+    log.error("broken", error=ValueError("a b"))
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_line_is_the_same_where_somebody_else_takes_records_too(*, split: bool) -> None:
+    settings = Logging(options=LogOptions(text=LogOutput(split_stream=split)))
+    alone = _configured(settings, io.StringIO())
+    _said()
+    together, other = _configured(settings, io.StringIO()), logging.NullHandler()
+    logging.getLogger().addHandler(other)
+    try:
+        _said()
+    finally:
+        logging.getLogger().removeHandler(other)
+    assert _without_time(alone.getvalue()) == _without_time(together.getvalue()) != []
+
+
+def test_a_line_that_cannot_be_written_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    out = _configured(Logging())
+    out.close()
+    log.info("synced")
+    _configured(Logging())
+    assert "I/O operation on closed file" in capsys.readouterr().err
