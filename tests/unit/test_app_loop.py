@@ -204,3 +204,23 @@ def test_a_source_that_fails_before_the_first_sync_lets_garbage_be_looked_for() 
         asyncio.run(asyncio.wait_for(play(), 60))
     finally:
         addresses.close()
+
+
+@dataclass
+class PutOffEngine(SlowEngine):
+    """An engine that is due after these seconds each time that it is asked, then never."""
+
+    waits: Iterator[float | None] = field(default_factory=lambda: iter(()))
+
+    def due(self, now: float) -> float | None:
+        del now
+        wait = next(self.waits, None)
+        if wait is None and "sync" in self.asked:
+            self.settled.set()
+        return wait
+
+
+@pytest.mark.parametrize(("waits", "syncs"), [((None, 0.001, 0.001), 1), ((None, 0.001, 0.001, 0.0), 2)])
+def test_a_timer_that_rings_for_what_was_put_off_makes_no_sync(waits: tuple[float | None, ...], syncs: int) -> None:
+    engine = during_a_sync(lambda *_: None, PutOffEngine(waits=iter(waits)))
+    assert engine.asked.count("sync") == syncs

@@ -137,8 +137,12 @@ class Line:
 
     def _render(self, name: ObjectName, plan: ServicePlan | None) -> None:
         """Render a Service. One that cannot be rendered keeps its objects; the others go on."""
-        with self._guard.of(name):
+        try:
             self.reconciler.desire(name, plan)
+        except Exception as error:  # noqa: BLE001  # whatever a Service causes: all others go on
+            self._guard.failed(name, error)
+        else:
+            self._guard.forget(name)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List what a Service asks for and the mode does not do."""
@@ -234,7 +238,7 @@ class Engine:
     @property
     def watch_version(self) -> int:
         """A number that changes with what `watched` returns."""
-        return sum(line.planner.ejections.version for line in self.lines if line.planner is not None)
+        return sum([line.planner.ejections.version for line in self.lines if line.planner is not None])
 
     def watched(self) -> frozenset[EndpointKey]:
         """Name the endpoints of which somebody wants to know whether they answer."""
@@ -268,12 +272,13 @@ class Engine:
         if self.store.waiting:
             return None
         dirty = self.store.dirty or self.store.node_changed or self._node_stale
-        times = [
-            line.pacer.due(now, pending=dirty or bool(line.outlying) or line.reconciler.pending)
-            for line in self.lines
-        ]
+        times: list[float] = []
         for line in self.lines:
-            times += [wait for wait in (line.housekeeping_due(), line.planning_due(now)) if wait is not None]
+            times.append(line.pacer.due(now, pending=dirty or bool(line.outlying) or line.reconciler.pending))
+            if (wait := line.housekeeping_due()) is not None:
+                times.append(wait)
+            if (wait := line.planning_due(now)) is not None:
+                times.append(wait)
         return min(times)
 
     def sync(self, now: float) -> list[Outcome]:
@@ -302,5 +307,6 @@ class Engine:
             for line in self.lines:
                 line.plan(dirty, self.store, now)
         for line in self.lines:
-            line.eject(self.store, now)
-            line.ripen(self.store, now)
+            if line.outlying or line.planning_due(now) == 0:
+                line.eject(self.store, now)
+                line.ripen(self.store, now)

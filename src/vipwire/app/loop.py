@@ -29,7 +29,7 @@ from vipwire.process.worker import Worker
 from vipwire.serve.health import ProxyHealth
 from vipwire.serve.metrics import Metrics
 from vipwire.serve.registry import of_family
-from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
+from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted, kind_of
 
 _LOOK_SECONDS = 1.0
 """How often the sources' health and the missing health-check ports are looked at."""
@@ -73,6 +73,8 @@ class Loop:
         self._sources: dict[str, Health] = {}
         self._at_work = False
         self._queued_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timed = False
         self._expose()
 
     def _expose(self) -> None:
@@ -93,7 +95,7 @@ class Loop:
         parts.history.heard(event, time.time())
         if problems := parts.engine.apply(event):
             parts.reporter.problems(problems)
-        kind = event.kind if isinstance(event, (Listed, Deleted)) else Kind(type(event.object).__name__)
+        kind = kind_of(event.object) if isinstance(event, Upserted) else event.kind
         self._seen[kind] += 1
         if log.enabled(5):
             _report(event, kind)
@@ -119,6 +121,8 @@ class Loop:
         finally:
             await asyncio.wait([ahead])
             loop.remove_reader(parts.addresses.fileno())
+            if self._timer is not None:
+                self._timer.cancel()
             parts.ejections.close()
             self._worker.close()
 
@@ -166,14 +170,30 @@ class Loop:
         self._queued()
 
     async def _sleep(self) -> None:
-        due = self._parts.engine.due(time.monotonic())
-        timer = None if due is None else asyncio.get_running_loop().call_later(due, self._wake.set)
-        try:
+        """Sleep until something has come, or until it is time for something."""
+        engine, due = self._parts.engine, self._parts.engine.due(time.monotonic())
+        while True:
+            if due is not None:
+                self._wake_in(due)
             await self._wake.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
-        self._wake.clear()
+            self._wake.clear()
+            timed, self._timed = self._timed, False
+            if not timed or ((due := engine.due(time.monotonic())) is not None and due <= 0):
+                return
+
+    def _wake_in(self, seconds: float) -> None:
+        """Wake so soon at the latest. A timer that is due earlier stays: each change puts off what it is for."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._time_has_come)
+
+    def _time_has_come(self) -> None:
+        self._timer, self._timed = None, True
+        self._wake.set()
 
     def _machine_changed(self) -> None:
         if self._parts.addresses.refresh():
@@ -202,7 +222,7 @@ class Loop:
         if changed:
             parts.reporter.problems(await parts.ports.follow(changed))
         parts.ejections.follow(self.observed, now)
-        if not any(line.reconciler.pending for line in lines.values()) and not parts.engine.store.waiting:
+        if True not in [line.reconciler.pending for line in parts.engine.lines] and not parts.engine.store.waiting:
             parts.history.settled()
             self._note_done()
 

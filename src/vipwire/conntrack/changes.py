@@ -35,8 +35,10 @@ def _of_ranges(plan: ServicePlan) -> Iterator[Frontend]:
 def suspect_frontends(changes: Iterable[PlanChange]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
     """Collect the frontends whose flows have to be looked at, with the endpoints that still serve them."""
     changes = tuple(changes)
-    before = udp_frontends(change.old for change in changes)
-    after = udp_frontends(change.new for change in changes)
+    before = udp_frontends([change.old for change in changes])
+    after = udp_frontends([change.new for change in changes])
+    if not before and not after:
+        return {}
     nobody: frozenset[UdpEndpoint] = frozenset()
     return {
         frontend: after.get(frontend, nobody)

@@ -189,7 +189,7 @@ class Ejections:
 
     def due(self) -> float | None:
         """Return when the next endpoint comes back; None if none is ejected."""
-        return min(self._out.values(), default=None)
+        return min(self._out.values()) if self._out else None
 
     def ripe(self, now: float) -> set[ObjectName]:
         """Bring back what is due; name the Services that are to be planned."""

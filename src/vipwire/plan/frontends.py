@@ -101,7 +101,8 @@ def plan_service(
         found = candidates(name, node.family, slices, node.name)
         endpoints = categorize(not_drained(found, wishes, node, service.name), node, out_of(ejected, port.protocol))
         ready_local |= endpoints.ready_local
-        policies = _policies(node, service, endpoints, wishes)
+        outside = bool(port.node_port or service.external_ips or service.load_balancer_ips)
+        policies = _policies(node, service, endpoints, wishes, outside=outside)
         serving = _serving(found) if port.protocol is Protocol.UDP else _NOBODY
         spread = wide.of.get(port) if wide.of else None
         for frontend in _frontends(node, service, port, name, wishes, policies, serving):
@@ -155,7 +156,7 @@ def _range_key(key: FrontendKey, ports: PortRange | None) -> RangeKey | None:
 
 def _serving_node_ports(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
     """Choose the node's addresses that serve node ports, for a Service that has any."""
-    if not any(key.address is None for key in frontends):
+    if None not in [key.address for key in frontends]:
         return ()
     return tuple(a for a in node.addresses if any(a in prefix for prefix in node.node_port_addresses))
 
@@ -242,8 +243,11 @@ def _spread(pool: Pool, wishes: Wishes) -> Spread:
     return Spread(wishes.algorithm, weights if len(set(weights)) > 1 else ())
 
 
-def _policies(node: NodePlan, service: Service, endpoints: Endpoints, wishes: Wishes) -> _Policies:
-    """Decide what becomes of internal and of external traffic, and of external traffic that starts on this node."""
+def _policies(node: NodePlan, service: Service, endpoints: Endpoints, wishes: Wishes, *, outside: bool) -> _Policies:
+    """Decide what becomes of internal and of external traffic, and of external traffic that starts on this node.
+
+    Without `outside` there is no frontend for external traffic, and nobody looks at what becomes of it.
+    """
 
     def forward(pool: Pool, masquerade: Masquerade, policy: TrafficPolicy = TrafficPolicy.CLUSTER) -> Forward:
         spread = EVENLY if wishes is NOTHING else _spread(pool, wishes)
@@ -262,6 +266,8 @@ def _policies(node: NodePlan, service: Service, endpoints: Endpoints, wishes: Wi
         internal = forward(endpoints.local, internal_masquerade, TrafficPolicy.LOCAL)
     else:
         internal = Drop(Reason.NO_LOCAL_ENDPOINTS)
+    if not outside:
+        return _Policies(internal, internal, None)
     if service.external_policy is TrafficPolicy.CLUSTER:
         return _Policies(internal, forward(endpoints.cluster, Masquerade.ALWAYS), None)
     external: Action = Drop(Reason.NO_LOCAL_ENDPOINTS)

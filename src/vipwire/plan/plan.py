@@ -184,4 +184,6 @@ class ServicePlan(Value, frozen=True):
 def joint_health_check(plans: Iterable[ServicePlan | None]) -> HealthCheck | None:
     """Find what one Service asks for, given its plans; a dual-stack one counts the family with more endpoints."""
     checks = [plan.health_check for plan in plans if plan is not None and plan.health_check is not None]
-    return max(checks, key=lambda check: check.local_endpoints, default=None)
+    if not checks:
+        return None
+    return max(checks, key=lambda check: check.local_endpoints)

@@ -8,7 +8,7 @@ one monotonic clock, given by the caller.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeGuard
+from typing import Final, NamedTuple
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName, ServicePortName
@@ -66,7 +66,8 @@ class Planner:
 
     def due(self) -> float | None:
         """Return when a plan changes by the mere passing of time; None if none does."""
-        return min(filter(_is_time, (self._slow_start.due(), self.ejections.due())), default=None)
+        grows, returns = self._slow_start.due(), self.ejections.due()
+        return grows if returns is None else returns if grows is None else min(grows, returns)
 
     def ripen(self, view: View, now: float) -> dict[ObjectName, PlanChange]:
         """Re-plan what slow start has changed: nothing but weights. Returns what `update` returns."""
@@ -86,9 +87,13 @@ class Planner:
         concerned: dict[ObjectName, None] = dict.fromkeys(wanted)
         views: dict[ObjectName, tuple[Service | None, Sequence[EndpointSlice]]] = {}
         for name in wanted:
-            views[name] = seen = view(name)
+            service, slices = view(name)
+            if name not in self._plans and (service is None or not of_family(self._node.family, service.cluster_ips)):
+                del concerned[name]  # nothing of this family, as before
+                continue
+            views[name] = service, slices
             try:
-                rivals = self._claim(name, seen[0])
+                rivals = self._claim(name, service)
             except Exception:  # noqa: BLE001  # the plan says why
                 rivals = self._claims.remove(name)
             if rivals:
@@ -149,7 +154,3 @@ class Planner:
             return known
         policy = EjectionPolicy(asked.eject_after, asked.eject_for, asked.eject_at_most)
         return self.ejections.keep(service.name, policy, ejectable(self._node, service, slices, asked), now)
-
-
-def _is_time(at: float | None) -> TypeGuard[float]:
-    return at is not None

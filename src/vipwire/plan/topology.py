@@ -10,13 +10,15 @@ a Service that nobody can answer (reject).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from vipwire.model.endpoint import Endpoint, EndpointSlice
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Pool, Target
+
+_NONE: Final[frozenset[Address]] = frozenset()
 
 
 class Candidate(NamedTuple):
@@ -77,16 +79,17 @@ def categorize(
     One that is `ejected` is in neither, as long as there is another that may take its place.
     """
     ready = [candidate for candidate in found if candidate.endpoint.ready]
-    usable = ready or _terminating(found)
+    ending = _terminating(found) if len(ready) < len(found) else []  # else what terminates is ready as well
+    usable = ready or ending
     near = _hinted(ready, node) if ready else None
     cluster = usable if near is None else [candidate for candidate in ready if near(candidate.endpoint)]
     local = [candidate for candidate in ready if candidate.target.local]
-    ready_local = frozenset(candidate.target.address for candidate in local)
-    if not local:
-        local = [candidate for candidate in _terminating(found) if candidate.target.local]
+    ready_local = frozenset([candidate.target.address for candidate in local]) if local else _NONE
+    if ending and not local:
+        local = [candidate for candidate in ending if candidate.target.local]
     if ejected is not None:
         cluster, local = _spared(ejected, cluster, usable), _spared(ejected, local)
-    return Endpoints(_pool(cluster), _pool(local), bool(usable), ready_local)
+    return Endpoints(_pool(cluster), _pool(local) if local else (), bool(usable), ready_local)
 
 
 def anybody(found: Sequence[Candidate]) -> list[Candidate]:
@@ -111,8 +114,10 @@ def _pool(chosen: Iterable[Candidate]) -> Pool:
 
 def _hinted(ready: Sequence[Candidate], node: NodePlan) -> Callable[[Endpoint], bool] | None:
     """Decide which hints to follow. Hints count only when every ready endpoint has one and one of them means us."""
-    if node.name and all(c.endpoint.nodes for c in ready) and any(node.name in c.endpoint.nodes for c in ready):
-        return lambda endpoint: node.name in endpoint.nodes
-    if node.zone and all(c.endpoint.zones for c in ready) and any(node.zone in c.endpoint.zones for c in ready):
-        return lambda endpoint: node.zone in endpoint.zones
+    first = ready[0].endpoint  # nearly always without hints: then nobody else is looked at
+    name, zone = node.name, node.zone
+    if name and first.nodes and all(c.endpoint.nodes for c in ready) and any(name in c.endpoint.nodes for c in ready):
+        return lambda endpoint: name in endpoint.nodes
+    if zone and first.zones and all(c.endpoint.zones for c in ready) and any(zone in c.endpoint.zones for c in ready):
+        return lambda endpoint: zone in endpoint.zones
     return None

@@ -104,7 +104,7 @@ class Reconciler(Generic[K, V]):
 
         Raise CommitError if it refuses the objects that belong to no Service: then nothing of ours can work.
         """
-        report = Report[K]()
+        report: Report[K] = Report()  # not Report[K](): typing takes longer for that than a Service is rendered
         names = list(self._pending)
         report.services = len(names)
         names += self._yielding(names)

@@ -6,7 +6,7 @@ Ingress) has the same sources: `EventOf[K, T]` tells of objects `T` whose kinds 
 """
 
 import enum
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
@@ -44,6 +44,14 @@ class Kind(enum.Enum):
     ENDPOINT_SLICE = "EndpointSlice"
     NODE = "Node"
     SERVICE_CIDR = "ServiceCIDR"
+
+
+_KINDS: Final = dict(zip((Service, EndpointSlice, Node, ServiceCIDR), Kind, strict=True))
+
+
+def kind_of(item: Object) -> Kind:
+    """Return the kind of an object of the proxy's."""
+    return _KINDS[type(item)]
 
 
 class Listed(Value, Generic[K_co, T_co], frozen=True):

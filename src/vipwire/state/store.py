@@ -14,7 +14,7 @@ from vipwire.model.net import Family
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
-from vipwire.state.event import Deleted, Event, Kind, Listed, Object, Upserted
+from vipwire.state.event import Deleted, Event, Kind, Listed, Object, Upserted, kind_of
 
 CROWD: Final = 1000
 """Of more endpoints than this, at all ports, kube-proxy says less (its largeClusterEndpointsThreshold)."""
@@ -86,7 +86,7 @@ class Store:
 
     def apply(self, event: Event) -> tuple[Problem, ...]:
         """Apply an event; return its problems that are new."""
-        known = {problem for problems in self._changing(event) for problem in problems}
+        known = {problem for problems in self._changing(event) for problem in problems} if event.problems else set()
         match event:
             case Listed(kind, objects, problems):
                 self._list(kind, objects)
@@ -97,7 +97,7 @@ class Store:
             case Deleted(kind, name, problems):
                 self._drop(kind, name)
                 self._note((kind, name), problems)
-        return tuple(problem for problem in dict.fromkeys(problems) if problem not in known)
+        return tuple([problem for problem in dict.fromkeys(problems) if problem not in known]) if problems else ()
 
     def _note_list(self, kind: Kind, objects: Iterable[Object], problems: Iterable[Problem]) -> None:
         """Keep the problems of a list, each under the object by which later events will name it.
@@ -118,7 +118,7 @@ class Store:
         """
         if problems:
             self._problems[subject] = problems
-        else:
+        elif self._problems:
             self._problems.pop(subject, None)
 
     def _changing(self, event: Event) -> Iterable[tuple[Problem, ...]]:
@@ -209,4 +209,4 @@ def _name(item: Object) -> ObjectName:
 
 
 def _subject(item: Object) -> _Subject:
-    return Kind(type(item).__name__), _name(item)
+    return kind_of(item), _name(item)
