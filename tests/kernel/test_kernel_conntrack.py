@@ -307,8 +307,8 @@ class Older(NetlinkSocket):
         self.first = super().sequence(count)
         return self.first
 
-    def acknowledgements(self) -> list[Acknowledgement]:
-        return [*super().acknowledgements(), Acknowledgement(errno.EBUSY, self.first, "", 0)]
+    def acknowledgements(self, last: int | None = None) -> list[Acknowledgement]:
+        return [*super().acknowledgements(last), Acknowledgement(errno.EBUSY, self.first, "", 0)]
 
 
 def test_a_flow_that_a_flowtable_has_keeps_no_other(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
