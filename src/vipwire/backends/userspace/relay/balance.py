@@ -184,6 +184,10 @@ class Pool:
         match self._choice:
             case Choice.ROUND_ROBIN:
                 begin = self._next
+                target = self._order[begin]
+                if target.rests_until <= now and not tried:
+                    self._next = begin + 1 if begin + 1 < size else 0
+                    return target
                 passed, target = _first(self._from(begin), now, tried)
                 self._next = (begin + passed + 1) % size
                 return target

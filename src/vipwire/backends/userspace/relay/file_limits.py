@@ -16,18 +16,24 @@ _SHARE: Final = 0.75
 class DescriptorBudget:
     """Counts connections. `others` are the descriptors of everything else: listeners, UDP clients."""
 
-    __slots__ = ("limit", "links", "others")
+    __slots__ = ("_limit", "_others", "links", "most", "most_each")
+    most: int
+    """The most connections at once."""
+    most_each: int
+    """The most connections of one listener."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
+        self._limit = limit
         self.links = self.others = 0
 
     @property
-    def most(self) -> int:
-        """The most connections at once."""
-        return max(0, (self.limit - RESERVE - self.others) // _EACH)
+    def others(self) -> int:
+        """The number of descriptors that are no connection's."""
+        return self._others
 
-    @property
-    def most_each(self) -> int:
-        """The most connections of one listener."""
-        return int(self.most * _SHARE)
+    @others.setter
+    def others(self, number: int) -> None:
+        # Every connection asks for the limits, so they are worked out here and not there.
+        self._others = number
+        self.most = max(0, (self._limit - RESERVE - number) // _EACH)
+        self.most_each = int(self.most * _SHARE)

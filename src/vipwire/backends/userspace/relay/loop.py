@@ -63,6 +63,10 @@ class Loop:
         self._handlers[fd] = handler
         self._epoll.register(fd, mask)
 
+    def change(self, fd: int, mask: int) -> None:
+        """Ask for other events of a descriptor; those that are so already are told of anew."""
+        self._epoll.modify(fd, mask)
+
     def forget(self, fd: int, socket: Closable) -> None:
         """Unregister a descriptor, and close it after this round.
 

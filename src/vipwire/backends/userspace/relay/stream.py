@@ -22,8 +22,14 @@ class StreamListener(BaseListener):
     def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
         super().__init__(shared, key, listener, sockets)
         self._links = 0
+        self.greets = False
         for fd in self.sockets:
             self.loop.add(fd, self, select.EPOLLIN)
+
+    def settle(self, listener: Listener) -> None:
+        """Apply a listener's description; `greets` is whether endpoints are told who the client is."""
+        super().settle(listener)
+        self.greets = bool(listener.proxy_protocol)
 
     def ready(self, fd: int, mask: int) -> None:
         """Accept who waits, some at a time."""

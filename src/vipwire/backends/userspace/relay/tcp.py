@@ -13,19 +13,31 @@ import errno
 import os
 import select
 import socket
-from contextlib import suppress
 from typing import Final, Protocol
 
 from vipwire.backends.userspace.relay.balance import Pool, Target
-from vipwire.backends.userspace.relay.direction import BUFFER, NOW, VIEW, WRITE_NOW, Direction, make_reset
+from vipwire.backends.userspace.relay.direction import (
+    BUFFER,
+    EVENTS,
+    NOW,
+    READING,
+    VIEW,
+    WRITE_NOW,
+    Direction,
+    make_reset,
+)
 from vipwire.backends.userspace.relay.loop import Loop
 
 DIAL_TIMEOUTS: Final = (0.25, 0.5, 1.0, 2.0)
-EVENTS: Final = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 _READ: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _WRITE: Final = select.EPOLLOUT
-_BAD: Final = select.EPOLLERR | select.EPOLLHUP
+_ERROR: Final = select.EPOLLERR
+_BAD: Final = _ERROR | select.EPOLLHUP
 _STREAM: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+_TCP: Final = socket.IPPROTO_TCP
+_BEGUN: Final = frozenset({0, errno.EINPROGRESS})
+_ONE_SEGMENT: Final = 512
+"""Bytes that fit into one segment on any path: nothing of them waits for an acknowledgement."""
 
 
 class Owner(Protocol):
@@ -34,6 +46,7 @@ class Owner(Protocol):
     loop: Loop
     pool: Pool
     family: int
+    greets: bool
 
     def link_ended(self, link: "Link") -> None:
         """Handle the end of a connection."""
@@ -54,6 +67,7 @@ class Link:
     __slots__ = (
         "asked",
         "client",
+        "client_fd",
         "closed",
         "down",
         "early",
@@ -72,6 +86,7 @@ class Link:
 
     def __init__(self, owner: Owner, client: _socket.socket, peer: tuple[str, int], asked: int = 0) -> None:
         self.owner, self.client, self.peer, self.asked = owner, client, peer, asked
+        self.client_fd = client.fileno()
         self.tried: tuple[Target, ...] = ()
         self.early = b""
         self.step = -1
@@ -100,14 +115,14 @@ class Link:
             self.target = target
             target.open += 1
             try:
-                server = _socket.socket(owner.family, _STREAM, socket.IPPROTO_TCP)
+                server = _socket.socket(owner.family, _STREAM, _TCP)
             except OSError:
                 target.open -= 1
                 self._give_up("no descriptors are left")
                 return
             self.server = server
             code = server.connect_ex(target.reached(self.asked))
-            if code in (0, errno.EINPROGRESS):
+            if code in _BEGUN:
                 if not self._served_at_once():
                     owner.loop.add(server.fileno(), self, EVENTS)
                     owner.dialled(self, self.step)
@@ -121,17 +136,15 @@ class Link:
         if self.step >= 0:
             self._answered(mask)
             return
-        if fd == self.client.fileno():
-            if mask & _WRITE and self.down.waiting:
-                self.down.flush()
-            if mask & _READ and not self.closed:
-                self.up.pump(mask)
+        if fd == self.client_fd:
+            coming, going = self.up, self.down
         else:
-            if mask & _WRITE and self.up.waiting:
-                self.up.flush()
-            if mask & _READ and not self.closed:
-                self.down.pump(mask)
-        if mask & select.EPOLLERR and not self.closed:
+            coming, going = self.down, self.up
+        if going.waiting and mask & _WRITE:
+            going.flush()
+        if mask & _READ and not self.closed:
+            coming.pump(mask)
+        if mask & _ERROR and not self.closed:
             self.close()
 
     def late(self, step: int) -> None:
@@ -146,12 +159,12 @@ class Link:
         self.closed = True
         loop = self.owner.loop
         if self.step < 0:
-            for direction in (self.up, self.down):
-                direction.end()
+            self.up.end()
+            self.down.end()
             del self.up, self.down
         else:
             make_reset(self.client)
-        loop.forget(self.client.fileno(), self.client)
+        loop.forget(self.client_fd, self.client)
         loop.forget(self.server.fileno(), self.server)
         self.target.open -= 1
         self.owner.link_ended(self)
@@ -164,7 +177,7 @@ class Link:
                 return
         elif not mask & _WRITE:
             return
-        self._connected()
+        self._connected(watched=True)
         owner, early = self.owner, self.early
         try:
             if greeting := owner.greeting(self) + early:
@@ -172,6 +185,8 @@ class Link:
                 self.target.sent += max(0, sent - len(greeting) + len(early))
                 if sent < len(greeting):
                     self.up.left, self.up.waiting = greeting[sent:], True
+                if len(greeting) > _ONE_SEGMENT:
+                    self.up.hurry()
         except OSError:
             self.close()
             return
@@ -180,15 +195,15 @@ class Link:
         if mask & _READ and not self.closed:
             self.down.pump(mask)
         if not self.closed:
-            owner.loop.add(self.client.fileno(), self, EVENTS)
+            owner.loop.add(self.client_fd, self, EVENTS)
 
-    def _connected(self) -> None:
+    def _connected(self, *, watched: bool) -> None:
+        """Begin to copy. `watched`: both sockets are, or will be, registered for writing as well."""
         self.step = -1
         self.owner.pool.connected(self.target)
-        self.up = Direction(self, self.client, self.server, up=True)
-        self.down = Direction(self, self.server, self.client, up=False)
-        with suppress(OSError):
-            self.server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.up = Direction(self, self.client, self.server, True)  # noqa: FBT003
+        self.down = Direction(self, self.server, self.client, False)  # noqa: FBT003
+        self.up.watched = self.down.watched = watched
 
     def _served_at_once(self) -> bool:
         """Try to give the endpoint what the client has sent by now: one on this machine has answered already.
@@ -196,7 +211,7 @@ class Link:
         Then half of the events of a short connection need not be waited for. What an endpoint that has not answered
         cannot take yet is kept for whoever will.
         """
-        if self.early or self.owner.greeting(self):
+        if self.early or self.owner.greets:
             return False
         try:
             size = self.client.recv_into(BUFFER, 0, NOW)
@@ -209,12 +224,16 @@ class Link:
         except OSError:
             self.early = bytes(VIEW[:size])
             return False
-        self._connected()
+        self._connected(watched=False)
         self.target.sent += sent
+        loop = self.owner.loop
+        loop.add(self.server.fileno(), self, READING)
+        loop.add(self.client_fd, self, READING)
         if sent < size:
-            self.up.left, self.up.waiting = bytes(VIEW[sent:size]), True
-        self.owner.loop.add(self.server.fileno(), self, EVENTS)
-        self.owner.loop.add(self.client.fileno(), self, EVENTS)
+            self.up.left = bytes(VIEW[sent:size])
+            self.up.wait()
+        elif size > _ONE_SEGMENT:
+            self.up.hurry()
         return True
 
     def _redial(self, code: int) -> None:
@@ -234,5 +253,5 @@ class Link:
         self.closed = True
         self.owner.refused(reason)
         make_reset(self.client)
-        self.owner.loop.forget(self.client.fileno(), self.client)
+        self.owner.loop.forget(self.client_fd, self.client)
         self.owner.link_ended(self)
