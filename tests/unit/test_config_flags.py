@@ -115,6 +115,7 @@ DEFAULTS = {
     "ipvs-udp-timeout": "0s",
     "ebpf-clients": "all",
     "udp-timeout": "250ms",
+    "userspace-workers": "1",
     "oom-score-adj": "-999",
     "conntrack-max-per-core": "32768",
     "conntrack-min": "131072",

@@ -110,6 +110,8 @@ INVALID = [
         f'clusterCIDR: Invalid value: "10.0.0.0/8,fd00::/8,11.0.0.0/8": {DUAL}',
     ),
     ("portRange: 9-3", 'portRange: Invalid value: "9-3": must be a port range such as 30000-32767, or empty'),
+    ("userspaceWorkers: 65", "userspaceWorkers: Invalid value: 65: must be 0 to 64"),
+    ("userspaceWorkers: -1", "userspaceWorkers: Invalid value: -1: must be 0 to 64"),
     ("udpIdleTimeout: -1s", 'udpIdleTimeout: Invalid value: "-1s": must be greater than 0'),
     ("logging: {format: xml}", 'logging.format: Invalid value: "xml": must be text or json'),
     ("logging: {flushFrequency: -1s}", 'logging.flushFrequency: Invalid value: "-1s": must not be negative'),

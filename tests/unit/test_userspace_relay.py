@@ -31,7 +31,7 @@ from vipwire.backends.userspace.messages import (
 from vipwire.backends.userspace.relay.balance import EJECT_AFTER
 from vipwire.backends.userspace.relay.file_limits import RESERVE
 from vipwire.backends.userspace.relay.header import header
-from vipwire.backends.userspace.relay.tcp import DIAL_TIMEOUTS
+from vipwire.backends.userspace.relay.tcp import DIAL_TIMEOUTS, Link
 
 
 def settled(at: Relaying, sock: socket.socket, peer: Peer) -> socket.socket:
@@ -292,6 +292,19 @@ def test_an_endpoint_is_told_of_the_client_first(version: int, begins: bytes) ->
 
 def _told(at: Relaying, peer: Peer, version: int) -> int:
     return at.listen("web", peer.place, proxy_protocol=version)
+
+
+def test_a_second_write_waits_for_no_acknowledgement_and_the_first_needs_no_call() -> None:
+    with relaying() as at, peers(1) as (peer,), client(at.listen("web", peer.place)) as sock:
+        sock.send(b"first")
+        served = settled(at, sock, peer)
+        assert at.until(lambda: heard(served)) == b"first"
+        (link,) = [each for each in at.loop.handlers() if isinstance(each, Link)]
+        delays = [link.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0]
+        sock.send(b"second")
+        assert at.until(lambda: heard(served)) == b"second"
+        delays.append(link.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0)
+        assert delays == [True, False]
 
 
 def test_at_the_limit_new_clients_are_refused_and_the_others_go_on() -> None:

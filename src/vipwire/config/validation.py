@@ -16,6 +16,7 @@ from vipwire.config.sections import Series
 from vipwire.model.net import Prefix, parse_address
 
 _MAX_VERBOSITY = 2**31 - 1
+_MOST_WORKERS = 64
 
 
 class FieldError(NamedTuple):
@@ -189,6 +190,8 @@ def _userspace(config: Config) -> Iterator[FieldError]:
         yield FieldError("udpIdleTimeout", format_duration(config.udp_idle_timeout), "must be greater than 0")
     if config.userspace_bind not in ("", "vip", "loopback", "none"):
         yield FieldError("userspaceBind", config.userspace_bind, "must be vip, loopback, none or empty")
+    if not 0 <= config.userspace_workers <= _MOST_WORKERS:
+        yield FieldError("userspaceWorkers", config.userspace_workers, f"must be 0 to {_MOST_WORKERS}")
 
 
 def _counters(config: Config) -> Iterator[FieldError]:

@@ -81,7 +81,9 @@ class Call:
         if call is not None:
             with call.closed_by_failure():
                 welcome = call.hello()
-                if welcome is not None:
+                if welcome is not None and welcome.settings.workers != settings.workers:
+                    call.retire()
+                elif welcome is not None:
                     if welcome.settings != settings:
                         call.tell(settings)
                     return call
@@ -111,9 +113,13 @@ class Call:
             welcome = None
         if welcome is not None and welcome.version == VERSION:
             return welcome
+        self.retire()
+        return None
+
+    def retire(self) -> None:
+        """Have the relay listen no more, so that another may."""
         self._sock.sendall(encode(Retire()))
         self._receive(1)
-        return None
 
     def ask(self, request: Request, expected: type[T]) -> T:
         """Send a request and return the answer. Raise OSError if none comes, DecodeError for one of a wrong kind."""

@@ -70,10 +70,14 @@ class Hello(msgspec.Struct, tag=True):
 
 
 class Settings(msgspec.Struct, tag=True, frozen=True):
-    """Settings that all listeners share. The range is [first, last], [0, 0] for any; the timeout in seconds."""
+    """Settings that all listeners share. The range is [first, last], [0, 0] for any; the timeout in seconds.
+
+    `workers` are the processes that relay TCP connections; a relay with one is that itself, and keeps their number.
+    """
 
     ports: tuple[int, int] = (0, 0)
     udp_timeout: float = 0.25
+    workers: int = 1
 
 
 class Observe(msgspec.Struct, tag=True):
@@ -180,6 +184,21 @@ def encode(message: Request | Answer) -> bytes:
     """Write a message with its length before it."""
     body = _ENCODER.encode(message)
     return HEAD.pack(len(body)) + body
+
+
+def take_body(heard: bytearray) -> bytes | None:
+    """Take a message without its length off what was heard; None if it is not complete. Raise DecodeError."""
+    if len(heard) < HEAD.size:
+        return None
+    (size,) = HEAD.unpack_from(heard)
+    if size > LARGEST:
+        raise DecodeError(f"a message of {size} bytes")
+    end = HEAD.size + size
+    if len(heard) < end:
+        return None
+    body = bytes(heard[HEAD.size : end])
+    del heard[:end]
+    return body
 
 
 def decode_request(body: bytes) -> Request:

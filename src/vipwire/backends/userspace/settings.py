@@ -21,6 +21,7 @@ class Bind(enum.Enum):
 class Choices(Value, frozen=True):
     """The settings. `ports` are [first, last] of `--proxy-port-range`, (0, 0) for any; the timeout is in seconds.
 
+    `workers` are the processes of a family that relay TCP.
     `localhost_node_ports`: node ports are served at 127.0.0.1 and ::1 as well.
     """
 
@@ -28,3 +29,4 @@ class Choices(Value, frozen=True):
     ports: tuple[int, int] = (0, 0)
     udp_timeout: float = 0.25
     localhost_node_ports: bool = True
+    workers: int = 1

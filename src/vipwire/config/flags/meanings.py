@@ -64,6 +64,10 @@ HELP: Final[dict[str, str]] = {
         "Write no iptables rules; listen at the VIPs (vip), at loopback addresses made of them (loopback: 10.96.3.7 "
         "becomes 127.96.3.7) or at the proxy's own ports (none). Empty means with rules."
     ),
+    "userspace-workers": (
+        "Processes for each IP family that relay TCP connections; 0 means one for each core. They share turns, "
+        "affinity and counters."
+    ),
     "udp-timeout": "How long an idle UDP flow is kept. Must be greater than 0. Unused in other modes.",
     # ebpf mode
     "ebpf-cgroup": (

@@ -129,6 +129,7 @@ _USERSPACE = _group(
     _flag("proxy-port-range", _S, "portRange"),
     _flag("udp-timeout", _D, "udpIdleTimeout"),
     _flag("userspace-bind", _S, "userspaceBind"),
+    _flag("userspace-workers", _I, "userspaceWorkers"),
 )
 _EBPF = _group(
     Group.EBPF,

@@ -53,10 +53,23 @@ class Target:
     )
 
     def __init__(self, place: Place, weight: int) -> None:
-        self.place, self.weight = place, weight
-        self.sockaddr = (format_address(Address(place.address)) if place != NOWHERE else "nowhere", place.port)
+        self.describe(place, weight)
         self.connections = self.open = self.sent = self.received = self.failed = self.failures = 0
         self.rests_until = 0.0
+
+    def describe(self, place: Place, weight: int) -> None:
+        """Set what a listener's description says."""
+        self.place, self.weight = place, weight
+        self.sockaddr = (format_address(Address(place.address)) if place != NOWHERE else "nowhere", place.port)
+
+    @property
+    def load(self) -> int:
+        """The open connections, by which the algorithm least-connections chooses."""
+        return self.open
+
+    def totals(self) -> tuple[int, int, int, int, int]:
+        """Return what was counted: connections, those that are open, bytes sent and received, failed dials."""
+        return self.connections, self.open, self.sent, self.received, self.failed
 
     def reached(self, asked: int) -> tuple[str, int]:
         """Return where it is reached by a client that has asked for a port, which is its own where it has none."""
@@ -130,7 +143,7 @@ class Pool:
         known = self.targets
         self.targets = {}
         for share in listener.shares:
-            target = known.get(share.place) or Target(share.place, share.weight)
+            target = known.get(share.place) or self._made(share.place, share.weight)
             target.weight = share.weight
             self.targets[share.place] = target
         self.memory, self._beside, self._affinity = memory, beside, float(listener.affinity)
@@ -150,6 +163,9 @@ class Pool:
         if self._affinity:
             self.memory.note(client, target.place, now)
         return target
+
+    def _made(self, place: Place, weight: int) -> Target:
+        return Target(place, weight)
 
     def _remembered(self, client: str, now: float) -> Target | None:
         """Find the endpoint that a client had, if it may have it here and it does not rest."""
@@ -183,25 +199,33 @@ class Pool:
         size = len(self._order)
         match self._choice:
             case Choice.ROUND_ROBIN:
-                begin = self._next
-                target = self._order[begin]
-                if target.rests_until <= now and not tried:
-                    self._next = begin + 1 if begin + 1 < size else 0
-                    return target
-                passed, target = _first(self._from(begin), now, tried)
-                self._next = (begin + passed + 1) % size
-                return target
+                return self._turned(now, tried)
             case Choice.LEAST_CONNECTIONS:
-                begin, self._next = self._next, (self._next + 1) % size
-                candidates = sorted(self._from(begin), key=lambda target: target.open / target.weight)
-                return _first(candidates, now, tried)[1]
+                candidates = sorted(self._from(self._begin()), key=lambda target: target.load / target.weight)
+                return first(candidates, now, tried)[1]
             case Choice.RANDOM:
                 begin = int(self._chance() * size)
             case Choice.SOURCE_HASH | Choice.MAGLEV:
                 key = f"{client} {port}" if self._choice is Choice.MAGLEV else client
                 digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
                 begin = int.from_bytes(digest) % size
-        return _first(self._from(begin), now, tried)[1]
+        return first(self._from(begin), now, tried)[1]
+
+    def _turned(self, now: float, tried: Sequence[Target]) -> Target:
+        """Return whose turn it is."""
+        begin, size = self._next, len(self._order)
+        target = self._order[begin]
+        if target.rests_until <= now and not tried:  # as it nearly always is
+            self._next = begin + 1 if begin + 1 < size else 0
+            return target
+        passed, target = first(self._from(begin), now, tried)
+        self._next = (begin + passed + 1) % size
+        return target
+
+    def _begin(self) -> int:
+        """Return from where on equals are looked at; another place each time."""
+        begin, self._next = self._next, (self._next + 1) % len(self._order)
+        return begin
 
     def _from(self, begin: int) -> Iterator[Target]:
         """Yield every target once, in order from `begin` on."""
@@ -228,7 +252,7 @@ class Pool:
             targets[last], targets[other] = targets[other], targets[last]
 
 
-def _first(candidates: Iterable[Target], now: float, tried: Sequence[Target]) -> tuple[int, Target]:
+def first(candidates: Iterable[Target], now: float, tried: Sequence[Target]) -> tuple[int, Target]:
     """Find the first that neither was tried nor rests; else the first that was not tried; else the first.
 
     Tell how many come before it.

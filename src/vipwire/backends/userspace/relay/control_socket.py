@@ -5,7 +5,7 @@ import socket
 import struct
 from typing import Final
 
-from vipwire.backends.userspace.messages import HEAD, LARGEST, decode_request, encode
+from vipwire.backends.userspace.messages import decode_request, encode, take_body
 from vipwire.backends.userspace.relay.loop import Loop
 from vipwire.backends.userspace.relay.relay import Relay
 from vipwire.errors import DecodeError
@@ -58,7 +58,7 @@ class ControlConnection:
         try:
             data = self._sock.recv(1 << 20, socket.MSG_DONTWAIT)
             self._heard += data
-            while data and (body := self._taken()) is not None:
+            while data and (body := take_body(self._heard)) is not None:
                 self._sock.sendall(encode(self._relay.answer(decode_request(body))))
         except BlockingIOError:
             return
@@ -67,16 +67,3 @@ class ControlConnection:
             data = b""
         if not data:
             self._loop.forget(fd, self._sock)
-
-    def _taken(self) -> bytes | None:
-        if len(self._heard) < HEAD.size:
-            return None
-        (size,) = HEAD.unpack_from(self._heard)
-        if size > LARGEST:
-            raise DecodeError(f"a message of {size} bytes")
-        end = HEAD.size + size
-        if len(self._heard) < end:
-            return None
-        body = bytes(self._heard[HEAD.size : end])
-        del self._heard[:end]
-        return body

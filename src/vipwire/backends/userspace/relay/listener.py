@@ -93,12 +93,19 @@ class Shared:
 class BaseListener:
     """The common part of TCP and UDP listeners: sockets, a pool, who may come."""
 
-    def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        key: str,
+        listener: Listener,
+        sockets: Sequence[_socket.socket],
+        pool: Pool | None = None,
+    ) -> None:
         self.shared, self.loop, self.key, self.listener = shared, shared.loop, key, listener
         self.sockets = {sock.fileno(): sock for sock in sockets}
         self.ports = [sock.getsockname()[1] for sock in sockets]
         self.family = sockets[0].family
-        self.pool = Pool(shared.chance)
+        self.pool = pool or Pool(shared.chance)
         self._sources: tuple[Prefix, ...] | None = None
         self._admitted: dict[str, bool] = {}
 

@@ -47,6 +47,7 @@ class Loop:
         self._timers: list[TimerQueue] = []
         self._again: deque[Callable[[], None]] = deque()
         self._closing: list[Closable] = []
+        self._over: deque[Callable[[], None]] = deque()
         self.now = time.monotonic()
         self.stopped = False
         self.notes: Counter[str] = Counter()
@@ -94,10 +95,14 @@ class Loop:
         """Call back in the next round."""
         self._again.append(call)
 
-    def note(self, text: str) -> None:
+    def once_over(self, call: Callable[[], None]) -> None:
+        """Call when this round is over, and what was forgotten in it is closed."""
+        self._over.append(call)
+
+    def note(self, text: str, times: int = 1) -> None:
         """Count a note for the operator, who is told how often it happened."""
         if text in self.notes or len(self.notes) < MOST_EVENTS:
-            self.notes[text] += 1
+            self.notes[text] += times
 
     def run(self) -> None:
         """Run until stopped."""
@@ -121,6 +126,8 @@ class Loop:
         for socket in self._closing:
             socket.close()
         self._closing.clear()
+        while self._over:
+            self._over.popleft()()
 
     def close(self) -> None:
         """Close the epoll; the sockets are their handlers' to close."""

@@ -5,6 +5,7 @@ changes. Established connections know nothing of listeners and outlive them.
 """
 
 import _socket
+import errno
 import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -33,8 +34,10 @@ from vipwire.backends.userspace.messages import (
     Welcome,
 )
 from vipwire.backends.userspace.relay.balance import Memory
+from vipwire.backends.userspace.relay.crew import Crew
 from vipwire.backends.userspace.relay.datagram import DatagramListener
 from vipwire.backends.userspace.relay.file_limits import DescriptorBudget
+from vipwire.backends.userspace.relay.handed import HandedListener
 from vipwire.backends.userspace.relay.listener import BaseListener, Shared
 from vipwire.backends.userspace.relay.loop import Loop
 from vipwire.backends.userspace.relay.sockets import ListenError, open_listener
@@ -56,6 +59,7 @@ class Relay:
         self._listeners: dict[str, BaseListener] = {}
         self._memories: dict[str, Memory] = {}
         self._retired = False
+        self._crew: Crew | None = None
         self.retire: Callable[[], None] = lambda: None
         self._sweeping = loop.timer_queue(_SWEEP_SECONDS, self._sweep)
         loop.schedule(self._sweeping, None)
@@ -66,8 +70,7 @@ class Relay:
             case Hello():
                 return Welcome(VERSION, self._pid, self._settings)
             case Settings():
-                self._settings = request
-                self.shared.set_udp_timeout(request.udp_timeout)
+                self._take(request)
             case Observe():
                 return Observed(
                     {key: opened.listener for key, opened in self._listeners.items()},
@@ -76,11 +79,12 @@ class Relay:
             case Put(listeners, instead):
                 return self._put(listeners, instead)
             case Remove(keys):
-                for key in keys:
-                    self._close(key)
+                self._close(keys)
             case AskCounters():
                 return self._counted()
             case AskNotes():
+                if self._crew is not None:
+                    self._crew.hear()
                 notes = list(self._loop.notes.items())
                 self._loop.notes.clear()
                 return Notes(notes)
@@ -88,7 +92,20 @@ class Relay:
                 self._retire()
         return Done()
 
+    @property
+    def crew(self) -> Crew | None:
+        """The workers, if there are any beside this process."""
+        return self._crew
+
+    def _take(self, settings: Settings) -> None:
+        self._settings = settings
+        self.shared.set_udp_timeout(settings.udp_timeout)
+        if settings.workers > 1 and self._crew is None:
+            self._crew = Crew(self._loop, settings.workers, self._end_if_idle)
+
     def _put(self, listeners: Mapping[str, Listener], instead: Iterable[str]) -> Answer:
+        if self._crew is not None and not self._crew.fits(listeners.values()):
+            return Refused(next(iter(listeners)), errno.ENOSPC, "there are too many endpoints for so many workers")
         ending = [key for key in instead if key in self._listeners and key not in listeners]
         moving = [key for key, each in listeners.items() if key in self._listeners and not self._stays(key, each)]
         inherited = {place: sock for key in (*ending, *moving) for place, sock in self._listeners[key].places()}
@@ -102,13 +119,14 @@ class Relay:
                 for sock in (sock for each in opened.values() for sock in each):
                     sock.close()
                 return Refused(key, error.errno or 0, f"{listener.name}: {error.strerror}")
-        for key in (*ending, *moving):
-            self._close(key)
+        self._close((*ending, *moving))
         for key, listener in listeners.items():
             if key in opened:
                 self._open(key, listener, opened[key])
             else:
                 self._settle(self._listeners[key], listener)
+        if self._crew is not None:
+            self._crew.hand([key for key in listeners if key in self._crew.listeners], opened)
         return Opened({key: self._listeners[key].ports for key in listeners})
 
     def _stays(self, key: str, listener: Listener) -> bool:
@@ -137,8 +155,15 @@ class Relay:
         return sockets
 
     def _open(self, key: str, listener: Listener, sockets: list[_socket.socket]) -> None:
-        make = StreamListener if listener.protocol == Protocol.TCP else DatagramListener
-        opened = self._listeners[key] = make(self.shared, key, listener, sockets)
+        opened: BaseListener
+        if listener.protocol != Protocol.TCP:
+            opened = DatagramListener(self.shared, key, listener, sockets)
+        elif self._crew is None:
+            opened = StreamListener(self.shared, key, listener, sockets)
+        else:
+            opened = HandedListener(self.shared, key, listener, sockets, self._crew.pool())
+            self._crew.listeners[key] = opened
+        self._listeners[key] = opened
         self.budget.others += len(sockets)
         self._settle(opened, listener)
 
@@ -158,32 +183,34 @@ class Relay:
             found = self._memories[group] = Memory(whole=listener.whole)
         return found
 
-    def _close(self, key: str) -> None:
-        opened = self._listeners.pop(key, None)
-        if opened is not None:
-            self.budget.others -= len(opened.sockets)
-            opened.close()
+    def _close(self, keys: Iterable[str]) -> None:
+        if self._crew is not None and (handed := [key for key in keys if key in self._crew.listeners]):
+            self._crew.remove(handed)
+        for key in keys:
+            opened = self._listeners.pop(key, None)
+            if opened is not None:
+                self.budget.others -= len(opened.sockets)
+                opened.close()
 
     def _counted(self) -> RelayCounters:
+        if self._crew is not None:
+            self._crew.hear()
         now = self._loop.now
         listeners = {
             key: [
-                EndpointCounters(
-                    each.place,
-                    each.connections,
-                    each.open,
-                    each.sent,
-                    each.received,
-                    each.failed,
-                    each.rests_until > now,
-                )
+                EndpointCounters(each.place, *each.totals(), each.rests_until > now)
                 for each in opened.pool.targets.values()
             ]
             for key, opened in self._listeners.items()
         }
-        return RelayCounters(listeners, dict(self.shared.refused), self.budget.links)
+        if self._crew is None:
+            return RelayCounters(listeners, dict(self.shared.refused), self.budget.links)
+        refused = self.shared.refused + self._crew.refused
+        return RelayCounters(listeners, dict(refused), self.budget.links + self._crew.links)
 
     def _sweep(self, _: object) -> None:
+        if self._crew is not None:
+            self._crew.rows.sweep()
         for opened in self._listeners.values():
             opened.pool.sweep(self._loop.now)
         listeners = [opened.listener for opened in self._listeners.values()]
@@ -192,12 +219,13 @@ class Relay:
         self._loop.schedule(self._sweeping, None)
 
     def _retire(self) -> None:
-        for key in list(self._listeners):
-            self._close(key)
+        self._close(list(self._listeners))
         self._retired = True
         self.retire()
+        if self._crew is not None:
+            self._crew.retire()
         self._end_if_idle()
 
     def _end_if_idle(self) -> None:
-        if self._retired and not self.budget.links:
+        if self._retired and not self.budget.links and not (self._crew is not None and self._crew.members):
             self._loop.stopped = True

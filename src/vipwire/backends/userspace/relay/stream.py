@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from vipwire.backends.userspace.messages import Listener
+from vipwire.backends.userspace.relay.balance import Pool
 from vipwire.backends.userspace.relay.direction import make_reset
 from vipwire.backends.userspace.relay.header import header
 from vipwire.backends.userspace.relay.listener import AT_LIMIT, FULL, NOT_LED, BaseListener, Shared, accept
@@ -14,17 +15,27 @@ from vipwire.backends.userspace.relay.origins import asked_for
 from vipwire.backends.userspace.relay.tcp import Link
 
 _BATCH: Final = 32
+_BATCH_OF_WORKER: Final = 4
+"""Others are to have something to do as well."""
 
 
 class StreamListener(BaseListener):
-    """A TCP listener."""
+    """A TCP listener. With a `pool` of the board it is one worker's: a client wakes one of those who wait."""
 
-    def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
-        super().__init__(shared, key, listener, sockets)
+    def __init__(
+        self,
+        shared: Shared,
+        key: str,
+        listener: Listener,
+        sockets: Sequence[_socket.socket],
+        pool: Pool | None = None,
+    ) -> None:
+        super().__init__(shared, key, listener, sockets, pool)
         self._links = 0
         self.greets = False
+        self._batch = _BATCH if pool is None else _BATCH_OF_WORKER
         for fd in self.sockets:
-            self.loop.add(fd, self, select.EPOLLIN)
+            self.loop.add(fd, self, select.EPOLLIN if pool is None else select.EPOLLIN | select.EPOLLEXCLUSIVE)
 
     def settle(self, listener: Listener) -> None:
         """Apply a listener's description; `greets` is whether endpoints are told who the client is."""
@@ -36,7 +47,7 @@ class StreamListener(BaseListener):
         del mask
         listening = self.sockets[fd]
         budget, family, kind = self.shared.budget, self.family, socket.SOCK_STREAM
-        for _ in range(_BATCH):
+        for _ in range(self._batch):
             try:
                 number, peer = accept(listening)
             except BlockingIOError:

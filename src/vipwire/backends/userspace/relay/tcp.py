@@ -243,10 +243,11 @@ class Link:
 
     def _missed(self, code: int) -> None:
         target = self.target
-        target.open -= 1
         self.tried = (*self.tried, target)
         owner = self.owner
-        if owner.pool.missed(target, owner.loop.now):
+        rests = owner.pool.missed(target, owner.loop.now)
+        target.open -= 1  # the last that is done to it: whose is open nowhere may be forgotten
+        if rests:
             owner.loop.note(f"endpoint {target} rests: it does not answer ({os.strerror(code)})")
 
     def _give_up(self, reason: str) -> None:
