@@ -30,9 +30,9 @@ from vipwire.backends.userspace.messages import (
     Welcome,
 )
 from vipwire.backends.userspace.relay.balance import Memory, Target
-from vipwire.backends.userspace.relay.board import OPEN, Board
-from vipwire.backends.userspace.relay.handed import Rows, SeatedPool
-from vipwire.backends.userspace.relay.shared import SharedMemory, SharedPool
+from vipwire.backends.userspace.relay.workers.board import OPEN, Board
+from vipwire.backends.userspace.relay.workers.handed import Rows, SeatedPool
+from vipwire.backends.userspace.relay.workers.shared import SharedMemory, SharedPool
 
 WORKERS = 2
 

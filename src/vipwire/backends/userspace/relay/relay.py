@@ -34,14 +34,14 @@ from vipwire.backends.userspace.messages import (
     Welcome,
 )
 from vipwire.backends.userspace.relay.balance import Memory
-from vipwire.backends.userspace.relay.crew import Crew
 from vipwire.backends.userspace.relay.datagram import DatagramListener
 from vipwire.backends.userspace.relay.file_limits import DescriptorBudget
-from vipwire.backends.userspace.relay.handed import HandedListener
 from vipwire.backends.userspace.relay.listener import BaseListener, Shared
 from vipwire.backends.userspace.relay.loop import Loop
 from vipwire.backends.userspace.relay.sockets import ListenError, open_listener
 from vipwire.backends.userspace.relay.stream import StreamListener
+from vipwire.backends.userspace.relay.workers.crew import Crew
+from vipwire.backends.userspace.relay.workers.handed import HandedListener
 from vipwire.model.net import Protocol
 
 _SWEEP_SECONDS: Final = 5.0

@@ -7,9 +7,9 @@ from typing import Final
 
 from vipwire.backends.userspace.messages import Listener, Place, Share
 from vipwire.backends.userspace.relay.balance import Memory, Pool, Target
-from vipwire.backends.userspace.relay.board import OPEN, Board
 from vipwire.backends.userspace.relay.listener import BaseListener, Shared
-from vipwire.backends.userspace.relay.shared import Seats, SharedTarget
+from vipwire.backends.userspace.relay.workers.board import OPEN, Board
+from vipwire.backends.userspace.relay.workers.shared import Seats, SharedTarget
 
 _SEEDS: Final = 1 << 31
 

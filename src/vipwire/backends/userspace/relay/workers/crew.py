@@ -17,16 +17,25 @@ from typing import Final
 import msgspec
 
 from vipwire.backends.userspace.messages import HEAD, AskNotes, Listener, Remove, Retire, take_body
-from vipwire.backends.userspace.relay.board import Board
-from vipwire.backends.userspace.relay.handed import HandedListener, Rows, SeatedPool
 from vipwire.backends.userspace.relay.loop import Loop
-from vipwire.backends.userspace.relay.orders import MOST_SOCKETS, REPLIES, Hand, Handed, Order, Reply, Told, encode
+from vipwire.backends.userspace.relay.workers.board import Board
+from vipwire.backends.userspace.relay.workers.handed import HandedListener, Rows, SeatedPool
+from vipwire.backends.userspace.relay.workers.orders import (
+    MOST_SOCKETS,
+    REPLIES,
+    Hand,
+    Handed,
+    Order,
+    Reply,
+    Told,
+    encode,
+)
 from vipwire.errors import DecodeError
 
 _PATIENCE: Final = 10.0
 """Seconds for a worker's answer: one that gives none is ended, for it serves nobody either."""
 _SHORT_LIFE: Final = 1.0
-_SECTION: Final = "vipwire.backends.userspace.relay.worker"
+_SECTION: Final = "vipwire.backends.userspace.relay.workers.worker"
 
 
 class Member:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from vipwire.backends.userspace.messages import Listener, Place
 from vipwire.backends.userspace.relay.balance import Memory, Pool, Target, first
-from vipwire.backends.userspace.relay.board import (
+from vipwire.backends.userspace.relay.workers.board import (
     BUCKET_BYTES,
     CONNECTIONS,
     COUNTERS,

@@ -1,4 +1,4 @@
-"""One worker of a relay: `python -m vipwire.backends.userspace.relay.worker SOCKET BOARD WORKERS COLUMN`.
+"""One worker of a relay: `python -m vipwire.backends.userspace.relay.workers.worker SOCKET BOARD WORKERS COLUMN`.
 
 SOCKET and BOARD are descriptors that it inherits. It accepts clients of the listeners that the relay hands it, each
 with its sockets, and relays them. When the relay goes, it listens no more, and ends with its last connection.
@@ -17,13 +17,22 @@ from functools import partial
 import msgspec
 
 from vipwire.backends.userspace.messages import AskNotes, Done, Remove, Retire, take_body
-from vipwire.backends.userspace.relay.board import Board
 from vipwire.backends.userspace.relay.file_limits import DescriptorBudget
 from vipwire.backends.userspace.relay.listener import Shared
 from vipwire.backends.userspace.relay.loop import Loop
-from vipwire.backends.userspace.relay.orders import MOST_SOCKETS, ORDERS, Hand, Handed, Order, Reply, Told, encode
-from vipwire.backends.userspace.relay.shared import Seats, SharedPool
 from vipwire.backends.userspace.relay.stream import StreamListener
+from vipwire.backends.userspace.relay.workers.board import Board
+from vipwire.backends.userspace.relay.workers.orders import (
+    MOST_SOCKETS,
+    ORDERS,
+    Hand,
+    Handed,
+    Order,
+    Reply,
+    Told,
+    encode,
+)
+from vipwire.backends.userspace.relay.workers.shared import Seats, SharedPool
 from vipwire.errors import DecodeError
 from vipwire.process.file_limits import raise_limit
 

@@ -1,0 +1,1 @@
+"""More processes than one for the TCP connections of a relay."""
