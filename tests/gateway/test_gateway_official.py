@@ -1,6 +1,7 @@
 """Cases of the official suite about statuses, by planning alone: those that no other module here has. Its names."""
 
 import re
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from tests.gateway.test_gateway_statuses import (
     status,
 )
 
+from vipwire.gateway.plan.features import FEATURES, WITH_SERVICES
 from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.ingress.watch.objects import IngressKind
+from vipwire.kube.gateway_addresses import POOL
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent
@@ -303,3 +306,24 @@ def test_the_table_names_tests_that_are_there() -> None:
     named = set(re.findall(r"\btest_\w+", (ROOT / "docs" / "gateway.md").read_text()))
     there = {name for path in FOLDER.glob("test_*.py") for name in re.findall(r"\bdef (test_\w+)", path.read_text())}
     assert named - there - {path.stem for path in FOLDER.glob("test_*.py")} == set()
+
+
+def test_the_class_tells_the_features_that_the_table_has() -> None:
+    text = (ROOT / "docs" / "gateway.md").read_text().partition("### Features by name")[2].partition("\n### ")[0]
+    rows = [row.strip("| ").split(" | ", 1) for row in text.splitlines() if row.startswith("| ")][1:]
+    told = {name for names, shown in rows if not shown.startswith("no: ") for name in names.split(", ")}
+    assert told == FEATURES | WITH_SERVICES
+    assert [names for names, shown in rows if not re.search(r"\btest_\w+|no: ", shown)] == []
+
+
+def test_the_class_says_what_is_served_with_services() -> None:
+    """GatewayInfrastructurePropagation: `vipwire up` makes a Service for each Gateway, if it has a range for them."""
+    meta = f"{{name: {POOL.name}, namespace: {POOL.namespace}}}"
+    ranges = f"{{apiVersion: v1, kind: ConfigMap, metadata: {meta}, data: {{}}}}"
+    pool = GatewaySetting(pool=(IPv4Network("192.0.2.0/28"),))
+    for setting, texts, told in ((None, (), False), (None, (ranges,), True), (pool, (ranges,), False)):
+        planner = planned(gateway(HTTP), *texts, setting=setting)
+        found = {
+            each["name"] for each in status(planner, IngressKind.GATEWAY_CLASS, "vipwire", "")["supportedFeatures"]
+        }
+        assert found == (FEATURES | WITH_SERVICES if told else FEATURES)

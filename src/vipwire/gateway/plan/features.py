@@ -1,29 +1,37 @@
-"""The features of the Gateway API that are served, by the names of its conformance suite."""
+"""The features of the Gateway API that are served, by the names of its conformance suite.
+
+docs/gateway.md has all names, with what shows each, or why it cannot be.
+"""
 
 from typing import Final
 
 FEATURES: Final = frozenset(
     {
         "Gateway",
-        "GatewayPort8080",
+        "GatewayAddressEmpty",
         "GatewayBackendClientCertificate",
         "GatewayFrontendClientCertificateValidation",
         "GatewayFrontendClientCertificateValidationInsecureFallback",
-        "GatewayAddressEmpty",
         "GatewayHTTPListenerIsolation",
         "GatewayHTTPSAndTLSPassthroughSamePort",
         "GatewayHTTPSListenerDetectMisdirectedRequests",
         "GatewayListenerSet",
+        "GatewayPort8080",
         "GatewayRouteHostnameIntersectionPrecedence",
         "GatewayStaticAddresses",
         "ReferenceGrant",
         "CookieSessionPersistence",
         "CookieSessionPersistencePermanentLifetime",
         "HTTPRoute",
+        "HTTPRoute303RedirectStatusCode",
+        "HTTPRoute307RedirectStatusCode",
+        "HTTPRoute308RedirectStatusCode",
         "HTTPRouteBackendProtocolH2C",
         "HTTPRouteBackendProtocolWebSocket",
         "HTTPRouteBackendRequestHeaderModification",
+        "HTTPRouteBackendRequestRedirect",
         "HTTPRouteBackendTimeout",
+        "HTTPRouteBackendURLRewrite",
         "HTTPRouteCORS",
         "HTTPRouteDestinationPortMatching",
         "HTTPRouteDirectResponse",
@@ -46,11 +54,9 @@ FEATURES: Final = frozenset(
         "HTTPRouteRetry",
         "HTTPRouteRetryConnectionError",
         "HTTPRouteSchemeRedirect",
-        "HTTPRoute303RedirectStatusCode",
-        "HTTPRoute307RedirectStatusCode",
-        "HTTPRoute308RedirectStatusCode",
         "GRPCRoute",
         "GRPCRouteNamedRouteRule",
+        "GRPCRouteRequestMirror",
         "TLSRoute",
         "TLSRouteModeMixed",
         "TLSRouteModeTerminate",
@@ -60,3 +66,5 @@ FEATURES: Final = frozenset(
         "ListenerSet",
     }
 )
+WITH_SERVICES: Final = frozenset({"GatewayInfrastructurePropagation"})
+"""What is served as well where `vipwire up` makes a Service for each Gateway."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from vipwire.gateway.plan.address_pool import AddressPool, Given, named
 from vipwire.gateway.plan.attach import Parent, parents_of
 from vipwire.gateway.plan.datagrams import DatagramPlace, shares_of
+from vipwire.gateway.plan.features import FEATURES, WITH_SERVICES
 from vipwire.gateway.plan.listeners import Listener, attached_sets, listeners_of
 from vipwire.gateway.plan.objects import (
     POLICY_KINDS,
@@ -116,8 +117,9 @@ def plan_gateways(
     classes = [
         each for each in world.all(IngressKind.GATEWAY_CLASS) if each.spec.controller_name == setting.controller
     ]
+    features = FEATURES | WITH_SERVICES if world.is_pooled and not setting.pool else FEATURES
     for each in classes:
-        draft.statuses[each.kind, each.name] = class_status(each)
+        draft.statuses[each.kind, each.name] = class_status(each, features)
     names = {each.name.name for each in classes if each.spec.parameters_ref is None}
     gateways = [each for each in world.all(IngressKind.GATEWAY) if each.spec.gateway_class_name in names]
     given = AddressPool(setting.pool).give(gateways, before or {})

@@ -34,7 +34,7 @@ def condition(kind: str, verdict: Verdict, generation: int) -> Json:
     }
 
 
-def class_status(item: Item) -> Json:
+def class_status(item: Item, features: Iterable[str] = FEATURES) -> Json:
     """Write the status of a GatewayClass."""
     accepted = yes("Accepted")
     if item.spec.parameters_ref is not None:
@@ -44,7 +44,7 @@ def class_status(item: Item) -> Json:
             condition("Accepted", accepted, item.generation),
             condition("SupportedVersion", yes("SupportedVersion"), item.generation),
         ],
-        "supportedFeatures": [{"name": name} for name in sorted(FEATURES)],
+        "supportedFeatures": [{"name": name} for name in sorted(features)],
     }
 
 

@@ -175,7 +175,7 @@ class GatewayTls(Wire, frozen=True):
 
 
 class Infrastructure(Wire, frozen=True):
-    """`infrastructure`. Labels and annotations are for objects made for a Gateway, and none are made here."""
+    """`infrastructure`. Its labels and annotations are for the Services that `vipwire up` makes, not for HAProxy."""
 
     parameters_ref: ObjectRef | None = None
 

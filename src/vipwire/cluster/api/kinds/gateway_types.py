@@ -218,10 +218,39 @@ GatewaySpec | Where requests come in.
   gatewayClassName string required max=253 | Who serves it.
   listeners []Listener key=name | The places.
   addresses []GatewayAddress atomic | Their addresses.
-  infrastructure any | What is made for it.
+  infrastructure GatewayInfrastructure | What is made for it.
   allowedListeners AllowedListeners | Whose ListenerSets may add listeners.
-  tls any | How TLS is spoken.
+  tls GatewayTLS | How TLS is spoken.
   defaultScope string | Whose routes attach without naming it.
+GatewayInfrastructure | What is made for a Gateway.
+  labels {}string | Labels of all that is made.
+  annotations {}string | Annotations of all that is made.
+  parametersRef LocalParametersReference | More about how.
+LocalParametersReference | An object of the same namespace that says more.
+  group string required pointer max=253 | Its group.
+  kind string required max=63 | Its kind.
+  name string required max=253 | Its name.
+GatewayTLS | How TLS is spoken.
+  backend GatewayBackendTLS | With Pods.
+  frontend GatewayFrontendTLS | With clients.
+GatewayBackendTLS | How TLS is spoken with Pods.
+  clientCertificateRef SecretObjectReference | The certificate that they are shown.
+GatewayFrontendTLS | How TLS is spoken with clients.
+  default TLSConfig required | At all ports.
+  perPort []TLSPortConfig key=port | At some ports instead.
+TLSPortConfig | How TLS is spoken at a port.
+  port int32 required range=1..65535 | The port.
+  tls TLSConfig required | How.
+TLSConfig | How TLS is spoken with clients.
+  validation FrontendTLSValidation | How their certificates are checked.
+FrontendTLSValidation | How certificates of clients are checked.
+  caCertificateRefs []ObjectReference required atomic | Who signs them.
+  mode string default=AllowValidOnly one=AllowValidOnly,AllowInsecureFallback | Who else is let in.
+ObjectReference | An object of any namespace.
+  group string required pointer max=253 | Its group.
+  kind string required max=63 | Its kind.
+  name string required max=253 | Its name.
+  namespace string | Its namespace.
 AllowedListeners | Whose ListenerSets are let in.
   namespaces NamespaceSelector default={} | From which namespaces.
 Listener | A place where requests come in.

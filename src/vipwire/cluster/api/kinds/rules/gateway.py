@@ -38,6 +38,7 @@ _CODES: Final = "supported values: 301, 302, 303, 307, 308"
 _ABSOLUTE: Final = "value must be an absolute path and start with '/' when type one of ['Exact', 'PathPrefix']"
 _SEQUENCES: Final = ("//", "/./", "/../", "%2f", "%2F", "#")
 _ENDINGS: Final = ("/..", "/.")
+_MOST_LABELS: Final = 8
 _MOST_RULES, _MOST_REFS, _MOST_LISTENERS, _MOST_PARENTS = 16, 16, 64, 32
 
 
@@ -58,6 +59,12 @@ def check_gateway(new: Object, _old: Object | None) -> Iterator[Cause]:
     if not at(new, "spec", "gatewayClassName"):
         yield required("spec.gatewayClassName")
     yield from _check_listeners(listeners)
+    made = at(new, "spec", "infrastructure") or {}
+    for field, check in (("labels", names.check_labels), ("annotations", names.check_annotations)):
+        path, found = f"spec.infrastructure.{field}", made.get(field) or {}
+        if len(found) > _MOST_LABELS:
+            yield invalid(path, len(found), f"must have at most {_MOST_LABELS} items")
+        yield from check(found, path)
 
 
 def check_set(new: Object, _old: Object | None) -> Iterator[Cause]:
