@@ -15,7 +15,7 @@ from rich.console import Console
 
 from vipwire.cli.main import main
 from vipwire.config.modes import mode_names
-from vipwire.lab.compare.page import html_page
+from vipwire.lab.compare.page import html_page, more_text
 from vipwire.lab.compare.staged import guest_obstacle
 from vipwire.lab.compare.table import view
 from vipwire.lab.compare.tour import SIGHTS
@@ -153,6 +153,11 @@ def test_the_table_fits_a_terminal(width: int) -> None:
     assert any("answered by 1 Pod, 1 refused" in line for line in lines)
     assert any("+20 µs" in line for line in lines)
     assert any(line.startswith("ipvs does not run here:") for line in lines)
+
+
+@pytest.mark.parametrize(("more", "said"), [(20.0, "+20 µs"), (-13.0, "nothing"), (0.4, "nothing")])
+def test_what_cannot_be_seen_to_cost_anything_costs_nothing(more: float, said: str) -> None:
+    assert more_text(more) == said
 
 
 def test_every_mode_has_a_sight() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,13 @@ import yaml
 from tests.fakes.browser import Page, chromium
 from tests.fakes.screen_reader import FAINT, complaints, tabbed, tree
 
+from vipwire.app.drain_orders import DrainOrder, change_orders, drains_path
+from vipwire.inspect.page.look import CALM_SECONDS
 from vipwire.lab.cluster import Lab
 from vipwire.lab.demo import objects
 from vipwire.lab.manifests import Backend, Port, as_yaml, service_manifest
+from vipwire.model.drain import Drain
+from vipwire.model.net import parse_address
 
 pytestmark = pytest.mark.kernel
 NODE = "node-1"
@@ -201,6 +206,28 @@ def test_a_change_is_told_with_the_time_that_it_took(stage: Stage) -> None:
     assert 0 < late["syncSeconds"] <= late["secondsToKernel"] < PATIENCE
 
 
+def test_what_no_object_tells_of_is_seen_before_the_next_calm_look(stage: Stage) -> None:
+    """Drain an endpoint just after a look: what comes first is the news of a sync, not a look for its own sake."""
+    pod = parse_address(objects.PODS[0].addresses[0])
+    order = DrainOrder(Drain(pod), time.time())
+
+    async def story() -> float:
+        last = await heard(stage, "head", bool)
+        (stage.manifests / "more.yaml").write_text(as_yaml(objects.sticky()))
+        last = await heard(stage, "head", lambda head: head["looked"] > last["looked"])
+        change_orders(drains_path(str(stage.state), NODE), lambda orders: [*orders, order])
+        seen = await heard(stage, "head", lambda head: head["looked"] > last["looked"])
+        rows = await heard(stage, "rows", lambda made: any(row["drained"] for row in made["changed"]))
+        assert rows
+        return float(seen["looked"] - last["looked"])
+
+    try:
+        with stage.lab.inside(NODE):
+            assert asyncio.run(story()) < CALM_SECONDS
+    finally:
+        change_orders(drains_path(str(stage.state), NODE), lambda _orders: [])
+
+
 async def in_full(page: Page, stage: Stage, shown: Path) -> None:
     await page.value("document.querySelector('.row b').click()")
     await page.until("document.querySelector('.title h1')?.textContent === 'default/cart'")
@@ -218,6 +245,12 @@ async def in_full(page: Page, stage: Stage, shown: Path) -> None:
     await page.look(shown / "service-narrow.png", 390, 844, dark=True)
     beside = await page.value("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert beside == 0, "nothing sticks out of a narrow screen"
+    tabs = "[...document.querySelectorAll('#tabs a')].map((tab) => tab.getBoundingClientRect().right)"
+    assert max(await page.value(tabs)) <= 390, "every tab is in sight"
+    await page.look(shown / "overview.png", 1280)
+    await page.value("location.hash = '#services'")
+    tight = "[...document.querySelectorAll('.tile')].filter((tile) => tile.scrollWidth > tile.clientWidth).length"
+    await page.until(f"document.querySelectorAll('.tile').length && {tight} === 0")
 
 
 async def explained(page: Page) -> None:

@@ -33,12 +33,28 @@ T = TypeVar("T")
 
 LOOK_SECONDS: Final = 2.0
 _STEP_SECONDS: Final = 1.0
-_CALM_SECONDS: Final = 10.0
+CALM_SECONDS: Final = 10.0
 """Seconds until a look where no object has changed: the kernel may have."""
 _SHARE: Final = 5
 _PAUSE_SECONDS: Final = 5.0
 MOST_CHANGES: Final = 300
 MOST_PROBLEMS: Final = 200
+
+
+class Pace:
+    """When to look: soon after a change, seldom without one, and for a fifth of the time at most."""
+
+    def __init__(self) -> None:
+        self._soon = self._calm = 0.0
+
+    def due(self, now: float, *, changed: bool) -> bool:
+        """Tell whether to look now."""
+        return now >= (self._soon if changed else self._calm)
+
+    def looked(self, began: float, ended: float) -> None:
+        """Note a look."""
+        self._soon = ended + max(LOOK_SECONDS, (ended - began) * _SHARE)
+        self._calm = max(ended + CALM_SECONDS, self._soon)
 
 
 class NotYetError(VipwireError):
@@ -54,9 +70,9 @@ class Look:
         self._situation: Situation | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rows: dict[ObjectName, tuple[Any, Document]] = {}
-        self._due = 0.0
-        self._looked = 0.0
+        self._pace = Pace()
         self._changes = b""
+        self._synced = False
 
     def start(self) -> None:
         """Look in a thread from now on."""
@@ -90,13 +106,12 @@ class Look:
     def _step(self, store: Store, kernel: Kernel) -> None:
         self._loop = asyncio.get_running_loop()
         began = time.monotonic()
-        changed = store.dirty or store.node_changed
-        if self._situation is None or began >= (self._due if changed else self._looked + _CALM_SECONDS):
+        changed = store.dirty or store.node_changed or self._synced
+        if self._situation is None or self._pace.due(began, changed=changed):
             store.take_dirty()
-            store.node_changed = False
+            store.node_changed = self._synced = False
             self._look(store, kernel)
-            self._looked = time.monotonic()
-            self._due = self._looked + max(LOOK_SECONDS, (self._looked - began) * _SHARE)
+            self._pace.looked(began, time.monotonic())
         situation = self._situation
         if situation is not None:
             self._publish("rates", self._rates.document(lambda: counted_now(situation, kernel)))
@@ -142,6 +157,7 @@ class Look:
         )
 
     def _publish_changes(self) -> None:
+        """Publish what the proxy has synced; it may be what no object tells of: a drain, an ejection."""
         path = changes_file(self._config.state_dir)
         try:
             stat = path.stat()
@@ -150,6 +166,7 @@ class Look:
         seen = f"{stat.st_mtime_ns} {stat.st_size}".encode()
         if seen != self._changes:
             self._changes = seen
+            self._synced = True
             self._publish("changes", [change_document(each) for each in read_changes(path)[-MOST_CHANGES:]])
 
 

@@ -18,6 +18,7 @@ p, caption { color: var(--dim); text-align: left; }
 .scroll { overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .5rem .8rem; vertical-align: top; }
+.whole { white-space: nowrap; }
 thead th { font-size: .8rem; color: var(--dim); } tbody tr { border-top: 1px solid var(--line); }
 .bar { display: block; height: 6px; border-radius: 3px; background: var(--accent); margin-top: .3rem; }
 details { background: var(--card); border: 1px solid var(--line); border-radius: 10px; margin: .5rem 0; }
@@ -55,9 +56,9 @@ def _costs(ran: list[Document]) -> Iterator[str]:
     most = [max((pick(each) for each in ran), default=0) or 1 for _, pick, _ in _COSTS]
     rows = [
         [
-            f"{_text(each['mode'])}<br><small>{_text(each['kernel'])}</small>",
+            f'{_text(each["mode"])}<br><small class="whole">{_text(each["kernel"])}</small>',
             *(
-                f"{_text(words(each))}{_bar(max(0.0, pick(each)) / top)}"
+                f"{_wholes(words(each).split(', '))}{_bar(max(0.0, pick(each)) / top)}"
                 for (_, pick, words), top in zip(_COSTS, most, strict=True)
             ),
         ]
@@ -66,6 +67,11 @@ def _costs(ran: list[Document]) -> Iterator[str]:
     yield "<h2>What it costs</h2>"
     yield _table(["mode", *(title for title, _, _ in _COSTS)], rows)
     yield "<p>A guest kernel is several times slower: compare its times among themselves.</p>"
+
+
+def more_text(microseconds: float) -> str:
+    """Write what is added; what is below nothing is the clock's noise."""
+    return f"+{microseconds:.0f} µs" if microseconds >= 1 else "nothing"
 
 
 def _more(each: Document) -> float:
@@ -83,7 +89,7 @@ _COSTS: Final[tuple[tuple[str, Callable[[Document], float], Callable[[Document],
     (
         "a connection",
         lambda each: each["connection"]["toServiceMicroseconds"],
-        lambda each: f"{each['connection']['toServiceMicroseconds']:.0f} µs ({_more(each):+.0f} µs by the Service)",
+        lambda each: f"{each['connection']['toServiceMicroseconds']:.0f} µs, {more_text(_more(each))} by the Service",
     ),
     (
         "rules that a packet meets",
@@ -101,9 +107,14 @@ def _answers(ran: list[Document]) -> Iterator[str]:
 
 def _answer(each: Document, number: int) -> list[str]:
     path = each["paths"][number]
-    happens = ", ".join(f"{count} {word}" for word, count in path["outcomes"].items())
-    pods = ", ".join(f"{name} {count}" for name, count in path["pods"].items())
-    return [_text(each["mode"]), _text(happens), _text(pods or "-"), _text(", ".join(path["saw"]) or "-")]
+    happens = (f"{count} {word}" for word, count in path["outcomes"].items())
+    pods = (f"{name} {count}" for name, count in path["pods"].items())
+    return [_text(each["mode"]), *map(_wholes, (happens, pods, path["saw"]))]
+
+
+def _wholes(items: Iterable[str]) -> str:
+    """Write items with commas between; a line may end behind one, not within."""
+    return ", ".join(f'<span class="whole">{_text(item)}</span>' for item in items) or "-"
 
 
 def _way(each: Document) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from vipwire.lab.compare.page import more_text
 from vipwire.process.columns import Column, Grid, Prose
 
 Document = dict[str, Any]
@@ -58,7 +59,7 @@ def _costs(each: Document) -> list[str | Text]:
         f"{each['written']['bytes'] / 1000:.1f} kB" if each["written"]["bytes"] else "-",
         f"{change['objects']} in {change['milliseconds']:.3g} ms",
         f"{cost['toPodMicroseconds']:.0f} µs",
-        f"{more:+.0f} µs",
+        more_text(more),
         f"{len(each['explained']['path'])} steps",
         each["kernel"],
     ]

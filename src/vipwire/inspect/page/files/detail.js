@@ -63,15 +63,16 @@ function endpointsOf(service) {
     const [word, kind] = stateOf(end);
     const counts = end.counts;
     return [
-      el("span", { class: "mono" }, place(end)), end.portName || "–", (end.node || "–") + (end.local ? " (here)" : ""),
+      el("span", { class: "mono" }, place(end)),
       [badge(word, kind), end.why === word ? null : el("span", { class: "why dim" }, end.why)],
       end.share ? percent(end.share) : "–",
       el("span", { "data-connections": place(end) }, counts?.connections === null || !counts ? "–" : count(counts.connections)),
+      (end.node || "–") + (end.local ? " (here)" : ""), end.portName || "–",
       counts?.bytes ? `${bytes(counts.bytes)} in${counts.replyBytes === null ? "" : `, ${bytes(counts.replyBytes)} out`}` : "–",
     ];
   });
   return [el("h2", null, "Endpoints"), rows.length
-    ? table(["Endpoint", "Port", "Node", "State", "Share", "Connections", "Bytes"], rows, `Endpoints of ${service.name}`)
+    ? table(["Endpoint", "State", "Share", "Connections", "Node", "Port", "Bytes"], rows, `Endpoints of ${service.name}`)
     : el("p", { class: "empty" }, "No EndpointSlice has an endpoint for this Service.")];
 }
 
@@ -87,11 +88,11 @@ export function changesOf(changes, ofAll) {
   const rows = [...changes].reverse().map((each) => [
     el("time", { datetime: new Date(each.when * 1000).toISOString(), title: new Date(each.when * 1000).toLocaleString() }, new Date(each.when * 1000).toLocaleTimeString("en-GB")),
     ofAll ? (each.service ? el("a", { href: `#service/${each.service}` }, each.service) : plural(each.services, "Service")) : null,
-    each.family, each.what,
+    each.what,
     [each.joined ? el("span", { class: "good" }, `+${each.joined} `) : null, each.left ? el("span", { class: "bad" }, `−${each.left}`) : null, !each.joined && !each.left ? "–" : null],
-    took(each.secondsToKernel), took(each.syncSeconds),
+    took(each.secondsToKernel), took(each.syncSeconds), each.family,
   ].filter((cell) => cell !== null));
-  const titles = ["When", ...(ofAll ? ["Service"] : []), "Family", "What", "Endpoints", "Until in the kernel", "Sync"];
+  const titles = ["When", ...(ofAll ? ["Service"] : []), "What", "Endpoints", "Until in the kernel", "Sync", "Family"];
   return [ofAll ? null : el("h2", null, "Changes"), rows.length
     ? table(titles, rows, "Changes")
     : el("p", { class: "empty" }, "None since the proxy started, as far as its state directory tells.")];
