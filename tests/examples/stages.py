@@ -134,7 +134,8 @@ STAGES: Final = (
     Stage(
         "on a node",
         ("docs/deploy.md", "docs/commands.md", "docs/packet-path.md", "docs/modes/nftables.md"),
-        "vipwire lab up --proxy-mode nftables && cp -r /run/vipwire-lab/demo/services /etc/vipwire/",
+        "vipwire lab up --proxy-mode nftables && cp -r /run/vipwire-lab/demo/services /etc/vipwire/\n"
+        "export VIPWIRE_FLAGS=--state-dir=/run/vipwire-lab/demo/state",
         serving=("vipwire view", "nft insert rule"),
         inside="vipwire-demo-node-1",
         fails=("vipwire drain 10.244.2.12", "vipwire proxy --proxy-mode=iptables"),

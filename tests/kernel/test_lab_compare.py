@@ -15,6 +15,7 @@ from rich.console import Console
 
 from vipwire.cli.main import main
 from vipwire.config.modes import mode_names
+from vipwire.lab import state
 from vipwire.lab.compare.page import html_page, more_text
 from vipwire.lab.compare.staged import guest_obstacle
 from vipwire.lab.compare.table import view
@@ -25,9 +26,8 @@ OUTSIDE, POD, NODE, NODE_PORT, BALANCER, EMPTY = range(6)
 
 
 @pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the proxies' records out of /run/vipwire."""
-    monkeypatch.setenv("VIPWIRE_FLAGS", f"--state-dir={tmp_path / 'state'}")
+def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIPWIRE_FLAGS", raising=False)
 
 
 def lab(*arguments: str) -> Result:
@@ -81,6 +81,11 @@ def test_the_tour_shows_a_mode_with_its_own_tool() -> None:
     assert "5 Pods answer, and see 192.168.0.1" in result.output
 
 
+def drain_in(name: str, pod: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "vipwire", "lab", "exec", "-l", name, "node-1", "--", "vipwire", "drain", pod]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
 def test_a_lab_with_proxies_serves_its_service_and_ends_with_it() -> None:
     name = f"with-{os.getpid()}"
     try:
@@ -92,6 +97,9 @@ def test_a_lab_with_proxies_serves_its_service_and_ends_with_it() -> None:
         probed = lab("probe", "-l", name, "pod-2a", "10.96.0.10:80", "-n", "40", "-o", "json")
         assert probed.exit_code == 0, probed.output
         assert len({each["answer"]["pod"] for each in json.loads(probed.output)}) == 5
+        drained = drain_in(name, "10.244.1.12")
+        assert "10.244.1.12 is drained on node-1" in drained.stdout, drained.stderr
+        assert (state.directory_of(name) / "state" / "drained-node-1.json").exists(), "it goes with the lab"
     finally:
         down = lab("down", "-l", name)
     assert down.output == f"The lab {name} is down.\n"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from vipwire.config.flags.parse import ENVIRONMENT, environment_flags
+from vipwire.lab import state
 from vipwire.lab.called import as_called, search_path
 
 TOLD = "Try: vipwire lab exec node-1 -- vipwire status"
@@ -27,6 +29,20 @@ def test_one_that_is_not_is_written_as_it_was_called(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "argv", [argument])
     assert as_called(TOLD) == f"Try: {written} lab exec node-1 -- vipwire status"
+
+
+def test_what_runs_in_a_lab_keeps_its_state_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert state.FLAGS == ENVIRONMENT
+    monkeypatch.setenv(state.FLAGS, "--v=2")
+    with state.own_state("demo"):
+        given = environment_flags()
+    assert given["state-dir"] == "/run/vipwire-lab/demo/state"
+    assert environment_flags() == {"v": 2}
+    monkeypatch.delenv(state.FLAGS)
+    with state.own_state("demo"):
+        assert environment_flags() == {"state-dir": "/run/vipwire-lab/demo/state"}
+    assert environment_flags() == {}
+    assert state.flags_of("demo", "--state-dir=/elsewhere") == "--state-dir=/elsewhere"
 
 
 def test_commands_in_the_lab_find_this_program_and_those_of_root() -> None:

@@ -10,7 +10,7 @@ import click
 
 from vipwire.config.modes import mode_names
 from vipwire.lab import manifests as kubernetes
-from vipwire.lab import report
+from vipwire.lab import report, state
 from vipwire.lab.called import search_path
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import ProbeOptions, Target
@@ -92,6 +92,7 @@ def exec(name: str, host: str, command: tuple[str, ...]) -> NoReturn:  # noqa: A
     command = command[command[0] == "--" :]
     with plain_errors(), Lab.attach(name).inside(host):
         os.environ["PATH"] = search_path(os.environ.get("PATH", os.defpath))
+        os.environ[state.FLAGS] = state.flags_of(name, os.environ.get(state.FLAGS, ""))
         try:
             os.execvp(command[0], command)  # noqa: S606 - what it is for
         except FileNotFoundError as error:

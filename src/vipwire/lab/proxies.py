@@ -40,7 +40,7 @@ def start_proxies(lab: Lab, mode: str) -> None:
         log = state.directory_of(lab.name) / f"proxy-{node.name}.log"
         flags = (f"--manifests={folder}", f"--hostname-override={node.name}", f"--proxy-mode={mode}")
         command = [sys.executable, "-m", "vipwire", "proxy", *flags, f"--cluster-cidr={cidrs}", "--oom-score-adj=0"]
-        with log.open("wb") as file:
+        with log.open("wb") as file, state.own_state(lab.name):
             process = lab.popen(
                 node.name, command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )

@@ -3,16 +3,20 @@
     /run/vipwire-lab/NAME/lab.json      its topology: says which namespaces are ours, also if only half were made
     /run/vipwire-lab/NAME/*.pid         the processes it started (see `processes`)
     /run/vipwire-lab/NAME/echo.socket, echo.log, ...
+    /run/vipwire-lab/NAME/state         what its proxies keep: --state-dir
 
 The directory appears whole, by a rename, before anything else is made: so of two that build the same lab one fails,
 and what a killed one has made is found.
 """
 
 import contextlib
+import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -22,6 +26,8 @@ from vipwire.lab.processes import ProcessId, end
 from vipwire.lab.topology import Topology
 
 DIRECTORY = Path("/run/vipwire-lab")
+FLAGS: Final = "VIPWIRE_FLAGS"
+"""The variable with flags that count where they are not given (`vipwire.config.flags.parse` reads it)."""
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
@@ -36,6 +42,27 @@ def check_name(name: str) -> str:
 def directory_of(name: str) -> Path:
     """Return where the lab of this name keeps its files."""
     return DIRECTORY / check_name(name)
+
+
+def flags_of(name: str, given: str) -> str:
+    """Add to the flags of `VIPWIRE_FLAGS` that a lab's proxies, and commands beside them, keep their state with it.
+
+    It goes with the lab, and a proxy of this machine whose node has the name of one here has nothing to do with it.
+    """
+    return given if "--state-dir" in given else f"{given} --state-dir={directory_of(name) / 'state'}".strip()
+
+
+@contextlib.contextmanager
+def own_state(name: str) -> Iterator[None]:
+    """Have the processes that are started in the block keep their state with a lab."""
+    before = os.environ.get(FLAGS)
+    os.environ[FLAGS] = flags_of(name, before or "")
+    try:
+        yield
+    finally:
+        os.environ.pop(FLAGS)
+        if before is not None:
+            os.environ[FLAGS] = before
 
 
 def namespace_of(name: str, host: str) -> str:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from vipwire.lab import netns
+from vipwire.lab import netns, state
 from vipwire.lab.cluster import Lab
 from vipwire.lab.errors import LabError
 from vipwire.process.terminal import say
@@ -28,7 +28,9 @@ def show_page(lab: Lab, node: str, port: int) -> None:
     """Serve the page of a node at a port of this machine until interrupted; raise LabError if it ends by itself."""
     page = ("view", "--until-input-ends", "--view-bind-address", f"{_HERE}:{PORT}")
     command = [sys.executable, "-m", "vipwire", *page]
-    with lab.popen(node, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with state.own_state(lab.name):
+        started = lab.popen(node, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with started as process:
         try:
             if process.stdout is None or not process.stdout.readline():
                 said = process.stderr.read().decode(errors="replace").strip() if process.stderr else ""

@@ -4,6 +4,7 @@ The proxy is a process of its own, started as an operator starts it. What it say
 when a change is in the kernel and what it took. Leaving the stage ends and removes everything, whatever has happened.
 """
 
+import contextlib
 import os
 import re
 import shlex
@@ -85,6 +86,7 @@ class Stage:
         self._folder = tempfile.TemporaryDirectory(prefix="vipwire-demo-")
         self.folder = Path(self._folder.name)
         self.proxy: Proxy | None = None
+        self._state = contextlib.ExitStack()
 
     def build(self) -> None:
         """Build the lab; if that fails, nothing of it is left."""
@@ -95,9 +97,11 @@ class Stage:
             raise
 
     def __enter__(self) -> Self:
+        self._state.enter_context(state.own_state(self.lab.name))
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._state.close()
         # Who presses Ctrl-C twice must not stop the cleaning up.
         before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
