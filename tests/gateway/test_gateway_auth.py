@@ -96,6 +96,12 @@ def here(tmp_path_factory: pytest.TempPathFactory, server: AuthServer) -> Iterat
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_what_the_server_lets_in_passes(here: GatewaySite, server: AuthServer, method: str) -> None:
+    """Several cases of the official suite.
+
+    HTTPRouteExternalAuthHTTP, HTTPRouteExternalAuthHTTPForwardBody,
+    HTTPRouteExternalAuthHTTPRequestHeadersToAuth, HTTPRouteExternalAuthHTTPResponseHeadersToUpstream,
+    HTTPRouteExternalAuthPerRouteScope, HTTPRouteExternalAuthProgrammedCondition.
+    """
     found = here.ask("edge", path="/guarded/x?y=1", method=method, headers={"Authorization": "yes"}, data="text")
     assert (found.status, found.seen["method"], found.seen["body"]) == (200, method, "text")
     assert (found.seen["headers"]["x-user"], found.seen["headers"]["x-other"]) == ("ann", "more")
@@ -141,6 +147,7 @@ def test_a_body_is_sent_as_far_as_it_may(here: GatewaySite, server: AuthServer) 
     ],
 )
 def test_nothing_passes_without_an_answer(here: GatewaySite, path: str, status: int) -> None:
+    """HTTPRouteExternalAuthBackendUnavailable."""
     before = len(here.served)
     assert here.ask("edge", path=path).status in {status, 502, 503}
     assert len(here.served) == before
@@ -177,6 +184,7 @@ def test_no_host_writes_another_path_for_the_server(here: GatewaySite, server: A
     ],
 )
 def test_a_route_says_whether_its_server_can_be_asked(more: str, server: str, accepted: str, resolved: str) -> None:
+    """HTTPRouteExternalAuthBackendRefNotFound, HTTPRouteExternalAuthUnknownBackendRef."""
     some = route("web", more, server).replace("8080", "80").replace("name: v1", "name: web")
     some = some.replace("protocol: HTTP, ", "") if "GRPC" in more else some
     planner, plan = drawn(gateway(HTTP), some, SERVICE)

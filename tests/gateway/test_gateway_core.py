@@ -411,6 +411,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
 
 
 def test_requests_go_where_the_api_says(here: GatewaySite) -> None:
+    """GatewayHTTPListenerIsolation.
+
+    Also HTTPRouteAllBackendsWeightZero.
+    """
     found = [(each, here.ask(each.port, each.host, each.path, each.method, each.headers).pod) for each in ASKS]
     assert [(each, who) for each, who in found if who != each.who] == []
 
@@ -422,6 +426,7 @@ def test_weights_share_requests(here: GatewaySite) -> None:
 
 
 def test_request_headers_are_changed_and_their_values_mean_nothing_to_haproxy(here: GatewaySite) -> None:
+    """HTTPRouteBackendRequestHeaderModifier, HTTPRouteRequestHeaderModifier."""
     seen = here.ask("same", "headers.org", headers={"X-Gone": "1", "X-Set": "mine", "X-Add": "mine"}).seen["headers"]
     assert seen["x-set"] == "it's 100% %[src] set"
     assert seen["x-add"] == "mine,added"
@@ -442,11 +447,17 @@ def test_request_headers_are_changed_and_their_values_mean_nothing_to_haproxy(he
     ],
 )
 def test_redirects(here: GatewaySite, path: str, code: int, location: str) -> None:
+    """Several cases of the official suite.
+
+    HTTPRouteRedirectHostAndStatus, HTTPRouteRedirectPath, HTTPRouteRedirectPort, HTTPRouteRedirectScheme,
+    HTTPRoute303Redirect, HTTPRoute307Redirect, HTTPRoute308Redirect.
+    """
     answer = here.ask("same", "redirects.org", path)
     assert (answer.status, answer.headers.get("Location")) == (code, location.replace("PORT", str(here.port("same"))))
 
 
 def test_certificates_are_chosen_by_the_name_that_clients_ask_for(here: GatewaySite) -> None:
+    """HTTPRouteHTTPSListener."""
     for host, subject in (("two.org", "two.org"), ("else.org", "any.org")):
         port = here.port("tls")
         _, text = here.curl(

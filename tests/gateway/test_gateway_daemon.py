@@ -320,3 +320,93 @@ def test_gateways_have_addresses_of_the_range_of_vipwire_up(tmp_path: Path) -> N
             until(lambda: said("late") == (["127.8.7.1"], "Programmed"), tmp_path)
             until(lambda: code(port, "late.example.com", at="127.8.7.1") == "503", tmp_path)
         assert "late-vipwire" in kubectl("get", "services", "-o", "name")
+
+
+NAMESPACES = {"infra": "infra", "app-backend": "backend", "web-backend": "backend"}
+"""The suite's namespaces, behind `gateway-conformance-`, with their label."""
+LETS_IN = {
+    "same-namespace": "{from: Same}",
+    "all-namespaces": "{from: All}",
+    "backend-namespaces": "{from: Selector, selector: {matchLabels: {gateway-conformance: backend}}}",
+}
+
+
+def base_manifests(http: int, https: int, other: int) -> str:
+    """Write what the official suite applies first, as far as it concerns a controller; its ports are ours."""
+    head = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: NAME, namespace: "
+    head += "gateway-conformance-infra}\nspec: {gatewayClassName: CLASS, listeners: [LISTENERS]}"
+    tls = "tls: {certificateRefs: [{group: '', kind: Secret, name: pair, namespace: gateway-conformance-infra}]}"
+    gateways = {
+        name: f"{{name: http, port: {http}, protocol: HTTP, allowedRoutes: {{namespaces: {allowed}}}}}"
+        for name, allowed in LETS_IN.items()
+    }
+    gateways["same-namespace-with-http-listener-on-8080"] = f"{{name: http, port: {other}, protocol: HTTP}}"
+    gateways["same-namespace-with-https-listener"] = (
+        f"{{name: https, port: {https}, protocol: HTTPS, {tls}}}, "
+        f"{{name: https-with-hostname, port: {https}, hostname: second-example.org, protocol: HTTPS, {tls}}}"
+    )
+    made = [
+        f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: gateway-conformance-{name}, labels: "
+        f"{{gateway-conformance: {label}}}}}"
+        for name, label in NAMESPACES.items()
+    ]
+    made += [
+        head.replace("NAME", name).replace("CLASS", "vipwire").replace("LISTENERS", listeners)
+        for name, listeners in gateways.items()
+    ]
+    ports = "[{name: first-port, port: 8080, targetPort: 3000}, {name: second-port, port: 8081, targetPort: 3001, "
+    ports += "appProtocol: kubernetes.io/h2c}, {name: third-port, port: 8082, appProtocol: kubernetes.io/ws}]"
+    for namespace, name in (("infra", "infra-backend-v1"), ("web-backend", "web-backend")):
+        meta = f"{{name: {name}, namespace: gateway-conformance-{namespace}}}"
+        spec = f"{{selector: {{app: {name}}}, ports: {ports}}}"
+        made.append(f"apiVersion: v1\nkind: Service\nmetadata: {meta}\nspec: {spec}")
+        made.append(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n"
+            f"metadata: {{name: {name}, namespace: gateway-conformance-{namespace}}}\nspec: {{parentRefs: ["
+            + ", ".join(f"{{name: {each}, namespace: gateway-conformance-infra}}" for each in gateways)
+            + f"], rules: [{{backendRefs: [{{name: {name}, port: 8080}}]}}]}}"
+        )
+    return "\n---\n".join((*made, tls_secret("pair", "example.org", namespace="gateway-conformance-infra")))
+
+
+def test_the_suites_base_manifests_are_taken_and_ready(tmp_path: Path) -> None:
+    """What the suite waits for before its first case: the class by name, and all its Gateways with addresses."""
+    http, https, other = free_port(), free_port(), free_port()
+    with up(tmp_path / "cluster", "--load-balancer-range", "127.8.9.0/28"):
+        kubectl = Kubectl(CLIENTS[0], tmp_path / "cluster" / "admin.kubeconfig", tmp_path)
+        space = ("-n", "gateway-conformance-infra", "-o", "json")
+        with running(tmp_path, "--kubeconfig", str(tmp_path / "cluster" / "ingress.kubeconfig")):
+            kubectl("apply", "-f", "-", stdin=CLASS)
+            kubectl("wait", "gatewayclass/vipwire", "--for=condition=Accepted", "--timeout=60s")
+            kubectl("apply", "-f", "-", stdin=base_manifests(http, https, other))
+            for condition in ("Accepted", "Programmed"):
+                waits = ("wait", "gateways", "--all", f"--for=condition={condition}", "--timeout=60s")
+                kubectl(*waits, "-n", "gateway-conformance-infra")
+            found = json.loads(kubectl("get", "gateways", *space))["items"]
+            addresses = {each["metadata"]["name"]: each["status"]["addresses"][0]["value"] for each in found}
+            assert len(set(addresses.values())) == len(found) == 5
+            for each in found:
+                for of in (each["status"], *each["status"]["listeners"]):
+                    assert {one["observedGeneration"] for one in of["conditions"]} == {1}
+
+            def counts() -> dict[str, list[int]]:
+                made = json.loads(kubectl("get", "gateways", *space))["items"]
+                return {
+                    each["metadata"]["name"]: [one["attachedRoutes"] for one in each["status"]["listeners"]]
+                    for each in made
+                }
+
+            wanted = {"same-namespace": [1], "all-namespaces": [2], "backend-namespaces": [1]}
+            wanted |= {"same-namespace-with-http-listener-on-8080": [1]}
+            wanted |= {"same-namespace-with-https-listener": [1, 1]}
+            until(lambda: counts() == wanted, tmp_path)
+            for name, address in addresses.items():
+                if not name.endswith(("8080", "https-listener")):
+                    assert code(http, "any.org", at=address) == "503"
+            assert code(other, "any.org", at=addresses["same-namespace-with-http-listener-on-8080"]) == "503"
+            features = json.loads(kubectl("get", "gatewayclass", "vipwire", "-o", "json"))["status"]
+            assert {"Gateway", "HTTPRoute", "ReferenceGrant", "TLSRoute", "GRPCRoute"} <= {
+                each["name"] for each in features["supportedFeatures"]
+            }
+            kubectl("delete", "namespace", *(f"gateway-conformance-{each}" for each in NAMESPACES), "--timeout=60s")
+            assert not json.loads(kubectl("get", "services", "-A", "-o", "json"))["items"][1:]

@@ -477,6 +477,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
 
 
 def test_response_headers_are_changed(here: GatewaySite) -> None:
+    """HTTPRouteResponseHeaderModifier."""
     headers = here.ask("same", "responses.org").headers
     assert headers["X-Own-1"] == 'it\'s "set" %[src]'
     assert headers.getall("X-Own-2") == ["pod", "added"]
@@ -494,6 +495,7 @@ def test_response_headers_are_changed(here: GatewaySite) -> None:
     ],
 )
 def test_urls_are_rewritten(here: GatewaySite, path: str, host: str, seen: str) -> None:
+    """HTTPRouteRewriteHost."""
     found = here.ask("same", "rewrites.org", path).seen
     assert (found["path"].replace("%27", "'"), found["host"]) == (seen, host)
 
@@ -622,6 +624,7 @@ def test_http_route_direct_response(here: GatewaySite) -> None:
 
 
 def test_timeouts_bound_the_answer(here: GatewaySite) -> None:
+    """HTTPRouteTimeoutRequest, HTTPRouteTimeoutBackendRequest."""
     assert [
         here.ask("same", "times.org", f"/{name}?delay=1.5").status for name in ("request", "backend", "none")
     ] == [
@@ -640,7 +643,10 @@ def test_requests_are_sent_again_after_the_codes_that_are_named(here: GatewaySit
 
 
 def test_requests_are_sent_again_after_errors_of_connections_and_times(here: GatewaySite) -> None:
-    """HTTPRouteRetryConnectionError, HTTPRouteRetryBackendTimeout: no code needs to be named for these."""
+    """HTTPRouteRetryConnectionError, HTTPRouteRetryBackendTimeout: no code needs to be named for these.
+
+    Also HTTPRouteRetryWithTimeouts.
+    """
     for path, query, status in (
         ("/errors/a", "drop&fails=2", 200),
         ("/errors/b", "drop&fails=3", 502),
@@ -679,6 +685,7 @@ def test_single_backends_have_filters_of_their_own(here: GatewaySite) -> None:
 
 
 def test_sessions_stay_with_their_pod(here: GatewaySite) -> None:
+    """HTTPRouteSessionPersistenceCookie, HTTPRouteSessionPersistenceCookiePermanentLifetime."""
     answer = here.ask("same", "sticky.org")
     cookie = answer.headers["Set-Cookie"]
     assert cookie.startswith("mine=")
@@ -704,6 +711,7 @@ def test_sessions_end(here: GatewaySite) -> None:
 
 
 def test_backends_are_spoken_to_in_their_protocol(here: GatewaySite) -> None:
+    """HTTPRouteBackendProtocolH2C, HTTPRouteBackendProtocolWebSocket."""
     assert here.ask("same", "protocols.org", "/h2").text == "h2 GET /h2 "
     assert here.ask("same", "protocols.org", "/checked").text == "secure secure.org"
     assert here.ask("same", "protocols.org", "/odd").status == 503
@@ -748,6 +756,7 @@ def test_grpc_without_a_backend_is_unavailable(here: GatewaySite, service: str) 
 
 
 def test_requests_are_mirrored(here: GatewaySite) -> None:
+    """HTTPRouteRequestMirror, HTTPRouteRequestMultipleMirrors, HTTPRouteRequestPercentageMirror."""
     assert here.ask("same", "mirrors.org", "/mirror/get").pod == "v1"
     here.until_served("/mirror/get", "v1", "v2", "ws")
     assert here.ask("same", "mirrors.org", "/mirror/post", "POST", data="x" * 100).seen["body"] == "x" * 100
@@ -768,6 +777,7 @@ def test_requests_are_mirrored(here: GatewaySite) -> None:
 
 
 def test_connections_are_shared_by_weight(here: GatewaySite) -> None:
+    """TCPRouteWeightedRouting."""
     assert here.pods_of("tcp", "any.org", times=30) == {"v1", "v2"}
 
 

@@ -29,7 +29,6 @@ from vipwire.ingress.watch.objects import IngressKind
 from vipwire.kube.gateway_addresses import POOL
 
 ROOT = Path(__file__).parents[2]
-FOLDER = Path(__file__).parent
 POLICY = """
 apiVersion: gateway.networking.k8s.io/v1
 kind: BackendTLSPolicy
@@ -76,7 +75,10 @@ def generations(found: Any) -> set[int]:
 
 
 def test_observed_generation_bump() -> None:
-    """GatewayClass-, Gateway-, HTTPRoute-, GRPCRoute-, BackendTLSPolicyObservedGenerationBump."""
+    """GatewayClassObservedGenerationBump, GatewayObservedGenerationBump, HTTPRouteObservedGenerationBump.
+
+    Also BackendTLSPolicyObservedGenerationBump.
+    """
     listeners = listener_set("more", "{name: more, port: 81, protocol: HTTP}")
     objects = (BASE, gateway(HTTP, more=SETS), listeners, ROUTE, GRPC, SERVICE, POLICY)
     planner = GatewayPlanner(GatewaySetting())
@@ -172,6 +174,7 @@ def test_gateway_invalid_tls_configuration(case: str, data: dict[str, str]) -> N
     ],
 )
 def test_http_route_invalid_parent_ref_section_name_not_matching_port(parent: str, accepted: str) -> None:
+    """HTTPRouteInvalidParentRefSectionNameNotMatchingPort, HTTPRouteListenerPortMatching."""
     planner = planned(
         gateway(HTTP, "{name: other, port: 81, protocol: HTTP}"), ROUTE.replace("{name: edge}", parent), SERVICE
     )
@@ -246,6 +249,11 @@ def test_tls_routes(case: str, listener: str, change: tuple[str, str], wanted: t
     ],
 )
 def test_listener_set_allowed_namespaces(from_: str, namespace: str, *, let_in: bool) -> None:
+    """Several cases of the official suite.
+
+    ListenerSetAllowedNamespaceAll, ListenerSetAllowedNamespaceSame, ListenerSetAllowedNamespaceSelector,
+    ListenerSetDefaultNotAllowed.
+    """
     made = listener_set("more", "{name: more, port: 81, protocol: HTTP}").replace(
         "namespace: infra}\nspec: {parentRef: {", f"namespace: {namespace}}}\nspec: {{parentRef: {{namespace: infra, "
     )
@@ -257,6 +265,7 @@ def test_listener_set_allowed_namespaces(from_: str, namespace: str, *, let_in: 
 
 
 def test_gateway_name_maximum_length() -> None:
+    """GatewayNameMaximumLength."""
     long = ".".join(["a" * 50] * 4)[:253]
     planner = planned(gateway(HTTP).replace("name: edge", f"name: {long}"), ROUTE.replace("edge", long), SERVICE)
     assert reasons(status(planner, IngressKind.GATEWAY, long))["Programmed"] == "Programmed"
@@ -300,12 +309,6 @@ def test_backend_tls_policy_conflict_resolution() -> None:
         for name in ("web", "younger", "port")
     }
     assert found == {"web": "Accepted", "younger": "not Conflicted", "port": "Accepted"}
-
-
-def test_the_table_names_tests_that_are_there() -> None:
-    named = set(re.findall(r"\btest_\w+", (ROOT / "docs" / "gateway.md").read_text()))
-    there = {name for path in FOLDER.glob("test_*.py") for name in re.findall(r"\bdef (test_\w+)", path.read_text())}
-    assert named - there - {path.stem for path in FOLDER.glob("test_*.py")} == set()
 
 
 def test_the_class_tells_the_features_that_the_table_has() -> None:

@@ -448,11 +448,13 @@ def test_redirects_have_the_port_of_their_scheme(here: GatewaySite, own: str, sc
     ],
 )
 def test_http_route_retry(here: GatewaySite, path: str, code: int, fails: int, status: int, times: int) -> None:
+    """HTTPRouteRetry."""
     assert here.ask("same", "again.org", f"{path}?code={code}&fails={fails}").status == status
     assert here.served.count(f"v1 {path}") == times
 
 
 def test_http_route_retry_connection_error(here: GatewaySite) -> None:
+    """HTTPRouteRetryConnectionError."""
     assert here.pods_of("same", "again.org", "/resets") == {"v1"}
 
 

@@ -71,6 +71,13 @@ def attached(planner: GatewayPlanner) -> dict[str, int]:
 def test_routes_without_hosts_attach(
     protocol: str, case: str, parent: str, accepted: str, counts: tuple[int, int]
 ) -> None:
+    """Several cases of the official suite.
+
+    TCPRouteInvalidNonTCPListener, TCPRouteParentRefAttachAll, UDPRouteInvalidNonUDPListener,
+    UDPRouteNotAllowedByListener, UDPRouteParentRefAttachAllListeners, UDPRouteValidInvalidListeners.
+
+    Also UDPRouteParentRefPortAndSectionName.
+    """
     strange = f"{{name: strange, port: 83, protocol: {'UDP' if protocol == 'TCP' else 'TCP'}}}"
     own = [each.replace("PROTOCOL", protocol) for each in (ONE, OTHER)]
     service = BOTH.replace("NAMESPACE", "infra")
@@ -93,6 +100,12 @@ def test_routes_without_hosts_attach(
     ],
 )
 def test_routes_without_hosts_refer(protocol: str, case: str, backend: str, granted: str, resolved: str) -> None:
+    """Several cases of the official suite.
+
+    TCPRouteInvalidBackendRefNonexistent, TCPRouteInvalidCrossNamespaceBackendRef,
+    TCPRouteInvalidReferenceGrant, TCPRouteReferenceGrant, UDPRouteInvalidCrossNamespaceBackendRef,
+    UDPRouteReferenceGrant.
+    """
     kind = granted.replace("same", f"{protocol}Route") or "Odd"
     grant = GRANT.replace("FROM", f"{{group: gateway.networking.k8s.io, kind: {kind}, namespace: infra}}")
     grant = grant.replace("TO", '{group: "", kind: Service, name: web}')
@@ -159,6 +172,7 @@ def test_udp_tcp_listener_merge() -> None:
     ],
 )
 def test_tls_routes_that_no_listener_takes(case: str, listener: str, parent: str, accepted: str) -> None:
+    """TLSRouteInvalidNoMatchingListener, TLSRouteInvalidNoMatchingListenerHostname."""
     planner = planned(gateway(listener), TLS_ROUTE.replace("{name: edge}", parent), SERVICE, CERTIFICATE)
     (found,) = status(planner, IngressKind.TLS_ROUTE, "web")["parents"]
     assert reasons(found)["Accepted"] == accepted, case
@@ -188,6 +202,7 @@ def test_kinds_of_tls_listeners(case: str, way: str, wanted: str, kinds: str, re
 
 
 def test_gateway_listener_protocol_and_route_kind_conflicts() -> None:
+    """GatewayListenerProtocolAndRouteKindConflicts."""
     only = f"{{name: tls, port: 443, hostname: a.org, {HANDED_ON}, allowedRoutes: {{kinds: [{{kind: TLSRoute}}]}}}}"
     https = "{name: https, port: 8443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}"
     rival = f"{{name: rival, port: 8443, {HANDED_ON}}}"
@@ -201,6 +216,18 @@ def test_gateway_listener_protocol_and_route_kind_conflicts() -> None:
     for name in ("https", "rival"):
         assert made[name]["Conflicted"] == "ProtocolConflict"
         assert (made[name]["Accepted"], made[name]["Programmed"]) == ("not Invalid", "not Invalid")
+
+
+def test_gateway_with_attached_routes() -> None:
+    """GatewayWithAttachedRoutes, GatewayWithAttachedRoutesWithPort8080."""
+    other = "{name: other, port: 8080, protocol: HTTP}"
+    second = ROUTE.replace("name: web, namespace: infra", "name: second, namespace: infra")
+    named = ROUTE.replace("{name: edge}", "{name: edge, sectionName: other}")
+    for routes, counts in (((ROUTE,), (1, 1)), ((ROUTE, second), (2, 2)), ((named,), (0, 1))):
+        planner = planned(gateway(HTTP, other), *routes, SERVICE)
+        assert attached(planner) == {"http": counts[0], "other": counts[1]}
+        for each in status(planner, IngressKind.GATEWAY, "edge")["listeners"]:
+            assert (reasons(each)["Accepted"], reasons(each)["ResolvedRefs"]) == ("Accepted", "ResolvedRefs")
 
 
 @pytest.mark.parametrize(
@@ -230,6 +257,7 @@ def test_a_sets_listener_in_conflict_says_with_what(case: str, listener: str, co
     ],
 )
 def test_listener_set_parent_not_accepted(more: str, accepted: str, programmed: str, attached_sets: int) -> None:
+    """ListenerSetParentNotAccepted."""
     planner = planned(
         gateway(HTTP, more=f"{SETS}\n  {more}"), listener_set("more", "{name: x, port: 81, protocol: HTTP}")
     )
@@ -242,6 +270,7 @@ def test_listener_set_parent_not_accepted(more: str, accepted: str, programmed: 
 
 @pytest.mark.parametrize(("granted", "resolved"), [("ListenerSet", True), ("Gateway", False)])
 def test_listener_set_reference_grant(granted: str, *, resolved: bool) -> None:
+    """ListenerSetReferenceGrant."""
     tls = "tls: {certificateRefs: [{name: far, namespace: web}]}"
     grant = GRANT.replace("FROM", f"{{group: gateway.networking.k8s.io, kind: {granted}, namespace: infra}}")
     grant = grant.replace("TO", '{group: "", kind: Secret}')
@@ -256,6 +285,10 @@ def test_listener_set_reference_grant(granted: str, *, resolved: bool) -> None:
 
 
 def test_listener_set_allowed_routes_supported_kinds() -> None:
+    """ListenerSetAllowedRoutesSupportedKinds.
+
+    Also ListenerSetProtocolAndRouteKindConflicts.
+    """
     kinds = "allowedRoutes: {kinds: [{kind: HTTPRoute}]}"
     planner = planned(
         gateway(HTTP, more=SETS),

@@ -86,7 +86,8 @@ def put_others(here: GatewaySite) -> None:
     put_route(here, "TCPRoute", "a-older", "tcp", "", "v1", sectionName="first")
     put_route(here, "TCPRoute", "b-younger", "tcp", "", "v2", sectionName="first")
     put_route(here, "TCPRoute", "by-port", "tcp", "", "v2", port="$second")
-    here.put(GATEWAY.format(name="http", listeners="{name: http, port: $http, protocol: HTTP}"))
+    secure = "{name: https, port: $https, protocol: HTTPS, tls: {certificateRefs: [{name: pair}]}}"
+    here.put(GATEWAY.format(name="http", listeners=f"{{name: http, port: $http, protocol: HTTP}}, {secure}"))
     for name in ("checked", "rivals", "sections"):
         put_route(here, "HTTPRoute", name, "http", f"{name}.org", name)
     here.put(POLICY.format(name="checked", target="checked", section="", host="secure.org"))
@@ -179,8 +180,9 @@ def test_the_oldest_tcp_route_has_all_connections(here: GatewaySite, port: str, 
 
 @pytest.mark.parametrize("name", ["checked", "rivals", "sections"])
 def test_of_policies_the_accepted_one_counts(here: GatewaySite, name: str) -> None:
-    """BackendTLSPolicy, BackendTLSPolicyConflictResolution: another one would refuse the Pod's certificate."""
+    """BackendTLSPolicy, …ConflictResolution, BackendTLSPolicyReencrypt: another one would refuse the certificate."""
     assert here.ask("http", f"{name}.org").pod == "one"
+    assert pod_over_tls(here, "https", f"{name}.org") == "one"
 
 
 def test_policies_say_which_of_them_counts(here: GatewaySite) -> None:

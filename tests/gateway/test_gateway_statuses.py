@@ -136,6 +136,7 @@ HTTP = "{name: http, port: 80, protocol: HTTP}"
 def test_listeners(  # a column each
     case: str, listener: str, accepted: str, programmed: str, resolved: str, conflicted: str
 ) -> None:
+    """GatewayInvalidListenersUnsupportedProtocol, GatewaySecretMissingReferencedSecret."""
     planner = planned(gateway(listener), CERTIFICATE)
     (found,) = status(planner, IngressKind.GATEWAY, "edge")["listeners"]
     assert reasons(found) == {
@@ -282,6 +283,7 @@ def test_of_owners_the_gateway_comes_first_and_then_the_older_set(case: str, lis
 
 
 def test_gateway_overlapping_tls_config_hostnames() -> None:
+    """GatewayOverlappingTLSConfigHostnames."""
     hosts = {"foo": "foo.a.org", "bar": "bar.bar.a.org", "wild": "'*.a.org'", "apart": "a.org"}
     tls = "protocol: HTTPS, tls: {certificateRefs: [{name: good}]}"
     listeners = [f"{{name: {name}, port: 443, hostname: {host}, {tls}}}" for name, host in hosts.items()]
@@ -293,6 +295,7 @@ def test_gateway_overlapping_tls_config_hostnames() -> None:
 
 
 def test_gateway_invalid_parameters_ref() -> None:
+    """GatewayInvalidParametersRef."""
     more = "infrastructure: {labels: {a: b}, parametersRef: {group: odd.io, kind: Odd, name: odd}}"
     made = status(planned(gateway(HTTP, more=more)), IngressKind.GATEWAY, "edge")
     assert reasons(made) == {"Accepted": "not InvalidParameters", "Programmed": "not Invalid"}
@@ -360,6 +363,7 @@ def test_the_older_gateway_has_the_protocol_of_a_port_that_both_share() -> None:
     ],
 )
 def test_gateway_static_addresses(addresses: str, accepted: str, programmed: str, reached: list[str]) -> None:
+    """GatewayOptionalAddressValue, GatewayStaticAddresses."""
     setting = GatewaySetting(addresses=("192.0.2.1",), usable=frozenset({"192.0.2.7"}))
     made = status(
         planned(gateway(HTTP, more=f"addresses: {addresses}"), setting=setting), IngressKind.GATEWAY, "edge"
@@ -408,6 +412,11 @@ def test_gateway_static_addresses(addresses: str, accepted: str, programmed: str
     ],
 )
 def test_routes(case: str, change: tuple[str, str], wanted: dict[str, str]) -> None:
+    """Several cases of the official suite.
+
+    HTTPRouteDisallowedKind, HTTPRouteInvalidCrossNamespaceParentRef,
+    HTTPRouteInvalidParentRefNotMatchingListenerPort, HTTPRouteInvalidParentRefNotMatchingSectionName.
+    """
     text = ROUTE.replace(*change) if change[0] else ROUTE
     text = text.replace("{name: edge", "{namespace: infra, name: edge")
     planner = planned(gateway("{name: http, port: 80, protocol: HTTP, hostname: '*.a.org'}"), text, SERVICE)
@@ -445,6 +454,7 @@ def test_routes_of_nobodys_gateways_and_classes_of_others_have_no_status() -> No
     ],
 )
 def test_a_reference_needs_a_grant_that_names_both_sides(from_: str, to: str, *, granted: bool) -> None:
+    """HTTPRouteInvalidReferenceGrant, HTTPRoutePartiallyInvalidViaInvalidReferenceGrant."""
     grant = f"""
 apiVersion: gateway.networking.k8s.io/v1beta1
 kind: ReferenceGrant

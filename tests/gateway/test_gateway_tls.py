@@ -210,7 +210,10 @@ def test_one_connection_is_for_one_listener(here: GatewaySite) -> None:
 def test_clients_must_show_a_certificate(
     here: GatewaySite, folder: Path, port: str, shown: str, version: str, *, served: bool
 ) -> None:
-    """GatewayFrontendClientCertificateValidation, and …InsecureFallback."""
+    """GatewayFrontendClientCertificateValidation, and …InsecureFallback.
+
+    Also GatewayFrontendClientCertificateValidationInsecureFallback.
+    """
     more = ("--cert", str(folder / f"{shown}.pem")) if shown else ()
     code, answered, _ = ask(here, port, "any.org", "any.org", "--tls-max", version, f"--tlsv{version}", *more)
     assert (code == 0, answered == "200") == (served, served)
@@ -246,7 +249,10 @@ def test_a_gateway_that_lets_strangers_in_says_so(here: GatewaySite) -> None:
     ],
 )
 def test_all_of_tls_shares_a_port(here: GatewaySite, name: str, served: str) -> None:
-    """GatewayHTTPSAndTLSPassthroughSamePort, TLSRouteModeMixed: the most specific host has a connection."""
+    """GatewayHTTPSAndTLSPassthroughSamePort, TLSRouteModeMixed: the most specific host has a connection.
+
+    Also TLSRouteMixedTerminationSameNamespace.
+    """
     code, answered, body = ask(here, "mixed", name, name)
     assert (code == 0) == bool(served)
     if code == 0:

@@ -217,6 +217,7 @@ def test_a_client_keeps_its_pod_and_each_client_is_another_to_the_pod(here: Gate
 
 
 def test_clients_are_shared_by_weight(here: GatewaySite) -> None:
+    """UDPRouteWeightedRouting."""
     found = Counter(asked(here, "shared")[0] for _ in range(40))
     assert found == {"one": 30, "two": 10}
 

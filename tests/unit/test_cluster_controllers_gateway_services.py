@@ -77,6 +77,8 @@ def test_gateways_that_name_no_address_get_one_of_the_ranges(tmp_path: Path) -> 
 
 
 def test_ports_labels_and_annotations_follow_the_gateway(tmp_path: Path) -> None:
+    """GatewayInfrastructure."""
+
     async def scenario(here: Here) -> None:
         services = GatewayServices(here.registry, RANGES)
         await classes(here)

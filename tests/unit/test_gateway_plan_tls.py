@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from tests.gateway.site import now, tls_secret
+from tests.gateway.site import now, secret_of, tls_secret
 from tests.gateway.test_gateway_statuses import SERVICE, drawn, gateway, reasons, status
 
 from vipwire.ingress.haproxy.configuration import make_maps
@@ -32,7 +32,10 @@ AUTHORITY = yaml.safe_dump(
     ],
 )
 def test_a_port_without_authorities_is_not_served(refs: str, accepted: str, resolved: str) -> None:
-    """GatewayFrontendInvalidDefaultClientCertificateValidation: the HTTP listener beside it is served."""
+    """GatewayFrontendInvalidDefaultClientCertificateValidation: the HTTP listener beside it is served.
+
+    Also GatewayInvalidFrontendClientCertificateValidation.
+    """
     more = f"tls: {{frontend: {{default: {{validation: {{caCertificateRefs: {refs}}}}}}}}}"
     listeners = (HTTPS, "{name: http, port: 80, protocol: HTTP}")
     planner, plan = drawn(gateway(*listeners, more=more), CERTIFICATE, AUTHORITY, SERVICE)
@@ -65,12 +68,18 @@ def test_a_port_asks_for_the_same_of_all_its_clients() -> None:
         ("{name: good}", "ResolvedRefs"),
         ("{name: none}", "not InvalidClientCertificateRef"),
         ("{kind: ConfigMap, name: good}", "not InvalidClientCertificateRef"),
+        ("{group: odd.io, name: good}", "not InvalidClientCertificateRef"),
+        ("{name: malformed}", "not InvalidClientCertificateRef"),
         ("{name: good, namespace: b}", "not RefNotPermitted"),
     ],
 )
 def test_a_gateway_says_whether_it_has_its_own_certificate(ref: str, reason: str) -> None:
-    planner, plan = drawn(gateway(HTTPS, more=f"tls: {{backend: {{clientCertificateRef: {ref}}}}}"), CERTIFICATE)
-    assert reasons(status(planner, IngressKind.GATEWAY, "edge"))["ResolvedRefs"] == reason
+    """GatewayInvalidTLSBackendConfiguration."""
+    malformed = secret_of("malformed", "odd")
+    whole = gateway(HTTPS, more=f"tls: {{backend: {{clientCertificateRef: {ref}}}}}")
+    planner, plan = drawn(whole, CERTIFICATE, malformed)
+    found = reasons(status(planner, IngressKind.GATEWAY, "edge"))
+    assert (found["Accepted"], found["ResolvedRefs"]) == ("Accepted", reason)
     assert len(plan.authorities) == (reason == "ResolvedRefs")
 
 
