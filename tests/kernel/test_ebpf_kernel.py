@@ -18,7 +18,7 @@ from tests.kernel.own_network import own_network
 from vipwire.backends.ebpf.layout import HEAD, Flag, endpoint_slot, frontend_key
 from vipwire.backends.ebpf.names import FRONTENDS, Ours
 from vipwire.backends.ebpf.pinned import ORDER, NodePins
-from vipwire.backends.ebpf.probe import probe
+from vipwire.backends.ebpf.probe import probe, why_refused
 from vipwire.backends.ebpf.programs import build
 from vipwire.backends.ebpf.stretches import FullError
 from vipwire.backends.ebpf.tables import Tables
@@ -235,6 +235,47 @@ def test_two_capabilities_are_enough_and_one_is_not(cgroup: Path, kept: str, sai
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
     assert bool(done.stdout) is bool(said)
+
+
+@pytest.mark.parametrize(
+    ("held", "seccomp", "said"),
+    [
+        ("0000000000001000", 0, "lacks CAP_BPF"),
+        ("0000008000000000", 2, "lacks CAP_NET_ADMIN"),
+        ("0000008000001000", 2, "a seccomp profile is in force: have it admit bpf"),
+        ("0000000000201000", 0, "is it in a user namespace of its own"),
+    ],
+)
+def test_what_is_refused_for_want_of_rights_says_which(tmp_path: Path, held: str, seccomp: int, said: str) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text(f"Name:\tvipwire\nCapEff:\t{held}\nSeccomp:\t{seccomp}\nSpeculation:\t0\n")
+    assert said in why_refused(tmp_path)
+
+
+FILTERED = """
+import ctypes, platform, struct, sys
+from pathlib import Path
+from vipwire.backends.ebpf.probe import probe
+from vipwire.bpf import syscall
+from vipwire.errors import UnsupportedError
+number = syscall.NUMBERS[platform.machine()]
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+steps = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in code))
+filter = ctypes.create_string_buffer(struct.pack("@HP", len(code), ctypes.addressof(steps)))
+assert ctypes.CDLL(None).prctl(22, 2, filter, 0, 0) == 0  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER: bpf(2) gives EPERM
+try:
+    probe(Path(sys.argv[1]))
+except UnsupportedError as error:
+    print(error)
+"""
+
+
+def test_a_process_that_a_filter_keeps_from_bpf_is_told_so(cgroup: Path) -> None:
+    """With all rights, as in a container whose profile does not admit bpf(2)."""
+    done = subprocess.run([sys.executable, "-c", FILTERED, str(cgroup)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "EPERM" in done.stdout
+    assert "a seccomp profile is in force" in done.stdout
 
 
 def test_programs_may_be_loaded_whatever_their_licence(pins: NodePins) -> None:

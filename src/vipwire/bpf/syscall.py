@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from vipwire.errors import UnsupportedError
 
-_NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "loongarch64": 280, "ppc64le": 361}
+NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "loongarch64": 280, "ppc64le": 361}
 """The call's number by architecture. The programs' object is for machines that are little-endian."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -46,15 +46,15 @@ class Command(enum.IntEnum):
 
 def require_architecture() -> None:
     """Raise UnsupportedError where bpf(2) has a number that is not known, or the machine is big-endian."""
-    if platform.machine() not in _NUMBERS:
-        known = ", ".join(_NUMBERS)
+    if platform.machine() not in NUMBERS:
+        known = ", ".join(NUMBERS)
         raise UnsupportedError(f"the programs of ebpf mode run on {known}; this is {platform.machine()}")
 
 
 def bpf(command: Command, attributes: bytes | Buffer) -> int:
     """Make the call, again where a signal came; raise OSError. In a buffer the kernel's answer is found."""
     buffer = buffer_of(attributes) if isinstance(attributes, bytes) else attributes
-    number = _NUMBERS[platform.machine()]
+    number = NUMBERS[platform.machine()]
     while True:
         result = int(_LIBC.syscall(number, int(command), buffer, len(buffer)))
         if result >= 0:

@@ -14,8 +14,10 @@ from vipwire.backends.ebpf.programs import build
 from vipwire.bpf.maps import Map
 from vipwire.bpf.programs import HOOKS, attached, create_link, load
 from vipwire.errors import UnsupportedError
+from vipwire.host.rights import capabilities
 
 _REFUSED: Final = frozenset({errno.EPERM, errno.EACCES})
+_NEEDED: Final = ("CAP_BPF", "CAP_NET_ADMIN")
 _FEW: Final = 16
 
 
@@ -92,10 +94,7 @@ def exclusive(cgroup: Path, hook: str) -> Path | None:
 def _not_allowed(error: OSError, what: str) -> UnsupportedError:
     match error.errno:
         case code if code in _REFUSED:
-            remedy = (
-                "it needs the capabilities CAP_BPF and CAP_NET_ADMIN (or root), a seccomp profile that admits "
-                "bpf(2), and a kernel that is not locked down"
-            )
+            remedy = why_refused()
         case errno.ENOSYS | errno.EINVAL:
             remedy = "it needs CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF"
         case _:
@@ -103,3 +102,28 @@ def _not_allowed(error: OSError, what: str) -> UnsupportedError:
     return UnsupportedError(
         f"ebpf mode cannot be used here: {what} ({errno.errorcode.get(error.errno or 0)}): {remedy}"
     )
+
+
+def why_refused(proc: Path = Path("/proc")) -> str:
+    """Say why the kernel does not let this process do it, as far as the process can know."""
+    held = capabilities(proc)
+    held |= {"CAP_BPF"} if "CAP_SYS_ADMIN" in held else set()
+    if missing := [each for each in _NEEDED if each not in held]:
+        return f"it needs the capabilities {' and '.join(_NEEDED)} (or root), and this process lacks {missing[0]}"
+    if _is_filtered(proc):
+        return (
+            "this process has the rights, but a seccomp profile is in force: have it admit bpf(2), as those of "
+            "containerd 1.7 and Docker 23 do, or set seccompProfile to Unconfined"
+        )
+    return (
+        "this process has the capabilities: is it in a user namespace of its own, or does a security module "
+        "(SELinux, AppArmor) refuse it?"
+    )
+
+
+def _is_filtered(proc: Path) -> bool:
+    """Report whether a filter decides which system calls this process may use."""
+    try:
+        return "\nSeccomp:\t2\n" in (proc / "self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
