@@ -163,6 +163,8 @@ def cluster_with(
         pytest.skip(f"{mode} cannot: {mode.no_sctp}")
 
     def build(options: Sequence[str], purpose: str = "", *, cidrs: bool = True) -> Cluster:
+        if refused := mode.excludes.intersection(options):
+            pytest.skip(f"{mode} refuses {', '.join(sorted(refused))}")
         key = (str(mode), tuple(options), purpose, cidrs)
         if key not in _clusters:
             made = Cluster(mode, options, cidrs=cidrs, calm=not purpose)

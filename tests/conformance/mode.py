@@ -58,17 +58,17 @@ class Mode:
     """A value of `--proxy-mode`.
 
     `calm` is how often a proxy checks the kernel that no test interferes with: reading it all is dear in some modes.
-    `watchful` is how often it does where tests interfere.
-    `alarmed` says that changes of others elsewhere make it read its own rules, which the log tells. In a `tardy` mode
-    the kernel adds up what it counts only now and then. `flags` give the mode the defaults that the sentences speak
-    of, and `prepare` makes each node ready before the first proxy. One that `relays` has a process that outlives the
-    proxy until the cleanup, and endpoints see that: where a test looks at source addresses among other things, only
-    those of masqueraded clients count. `no_sctp` says why SCTP can only be refused. `variant` tells two of one name
-    apart; one that is `sampled` proves each sentence by one case of each test. One with `one_family` has a variant
-    for which the same code writes the same rules: each case is run in one family, half of them in either, and a test
-    without other cases in the family that is not the sampled variant's. `placed` gives the
-    flags that depend on the lab, the node and the other flags. The session's own process is in the cgroup of a mode
-    that `has_cgroup`, and what such a mode leaves in the kernel outlives the lab: it is cleaned up.
+    `watchful` is how often it does where tests interfere. `alarmed` says that changes of others elsewhere make it
+    read its own rules, which the log tells. In a `tardy` mode the kernel adds up what it counts only now and then.
+    `flags` give the mode the defaults that the sentences speak of, and `prepare` makes each node ready before the
+    first proxy. One that `relays` has a process that outlives the proxy until the cleanup, and endpoints see that:
+    where a test looks at source addresses among other things, only those of masqueraded clients count. `no_sctp` says
+    why SCTP can only be refused. `variant` tells two of one name apart, and `excludes` are flags that it refuses; one
+    that is `sampled` proves each sentence by one case of each test. One with `one_family` has a variant for which the
+    same code writes the same rules: each case is run in one family, half of them in either, and a test without other
+    cases in the family that is not the sampled variant's. `placed` gives the flags that depend on the lab, the node
+    and the other flags. The session's own process is in the cgroup of a mode that `has_cgroup`, and what such a mode
+    leaves in the kernel outlives the lab: it is cleaned up.
     """
 
     name: str
@@ -87,6 +87,7 @@ class Mode:
     no_sctp: str = ""
     placed: Callable[[Lab, str, Sequence[str]], Sequence[str]] = _nothing
     has_cgroup: bool = False
+    excludes: frozenset[str] = frozenset()
 
     @property
     def cannot(self) -> Mapping[str, str]:

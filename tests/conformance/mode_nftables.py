@@ -34,4 +34,12 @@ TABLE_HARM = Harm(
 NFTABLES = (Mode("nftables", TABLE_HARM),)
 
 # After the handshake a connection goes past the rules. Few kernels that tests run under have flowtables.
-OFFLOADING = (Mode("nftables", TABLE_HARM, variant="offload", flags=("--offload-packet-threshold=1",)),)
+OFFLOADING = (
+    Mode(
+        "nftables",
+        TABLE_HARM,
+        variant="offload",
+        flags=("--offload-packet-threshold=1",),
+        excludes=frozenset({"--count-traffic"}),
+    ),
+)

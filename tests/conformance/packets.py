@@ -1,5 +1,6 @@
 """What tests do with packets: who connects, what must become of it, and whom the endpoint must have seen."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import cycle, repeat
@@ -12,7 +13,7 @@ from vipwire.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
 from vipwire.lab.probe import probe
 from vipwire.model.net import Family
 
-_BATCH, _BATCHES, _FEW = 24, 5, 3
+_BATCH, _BATCHES, _FEW, _AGAIN = 24, 5, 3, 12
 PATIENCE, _SECOND_SYN = 15.0, 0.9
 """Seconds: until an answer is given up, and after which a client has sent its SYN again."""
 _passed_on: Iterator[int] = cycle(range(10500, 13500))
@@ -136,9 +137,17 @@ class Packets:
     def _told_at_once(
         self, caller: Caller, target: Target, outcome: Outcome, source_ports: Iterator[int | None]
     ) -> None:
-        """Connect, and be told so: at the first SYN, unless the machine stands still for that long now and then."""
-        told = [self._became(caller, target, outcome, source_port=next(source_ports)) for _ in range(_FEW)]
-        assert min(result.duration for (result,) in told) < _SECOND_SYN, f"{caller} to {target}: told late"
+        """Connect, and be told so each time: at the first SYN, once the machine has not stood still for that long.
+
+        Whom the first SYN tells nothing is told late however often he tries.
+        """
+        soonest = math.inf
+        for number in range(_FEW + _AGAIN):
+            if number >= _FEW and soonest < _SECOND_SYN:
+                return
+            (result,) = self._became(caller, target, outcome, source_port=next(source_ports))
+            soonest = min(soonest, result.duration)
+        assert soonest < _SECOND_SYN, f"{caller} to {target}: told late"
 
     def _became(
         self,
