@@ -1,5 +1,6 @@
 """Programs, maps and links of ebpf mode, in a real kernel: what was written is what is read."""
 
+import errno
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import pytest
 from tests.kernel.ebpf_maps import objects, own_folder, own_pins, settings, write
 from tests.kernel.own_network import own_network
 
+from vipwire.backends.ebpf import probe as trying
 from vipwire.backends.ebpf.layout import HEAD, Flag, endpoint_slot, frontend_key
 from vipwire.backends.ebpf.names import FRONTENDS, Ours
 from vipwire.backends.ebpf.pinned import ORDER, NodePins
@@ -250,6 +252,22 @@ def test_what_is_refused_for_want_of_rights_says_which(tmp_path: Path, held: str
     (tmp_path / "self").mkdir()
     (tmp_path / "self/status").write_text(f"Name:\tvipwire\nCapEff:\t{held}\nSeccomp:\t{seccomp}\nSpeculation:\t0\n")
     assert said in why_refused(tmp_path)
+
+
+def test_a_verifier_that_wants_more_rights_is_quoted(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = OSError(errno.EACCES, "Permission denied")
+    refused.add_note(
+        "6: (6b) *(u16 *)(r10 -68) = r1\nattempt to corrupt spilled pointer on stack\nprocessed 7 insns\n"
+    )
+
+    def load(*_: object) -> int:
+        raise refused
+
+    monkeypatch.setattr(trying, "load", load)
+    with pytest.raises(
+        UnsupportedError, match=r"without CAP_PERFMON.*spilled pointer on stack: add that cap"
+    ):
+        probe(cgroup)
 
 
 FILTERED = """

@@ -57,9 +57,16 @@ def _load(hook: str, maps: dict[str, int], constants: int) -> int:
     try:
         return load(hook, binary.linked(f"cgroup/{hook}", maps, constants), binary.licence, "vw_trial")
     except OSError as error:
-        said = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines() if line.strip()]
+        what = f"the kernel does not load the program for {hook}"
+        notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
+        said = [line for line in notes if line.strip() and not line.startswith("processed ")]
+        if said and error.errno == errno.EACCES:
+            raise UnsupportedError(
+                f"ebpf mode cannot be used here: {what} for a process without CAP_PERFMON; its verifier says: "
+                f"{said[-1]}: add that capability"
+            ) from error
         last = f"; its verifier says: {said[-1]}" if said else ""
-        raise _not_allowed(error, f"the kernel does not load the program for {hook}{last}") from error
+        raise _not_allowed(error, f"{what}{last}") from error
 
 
 def _attach(hook: str, program: int, target: int, cgroup: Path) -> int:

@@ -33,6 +33,33 @@ struct N(pair) {
 	struct N(endpoint) endpoint;
 };
 
+#if V == 4
+INLINE void put_frontend4(word *pair, __be32 address, __be16 port, __u8 protocol)
+{
+	put(pair, address | (__u64)port << 32 | (__u64)protocol << 48);
+}
+
+INLINE void put_endpoint4(word *pair, const struct endpoint4 *from)
+{
+	put(pair + 1, from->address | (__u64)from->port << 32);
+}
+#else
+INLINE void put_frontend6(word *pair, struct address6 address, __be16 port, __u8 protocol)
+{
+	put(pair, address.word[0] | (__u64)address.word[1] << 32);
+	put(pair + 1, address.word[2] | (__u64)address.word[3] << 32);
+	put(pair + 2, port | (__u64)protocol << 16);
+}
+
+/* It begins in the middle of a word. */
+INLINE void put_endpoint6(word *pair, const struct endpoint6 *from)
+{
+	put(pair + 2, (__u32)pair[2] | (__u64)from->address.word[0] << 32);
+	put(pair + 3, from->address.word[1] | (__u64)from->address.word[2] << 32);
+	put(pair + 4, from->address.word[3] | (__u64)from->port << 32);
+}
+#endif
+
 struct N(told_value) {
 	struct N(pair) pairs[REMEMBERED];
 };
@@ -60,27 +87,32 @@ INLINE int N(same_key)(const struct N(key) *a, const struct N(key) *b)
  * and must see the node then, which nftables sees to. */
 INLINE int N(own)(struct bpf_sock_addr *ctx, const struct N(endpoint) *endpoint, __u8 protocol)
 {
-	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *sk;
-	__u32 size = V == 4 ? sizeof(tuple.ipv4) : sizeof(tuple.ipv6);
-#if V == 4
-	tuple.ipv4.daddr = endpoint->address;
-	tuple.ipv4.dport = endpoint->port;
+#if V == 4 /* source and destination: addresses, then ports */
+	word tuple[2];
+	__u32 size = sizeof(((struct bpf_sock_tuple *)0)->ipv4);
+
+	put(tuple, (__u64)endpoint->address << 32);
+	put(tuple + 1, (__u64)endpoint->port << 16);
 #else
-	__builtin_memcpy(tuple.ipv6.daddr, &endpoint->address, sizeof(tuple.ipv6.daddr));
-	tuple.ipv6.dport = endpoint->port;
+	word tuple[5] = {};
+	__u32 size = sizeof(((struct bpf_sock_tuple *)0)->ipv6);
+
+	put(tuple + 2, endpoint->address.word[0] | (__u64)endpoint->address.word[1] << 32);
+	put(tuple + 3, endpoint->address.word[2] | (__u64)endpoint->address.word[3] << 32);
+	put(tuple + 4, (__u64)endpoint->port << 16);
 #endif
 	if (protocol == IPPROTO_TCP)
-		sk = lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+		sk = lookup_tcp(ctx, (void *)tuple, size, BPF_F_CURRENT_NETNS, 0);
 	else
-		sk = lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+		sk = lookup_udp(ctx, (void *)tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
 		return 0;
 	release(sk);
 	return 1;
 }
 
-INLINE void N(count)(__u32 slot)
+INLINE void N(count)(__u64 slot)
 {
 	__u64 *counted = conf.counting ? map_lookup(&N(hits), &slot) : 0;
 
@@ -88,21 +120,22 @@ INLINE void N(count)(__u32 slot)
 		__sync_fetch_and_add(counted, 1);
 }
 
-INLINE int N(draw)(const struct frontend *frontend, struct N(pair) *pair, __u32 *slot)
+/* A slot's number is one of four bytes: the lower half. */
+INLINE int N(draw)(const struct frontend *frontend, word *pair, __u64 *slot)
 {
 	struct N(endpoint) *endpoint;
 	__u64 *counted;
 
 	if (frontend->slots == 0)
 		return 0;
-	*slot = frontend->first + random32() % frontend->slots;
+	put(slot, (__u32)(frontend->first + random32() % frontend->slots));
 	counted = map_lookup(&N(hits), slot);
 	if (counted) /* fetched along with the endpoint: to count waits for it, later */
 		asm volatile("" ::"r"(*counted));
 	endpoint = map_lookup(&N(slots), slot);
 	if (!endpoint)
 		return 0;
-	pair->endpoint = *endpoint;
+	N(put_endpoint)(pair, endpoint);
 	return 1;
 }
 
@@ -138,13 +171,13 @@ INLINE int N(tell)(struct N(told_value) *told, const struct N(pair) *pair)
 
 /* Find what this socket was told for the frontend. */
 #define KNOWN(at)                                                                                                  \
-	if (N(same_key)(&told->pairs[at].frontend, &pair->frontend)) {                                             \
+	if (N(same_key)(&told->pairs[at].frontend, (struct N(key) *)pair)) {                                       \
 		MARK(at);                                                                                          \
-		pair->endpoint = told->pairs[at].endpoint;                                                         \
+		N(put_endpoint)(pair, &told->pairs[at].endpoint);                                                  \
 		MARK(at);                                                                                          \
 		return 1;                                                                                          \
 	}
-INLINE int N(recall)(struct N(told_value) *told, struct N(pair) *pair)
+INLINE int N(recall)(struct N(told_value) *told, word *pair)
 {
 	KNOWN(0) KNOWN(1) KNOWN(2) KNOWN(3)
 	return 0;
@@ -186,25 +219,28 @@ INLINE void N(part)(struct bpf_sock_addr *ctx)
 		map_delete(&N(peers), &cookie);
 }
 
-/* Find what a socket that names this frontend is to speak with. 0: leave it alone. */
-INLINE int N(translate)(struct bpf_sock_addr *ctx, const struct N(key) *key, struct N(endpoint) *to, int connecting)
+/* Find what a socket that names a frontend is to speak with: the first half of the pair, and the second. 0: leave it
+ * alone. */
+INLINE int N(translate)(struct bpf_sock_addr *ctx, word *words, int connecting)
 {
-	struct N(pair) pair = { .frontend = *key };
+	struct N(pair) *pair = (void *)words;
+	struct N(key) *key = &pair->frontend;
 	struct N(told_value) *told = 0;
 	struct bpf_sock *sk = ctx->sk;
 	struct frontend *frontend;
-	__u32 role, slot;
+	__u64 role, protocol = ctx->protocol;
+	__u64 slot;
 
 	if (!sk)
 		return 0;
 	if (connecting)
 		N(forget)(sk);
-	if (conf.connected && key->protocol == IPPROTO_UDP && (connecting || !sk->dst_port))
+	if (conf.connected && protocol == IPPROTO_UDP && (connecting || !sk->dst_port))
 		N(part)(ctx);
 	frontend = map_lookup(&N(frontends), key);
 	/* A connected UDP socket asks nobody again when its endpoint goes: it is left to connection tracking, unless it will
 	 * be ended then. With an IPv4 peer an IPv6 socket comes by sendmsg4 for each datagram, although it names nobody. */
-	if (!frontend || (key->protocol == IPPROTO_UDP && (connecting ? !conf.connected : sk->dst_port)))
+	if (!frontend || (protocol == IPPROTO_UDP && (connecting ? !conf.connected : sk->dst_port)))
 		return 0;
 	role = role_of(netns_cookie(ctx));
 	if (!(frontend->flags & role) || sk->bound_dev_if)
@@ -215,19 +251,16 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, const struct N(key) *key, str
 		told = sk_storage(&N(told), sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 		if (!told)
 			return 0; /* no memory: nobody could say from whom an answer comes */
-		if (N(recall)(told, &pair) && map_lookup(&N(members), &pair)) {
-			*to = pair.endpoint;
+		if (N(recall)(told, words) && map_lookup(&N(members), pair))
 			return 1;
-		}
 	}
-	if (!N(draw)(frontend, &pair, &slot))
+	if (!N(draw)(frontend, words, &slot))
 		return 0;
-	if (role == POD && frontend->flags & HAS_LOCAL && N(own)(ctx, &pair.endpoint, key->protocol))
+	if (role == POD && frontend->flags & HAS_LOCAL && N(own)(ctx, &pair->endpoint, protocol))
 		return 0;
-	if (told ? !N(tell)(told, &pair) : !N(note)(ctx, sk, &pair))
+	if (told ? !N(tell)(told, pair) : !N(note)(ctx, sk, pair))
 		return 0;
 	N(count)(slot);
-	*to = pair.endpoint;
 	return 1;
 }
 

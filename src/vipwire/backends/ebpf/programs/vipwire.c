@@ -61,8 +61,9 @@ struct address6 {
 /* The verifier wants the port read as four bytes. */
 INLINE __be16 port_of(struct bpf_sock_addr *ctx)
 {
-	volatile __u32 port = ctx->user_port;
+	__u32 port = ctx->user_port;
 
+	asm volatile("" : "+r"(port));
 	return (__be16)port;
 }
 
@@ -104,14 +105,19 @@ INLINE int is_mapped(const struct address6 *address)
 	return !address->word[0] && !address->word[1] && address->word[2] == __builtin_bswap32(0xffff);
 }
 
+/* Endpoints are read from pairs, frontends are told of them. */
+#define TO(v, words) ((const struct pair##v *)(words))->endpoint
+
 INLINE void forth4(struct bpf_sock_addr *ctx, int connecting)
 {
-	struct key4 key = { .address = ctx->user_ip4, .port = port_of(ctx), .protocol = ctx->protocol };
-	struct endpoint4 to;
+	word pair[sizeof(struct pair4) / 8];
 
-	if (wanted(ctx->protocol) && translate4(ctx, &key, &to, connecting)) {
-		ctx->user_ip4 = to.address;
-		ctx->user_port = to.port;
+	if (!wanted(ctx->protocol))
+		return;
+	put_frontend4(pair, ctx->user_ip4, port_of(ctx), ctx->protocol);
+	if (translate4(ctx, pair, connecting)) {
+		ctx->user_ip4 = TO(4, pair).address;
+		ctx->user_port = TO(4, pair).port;
 	}
 }
 
@@ -128,21 +134,23 @@ INLINE void back4(struct bpf_sock_addr *ctx)
 
 INLINE void forth6(struct bpf_sock_addr *ctx, int connecting)
 {
-	struct key6 key = { .address = address6_of(ctx), .port = port_of(ctx), .protocol = ctx->protocol };
-	struct key4 key4 = { .address = key.address.word[3], .port = key.port, .protocol = key.protocol };
-	struct endpoint6 to;
-	struct endpoint4 to4;
+	struct address6 address;
+	word pair[sizeof(struct pair6) / 8];
 
 	if (!wanted(ctx->protocol))
 		return;
-	if (is_mapped(&key.address)) {
-		if (connecting && translate4(ctx, &key4, &to4, 1)) {
-			ctx->user_ip6[3] = to4.address;
-			ctx->user_port = to4.port;
+	address = address6_of(ctx);
+	if (is_mapped(&address)) {
+		put_frontend4(pair, address.word[3], port_of(ctx), ctx->protocol);
+		if (connecting && translate4(ctx, pair, 1)) {
+			ctx->user_ip6[3] = TO(4, pair).address;
+			ctx->user_port = TO(4, pair).port;
 		}
-	} else if (translate6(ctx, &key, &to, connecting)) {
-		set6(ctx, &to.address, to.port);
+		return;
 	}
+	put_frontend6(pair, address, port_of(ctx), ctx->protocol);
+	if (translate6(ctx, pair, connecting))
+		set6(ctx, &TO(6, pair).address, TO(6, pair).port);
 }
 
 INLINE void back6(struct bpf_sock_addr *ctx)

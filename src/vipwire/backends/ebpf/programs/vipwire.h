@@ -57,4 +57,16 @@ struct settings {
 	__u64 build; /* of which object these programs are; nothing to the programs */
 };
 
+/* Keys are built on the stack eight bytes at a time. Verifiers of Linux 5.16 to 6.7 take a number that was written there
+ * for a register to be kept, and let nobody without CAP_PERFMON write over a part of it (ab125ed3ec1c has mended that).
+ * The assembly keeps the compiler from writing only the part that changes.
+ */
+typedef __u64 __attribute__((may_alias)) word;
+
+INLINE void put(word *at, __u64 value)
+{
+	asm volatile("" : "+r"(value));
+	*at = value;
+}
+
 #define REMEMBERED 4 /* so many Services one unconnected UDP socket may speak with at a time; see tell */
