@@ -264,9 +264,7 @@ def test_a_verifier_that_wants_more_rights_is_quoted(cgroup: Path, monkeypatch: 
         raise refused
 
     monkeypatch.setattr(trying, "load", load)
-    with pytest.raises(
-        UnsupportedError, match=r"without CAP_PERFMON.*spilled pointer on stack: add that cap"
-    ):
+    with pytest.raises(UnsupportedError, match=r"without CAP_PERFMON.*spilled pointer on stack: add that cap"):
         probe(cgroup)
 
 

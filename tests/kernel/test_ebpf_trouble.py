@@ -161,7 +161,7 @@ def test_status_says_how_programs_and_maps_stand(backend: EbpfBackend, cgroup: P
         return {each.what: each.said for each in standing(config, backend.pins.folder)}
 
     whole = said()
-    assert whole.keys() == {"in force", "maps of IPv4"}
+    assert whole.keys() - {"other programs"} == {"in force", "maps of IPv4"}, "somebody may have some at the root"
     assert whole["in force"] == f"9 of 9 programs, for {cgroup}"
     assert "frontends4 6 of 16384, slots4 12 of 65536" in whole["maps of IPv4"]
     code = bytes.fromhex("b700000001000000" + "9500000000000000")
@@ -172,7 +172,7 @@ def test_status_says_how_programs_and_maps_stand(backend: EbpfBackend, cgroup: P
         os.close(each)
     backend.pins.take_out(["connect6"])
     assert said()["in force"] == f"8 of 9 programs, for {cgroup}; not connect6"
-    assert said()["other programs"].startswith("programs of others are called at connect4:")
+    assert said()["other programs"].startswith("programs of others are called at connect4")
     os.close(theirs)
     backend.pins.remove()
     assert said()["in force"].startswith("0 of 9 programs")

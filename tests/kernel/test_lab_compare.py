@@ -13,6 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from vipwire.backends.ebpf.pinned import FOLDER
+from vipwire.bpf.namespaces import cookie_of
 from vipwire.cli.main import main
 from vipwire.config.modes import mode_names
 from vipwire.lab import state
@@ -86,11 +88,18 @@ def drain_in(name: str, pod: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_a_lab_with_proxies_serves_its_service_and_ends_with_it() -> None:
+def ours_in_bpffs(name: str) -> list[Path]:
+    """Find what the nodes of a lab have in bpffs; the namespaces may be gone by the time that it is looked for."""
+    cookies = [cookie_of(path) for path in Path("/run/netns").glob(f"vipwire-{name}-node-*")]
+    return [FOLDER / f"{cookie:x}" for cookie in cookies if (FOLDER / f"{cookie:x}").exists()]
+
+
+@pytest.mark.parametrize("mode", ["nftables", "ebpf"])
+def test_a_lab_with_proxies_serves_its_service_and_ends_with_it(mode: str) -> None:
     name = f"with-{os.getpid()}"
     try:
         # A process of its own, which leaves its children behind.
-        command = [sys.executable, "-m", "vipwire", "lab", "up", "-l", name, "--proxy-mode=nftables"]
+        command = [sys.executable, "-m", "vipwire", "lab", "up", "-l", name, f"--proxy-mode={mode}"]
         result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         assert result.returncode == 0, result.stderr
         assert f"vipwire lab probe --name {name} client 10.96.0.10:80" in result.stdout
@@ -100,11 +109,14 @@ def test_a_lab_with_proxies_serves_its_service_and_ends_with_it() -> None:
         drained = drain_in(name, "10.244.1.12")
         assert "10.244.1.12 is drained on node-1" in drained.stdout, drained.stderr
         assert (state.directory_of(name) / "state" / "drained-node-1.json").exists(), "it goes with the lab"
+        outlasting = ours_in_bpffs(name)
+        assert len(outlasting) == (2 if mode == "ebpf" else 0)
     finally:
         down = lab("down", "-l", name)
     assert down.output == f"The lab {name} is down.\n"
     running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not [each for each in running if f"vipwire-lab/{name}/".encode() in each]
+    assert not [each for each in outlasting if each.exists()], "programs would be called for ever"
 
 
 def test_a_proxy_that_cannot_run_leaves_no_lab_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import itertools
 import os
 import secrets
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -91,9 +92,18 @@ class Lab:
         for process in self._started:
             process.wait()
         reap(ended)
+        if state.outlasting(self.name).exists():
+            self._clean_up()
         for host in self.topology.names():
             netns.delete(state.namespace_of(self.name, host))
         state.remove(directory)
+
+    def _clean_up(self) -> None:
+        """Remove what proxies have left in the kernel that would not go with the nodes' namespaces."""
+        for node in self.topology.nodes:
+            if self.netns(node.name).exists():
+                with state.own_state(self.name):
+                    self.run(node.name, [sys.executable, "-m", "vipwire", "cleanup"], timeout=120, check=False)
 
     def host(self, name: str) -> Node | Pod | Client:
         """Find a host by its name; raise LabError with the names that are near."""

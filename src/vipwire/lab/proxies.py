@@ -1,17 +1,20 @@
 """`vipwire lab up --proxy-mode`: a proxy on every node of a lab, which stays until `vipwire lab down`.
 
-They watch a folder of manifests in the lab's own directory; what they say is in proxy-NODE.log beside it.
+They watch a folder of manifests in the lab's own directory; what they say is in proxy-NODE.log beside it. What ebpf
+mode has in the kernel does not go with a node's namespace, so that `Lab.down` is left word to clean up.
 """
 
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from vipwire.lab import manifests, state
 from vipwire.lab.cluster import Lab
 from vipwire.lab.errors import LabError
+from vipwire.lab.topology import Node
 
 _PATIENCE: Final = 60.0
 _LOOK_SECONDS: Final = 0.05
@@ -35,11 +38,14 @@ def start_proxies(lab: Lab, mode: str) -> None:
     draft.write_text(manifests.as_yaml(manifests.example(lab.topology)), encoding="utf-8")
     draft.rename(folder / "lab.yaml")
     cidrs = _cluster_cidrs(lab)
+    if mode == "ebpf":
+        state.outlasting(lab.name).touch()
     started = []
     for node in lab.topology.nodes:
         log = state.directory_of(lab.name) / f"proxy-{node.name}.log"
-        flags = (f"--manifests={folder}", f"--hostname-override={node.name}", f"--proxy-mode={mode}")
-        command = [sys.executable, "-m", "vipwire", "proxy", *flags, f"--cluster-cidr={cidrs}", "--oom-score-adj=0"]
+        flags = [f"--manifests={folder}", f"--hostname-override={node.name}", f"--proxy-mode={mode}"]
+        flags += [f"--cluster-cidr={cidrs}", "--oom-score-adj=0", *_clients(lab, node, mode)]
+        command = [sys.executable, "-m", "vipwire", "proxy", *flags]
         with log.open("wb") as file, state.own_state(lab.name):
             process = lab.popen(
                 node.name, command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
@@ -47,6 +53,12 @@ def start_proxies(lab: Lab, mode: str) -> None:
         started.append((node.name, process, log))
     for name, process, log in started:
         _wait(name, process, log)
+
+
+def _clients(lab: Lab, node: Node, mode: str) -> Sequence[str]:
+    """Tell programs of sockets which Pods are the node's: no kubelet has made a cgroup for them."""
+    pods = [str(lab.netns(pod.name)) for pod in lab.topology.pods if pod.node == node.name]
+    return (f"--ebpf-clients={','.join(pods) or 'node'}",) if mode == "ebpf" else ()
 
 
 def _cluster_cidrs(lab: Lab) -> str:
