@@ -1,12 +1,15 @@
 """deploy/gateway: its flags are taken, its class is ours, its roles allow what is asked for, and no more."""
 
 import asyncio
+from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import yaml
 from scripts.policy_definitions import definitions
-from tests.unit.deployed import DEPLOY, one
+from tests.unit.deployed import DEPLOY, KUBECTL, one, pod_of, rendered
 from tests.unit.test_deploy_rbac import Right
 from tests.unit.test_ingress_deploy import recording
 
@@ -16,11 +19,14 @@ from vipwire.gateway.plan.objects import ROUTE_KINDS, GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.gateway.run.status import GatewayStatusWriter
 from vipwire.gateway.run.versions import served_versions
-from vipwire.gateway.watch.kinds import RESOURCES, at_versions
+from vipwire.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions
 from vipwire.ingress.plan.policy_fields import BACKEND, TRAFFIC
 from vipwire.ingress.run.election import LeaseKeeper
-from vipwire.ingress.watch.objects import IngressKind
+from vipwire.ingress.run.status import StatusWriter
+from vipwire.ingress.watch.kinds import IngressResource
+from vipwire.ingress.watch.objects import Ingress, IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.kube.access.access import Access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
 from vipwire.kube.gateway_addresses import CONTROLLER
@@ -28,11 +34,16 @@ from vipwire.model.names import ObjectName
 from vipwire.state.event import Upserted
 
 FOLDER = DEPLOY / "gateway"
+BOTH = DEPLOY / "gateway-with-ingress"
 
 
-def objects() -> list[dict[str, Any]]:
-    kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
-    return [each for name in kustomization["resources"] for each in yaml.safe_load_all((FOLDER / name).read_text())]
+def objects(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """Read the objects of a folder and of those that it builds on."""
+    found: list[dict[str, Any]] = []
+    for name in yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]:
+        path = folder / name
+        found += objects(path.resolve()) if path.is_dir() else yaml.safe_load_all(path.read_text())
+    return found
 
 
 def test_the_flags_are_taken_and_the_class_is_ours() -> None:
@@ -45,6 +56,20 @@ def test_the_flags_are_taken_and_the_class_is_ours() -> None:
     assert given["metrics_bind_address"].endswith(f":{found['ports'][0]['containerPort']}")
     assert given["controller"] == CONTROLLER == one(objects(), "GatewayClass")["spec"]["controllerName"]
     assert given["lease"] == f"kube-system/{one(objects(), 'Role')['metadata']['name']}"
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="renders with kubectl, which is not installed")
+def test_one_process_for_both_has_the_flag_the_class_and_the_image() -> None:
+    alone, both = rendered(FOLDER), rendered(BOTH)
+    (found,), (plain,) = (pod_of(each)["containers"] for each in (both, alone))
+    assert found == {**plain, "args": [*plain["args"], "--ingress"]}
+    with gateway.make_context("gateway", list(found["args"])) as context:
+        given = context.params
+    ingress = one(list(yaml.safe_load_all((DEPLOY / "ingress" / "ingressclass.yaml").read_text())), "IngressClass")
+    assert given["ingress"]
+    assert one(both, "IngressClass") == ingress
+    assert given["ingress_class"] == ingress["metadata"]["name"]
+    assert (given["http"], given["https"]) == ("*:80", "*:443")
 
 
 OBJECTS = """
@@ -103,19 +128,20 @@ def filled() -> Snapshot:
     return snapshot
 
 
-async def asked() -> set[Right]:
+async def asked(kinds: Mapping[IngressKind, IngressResource] = RESOURCES) -> set[Right]:
     """Run all that asks an API server, with everything happening that makes it ask differently."""
     snapshot, planner = filled(), GatewayPlanner(GatewaySetting())
     planner.plan(snapshot, 0.0)
     async with asyncio.timeout(60), recording() as (recorder, access), asyncio.TaskGroup() as group:
-        resources = at_versions(RESOURCES, await served_versions(access))
+        resources = at_versions(kinds, await served_versions(access))
         keeper, events = LeaseKeeper(access, ObjectName("default", "edge"), "me"), EventRecorder(access, "me", qps=0)
         writer = GatewayStatusWriter(access, resources, CONTROLLER, keeper.leading)
         work = (
-            ApiSource(access, resources.values()).run(Snapshot(RESOURCES).apply),
+            ApiSource(access, resources.values()).run(Snapshot(kinds).apply),
             writer.run(lambda: planner.statuses, snapshot.declared),
             keeper.run(),
             events.run(),
+            *(writing(access, keeper) if IngressKind.INGRESS in kinds else ()),
         )
         tasks = [group.create_task(each) for each in work]
         for _ in range(2):  # an Event that is made, and one that is counted up
@@ -129,22 +155,34 @@ async def asked() -> set[Right]:
             *((group, plural, "watch") for plural, group in groups.items()),
             *((groups[plural], f"{plural}/status", "patch") for plural in written),
             ("coordination.k8s.io", "leases", "update"),
+            *((("networking.k8s.io", "ingresses/status", "patch"),) if IngressKind.INGRESS in kinds else ()),
         )
         for task in tasks:
             task.cancel()
         return recorder.rights
 
 
-def test_the_roles_allow_what_is_asked_for_and_only_that() -> None:
+def writing(access: Access, keeper: LeaseKeeper) -> Iterator[Coroutine[Any, Any, None]]:
+    """Write the status of an Ingress."""
+    web = ObjectName("default", "web")
+    yield StatusWriter(access, lambda: ("192.0.2.1",), keeper.leading).run(
+        lambda: frozenset({web}), lambda: {web: Ingress(web)}
+    )
+
+
+@pytest.mark.parametrize(("folder", "kinds"), [(FOLDER, RESOURCES), (BOTH, WITH_INGRESS)], ids=["alone", "both"])
+def test_the_roles_allow_what_is_asked_for_and_only_that(
+    folder: Path, kinds: Mapping[IngressKind, IngressResource]
+) -> None:
     allowed = {
         (group, resource, verb)
-        for role in objects()
+        for role in objects(folder)
         for rule in role.get("rules", ())
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    assert asyncio.run(asked()) == allowed
+    assert asyncio.run(asked(kinds)) == allowed
     user = User("gateway", (Role.INGRESS.value,))
     assert [right for right in allowed if not may(user, right[2], right[1])] == [], "and so does a `vipwire up`"
 
