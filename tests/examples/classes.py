@@ -59,7 +59,6 @@ NOT_RUN: Final[Mapping[str, Mapping[str, str]]] = {
         ".venv/bin/python -m scripts.images": "needs a container engine; takes minutes",
     },
     "docs/gateway.md": {
-        "sudo vipwire up": "the walk's first gateway has the ports; tests of the cluster's gateway run both",
         "vipwire ingress convert": "asks the reader's cluster; tests/gateway/test_gateway_convert.py runs it",
     },
     "docs/kernels.md": {"": "boots Debian's kernels in an emulator, for an hour; docs/kernels.md says what was seen"},

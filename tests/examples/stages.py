@@ -8,6 +8,7 @@ from tests.examples.blocks import Example
 from tests.examples.classes import NOT_RUN
 from tests.examples.setups import (
     ADMIN_OF_A_CLUSTER,
+    ANSWERS,
     AS_ROOT,
     ETCD,
     ETCD_FLAGS,
@@ -120,7 +121,8 @@ STAGES: Final = (
     Stage(
         "a gateway",
         ("docs/gateway.md",),
-        f"{AS_ROOT}{FILES_OF_THE_GATEWAY}",
+        f"{NETWORK}{AS_ROOT}{FILES_OF_THE_GATEWAY}",
+        before={"sed -i": stopped("vipwire gateway"), "kubectl apply": ANSWERS},
         serving=("mkdir old new",),
         waited_for=_LOOKS,
     ),
