@@ -13,11 +13,13 @@ from vipwire.inspect.check.findings import Finding, Level, check_document, check
 from vipwire.inspect.explain.document import explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain
 from vipwire.inspect.live.top import top_view
+from vipwire.inspect.live.trace import BEHIND_THE_TIME, event_view
 from vipwire.inspect.packet import read_packet
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.status.document import status_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.inspect.suggestions import find_services
+from vipwire.process.columns import Prose
 
 WIDTHS = (80, 120, 200)
 MANY = 3000
@@ -91,6 +93,16 @@ def test_top(width: int) -> None:
     document = {"seconds": 10.0, "source": "connection tracking events", "lostEvents": True, "rows": rows}
     document["refusedPerSecond"] = {"no-endpoints": 3.0}
     assert matches_golden(f"screen-top-{width}.txt", screen(top_view(document, 20), width))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_trace(width: int) -> None:
+    event = {"service": "default/web:http", "protocol": "tcp", "sees": "2001:db8:192:168::1", "answered": True}
+    event |= {"client": "[2001:db8:113::2]:35858", "vip": "[fd00:10:96::10]:80", "endpoint": "[fd00:10:244:1::12]:80"}
+    new = event | {"event": "new", "time": "2026-11-23T09:06:19.868000+00:00"}
+    ended = event | {"event": "destroyed", "time": "2026-11-23T09:06:29.868000+00:00", "seconds": 10.0}
+    said = "".join(screen(Prose(event_view(each), BEHIND_THE_TIME), width) for each in (new, ended))
+    assert matches_golden(f"screen-trace-{width}.txt", said)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -54,6 +54,15 @@ def test_prose_is_folded_at_blanks_alone(text: str, width: int) -> None:
     assert " ".join(lines).split() == text.split()
 
 
+def test_what_is_folded_hangs_where_it_is_asked_to() -> None:
+    text = Text("12:00 new default/web 203.0.113.2:35858 → 10.96.0.10:80/tcp")
+    assert printed(Prose(text, hanging=6), 40) == [
+        "12:00 new default/web 203.0.113.2:35858",
+        "      → 10.96.0.10:80/tcp",
+    ]
+    assert printed(Prose(text, hanging=6), 80) == [text.plain]
+
+
 def test_what_matters_least_is_left_out_first_and_that_is_said() -> None:
     columns = [Column("name"), Column("type", rank=2), Column("policy", rank=1), Column("state")]
     rows = [["default/a", "LoadBalancer", "external Local", "as planned"]]

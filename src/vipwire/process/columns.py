@@ -69,14 +69,14 @@ class Grid:
 
 
 class Prose:
-    """Text that is folded at blanks, never inside a word."""
+    """Text that is folded at blanks, never inside a word; what is folded begins `hanging` columns further in."""
 
-    def __init__(self, text: Text) -> None:
-        self._text = text
+    def __init__(self, text: Text, hanging: int = 0) -> None:
+        self._text, self._hanging = text, hanging
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield its lines."""
-        for line in _folded(_lines(self._text), options.max_width):
+        for line in _folded(_lines(self._text), options.max_width, self._hanging):
             yield from (Segment(line),) if isinstance(line, str) else line.render(console)
             yield Segment.line()
 
@@ -139,17 +139,23 @@ def _lines(cell: Line) -> _Cell:
     return cell.split("\n") if isinstance(cell, str) else [*cell.split("\n", allow_blank=True)] or [Text()]
 
 
-def _folded(lines: Iterable[Line], width: int) -> Iterator[Line]:
+def _folded(lines: Iterable[Line], width: int, hanging: int = 0) -> Iterator[Line]:
     """Fold lines at blanks; a word that is longer than the width stays whole."""
     for line in lines:
         plain = line if isinstance(line, str) else line.plain
         start = end = 0
         for begin, stop in _words(plain):
-            if end > start and cell_len(plain[start:stop]) > width:
-                yield line[start:end]
+            if end > start and cell_len(plain[start:stop]) > width - (hanging if start else 0):
+                yield _indented(line[start:end], hanging if start else 0)
                 start = begin
             end = stop
-        yield line[start:end]
+        yield _indented(line[start:end], hanging if start else 0)
+
+
+def _indented(line: Line, by: int) -> Line:
+    if not by:
+        return line
+    return " " * by + line if isinstance(line, str) else Text(" " * by).append_text(line)
 
 
 def _words(text: str) -> Iterator[tuple[int, int]]:

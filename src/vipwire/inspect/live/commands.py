@@ -14,7 +14,7 @@ from vipwire.config.configuration import Config
 from vipwire.inspect import show
 from vipwire.inspect.live.flows import FlowEvents, Frontends, tracked
 from vipwire.inspect.live.top import Rates, top_view
-from vipwire.inspect.live.trace import Tracer, event_view, summary_view
+from vipwire.inspect.live.trace import BEHIND_THE_TIME, Tracer, event_view, summary_view
 from vipwire.inspect.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scoped
 from vipwire.inspect.packet import read_destination
 from vipwire.inspect.situation import opened, planned
@@ -23,6 +23,7 @@ from vipwire.inspect.status.counts import counted_now
 from vipwire.inspect.status.document import Document
 from vipwire.model.text import visible_document, visible_lines
 from vipwire.netlink.conntrack import FlowChange
+from vipwire.process.columns import Prose
 
 
 @click.command(cls=LookCommand)
@@ -74,8 +75,10 @@ def _print_event(document: Document, output: str, view: Callable[[Document], Ren
         for name in names(document):
             click.echo(visible_lines(name))
     else:
-        shown = view(visible_document(document))
-        show.write(show.console(), shown, soft_wrap=isinstance(shown, Text))
+        shown, screen = view(visible_document(document)), show.console()
+        if isinstance(shown, Text) and screen.is_terminal:
+            shown = Prose(shown, hanging=BEHIND_THE_TIME)
+        show.write(screen, shown, soft_wrap=isinstance(shown, Text))
 
 
 @click.command(cls=LookCommand)

@@ -3,6 +3,7 @@
 from collections import Counter
 from datetime import UTC, datetime
 from fractions import Fraction
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -76,6 +77,10 @@ def endpoint_of(flow: Flow) -> str | None:
     if (flow.reply_source, flow.reply_source_port) == (flow.destination, flow.destination_port):
         return None
     return format_endpoint(flow.reply_source, flow.reply_source_port)
+
+
+BEHIND_THE_TIME: Final = len("00:00:00.000 ended ")
+"""Columns before what an event is about: on a narrow terminal the rest of its line begins there."""
 
 
 def event_view(document: Document) -> Text:

@@ -24,6 +24,7 @@ thead th { font-size: .8rem; color: var(--dim); } tbody tr { border-top: 1px sol
 details { background: var(--card); border: 1px solid var(--line); border-radius: 10px; margin: .5rem 0; }
 summary { padding: .6rem .9rem; cursor: pointer; font-weight: 600; }
 code { font: .86em ui-monospace, monospace; overflow-wrap: anywhere; }
+@media (max-width: 480px) { body { padding: 1rem .6rem; } th, td { padding: .45rem .35rem; font-size: .84rem; } }
 """.strip()
 
 

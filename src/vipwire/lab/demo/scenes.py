@@ -17,13 +17,13 @@ _MAP = """\
 client 203.0.113.2 ─ network ─┬─ node-1 192.168.0.1 ─ pod-1a 10.244.1.11, pod-1b .12, pod-1c .13
  (outside)                    └─ node-2 192.168.0.2 ─ pod-2a 10.244.2.11, pod-2b .12"""
 _NEXT = """\
-vipwire lab up --proxy-mode nftables      # the same cluster, with a proxy on each node; this time it stays
+vipwire lab up --proxy-mode nftables      # the same, to stay
 vipwire lab probe client 10.96.0.10:80 -n 100
 vipwire lab exec node-1 -- vipwire status
 vipwire lab exec node-1 -- nft list table ip vipwire
-vipwire lab view                          # the cluster on a page, for a browser
-vipwire lab down                          # ends all of it
-vipwire lab compare                       # the same packets in every mode
+vipwire lab view                          # on a page, for a browser
+vipwire lab down                          # ends it
+vipwire lab compare                       # the same in every mode
 
 How a packet goes through these rules: docs/packet-path.md"""
 
