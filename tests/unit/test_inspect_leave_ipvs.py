@@ -57,9 +57,9 @@ def found(what: Leaving) -> dict[str, Difference]:
 def test_a_plain_node_loses_pings_and_objects_and_says_what_to_use_instead() -> None:
     changes = found(leaving())
     assert {area for area, each in changes.items() if each.level is Level.OTHERWISE} == {"ping", "objects"}
-    assert changes["ping"].now == "1 ClusterIPs answer ping, on kube-ipvs0: 10.96.0.1"
+    assert changes["ping"].now == "1 ClusterIP answers ping, on kube-ipvs0: 10.96.0.1"
     assert changes["ping"].then == "refused (ICMP port unreachable)"
-    assert changes["objects"].now.startswith("1 virtual servers, 1 addresses on kube-ipvs0, 1 ipsets, 14 chains")
+    assert changes["objects"].now.startswith("1 virtual server, 1 address on kube-ipvs0, 1 ipset, 14 chains")
     assert "vipwire status" in changes["objects"].todo
 
 
@@ -100,7 +100,7 @@ def test_node_ports_at_addresses_that_will_not_serve_them_are_named_with_the_fla
     servers = tuple(server(str(each), 30080, node_port=True) for each in ("192.168.0.2", "10.9.0.2"))
     change = found(leaving(servers=servers))["node ports"]
     assert change.level is Level.OTHERWISE
-    assert change.now == "1 node ports (default/web:http) answer at 10.9.0.2, 192.168.0.2"
+    assert change.now == "1 node port (default/web:http) answers at 10.9.0.2, 192.168.0.2"
     assert change.then == "they answer at 192.168.0.2"
     assert change.todo.startswith("--nodeport-addresses=10.9.0.2/32,192.168.0.2/32")
     everywhere = replace(leaving(servers=servers), node_ports={Family.IPV4: (cidr("0.0.0.0/0"),)})
@@ -124,8 +124,8 @@ def test_virtual_servers_of_others_stay_those_of_excluded_cidrs_by_name() -> Non
     servers = (server("192.168.99.1", 7777, ours=False), server("172.16.0.1", 53, protocol=17, ours=False))
     foreign = [each for each in judge(leaving(conf=conf, servers=servers)) if each.area == "foreign"]
     assert [each.now for each in foreign] == [
-        "1 virtual servers in excludeCIDRs 192.168.99.0/24: tcp 192.168.99.1:7777",
-        "1 virtual servers of nobody's ipset: udp 172.16.0.1:53",
+        "1 virtual server in excludeCIDRs 192.168.99.0/24: tcp 192.168.99.1:7777",
+        "1 virtual server of nobody's ipset: udp 172.16.0.1:53",
     ]
     assert {each.level for each in foreign} == {Level.NOTE}
 
@@ -188,7 +188,7 @@ def test_the_table_says_now_and_then_and_what_to_do(*, wide: bool) -> None:
     for words in (
         "kube-proxy is configured for ipvs mode (/configz).",
         "IN NFTABLES MODE",
-        "1 ClusterIPs answer ping",
+        "1 ClusterIP answers ping",
         "→ watch Services by their ports",
         "not looked at: Services: nobody answers",
         "2 things will be otherwise",

@@ -122,8 +122,9 @@ def ago(when: str, now: float) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """Write a number with its noun: `1 warning`, `2 warnings`."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+    """Write a number with its noun: `1 warning`, `2 warnings`, `2 addresses`."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{ending}"
 
 
 def size_text(size: float) -> str:

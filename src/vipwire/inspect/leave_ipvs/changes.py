@@ -16,6 +16,7 @@ from vipwire.config.configuration import Config
 from vipwire.handover.configured import Configured
 from vipwire.inspect.leave_ipvs.nearest import NEAREST, UNKNOWN
 from vipwire.inspect.leave_ipvs.situation import Kernel, Server
+from vipwire.inspect.show import plural
 from vipwire.model.net import Address, Family, Prefix, Protocol, family_of, format_address, format_endpoint
 from vipwire.model.service import Service
 
@@ -110,9 +111,9 @@ Rule = Callable[[Leaving], Iterator[Difference]]
 def _mode(leaving: Leaving) -> Iterator[Difference]:
     if leaving.lacks:
         todo = "mend that first, or choose another mode (--proxy-mode)"
-        yield Difference(
-            "mode", Level.OTHERWISE, "", f"{leaving.target.name} mode cannot run here: {leaving.lacks}", todo
-        )
+        name = f"{leaving.target.name} mode"
+        then = leaving.lacks if leaving.lacks.startswith(name) else f"{name} cannot run here: {leaving.lacks}"
+        yield Difference("mode", Level.OTHERWISE, "", then, todo)
     found = leaving.kube_proxy
     if found is not None and found.mode != "ipvs":
         now = f"kube-proxy runs {found.mode} mode ({found.where})"
@@ -125,16 +126,16 @@ def _mode(leaving: Leaving) -> Iterator[Difference]:
 def _ping(leaving: Leaving) -> Iterator[Difference]:
     kernel = leaving.kernel
     for what, vips, then in (
-        ("ClusterIPs", kernel.vips & kernel.cluster_ips, "refused (ICMP port unreachable)"),
+        ("ClusterIP", kernel.vips & kernel.cluster_ips, "refused (ICMP port unreachable)"),
         (
-            "external addresses",
+            "external address",
             kernel.vips - kernel.cluster_ips,
             "passed on: whoever has the address answers, or nobody",
         ),
     ):
         if not vips:
             continue
-        now = f"{len(vips)} {what} answer ping, on {_DEVICE}: {addresses(vips)}"
+        now = f"{plural(len(vips), what)} answer{'s' * (len(vips) == 1)} ping, on {_DEVICE}: {addresses(vips)}"
         if leaving.stays:
             yield Difference("ping", Level.SAME, now, "the same")
         else:
@@ -167,7 +168,8 @@ def _node_ports(leaving: Leaving) -> Iterator[Difference]:
     served = {each for each in here if any(each in prefix for prefix in leaving.node_ports.get(family_of(each), ()))}
     gone = here - served
     if gone:
-        now = f"{len(leaving.names(servers))} node ports ({few(leaving.names(servers))}) answer at {addresses(here)}"
+        names = leaving.names(servers)
+        now = f"{plural(len(names), 'node port')} ({few(names)}) answer{'s' * (len(names) == 1)} at {addresses(here)}"
         then = f"they answer at {addresses(served)}" if served else "they answer at none of these"
         todo = f"--nodeport-addresses={','.join(_hosts(gone | served))}, or point clients at the node's address"
         yield Difference("node ports", Level.OTHERWISE, now, then, todo)
@@ -219,7 +221,7 @@ def _foreign(leaving: Leaving) -> Iterator[Difference]:
     for what, found in ((f"in excludeCIDRs {few(excluded)}", inside), ("of nobody's ipset", others)):
         if found:
             names = few(leaving.names(found))
-            now = f"{len(found)} virtual servers {what}: {names}"
+            now = f"{plural(len(found), 'virtual server')} {what}: {names}"
             yield Difference("foreign", Level.NOTE, now, "vipwire leaves them: they go on", "ipvsadm -Ln shows them")
 
 
@@ -299,8 +301,8 @@ def _left(leaving: Leaving) -> Iterator[Difference]:
         return
     ours = sum(each.ours for each in kernel.servers)
     now = (
-        f"{ours} virtual servers, {len(kernel.vips)} addresses on {_DEVICE}, {len(kernel.sets)} ipsets,"
-        f" {kernel.chains} chains KUBE-…"
+        f"{plural(ours, 'virtual server')}, {plural(len(kernel.vips), 'address')} on {_DEVICE},"
+        f" {plural(len(kernel.sets), 'ipset')}, {plural(kernel.chains, 'chain')} KUBE-…"
     )
     if leaving.stays:
         yield Difference("objects", Level.SAME, now, "vipwire takes them over, and changes only what differs")
