@@ -76,11 +76,14 @@ def test_a_mode_that_this_kernel_lacks_runs_in_a_guest() -> None:
     assert measured["kernel"].endswith("in a guest")
 
 
-def test_the_tour_shows_a_mode_with_its_own_tool() -> None:
+def test_the_tour_shows_a_mode_with_its_own_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     result = lab("tour", "--proxy-mode=nftables")
     assert result.exit_code == 0, result.output
     assert "10.96.0.10 . tcp . 80 . 0:5 : 10.244.2.12 . 80" in result.output
-    assert "5 Pods answer, and see 192.168.0.1" in result.output
+    assert "5 Pods answer, and see 192.168.0.1" in " ".join(result.output.split())
+    prose, _, _ = result.output.partition("node-1# ")
+    assert max(map(len, prose.splitlines()[1:])) <= 80
 
 
 def drain_in(name: str, pod: str) -> "subprocess.CompletedProcess[str]":

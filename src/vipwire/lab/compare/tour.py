@@ -104,7 +104,8 @@ def _shown(mode: str, where: str, stage: Stage, written: int) -> Iterator[str]:
         results = stage.lab.probe(host, objects.WEB, 80, count=20)
         pods = len({result.pod for result in results if result.answer})
         saw = ", ".join(sorted({result.saw for result in results if result.answer}))
-        yield f"  {whom} connects 20 times to {objects.WEB}:80: {pods} Pods answer, and see {saw}"
+        text = f"{whom} connects 20 times to {objects.WEB}:80: {pods} Pods answer, and see {saw}"
+        yield from _folded(text, "  ")
     if sight is None:
         return
     yield from ("", f"node-1# {' '.join(sight.command)}   (the lines of default/web)")
@@ -135,10 +136,11 @@ def _way(stage: Stage) -> Iterator[str]:
         yield f"{step['object']}: {step['text']}"
 
 
-def _folded(text: str) -> Iterator[str]:
+def _folded(text: str, indent: str = "") -> Iterator[str]:
     """Fold prose for the terminal, never inside a word."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 110)
-    yield from textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    more = {"initial_indent": indent, "subsequent_indent": 2 * indent}
+    yield from textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False, **more)
 
 
 def wait_for_enter() -> None:
