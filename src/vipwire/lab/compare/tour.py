@@ -139,8 +139,9 @@ def _way(stage: Stage) -> Iterator[str]:
 def _folded(text: str, indent: str = "") -> Iterator[str]:
     """Fold prose for the terminal, never inside a word."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 110)
-    more = {"initial_indent": indent, "subsequent_indent": 2 * indent}
-    yield from textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False, **more)
+    wrapper = textwrap.TextWrapper(width, initial_indent=indent, subsequent_indent=2 * indent)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    yield from wrapper.wrap(text)
 
 
 def wait_for_enter() -> None:
