@@ -165,11 +165,17 @@ class Walk:
         done = self.client.run(*words, "--write-out", _SAID)
         return done.stdout if done.returncode else ""
 
-    def holder(self, lease: str) -> Machine:
-        """Find the machine that has a Lease."""
+    def holder(self, lease: str, asked: Machine | None = None) -> str:
+        """Name the machine that has a Lease, by the API server of one of them; "" for none."""
         where = f"kubectl get lease -n kube-system {lease} -o jsonpath='{{.spec.holderIdentity}}'"
-        said = self._run(self.machines[0], where, KUBECONFIG="/var/lib/vipwire/admin.kubeconfig").strip()
-        return next(each for each in self.machines if each.name == said.partition("_")[0])
+        asked = asked or self.machines[0]
+        return self._run(asked, where, KUBECONFIG="/var/lib/vipwire/admin.kubeconfig").strip().partition("_")[0]
+
+    def owner(self) -> Machine:
+        """Find the machine that has the address."""
+        until(lambda: bool(self.holder(OWNER)), "the address has an owner")
+        name = self.holder(OWNER)
+        return next(each for each in self.machines if each.name == name)
 
     def units(self, *, watchdog: bool) -> None:
         """Kill and stop what systemd runs: it must start it anew."""
@@ -186,16 +192,20 @@ class Walk:
         return "active" in said and before not in said and "0" not in said
 
     def elect_owner(self) -> None:
-        """Start API servers anew until the one on the machine that has the address is elected."""
+        """End the API servers of the machines without the address for a moment, so that the third is elected."""
         time.sleep(_SETTLED)
-        while (leader := self.holder(LEADER)) is not self.holder(OWNER):
-            self._run(leader, "systemctl restart vipwire-up")
-            time.sleep(_SETTLED)
+        owner = self.owner()
+        others = [each for each in self.machines if each is not owner]
+        for command in ("stop", "start"):
+            for each in others:
+                self._run(each, f"systemctl {command} vipwire-up")
+            until(lambda: self.holder(LEADER, owner) == owner.name, f"the API server of {owner.name} is elected")
+        time.sleep(_SETTLED)
 
     def failover(self) -> None:
         """Pull the plug of the machine that has the address, while a client asks by TLS."""
-        self.lost = lost = self.holder(OWNER)
-        elected = self.holder(LEADER).name
+        self.lost = lost = self.owner()
+        elected = self.holder(LEADER)
         say(f"pulling the plug of {lost.name}, which has the address; the API server of {elected} is elected")
         say(time.strftime("at %H:%M:%S", time.gmtime()))
         began = time.monotonic()

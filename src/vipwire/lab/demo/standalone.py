@@ -14,6 +14,8 @@ _FLAGS = (
     *(machines.FLAGS if objects.TOPOLOGY.lan else ()),
 )
 _PATIENCE = 60.0
+_SILENT = 0.3
+"""Seconds after which a connection in a lab is taken for unanswered."""
 
 
 def without_a_cluster(stage: Stage, narrator: Narrator) -> None:
@@ -96,11 +98,10 @@ def _deleted(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     _show(narrator, here, "delete", "service", "hello")
     stage.until_unanswered(POD.name, address, 80)
     for host, gone in ((POD.name, address), (CLIENT, outside)):
-        (result,) = stage.lab.probe(host, gone, 80, timeout=0.5)
+        (result,) = stage.lab.probe(host, gone, 80, timeout=_SILENT)
         narrator.check(f"{host} to {gone}:80: nobody's, {result.outcome.value}", holds=not result.answer)
     status = here.process.end(_PATIENCE) if here.process else 1
     narrator.check("it ends on SIGTERM with status 0", holds=status == 0)
-    stage.cleanup()
 
 
 def _show(narrator: Narrator, here: Standalone, *arguments: str) -> None:
