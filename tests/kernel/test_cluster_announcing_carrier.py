@@ -1,4 +1,4 @@
-"""A machine announces addresses once its proxy serves, and while its interface has a carrier."""
+"""A machine announces addresses once its proxy serves, where nobody else answers, and while there is a carrier."""
 
 import asyncio
 import contextlib
@@ -16,6 +16,8 @@ from vipwire.cluster.announced import Announced
 from vipwire.cluster.announcing.claims import Claims
 from vipwire.cluster.announcing.keeper import AddressKeeper
 from vipwire.cluster.announcing.kinds import RESOURCES, AnnounceKind, Balanced, Machine
+from vipwire.cluster.api.kinds.plain import EVENTS
+from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.errors import VipwireError, ungrouped
 from vipwire.kube.resource import Reader
 from vipwire.model.names import ObjectName
@@ -31,14 +33,21 @@ class Leases:
 
     def __init__(self) -> None:
         self.stored: dict[str, Any] = {}
+        self.told: list[str] = []
         self.serves, self.asked = True, 0
         self._emit: Callable[[Any], None] = lambda _: None
         self._written = asyncio.Event()
 
-    async def read(self, _resource: Any, _namespace: str, name: str) -> Any:
+    async def read(self, resource: Any, namespace: str, name: str) -> Any:
+        if resource is SERVICES:
+            return {"metadata": {"namespace": namespace, "name": name, "uid": "1"}}
         return copy.deepcopy(self.stored.get(name))
 
     async def create(self, resource: Any, namespace: str, value: Any) -> Any:
+        if resource is EVENTS:
+            self.told.append(value["reason"])
+            self._written.set()
+            return value
         return await self.replace(resource, namespace, value)
 
     async def replace(self, _resource: Any, namespace: str, value: Any, *, subresource: str = "") -> Any:
@@ -131,6 +140,21 @@ def test_a_machine_announces_nothing_before_its_proxy_has_programmed_its_rules()
 
     with neighbour():
         asyncio.run(scenario())
+
+
+def test_an_address_that_somebody_else_answers_for_is_announced_once_nobody_does() -> None:
+    async def scenario(there: str) -> None:
+        leases = Leases()
+        run(f"{there} ip addr add {V4}/24 dev far")
+        async with announcing(leases):
+            await leases.until(lambda: "AddressConflict" in leases.told)
+            assert "AddressAnnounced" not in leases.told
+            run(f"{there} ip addr del {V4}/24 dev far")
+            await leases.until(lambda: "AddressAnnounced" in leases.told)
+            await until_it_knows(there, V4, hardware(), asks=True)
+
+    with neighbour() as there:
+        asyncio.run(scenario(there))
 
 
 def test_an_interface_that_another_one_has_replaced_is_begun_anew_with() -> None:

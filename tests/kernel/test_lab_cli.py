@@ -80,6 +80,21 @@ def test_exec_finds_this_program_where_the_caller_would_not(name: str) -> None:
     assert said.startswith("vipwire")
 
 
+def test_three_machines_are_on_one_ethernet_with_the_addresses_of_the_walk() -> None:
+    name = f"lan{os.getpid()}-{secrets.token_hex(2)}"
+    try:
+        result = invoke("up", "--name", name, "--machines", "3")
+        assert result.exit_code == 0, result.output
+        built = Lab.attach(name)
+        for number in (1, 2, 3):
+            shown = built.run(f"node-{number}", ["ip", "-br", "-4", "addr", "show", "lan0"]).stdout
+            assert f"10.0.0.{number}/24" in shown
+        said = built.run("node-1", ["bash", "-c", "echo > /dev/tcp/10.0.0.3/9"], check=False).stderr
+        assert "Connection refused" in said  # there is somebody
+    finally:
+        invoke("down", "--name", name)
+
+
 def test_the_page_of_a_node_ends_with_the_command_that_shows_it(name: str, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "vipwire", "lab", "view", "-l", name, "--port=0"]
     quiet = os.environ | {"VIPWIRE_FLAGS": f"--manifests={tmp_path}"}  # it would end as it complains of its source
