@@ -68,6 +68,7 @@ def strike(machines: Machines, fault: str, victim: str, seconds: float) -> dict[
         other = elsewhere(lab, victim, stack)
         stack.enter_context(forgetting(lab))
         time.sleep(1)
+        began = time.strftime("%H:%M:%S", time.gmtime())
         match fault:
             case "kill" | "term":
                 machines.end(victim, signal.SIGKILL if fault == "kill" else signal.SIGTERM)
@@ -81,7 +82,8 @@ def strike(machines: Machines, fault: str, victim: str, seconds: float) -> dict[
         alive = other.exchange(b"still there\n", 5.0) == b"still there\n"
     for each in running:
         each.end()
-    found: dict[str, Any] = {"fault": fault, "machine": victim, "moved": moved, "other connection lives": alive}
+    found: dict[str, Any] = {"at": began, "fault": fault, "machine": victim}
+    found |= {"moved": moved, "other connection lives": alive}
     found["outage"], found["failed"] = clients[0].outage()
     found["connections"] = len(clients[0].results)
     if writers:

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import itertools
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -266,12 +267,16 @@ class Steady(Objects):
     def __init__(self, world: World) -> None:
         super().__init__(world, "n1")
         self.lost: ApiError | None = None
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What happens between a write and its answer."""
 
     async def _passed(self) -> None:
         return
 
     async def replace(self, resource: Resource, namespace: str, value: Object, *, subresource: str = "") -> Object:
         made = await super().replace(resource, namespace, value, subresource=subresource)
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
         lost, self.lost = self.lost, None
         if lost is not None:
             raise lost
@@ -378,6 +383,36 @@ def test_a_machine_that_leaves_is_given_no_address_and_is_not_taken_for_silent()
         assert set(other.alive()) == {"n2"}
         assert not await other.take("192.0.2.1")  # it announces until it gives it
         assert leaving.speaks()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_news_that_comes_before_the_answer_of_a_write_is_not_forgotten(*, late: bool) -> None:
+    """Else the address could not be taken when its next owner is lost: its Lease would be another than is known."""
+    place = "vipwire-address-192-0-2-1"
+
+    async def scenario() -> None:
+        world, objects, claims = steady()
+        await claims.renew()
+        assert await claims.take("192.0.2.1")
+        first = read(AnnounceKind.LEASE, world.leases[place])
+
+        def taken() -> None:
+            """Let the next owner take it, as it does with what it is given; the watch is quicker than the answer."""
+            given = world.leases[place]
+            world.store(given)
+            for value in world.history[-2:]:
+                claims.note(read(AnnounceKind.LEASE, value))
+            if late:
+                claims.note(first)
+
+        objects.meanwhile = taken
+        await claims.give("192.0.2.1", "n2")
+        assert claims.holder("192.0.2.1") == "n2"
+        claims.note(Held(ObjectName("kube-system", "vipwire-announcer-n2"), "", 2.0, "99", "", ""))  # it was fenced
+        assert await claims.take("192.0.2.1")
+        assert claims.given == set()  # it must be probed for
 
     asyncio.run(scenario())
 

@@ -112,6 +112,8 @@ class Claims:
     def note(self, lease: Held) -> None:
         """Learn of a Lease's state."""
         if lease.name.name.startswith(ADDRESSES):
+            if self._is_old(lease):
+                return
             before = self.holder(lease.address)
             self._addresses[lease.address] = lease
             if lease.holder != self.node:
@@ -240,8 +242,9 @@ class Claims:
             if error.code not in (404, 409):
                 raise
             return False
-        if not found or epoch != self._epoch:  # fenced meanwhile: another may have taken it since
-            return False
+        if not found or epoch != self._epoch or self.holder(address) != self.node:
+            return False  # fenced meanwhile, or another has taken it since
+        self.given.discard(address)  # nobody who announces it has given it
         self.mine.add(address)
         return True
 
@@ -275,8 +278,15 @@ class Claims:
             if found is None or found["metadata"]["resourceVersion"] != lease.version:
                 return False  # there is news of it, which comes by the watch
             made = await self._objects.replace(LEASES, SYSTEM, held(found, holder, self._seconds, self._now()))
-        self._addresses[address] = _read(made, address)
+        written = _read(made, address)
+        if not self._is_old(written):  # the watch may have told of it by now, and of what came after it
+            self._addresses[address] = written
         return True
+
+    def _is_old(self, lease: Held) -> bool:
+        """Report whether a later state of an address's Lease is known. An API server counts its versions."""
+        known = self._addresses.get(lease.address)
+        return known is not None and _number(lease.version) < _number(known.version)
 
     async def _fence(self, node: str) -> bool:
         """Make sure that a machine is silent; report whether it is."""
@@ -308,6 +318,10 @@ class Claims:
         meta = lease["metadata"]
         others = {key: value for key, value in (meta.get("annotations") or {}).items() if key != LEASE_LEAVING}
         return lease | {"metadata": meta | {"annotations": others | notes}}
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdecimal() else 0
 
 
 def _name(address: str) -> str:
