@@ -11,6 +11,8 @@ from vipwire.bpf.syscall import Command, address_of, bpf, buffer_of, mount
 from vipwire.errors import UnsupportedError
 
 BPFFS: Final = Path("/sys/fs/bpf")
+OURS: Final = BPFFS / "vipwire"
+"""In it each node of this machine, a network namespace, has a folder of its own."""
 _KIND: Final = "bpf"
 
 
@@ -34,6 +36,11 @@ def pin(descriptor: int, path: Path) -> None:
     name = buffer_of(bytes(draft) + b"\0")
     bpf(Command.PIN, struct.pack("=QII", address_of(name), descriptor, 0))
     draft.replace(path)
+
+
+def of_node(cookie: int) -> Path:
+    """Name the folder of a network namespace, by its cookie."""
+    return OURS / f"{cookie:x}"
 
 
 def is_mounted(path: Path = BPFFS, mounts: Path = Path("/proc/self/mounts")) -> bool:

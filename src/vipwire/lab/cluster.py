@@ -12,13 +12,15 @@ import difflib
 import itertools
 import os
 import secrets
+import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+from vipwire.bpf.namespaces import cookie_of
+from vipwire.bpf.pins import OURS, of_node
 from vipwire.lab import lan, links, netns, rtnetlink, state
 from vipwire.lab.continuous import Connection, Continuous
 from vipwire.lab.echo import servers
@@ -92,18 +94,16 @@ class Lab:
         for process in self._started:
             process.wait()
         reap(ended)
-        if state.outlasting(self.name).exists():
-            self._clean_up()
+        self._remove_programs()
         for host in self.topology.names():
             netns.delete(state.namespace_of(self.name, host))
         state.remove(directory)
 
-    def _clean_up(self) -> None:
-        """Remove what proxies have left in the kernel that would not go with the nodes' namespaces."""
-        for node in self.topology.nodes:
-            if self.netns(node.name).exists():
-                with state.own_state(self.name):
-                    self.run(node.name, [sys.executable, "-m", "vipwire", "cleanup"], timeout=120, check=False)
+    def _remove_programs(self) -> None:
+        """Remove what proxies in ebpf mode have left: it is the machine's, and does not go with a namespace."""
+        for node in self.topology.nodes if OURS.exists() else ():
+            with contextlib.suppress(OSError):  # no namespace, or none of ours in bpffs
+                shutil.rmtree(of_node(cookie_of(self.netns(node.name))))
 
     def host(self, name: str) -> Node | Pod | Client:
         """Find a host by its name; raise LabError with the names that are near."""

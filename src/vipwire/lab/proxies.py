@@ -1,7 +1,6 @@
 """`vipwire lab up --proxy-mode`: a proxy on every node of a lab, which stays until `vipwire lab down`.
 
-They watch a folder of manifests in the lab's own directory; what they say is in proxy-NODE.log beside it. What ebpf
-mode has in the kernel does not go with a node's namespace, so that `Lab.down` is left word to clean up.
+They watch a folder of manifests in the lab's own directory; what they say is in proxy-NODE.log beside it.
 """
 
 import subprocess
@@ -38,8 +37,6 @@ def start_proxies(lab: Lab, mode: str) -> None:
     draft.write_text(manifests.as_yaml(manifests.example(lab.topology)), encoding="utf-8")
     draft.rename(folder / "lab.yaml")
     cidrs = _cluster_cidrs(lab)
-    if mode == "ebpf":
-        state.outlasting(lab.name).touch()
     started = []
     for node in lab.topology.nodes:
         log = state.directory_of(lab.name) / f"proxy-{node.name}.log"

@@ -2,7 +2,6 @@
 
     /run/vipwire-lab/NAME/lab.json      its topology: says which namespaces are ours, also if only half were made
     /run/vipwire-lab/NAME/*.pid         the processes it started (see `processes`)
-    /run/vipwire-lab/NAME/outlasting    is there if nodes must be cleaned up before their namespaces go
     /run/vipwire-lab/NAME/echo.socket, echo.log, ...
     /run/vipwire-lab/NAME/state         what its proxies keep: --state-dir
 
@@ -69,11 +68,6 @@ def own_state(name: str) -> Iterator[None]:
 def namespace_of(name: str, host: str) -> str:
     """Name a host's network namespace, as `ip netns` lists it."""
     return f"vipwire-{name}-{host}"
-
-
-def outlasting(name: str) -> Path:
-    """Name the file that says that proxies have put something into the kernel which outlasts namespaces."""
-    return directory_of(name) / "outlasting"
 
 
 def create(name: str, topology: Topology) -> Path:

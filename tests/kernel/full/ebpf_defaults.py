@@ -18,7 +18,7 @@ from tests.kernel.own_network import run
 from tests.kernel.test_daemon_fallback import server
 
 from vipwire.backends.ebpf.cgroup import find_cgroup
-from vipwire.backends.ebpf.pinned import FOLDER
+from vipwire.bpf.pins import OURS
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(900)]
 
@@ -71,6 +71,6 @@ def test_the_node_and_its_pods_are_led_by_default(tmp_path: Path) -> None:
 
     with kubelets() as pod, stage():
         asyncio.run(scenario(pod))
-        assert [each.name for each in FOLDER.iterdir()], "it stays in force"
+        assert [each.name for each in OURS.iterdir()], "it stays in force"
         run(f"{sys.executable} -m vipwire.cli.main cleanup")
-        assert not FOLDER.exists()
+        assert not OURS.exists()

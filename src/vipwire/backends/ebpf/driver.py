@@ -13,13 +13,13 @@ from vipwire.backends.ebpf.kernel import EbpfBackend, Wanted
 from vipwire.backends.ebpf.layout import Counting, Settings, version
 from vipwire.backends.ebpf.leftovers import ProgramRemains
 from vipwire.backends.ebpf.mode import MODE
-from vipwire.backends.ebpf.pinned import FOLDER, NodePins
+from vipwire.backends.ebpf.pinned import NodePins
 from vipwire.backends.ebpf.probe import probe
 from vipwire.backends.ebpf.programs import build
 from vipwire.backends.nftables.driver import DRIVER as RULES
 from vipwire.backends.spec import Driver, Mode, ModeSpec, Remark
 from vipwire.bpf.namespaces import cookie_of, netns_cookie
-from vipwire.bpf.pins import require_mounted
+from vipwire.bpf.pins import of_node, require_mounted
 from vipwire.bpf.programs import HOOKS
 from vipwire.bpf.syscall import require_architecture
 from vipwire.config.configuration import Config
@@ -103,7 +103,7 @@ class EbpfDriver(Driver):
 
 def folder() -> Path:
     """Name this node's folder in bpffs."""
-    return FOLDER / f"{_node():x}"
+    return of_node(_node())
 
 
 def _node() -> int:

@@ -22,7 +22,6 @@ from vipwire.bpf.elf import MapShape
 from vipwire.bpf.maps import Map
 from vipwire.bpf.programs import HOOKS, Link, Program, create_link, detach, load, look_at_link, program, update_link
 
-FOLDER: Final = pins.BPFFS / "vipwire"
 ORDER: Final = (
     "sock_release",
     "recvmsg4",
