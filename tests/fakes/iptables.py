@@ -3,6 +3,7 @@
 What the kernel refuses is refused here: a jump to a chain that does not exist, the removal of one that is in use.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 from vipwire.backends.iptables.change_detector import Observation
@@ -95,6 +96,11 @@ class FakeTool:
     def save(self, table: str) -> str:
         """Print one table."""
         return self.tables.save(table)
+
+    def pieces(self, table: str) -> Iterator[str]:
+        """Print one table, in pieces of a few characters."""
+        text = self.save(table)
+        yield from (text[at : at + 1000] for at in range(0, len(text), 1000))
 
     def restore(self, text: str, wait: int = 5) -> None:
         """Write tables."""

@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.values import cidr, endpoint, named, node_plan, port, service, slice_of
 from tests.kernel.own_network import own_network, run
 
-from vipwire.backends.iptables.access.tool_access import RuleAccess, Written
+from vipwire.backends.iptables.access.tool_access import Known, RuleAccess, Written
 from vipwire.backends.iptables.build import build, leftovers, rule_access
 from vipwire.backends.iptables.counts.nfacct import read_counter
 from vipwire.backends.iptables.kernel import IptablesBackend
@@ -203,8 +203,8 @@ class Company:
         self._tool, self._writer, self.harm = tool, rule_access(tool, LockWait()), ""
         self.batch = self._writer.batch
 
-    def read(self) -> Mapping[str, Chains]:
-        return self._writer.read()
+    def read(self, known: Known) -> Mapping[str, Chains]:
+        return self._writer.read(known)
 
     def write(self, run_: Run) -> Written:
         written = self._writer.write(run_)

@@ -12,6 +12,7 @@ from vipwire.backends.iptables.settings import Settings
 from vipwire.errors import CommitError, DecodeError
 from vipwire.model.net import Family
 from vipwire.model.service import Service, TrafficPolicy
+from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import PodPrefixes
 from vipwire.xtables.variant import Variant
 
@@ -48,6 +49,21 @@ def test_a_new_process_finds_what_the_old_one_left_and_writes_nothing(count: int
     report = new.sync()
     assert (report.added, report.changed, report.removed) == (0, 0, 0)
     assert len(old.tables.log) == written
+
+
+def test_what_a_new_process_reads_of_its_chains_are_the_rules_that_it_has_rendered() -> None:
+    old = World()
+    web_1, piece = web("s1", 1), slice_of("s1", endpoint("10.1.1.1"), endpoint("10.1.1.2"))
+    old.put(web_1, piece)
+    old.sync()
+    (changed,) = [chain for chain in old.tables.tables[NAT] if chain.startswith("KUBE-SVC-")]
+    old.chain(changed).append("-j ACCEPT")
+    backend = IptablesBackend(FakeTool(old.tables), PLAIN, FakeWitness(old.tables))
+    backend.render_node(node_plan())
+    rendered = backend.render(plan_service(node_plan(), web_1, [piece])).own
+    seen = {key: rules for key, rules in backend.observe().items() if key in rendered and key.kind == CHAIN}
+    assert [key.chain for key, rules in seen.items() if rules is not rendered[key]] == [changed]
+    assert len(seen) >= 3
 
 
 @pytest.mark.parametrize("settings", [PLAIN, FLAT], ids=["tree", "flat"])

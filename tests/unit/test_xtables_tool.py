@@ -77,6 +77,38 @@ def test_a_table_that_cannot_be_read_is_an_error(script: Script, saves: str, sai
     assert str(raised.value).startswith(said)
 
 
+def test_a_table_of_the_legacy_variant_comes_in_pieces_and_one_of_the_other_as_a_whole(script: Script) -> None:
+    legacy = make(script, Variant.LEGACY, 'echo "# $*"; printf "\\303\\251"')
+    assert "".join(legacy.pieces("nat")) == "# -t nat\né"
+    assert list(make(script, Variant.NFT, 'echo "# $*"').pieces("nat")) == ["# -t nat\n"]
+
+
+@pytest.mark.parametrize(
+    ("saves", "said"),
+    [
+        ("echo bad >&2; echo worse >&2; exit 3", "iptables-legacy-save -t nat: bad"),
+        ("echo '*nat'; exit 3", "iptables-legacy-save -t nat: 3"),
+    ],
+)
+def test_a_table_that_ends_too_early_is_an_error(script: Script, saves: str, said: str) -> None:
+    with pytest.raises(CommitError) as raised:
+        list(make(script, Variant.LEGACY, saves).pieces("nat"))
+    assert str(raised.value) == said
+
+
+def test_who_does_not_read_on_waits_for_no_program(script: Script) -> None:
+    pieces = make(script, Variant.LEGACY, "while :; do echo '# more'; done").pieces("nat")
+    assert next(pieces).startswith("# more")
+    pieces.close()  # type: ignore[attr-defined]
+
+
+def test_a_program_that_is_gone_is_an_error(script: Script, tmp_path: Path) -> None:
+    tool = make(script, Variant.LEGACY, "")
+    (tmp_path / "iptables-legacy-save").unlink()
+    with pytest.raises(CommitError, match=r"iptables-legacy: .*No such file"):
+        list(tool.pieces("nat"))
+
+
 def test_a_refusal_says_the_rule(script: Script) -> None:
     tool = make(
         script, Variant.LEGACY, "", "while read -r line; do :; done; echo 'Error occurred at line: 2' >&2; exit 2"

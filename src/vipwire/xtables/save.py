@@ -1,12 +1,12 @@
 """From the text of iptables-save to chains and their rules. Pure; a line that does not parse raises DecodeError."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from vipwire.errors import DecodeError
 
-Chains: TypeAlias = dict[str, list[str]]
+Chains: TypeAlias = Mapping[str, Sequence[str]]
 """The chains of a table, each with its rules in order, without `-A CHAIN`."""
 
 BUILT_IN: Final = frozenset({"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"})
@@ -16,10 +16,10 @@ _TARGET: Final = re.compile(r"(?:^| )-[jg] (\S+)")
 _COMMENT: Final = re.compile(r'--comment (?:"(?:[^"\\]|\\.)*"|\S+)')
 
 
-def read_tables(text: str) -> dict[str, Chains]:
+def read_tables(text: str) -> dict[str, dict[str, list[str]]]:
     """Read one table or several, without counters."""
-    tables: dict[str, Chains] = {}
-    chains: Chains = {}
+    tables: dict[str, dict[str, list[str]]] = {}
+    chains: dict[str, list[str]] = {}
     rules: list[str] = []
     current = None
     for line in text.splitlines():
@@ -27,21 +27,35 @@ def read_tables(text: str) -> dict[str, Chains]:
             _, chain, rule = (*line.split(" ", 2), "")[:3]
             if chain != current:
                 if chain not in chains:
-                    raise DecodeError(f"iptables-save: a rule of the undeclared chain {chain!r}: {line!r}")
+                    raise undeclared(chain, line)
                 current, rules = chain, chains[chain]
-            # The tool prints two blanks here (libxt_nfacct.c), and reads one.
-            rules.append(rule.replace("--nfacct-name  ", "--nfacct-name ") if "nfacct" in rule else rule)
+            rules.append(rule_of(rule))
         elif line.startswith(":") and tables:
             chains[line[1:].partition(" ")[0]] = []
         elif line.startswith("*"):
             chains = tables.setdefault(line[1:].strip(), {})
             current = None
         elif line and not line.startswith("#") and line != "COMMIT":
-            raise DecodeError(f"iptables-save: neither a chain nor a rule of a table: {line!r}")
+            raise unknown_line(line)
     return tables
 
 
-def read_table(text: str) -> Chains:
+def rule_of(printed: str) -> str:
+    """Return a rule as the tool reads it: it prints two blanks in one place (libxt_nfacct.c), and reads one."""
+    return printed.replace("--nfacct-name  ", "--nfacct-name ") if "nfacct" in printed else printed
+
+
+def undeclared(chain: str, line: str) -> DecodeError:
+    """Say that a rule is of no chain."""
+    return DecodeError(f"iptables-save: a rule of the undeclared chain {chain!r}: {line!r}")
+
+
+def unknown_line(line: str) -> DecodeError:
+    """Say that a line is nothing that the tool is known to print."""
+    return DecodeError(f"iptables-save: neither a chain nor a rule of a table: {line!r}")
+
+
+def read_table(text: str) -> dict[str, list[str]]:
     """Read the part of one table: its chains, none if there is no such table."""
     return next(iter(read_tables(text).values()), {})
 

@@ -3,10 +3,12 @@
 They run in the network namespace of the calling thread.
 """
 
+import codecs
+import fcntl
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -25,6 +27,7 @@ WAIT_SECONDS: Final = 5
 PROGRAM: Final = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
 _PROC_NET: Final = Path("/proc/thread-self/net")
 _LEGACY_TABLES: Final = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
+_PIECE: Final = 1 << 20
 _DIRECTORIES: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -37,6 +40,9 @@ class RuleTool(Protocol):
 
     def save(self, table: str) -> str:
         """Print one table as iptables-save does; raise CommitError if it cannot be read."""
+
+    def pieces(self, table: str) -> Iterator[str]:
+        """Print one table piece by piece, so that nobody holds it as a whole; raise CommitError as `save` does."""
 
     def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
         """Write tables without flushing what the text does not name; raise CommitError if that is refused."""
@@ -61,6 +67,35 @@ class Tool:
         To ask the legacy engine for a table by its name makes that table. Raise CommitError if one cannot be read.
         """
         return "".join(self._saved(table, counted=counted) for table in tables or ("",))
+
+    def pieces(self, table: str) -> Iterator[str]:
+        """Print a table of the legacy variant as the tool prints it, and one of the other as a whole.
+
+        Raise CommitError if it cannot be read.
+        """
+        if self.variant is not Variant.LEGACY:
+            yield self.save(table)
+            return
+        command = [self._save, "-t", table]
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with os.fdopen(os.memfd_create("errors"), "w+b") as errors:
+            try:
+                process = subprocess.Popen(  # noqa: S603 - as below
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=_environment()
+                )
+            except OSError as error:
+                raise CommitError(f"{self.name}: {error}") from error
+            with process:
+                assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+                with suppress(OSError):  # others have many already: a smaller one works as well
+                    fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _PIECE)
+                while piece := os.read(process.stdout.fileno(), _PIECE):
+                    yield decoder.decode(piece)
+            yield decoder.decode(b"", final=True)
+            if process.returncode:
+                errors.seek(0)
+                said = errors.read().decode(errors="replace").strip().partition("\n")[0]
+                raise CommitError(f"{self.name}-save -t {table}: {said or process.returncode}")
 
     def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
         """Write tables, without flushing what the text does not name. Raise CommitError if that is refused.
@@ -220,10 +255,13 @@ def _call(command: list[str], text: str = "", limit: float | None = None) -> "su
     A pipe would do, but for iptables-legacy: the alarm that ends its wait for the lock goes off even when it has got
     the lock, and a read of a pipe that waits for more just then ends the text ("COMMIT expected").
     """
-    environment = {**os.environ, "LC_ALL": "C"}
     with os.fdopen(os.memfd_create("rules"), "w+b") as given:
         given.write(text.encode())
         given.seek(0)
         return subprocess.run(  # noqa: S603 - a path that `_which` has found, and no shell
-            command, stdin=given, capture_output=True, check=False, timeout=limit, env=environment
+            command, stdin=given, capture_output=True, check=False, timeout=limit, env=_environment()
         )
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C"}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from vipwire.backends.iptables import names
-from vipwire.backends.iptables.access.tool_access import RuleAccess, ToolAccess, Written
+from vipwire.backends.iptables.access.tool_access import Known, RuleAccess, ToolAccess, Written
 from vipwire.backends.iptables.change_detector import ChangeDetector, Observation, change_detectors, grown_by
 from vipwire.backends.iptables.counts.by_service import Ledger, count, endpoints_of
 from vipwire.backends.iptables.counts.rule_counters import RuleCounter, read_counters
@@ -69,6 +69,7 @@ class IptablesBackend:
         self._ledger = Ledger()
         self._access = writer or ToolAccess(tool, LockWait(), BATCH[tool.variant])
         self._locked: LockedError | None = None
+        self._unseen: list[Mapping[Key, Rules]] = []
 
     @property
     def rules(self) -> dict[str, int]:
@@ -91,11 +92,13 @@ class IptablesBackend:
     def render_node(self, node: NodePlan) -> Mapping[Key, Rules]:
         """Render what belongs to no Service. Services rendered from now on are for this node."""
         self._node = node
-        return node_objects(node, self.settings)
+        return self._rendered(node_objects(node, self.settings))
 
     def render(self, plan: ServicePlan) -> Rendered[Key, Rules]:
         """Render one Service."""
-        return render(self._node, self.settings, plan)
+        rendered = render(self._node, self.settings, plan)
+        self._rendered(rendered.own)
+        return rendered
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List what a Service asks for in vain."""
@@ -113,7 +116,7 @@ class IptablesBackend:
         """Read all of ours."""
         self._locked = None
         before = self._detector.look()
-        tables = self._access.read()
+        tables = self._access.read(self._known())
         for where in ROOTS:
             self._dispatches[where].load({})
             self._dispatches[where].strays = frozenset()
@@ -127,6 +130,21 @@ class IptablesBackend:
         self._rules = _counted(Delta(added=seen.objects))
         self._observed = before
         return seen.objects
+
+    def _rendered(self, objects: Mapping[Key, Rules]) -> Mapping[Key, Rules]:
+        if self._observed is None:
+            self._unseen.append(objects)
+        return objects
+
+    def _known(self) -> Known:
+        """Return what was rendered since the rules were last read: most chains hold it at a restart."""
+        known: dict[str, dict[str, Rules]] = {table: {} for table in TABLES}
+        for objects in self._unseen:
+            for key, rules in objects.items():
+                if key.kind == CHAIN:
+                    known[key.table][key.chain] = rules
+        self._unseen = []
+        return known
 
     def commit(self, delta: Delta[Key, Rules]) -> int:
         """Write a difference; return its size in bytes.

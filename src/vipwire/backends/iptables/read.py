@@ -5,7 +5,7 @@ are not ours are theirs, except the jumps that have our very words.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -42,12 +42,15 @@ def read(family: Family, tables: Mapping[str, Chains], dispatches: Mapping[tuple
     """Find our objects, and load the dispatch chains with what they hold."""
     seen = Seen()
     for name, found in tables.items():
-        trees: dict[str, Chains] = {}
+        trees: dict[str, dict[str, Sequence[str]]] = {}
         for chain, rules in found.items():
+            if name == names.NAT and rank(chain):  # most are
+                seen.objects[Key(CHAIN, name, chain)] = tuple(rules)
+                continue
             root = tree_root(name, chain)
             if root is not None:
                 trees.setdefault(root, {})[chain] = rules
-            elif (name, chain) in names.WHOLE or (rank(chain) and name == names.NAT):
+            elif (name, chain) in names.WHOLE:
                 seen.objects[Key(CHAIN, name, chain)] = tuple(rules)
             else:
                 _foreign(name, chain, rules, seen)
@@ -68,9 +71,7 @@ def _foreign(table: str, chain: str, rules: Iterable[str], seen: Seen) -> None:
             seen.pinned.add((table, there))
 
 
-def _root(
-    family: Family, table: str, root: str, chains: Mapping[str, list[str]], dispatch: Dispatch
-) -> Iterator[tuple[Key, Rules]]:
+def _root(family: Family, table: str, root: str, chains: Chains, dispatch: Dispatch) -> Iterator[tuple[Key, Rules]]:
     """Read a dispatch chain. In its value, what follows the entries; and if it is not as it should be, that."""
     entries: dict[int, Rules] = {}
     tail: list[str] = []
@@ -114,18 +115,16 @@ def last_port(rule: str) -> int:
     return int(port[3] or port[2]) if port else 0
 
 
-def _in_place(
-    chains: Mapping[str, list[str]], expected: Mapping[str, Rules], root: str, tail: list[str], dispatch: Dispatch
-) -> bool:
+def _in_place(chains: Chains, expected: Mapping[str, Rules], root: str, tail: list[str], dispatch: Dispatch) -> bool:
     """Report whether every chain holds what it should. A leaf's frontends may be in any order: none overlap."""
     for chain, rules in expected.items():
         there = chains.get(chain)
         if there is None:
             return False
         want = [*rules, *tail] if chain == root else [*rules]
-        if there == want:
+        if [*there] == want:
             continue
-        if chain == root and there[len(there) - len(tail) :] != tail:
+        if chain == root and [*there[len(there) - len(tail) :]] != tail:
             return False
         if not isinstance(dispatch.tree, Leaf) and chain == root:
             return False
@@ -134,7 +133,7 @@ def _in_place(
     return True
 
 
-def _pairs_in_order(there: list[str], rules: Rules) -> bool:
+def _pairs_in_order(there: Sequence[str], rules: Rules) -> bool:
     """Report whether the rules of a frontend with several stand in their order.
 
     Those are a node port's (loopback is counted first), and those that refuse some sources and drop all others.

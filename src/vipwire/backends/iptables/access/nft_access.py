@@ -11,7 +11,7 @@ from typing import Final
 
 from vipwire.backends.iptables.access.nft_batch import BASES, Handles, operations
 from vipwire.backends.iptables.access.nft_dump import read_tables
-from vipwire.backends.iptables.access.tool_access import RuleAccess, Written
+from vipwire.backends.iptables.access.tool_access import Known, RuleAccess, Written
 from vipwire.backends.iptables.script import Run
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
@@ -45,7 +45,7 @@ class NftAccess:
         self._socket.close()
         self._tool.close()
 
-    def read(self) -> Mapping[str, Chains]:
+    def read(self, known: Known) -> Mapping[str, Chains]:
         """Read every table, by the tool where a rule is not known here."""
         if self.direct:
             for _ in range(TRIES):
@@ -59,7 +59,7 @@ class NftAccess:
                 except (UnknownRuleError, DecodeError, OSError) as error:
                     log.detail(2, "iptables", reading="by the tool", reason=str(error))
                     break
-        return self._tool.read()
+        return self._tool.read(known)
 
     def write(self, run: Run) -> Written:
         """Write one run, by the tool where it is not known how."""

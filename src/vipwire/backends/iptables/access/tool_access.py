@@ -1,13 +1,17 @@
 """Reads and writes rules by the tools; what speaks to the kernel itself falls back to this."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from vipwire.backends.iptables.lock_wait import LockWait
-from vipwire.backends.iptables.names import TABLES
+from vipwire.backends.iptables.names import TABLES, Rules
 from vipwire.backends.iptables.script import Run
-from vipwire.xtables.save import Chains, read_table
+from vipwire.xtables.save import Chains
+from vipwire.xtables.save_stream import read_stream
 from vipwire.xtables.tool import RuleTool
+
+Known: TypeAlias = Mapping[str, Mapping[str, Rules]]
+"""By table: what chains should hold, as far as that is known. Who holds just that is read as these very rules."""
 
 
 class Written(NamedTuple):
@@ -23,8 +27,8 @@ class RuleAccess(Protocol):
     batch: int
     """Lines a run is divided into at most; 0: one run takes all."""
 
-    def read(self) -> Mapping[str, Chains]:
-        """Read every table; raise CommitError if that is impossible."""
+    def read(self, known: Known) -> Mapping[str, Chains]:
+        """Read every table, whose chains should hold what is `known`; raise CommitError if that is impossible."""
 
     def write(self, run: Run) -> Written:
         """Write one run; raise CommitError if the kernel, or who holds the lock, refuses it."""
@@ -39,9 +43,9 @@ class ToolAccess:
     def __init__(self, tool: RuleTool, lock_wait: LockWait, batch: int) -> None:
         self._tool, self._lock_wait, self.batch = tool, lock_wait, batch
 
-    def read(self) -> Mapping[str, Chains]:
+    def read(self, known: Known) -> Mapping[str, Chains]:
         """Read every table."""
-        return {table: read_table(self._tool.save(table)) for table in TABLES}
+        return {table: read_stream(self._tool.pieces(table), known.get(table, {})) for table in TABLES}
 
     def write(self, run: Run) -> Written:
         """Write one run."""
