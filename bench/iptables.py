@@ -13,7 +13,7 @@ import gc
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import msgspec
@@ -60,8 +60,9 @@ class TimedTool(Tool):
         finally:
             self.seconds += time.perf_counter() - began
 
-    def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
-        """Write tables, and look at the clock."""
+    def restore(self, text: Iterable[str], wait: int = WAIT_SECONDS) -> None:
+        """Write tables, and look at the clock once the text is there."""
+        text = "".join(text)
         began = time.perf_counter()
         super().restore(text, wait)
         self.seconds += time.perf_counter() - began

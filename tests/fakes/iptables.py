@@ -3,7 +3,7 @@
 What the kernel refuses is refused here: a jump to a chain that does not exist, the removal of one that is in use.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from vipwire.backends.iptables.change_detector import Observation
@@ -102,10 +102,10 @@ class FakeTool:
         text = self.save(table)
         yield from (text[at : at + 1000] for at in range(0, len(text), 1000))
 
-    def restore(self, text: str, wait: int = 5) -> None:
+    def restore(self, text: Iterable[str], wait: int = 5) -> None:
         """Write tables."""
         del wait
-        self.tables.restore(text)
+        self.tables.restore("".join(text))
 
 
 class FakeWitness:

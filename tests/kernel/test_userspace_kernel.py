@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 
@@ -317,9 +317,9 @@ class Obstinate(Tool):
 
     refuses = False
 
-    def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
+    def restore(self, text: Iterable[str], wait: int = WAIT_SECONDS) -> None:
         if self.refuses:
-            raise CommitError("no", transaction=text)
+            raise CommitError("no", transaction="".join(text))
         super().restore(text, wait)
 
 

@@ -19,7 +19,7 @@ from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Schedulin
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta
 from vipwire.xtables.ownership import Place, VipwireOnlyOwner, all_of, census, removals
-from vipwire.xtables.save import Chains, read_table
+from vipwire.xtables.save import read_table
 
 WEB, DNS, POD = (parse_address(each) for each in ("10.96.0.1", "10.96.0.10", "10.244.1.5"))
 FLOWS = """\
@@ -71,7 +71,7 @@ def leave(mode: str, running: str = "", held: Collection[Place] = ()) -> list[st
     return "".join(removals(tables, [known[mode]], known.get(running), held)).splitlines()
 
 
-def read_saved(family: Family) -> dict[str, Chains]:
+def read_saved(family: Family) -> dict[str, dict[str, list[str]]]:
     return {table: read_table(text) for table, text in saved(family).items()}
 
 

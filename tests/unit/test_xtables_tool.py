@@ -117,6 +117,16 @@ def test_a_refusal_says_the_rule(script: Script) -> None:
         tool.restore("*nat\n-A B -j C\nCOMMIT\n")
 
 
+def test_a_text_may_come_in_pieces_and_is_there_for_a_refusal(script: Script) -> None:
+    restores = (
+        "while read -r line; do last=$line; done; [ \"$last\" != COMMIT ] || echo 'failed at line: 3' >&2; exit 2"
+    )
+    tool = make(script, Variant.LEGACY, "", restores)
+    with pytest.raises(CommitError, match=r"line 3: -A é -j C") as raised:
+        tool.restore(piece for piece in ("*nat\n", ":é - [0:0]\n-A é", " -j C\nCOMMIT\n"))
+    assert raised.value.transaction == "*nat\n:é - [0:0]\n-A é -j C\nCOMMIT\n"
+
+
 def test_the_text_is_no_pipe_which_the_legacy_tools_own_alarm_would_cut_off(script: Script) -> None:
     restores = "if [ -p /dev/stdin ]; then echo 'a pipe' >&2; exit 1; fi; read -r first; [ \"$first\" = '*nat' ]"
     make(script, Variant.LEGACY, "", restores).restore("*nat\nCOMMIT\n")

@@ -7,10 +7,10 @@ import codecs
 import fcntl
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
@@ -44,8 +44,11 @@ class RuleTool(Protocol):
     def pieces(self, table: str) -> Iterator[str]:
         """Print one table piece by piece, so that nobody holds it as a whole; raise CommitError as `save` does."""
 
-    def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
-        """Write tables without flushing what the text does not name; raise CommitError if that is refused."""
+    def restore(self, text: Iterable[str], wait: int = WAIT_SECONDS) -> None:
+        """Write tables without flushing what the text does not name; raise CommitError if that is refused.
+
+        The text may come in pieces.
+        """
 
 
 class Tool:
@@ -97,14 +100,15 @@ class Tool:
                 said = errors.read().decode(errors="replace").strip().partition("\n")[0]
                 raise CommitError(f"{self.name}-save -t {table}: {said or process.returncode}")
 
-    def restore(self, text: str, wait: int = WAIT_SECONDS) -> None:
+    def restore(self, text: Iterable[str], wait: int = WAIT_SECONDS) -> None:
         """Write tables, without flushing what the text does not name. Raise CommitError if that is refused.
 
-        Raise LockedError if others held the xtables lock for `wait` seconds.
+        The text may come in pieces. Raise LockedError if others held the xtables lock for `wait` seconds.
         """
-        done = self._run([self._restore, "--noflush", "--counters", "-w", str(wait)], text)
-        if done.returncode:
-            raise refusal(self.name, done.stderr.decode(errors="replace"), text, waited=wait)
+        with _given(text) as given:
+            done = self._run([self._restore, "--noflush", "--counters", "-w", str(wait)], given)
+            if done.returncode:
+                raise refusal(self.name, done.stderr.decode(errors="replace"), _again(given), waited=wait)
 
     def chain(self, table: str, chain: str) -> list[str]:
         """List the rules of one chain, each without `-A CHAIN`. Raise CommitError if it cannot be read."""
@@ -142,11 +146,12 @@ class Tool:
             )
         return text
 
-    def _run(self, command: list[str], text: str = "") -> "subprocess.CompletedProcess[bytes]":
+    def _run(self, command: list[str], given: BinaryIO | None = None) -> "subprocess.CompletedProcess[bytes]":
         try:
-            return _call(command, text, self._limit)
+            return _call(command, given, self._limit)
         except (OSError, subprocess.SubprocessError) as error:
-            raise CommitError(f"{self.name}: {error}", transaction=text) from error
+            transaction = "" if given is None else _again(given)
+            raise CommitError(f"{self.name}: {error}", transaction=transaction) from error
 
 
 def installed(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[Tool]:
@@ -249,18 +254,38 @@ def _version(path: str) -> str:
     return _call([path, "--version"]).stdout.decode(errors="replace").strip()
 
 
-def _call(command: list[str], text: str = "", limit: float | None = None) -> "subprocess.CompletedProcess[bytes]":
-    """Run a program on a text, in a file of memory.
+@contextmanager
+def _given(text: Iterable[str]) -> Iterator[BinaryIO]:
+    """Put a text into a file of memory, at whose beginning a program reads.
 
     A pipe would do, but for iptables-legacy: the alarm that ends its wait for the lock goes off even when it has got
     the lock, and a read of a pipe that waits for more just then ends the text ("COMMIT expected").
     """
-    with os.fdopen(os.memfd_create("rules"), "w+b") as given:
-        given.write(text.encode())
+    with os.fdopen(os.memfd_create("rules"), "w+b", _PIECE) as given:
+        for piece in (text,) if isinstance(text, str) else text:
+            given.write(piece.encode())
         given.seek(0)
-        return subprocess.run(  # noqa: S603 - a path that `_which` has found, and no shell
-            command, stdin=given, capture_output=True, check=False, timeout=limit, env=_environment()
-        )
+        yield given
+
+
+def _again(given: BinaryIO) -> str:
+    """Return what a program was given."""
+    given.seek(0)
+    return given.read().decode()
+
+
+def _call(
+    command: list[str], given: BinaryIO | None = None, limit: float | None = None
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run a program on a text."""
+    return subprocess.run(  # noqa: S603 - a path that `_which` has found, and no shell
+        command,
+        stdin=subprocess.DEVNULL if given is None else given,
+        capture_output=True,
+        check=False,
+        timeout=limit,
+        env=_environment(),
+    )
 
 
 def _environment() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Sets how long iptables mode waits for the lock of iptables-legacy."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vipwire.xtables.refusal import LockedError
@@ -12,7 +13,7 @@ class LockWait:
 
     seconds: int = WAIT_SECONDS
 
-    def restore(self, tool: RuleTool, text: str) -> None:
+    def restore(self, tool: RuleTool, text: Iterable[str]) -> None:
         """Pass a text to a tool."""
         try:
             tool.restore(text, self.seconds)

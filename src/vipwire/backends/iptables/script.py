@@ -86,14 +86,18 @@ class Run:
         """The number of rules that are written into each table."""
         return {table: sum(len(rules) for rules in part.chains.values()) for table, part in self.parts.items()}
 
-    @property
-    def text(self) -> str:
-        """The input of one iptables-restore: filter before nat, as kube-proxy has it."""
-        lines: list[str] = []
+    def pieces(self) -> Iterator[str]:
+        """Write the input of one iptables-restore, chain by chain: filter before nat, as kube-proxy has it."""
         for table in TABLES:
             if part := self.parts.get(table):
-                lines += part.lines(table)
-        return "\n".join([*lines, ""])
+                for lines in part.lines(table):
+                    yield lines
+                    yield "\n"
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(self.pieces())
 
 
 Drafts = dict[tuple[str, str], Draft]

@@ -1,6 +1,6 @@
 """Reads and writes rules by the tools; what speaks to the kernel itself falls back to this."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol, TypeAlias
 
 from vipwire.backends.iptables.lock_wait import LockWait
@@ -48,10 +48,17 @@ class ToolAccess:
         return {table: read_stream(self._tool.pieces(table), known.get(table, {})) for table in TABLES}
 
     def write(self, run: Run) -> Written:
-        """Write one run."""
-        text = run.text
-        self._lock_wait.restore(self._tool, text)
-        return Written(len(text), run.tables)
+        """Write one run; its text is nowhere in our memory as a whole."""
+        size = 0
+
+        def counted() -> Iterator[str]:
+            nonlocal size
+            for piece in run.pieces():
+                size += len(piece)
+                yield piece
+
+        self._lock_wait.restore(self._tool, counted())
+        return Written(size, run.tables)
 
     def close(self) -> None:
         """Have nothing to close."""

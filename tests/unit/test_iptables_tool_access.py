@@ -1,0 +1,36 @@
+"""A large run is written without its text being in memory as a whole."""
+
+import tracemalloc
+from collections.abc import Iterable
+
+from tests.fakes.iptables import FakeTables, FakeTool
+
+from vipwire.backends.iptables.access.tool_access import ToolAccess, Written
+from vipwire.backends.iptables.lock_wait import LockWait
+from vipwire.backends.iptables.names import NAT
+from vipwire.backends.iptables.script import Run, TablePart
+
+
+class Measuring(FakeTool):
+    """Takes a text and keeps its length only."""
+
+    size = 0
+
+    def restore(self, text: Iterable[str], wait: int = 5) -> None:
+        """Add up."""
+        del wait
+        self.size = sum(map(len, text))
+
+
+def test_the_text_of_a_run_is_never_whole() -> None:
+    rules = ("-p tcp -m tcp -j DNAT --to-destination 10.244.0.1:8080", "-j KUBE-MARK-MASQ")
+    run = Run({NAT: TablePart({f"KUBE-SEP-{number:016}": rules for number in range(5_000)})})
+    tool = Measuring(FakeTables())
+    whole = len(run.text)
+    tracemalloc.start()
+    written = ToolAccess(tool, LockWait(), 0).write(run)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert written == Written(whole, 1)
+    assert (tool.size, whole > 700_000) == (whole, True)
+    assert peak < whole / 4
