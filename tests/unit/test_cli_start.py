@@ -7,8 +7,8 @@ import sys
 PACKAGES = {"httptools", "msgspec", "prometheus_client", "vipwire"}
 """What a start may import beside the standard library."""
 LATER = {
-    *("cProfile", "difflib", "email", "fractions", "http.client", "http.server"),
-    *("multiprocessing", "pstats", "urllib.request", "wsgiref.simple_server"),
+    *("cProfile", "ctypes", "difflib", "email", "fractions", "hashlib", "http.client", "http.server"),
+    *("multiprocessing", "pstats", "random", "shlex", "urllib.request", "wsgiref.simple_server"),
 }
 """Heavy parts of the standard library that a start has no use for."""
 LATER_OF_OURS = (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from vipwire.backends.nftables.features import FEATURES, advice
-from vipwire.backends.nftables.probe import try_table
+from vipwire.backends.nftables.probe import try_table, try_tables
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.netlink.attributes import string, u32be
@@ -109,3 +109,17 @@ def test_without_hashing_the_mode_runs_and_the_services_that_ask_for_it_are_told
     said = advice("add rule service-source-hash-2 meta priority set jhash ip saddr mod 2")
     assert said == "this kernel has no jhash (source-hash, maglev): load nft_hash, or use a kernel that has it"
     assert advice("add rule services return") == ""
+
+
+def test_all_families_are_tried_by_one_transaction() -> None:
+    kernel = Kernel(nothing)
+    try_tables(tuple(Family), kernel.send)
+    assert kernel.transactions == 1
+
+
+def test_what_one_family_alone_lacks_is_told_for_it() -> None:
+    def lacks(operation: Operation) -> bool:
+        return nat_chain(operation) and operation.payload[0] == wire.NFPROTO[Family.IPV6]
+
+    with pytest.raises(UnsupportedError, match=r"nf_tables, but does not take .* for IPv6"):
+        try_tables(tuple(Family), Kernel(lacks).send)

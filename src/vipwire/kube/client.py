@@ -4,7 +4,7 @@ All judgement is in `watch`; here bytes go in, events come out, and what it says
 """
 
 import asyncio
-import random
+import os
 import time
 from collections.abc import Callable, Iterable
 from typing import Generic
@@ -22,6 +22,11 @@ from vipwire.state.event import EventOf, K, T
 USER_AGENT = f"vipwire/{__version__} (linux)"
 
 
+def any_number() -> float:
+    """Return a random number from 0 up to 1, without the module that would have to be imported for it."""
+    return (int.from_bytes(os.urandom(7)) >> 3) / (1 << 53)
+
+
 class ApiSource(Generic[K, T]):
     """Lists and watches the resources that it is given, at an API server.
 
@@ -35,7 +40,7 @@ class ApiSource(Generic[K, T]):
         resources: Iterable[Resource[K, T]],
         *,
         clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float] = any_number,
         answer_timeout: float = ANSWER_TIMEOUT,
         witness: Witness = ignored,
     ) -> None:

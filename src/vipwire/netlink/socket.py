@@ -1,7 +1,6 @@
 """The one place that talks netlink to the kernel: send, collect acknowledgements, dump."""
 
 import contextlib
-import ctypes
 import errno
 import os
 import socket
@@ -9,7 +8,6 @@ import struct
 from collections.abc import Iterator
 from typing import Self
 
-from vipwire.netlink.bulk import received
 from vipwire.netlink.message import (
     NLM_F_ACK,
     NLM_F_DUMP,
@@ -87,6 +85,8 @@ class NetlinkSocket:
 
     def filter(self, program: bytes) -> None:
         """Queue only messages that a socket filter lets pass; it takes the place of the one before (socket(7))."""
+        import ctypes  # noqa: PLC0415  # costly to import, and filters are set after the first sync
+
         held = ctypes.create_string_buffer(program, len(program))
         described = struct.pack("HP", len(program) // 8, ctypes.addressof(held))  # struct sock_fprog
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, described)
@@ -196,6 +196,8 @@ class NetlinkSocket:
 
     def dump_in_bulk(self, kind: int, payload: bytes) -> Iterator[memoryview]:
         """Do what `dump` does in a few system calls, for a thread beside others: see `bulk`."""
+        from vipwire.netlink.bulk import received  # noqa: PLC0415  # it takes ctypes, and only a restart needs it
+
         return self._dumped(kind, payload, received(self._socket.fileno()))
 
     def _dumped(self, kind: int, payload: bytes, datagrams: Iterator[bytes]) -> Iterator[memoryview]:

@@ -7,7 +7,6 @@ NSDI 2016, section 3.4).
 """
 
 import enum
-import hashlib
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -108,4 +107,6 @@ def _maglev(names: tuple[bytes, ...], weights: tuple[int, ...]) -> tuple[int, ..
 
 
 def _hash(name: bytes, use: bytes) -> int:
+    import hashlib  # noqa: PLC0415  # as costly to import as 20 modules of ours, and few want Maglev
+
     return int.from_bytes(hashlib.blake2b(name, digest_size=8, key=use).digest())

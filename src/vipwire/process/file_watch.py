@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from vipwire.process.folder_watch import changes, hears_all
-
 _LOOK_SECONDS: Final = 2.0
 """How often a file is read although nothing was heard of its folder."""
 _LOCAL_LOOK_SECONDS: Final = 60.0
@@ -44,6 +42,8 @@ async def _hints(folders: frozenset[Path], only: str) -> AsyncGenerator[None, No
         await asyncio.sleep(_LOOK_SECONDS)
         yield
         return
+    from vipwire.process.folder_watch import changes  # noqa: PLC0415  # it takes ctypes, while lists are under way
+
     local = await asyncio.to_thread(_all_heard, folders)
     try:
         with changes(folders, only) as changed:
@@ -67,6 +67,8 @@ def _watched(path: Path) -> tuple[frozenset[Path], str]:
 
 
 def _all_heard(folders: frozenset[Path]) -> bool:
+    from vipwire.process.folder_watch import hears_all  # noqa: PLC0415
+
     return all(map(hears_all, folders))
 
 

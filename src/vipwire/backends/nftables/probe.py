@@ -5,12 +5,13 @@ distributions build some as modules, and bring others back into old releases. So
 transaction whose last step cannot succeed: the kernel carries out all of it, says what it lacks, and takes everything
 back before anybody could see it.
 
-What is tried first is what belongs to no Service, and one of each part that a Service may need. Only if that is
-refused, each part is tried alone, so that the error names those that are missing.
+What is tried first is what belongs to no Service, and one of each part that a Service may need: of all families at
+once, for the kernel takes ten milliseconds to take a transaction back. Only if that is refused, each family and each
+part is tried alone, so that the error names those that are missing.
 """
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias
 
@@ -29,6 +30,7 @@ from vipwire.reconcile.delta import Delta
 
 _NOWHERE: Final = "vipwire-trial"
 """No table of this name is ever made: to delete it fails."""
+_NEEDED: Final = tuple(each for each in FEATURES if each.needed)
 
 Send: TypeAlias = Callable[[list[Operation]], tuple[int, list[Acknowledgement]]]
 """Sends a transaction; returns the sequence number of its beginning, and what the kernel says."""
@@ -47,8 +49,7 @@ class Refusal(NamedTuple):
 def probe(families: Iterable[Family]) -> None:
     """Raise UnsupportedError, with what the kernel lacks and how to get it, if it cannot have our table."""
     with _sending() as send:
-        for family in families:
-            try_table(family, send)
+        try_tables(tuple(families), send)
 
 
 def obstacle_to_offloading(families: Iterable[Family]) -> str:
@@ -69,20 +70,32 @@ def _sending() -> Iterator[Send]:
         yield send
 
 
+def try_tables(families: Sequence[Family], send: Send) -> None:
+    """Try the tables of all families at once, and each by itself if that is refused."""
+    if families and _tried({family: _whole(family) for family in families}, send) is not None:
+        for family in families:
+            try_table(family, send)
+
+
 def try_table(family: Family, send: Send) -> None:
     """Try everything at once; if the kernel refuses it, raise UnsupportedError with the parts that are missing."""
-    needed = [each for each in FEATURES if each.needed]
-    whole = dict(node_objects(NodePlan(family)))
-    for feature in needed:
-        whole.update(feature.objects(family))
-    refusal = _tried(family, whole, send)
+    refusal = _tried({family: _whole(family)}, send)
     if refusal is not None:
-        raise _unsupported(family, refusal, [each for each in needed if _tried(family, each.objects(family), send)])
+        missing = [each for each in _NEEDED if _tried({family: each.objects(family)}, send)]
+        raise _unsupported(family, refusal, missing)
+
+
+def _whole(family: Family) -> Mapping[ObjectKey, Object]:
+    """Collect what belongs to no Service, and one of each part that a Service may need."""
+    whole = dict(node_objects(NodePlan(family)))
+    for feature in _NEEDED:
+        whole.update(feature.objects(family))
+    return whole
 
 
 def try_offloading(family: Family, send: Send) -> str:
     """Try a flowtable; return what is missing, and what to do."""
-    refusal = _tried(family, OFFLOADING.objects(family), send)
+    refusal = _tried({family: OFFLOADING.objects(family)}, send)
     if refusal is None:
         return ""
     return (
@@ -91,10 +104,12 @@ def try_offloading(family: Family, send: Send) -> str:
     )
 
 
-def _tried(family: Family, objects: Mapping[ObjectKey, Object], send: Send) -> Refusal | None:
-    """Commit a table of these objects and delete it again."""
-    tried = steps(family, Delta(added=dict(objects)), recreate=True)
-    tried.append(DescribedOperation(encode.delete_table(family, _NOWHERE), "delete no table"))
+def _tried(objects: Mapping[Family, Mapping[ObjectKey, Object]], send: Send) -> Refusal | None:
+    """Commit a table of these objects in each family, and take all back."""
+    tried: list[DescribedOperation] = []
+    for family, wanted in objects.items():
+        tried += steps(family, Delta(added=dict(wanted)), recreate=True)
+    tried.append(DescribedOperation(encode.delete_table(next(iter(objects)), _NOWHERE), "delete no table"))
     first, answers = send([step.operation for step in tried])
     for answer in answers:
         step = encode.refused(tried, first, answer.sequence)

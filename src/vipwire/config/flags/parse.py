@@ -11,7 +11,6 @@ count beside it; without it the flags stand on the defaults.
 
 import dataclasses
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -44,8 +43,12 @@ def parse_flags(arguments: Sequence[str]) -> Given:
 
 def environment_flags() -> Given:
     """Read the flags in the variable `VIPWIRE_FLAGS`, which count where they are not given. Raise ConfigError."""
+    if not (text := os.environ.get(ENVIRONMENT, "")):
+        return {}
+    import shlex  # noqa: PLC0415  # hardly ever set
+
     try:
-        return parse_flags(shlex.split(os.environ.get(ENVIRONMENT, "")))
+        return parse_flags(shlex.split(text))
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"{ENVIRONMENT}: {error}") from None
 
