@@ -71,7 +71,7 @@ KINDS = ("Exact", "PathPrefix", "RegularExpression", "Other")
 named = st.fixed_dictionaries({"name": text, "value": text, "type": st.sampled_from(KINDS)})
 auth = st.fixed_dictionaries(
     {
-        "protocol": st.just("HTTP"),
+        "protocol": st.one_of(st.sampled_from(("HTTP", "GRPC")), text),
         "backendRef": st.just({"name": "web", "port": 80}),
         "http": st.fixed_dictionaries(
             {},
@@ -82,7 +82,10 @@ auth = st.fixed_dictionaries(
             },
         ),
     },
-    optional={"forwardBody": st.fixed_dictionaries({"maxSize": st.integers(-1, 70000)})},
+    optional={
+        "grpc": st.fixed_dictionaries({"allowedHeaders": st.lists(text, max_size=2)}),
+        "forwardBody": st.fixed_dictionaries({"maxSize": st.integers(-1, 70000)}),
+    },
 )
 CORS = ("allowOrigins", "allowMethods", "allowHeaders", "exposeHeaders")
 filters = st.one_of(
@@ -149,7 +152,11 @@ rules = st.fixed_dictionaries(
         "name": st.sampled_from(("one", "two")),
         "matches": st.lists(matches, min_size=1, max_size=2),
         "backendRefs": st.lists(
-            st.fixed_dictionaries({"name": text, "port": st.just(80), "weight": st.integers(0, 3)}), max_size=2
+            st.fixed_dictionaries(
+                {"name": text, "port": st.just(80), "weight": st.integers(0, 3)},
+                optional={"filters": st.lists(filters, max_size=2)},
+            ),
+            max_size=2,
         ),
     },
     optional={
@@ -159,7 +166,9 @@ rules = st.fixed_dictionaries(
         "sessionPersistence": st.fixed_dictionaries({"sessionName": text, "absoluteTimeout": text}),
     },
 )
-references = st.fixed_dictionaries({"name": text, "kind": st.sampled_from(("ConfigMap", "Secret"))})
+references = st.fixed_dictionaries(
+    {"name": st.one_of(st.just("pair"), text), "kind": st.sampled_from(("ConfigMap", "Secret"))}
+)
 validation = st.fixed_dictionaries(
     {"caCertificateRefs": st.lists(references, max_size=2)},
     optional={"mode": st.one_of(st.just("AllowValidOnly"), text)},
@@ -171,6 +180,12 @@ tls = st.fixed_dictionaries(
         "frontend": st.fixed_dictionaries({"default": checked}),
         "backend": st.fixed_dictionaries({"clientCertificateRef": references}),
     },
+)
+
+marks = st.dictionaries(text, text, max_size=2)
+about = st.fixed_dictionaries(
+    {"gatewayClassName": st.just("vipwire")},
+    optional={"tls": tls, "infrastructure": st.fixed_dictionaries({"labels": marks, "annotations": marks})},
 )
 
 
@@ -208,7 +223,7 @@ def objects(draw: st.DrawFn) -> Objects:
     made: Objects = [
         (
             IngressKind.GATEWAY,
-            {"metadata": {"name": "edge"}, "spec": {"gatewayClassName": "vipwire", "listeners": listeners}},
+            {"metadata": {"name": "edge"}, "spec": draw(about) | {"listeners": listeners}},
         ),
         (IngressKind.HTTP_ROUTE, {"metadata": {"name": "good"}, "spec": good}),
         (IngressKind.HTTP_ROUTE, {"metadata": {"name": "odd"}, "spec": odd}),

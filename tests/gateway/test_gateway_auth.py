@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 from tests.gateway.site import GatewaySite, gateways, list_all, service
 from tests.gateway.test_gateway_statuses import HTTP, SERVICE, drawn, gateway, of_route
 
+from vipwire.ingress.haproxy import auth_grpc, mirrors
 from vipwire.ingress.plan.sites import BROKEN
 from vipwire.ingress.watch.objects import IngressKind
 
@@ -54,6 +56,10 @@ class AuthServer:
             return web.Response(headers={"X-User": "ann", "X-Other": "more"})
         if "/gone" in request.path:
             request.transport.close()  # type: ignore[union-attr]  # it is open
+        if "/long" in request.path:
+            return web.Response(status=401, text="x" * 30_000)
+        if "/many" in request.path:
+            return web.Response(status=401, headers={f"X-{number}": "x" * 2_000 for number in range(15)})
         return web.Response(status=401, text="who are you?", headers={"WWW-Authenticate": "Bearer"})
 
 
@@ -84,7 +90,7 @@ def here(tmp_path_factory: pytest.TempPathFactory, server: AuthServer) -> Iterat
         made.put(route("body", "http: {}, forwardBody: {maxSize: 10}"))
         made.put(route("away", server="away"))
         made.put(route("none", server="none"))
-        made.put(route("grpc", "grpc: {}").replace("protocol: HTTP", "protocol: GRPC"))
+        made.put(route("odd").replace("protocol: HTTP", "protocol: ODD"))
         made.put(route("strange", "http: {path: 'a b'}"))
         made.put(route("method").replace("{path: {value: /method}}", "{method: get, path: {value: /method}}"))
         made.put(route("look").replace("value: /look", "type: RegularExpression, value: '/look/(?=a)'"))
@@ -140,7 +146,9 @@ def test_a_body_is_sent_as_far_as_it_may(here: GatewaySite, server: AuthServer) 
         ("/away", 503),
         ("/none", 500),
         ("/guarded/gone", 502),
-        ("/grpc", 503),
+        ("/guarded/long", 500),
+        ("/guarded/many", 500),
+        ("/odd", 503),
         ("/strange/x", 503),
         ("/method", 503),
         ("/look/a", 503),
@@ -180,13 +188,15 @@ def test_no_host_writes_another_path_for_the_server(here: GatewaySite, server: A
         ("http: {}", "none", "Accepted", "not BackendNotFound"),
         ("http: {path: 'a b'}", "web", "not UnsupportedValue", "ResolvedRefs"),
         ("http: {allowedHeaders: ['a b']}", "web", "not UnsupportedValue", "ResolvedRefs"),
-        ("protocol: GRPC", "web", "not UnsupportedValue", "ResolvedRefs"),
+        ("protocol: ODD", "web", "not UnsupportedValue", "ResolvedRefs"),
+        ("protocol: GRPC", "web", "Accepted", "ResolvedRefs"),
+        ("protocol: GRPC, grpc: {allowedHeaders: ['a b']}", "web", "not UnsupportedValue", "ResolvedRefs"),
     ],
 )
 def test_a_route_says_whether_its_server_can_be_asked(more: str, server: str, accepted: str, resolved: str) -> None:
     """HTTPRouteExternalAuthBackendRefNotFound, HTTPRouteExternalAuthUnknownBackendRef."""
     some = route("web", more, server).replace("8080", "80").replace("name: v1", "name: web")
-    some = some.replace("protocol: HTTP, ", "") if "GRPC" in more else some
+    some = some.replace("protocol: HTTP, ", "") if "protocol" in more else some
     planner, plan = drawn(gateway(HTTP), some, SERVICE)
     found = of_route(planner, IngressKind.HTTP_ROUTE)
     assert (found["Accepted"], found["ResolvedRefs"]) == (accepted, resolved)
@@ -205,3 +215,19 @@ def test_http_route_external_auth_partially_invalid() -> None:
         "ResolvedRefs": "not BackendNotFound",
         "PartiallyInvalid": "UnsupportedValue",
     }
+
+
+@pytest.mark.parametrize("protocol", ["HTTP", "GRPC"])
+def test_nothing_passes_where_the_lua_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
+    """HAProxy itself goes on with a request whose action has failed."""
+    for of, name in ((mirrors, "_LUA"), (auth_grpc, "LUA")):
+        monkeypatch.setattr(of, name, getattr(of, name).replace("core.httpclient()", "core.nothing()"))
+    with gateways(tmp_path) as made:
+        made.put(GATEWAY)
+        made.pods("v1")
+        made.put(route("guarded", "http: {}", "v1").replace("protocol: HTTP", f"protocol: {protocol}"))
+        made.put(OPEN)
+        list_all(made)
+        made.settle()
+        assert made.ask("edge", path="/").pod == "v1"
+        assert made.ask("edge", path="/guarded").status == 503

@@ -37,6 +37,7 @@ FEATURES: Final = frozenset(
         "HTTPRouteDirectResponse",
         "HTTPRouteExternalAuth",
         "HTTPRouteExternalAuthForwardBody",
+        "HTTPRouteExternalAuthGRPC",
         "HTTPRouteExternalAuthHTTP",
         "HTTPRouteHostRewrite",
         "HTTPRouteMethodMatching",

@@ -88,15 +88,17 @@ def read_filters(
 
 def checked_auth(of: rule_wire.ExternalAuth, pool: str) -> ExternalAuth:
     """Return what is asked of whom before a request may pass. `pool` is the server's."""
-    if of.protocol != "HTTP":
-        raise Unsupported(f"ExternalAuth by {of.protocol[:20]!r} is not supported: HTTP is")
+    if of.protocol not in ("HTTP", "GRPC"):
+        raise Unsupported(f"ExternalAuth by {of.protocol[:20]!r} is not supported: HTTP and GRPC are")
     if not _PATH.fullmatch(of.http.path and f"/{of.http.path.strip('/')}"):
         raise Unsupported(f"{of.http.path[:80]!r} is no path")
-    names = (*of.http.allowed_headers, *of.http.allowed_response_headers)
+    names = (*of.http.allowed_headers, *of.http.allowed_response_headers, *of.grpc.allowed_headers)
     if strange := [name for name in names if not _TOKEN.fullmatch(name)]:
         raise Unsupported(f"{strange[0][:80]!r} is no name of a header")
     if not 0 <= of.forward_body.max_size < 65536:
         raise Unsupported(f"{of.forward_body.max_size} is no length of a body that can be sent (0 to 65535)")
+    if of.protocol == "GRPC":
+        return ExternalAuth(pool, "", of.grpc.allowed_headers, (), of.forward_body.max_size, grpc=True)
     prefix = f"/{stripped}" if (stripped := of.http.path.strip("/")) else ""
     return ExternalAuth(
         pool, prefix, of.http.allowed_headers, of.http.allowed_response_headers, of.forward_body.max_size

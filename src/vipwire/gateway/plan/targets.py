@@ -53,7 +53,8 @@ class Targets:
         verdicts = [self._mirrors(route, filters, protocol)]
         policy = replace(filters.policy, mirrors=tuple(filters.mirrored))
         if filters.auth is not None:
-            server, verdict = self.backend(route, filters.auth.backend_ref, Policy())
+            spoken = BackendProtocol.H2 if filters.auth.protocol == "GRPC" else None
+            server, verdict = self.backend(route, filters.auth.backend_ref, Policy(), spoken)
             if server == BROKEN:
                 return BROKEN, verdict
             policy = replace(policy, external_auth=checked_auth(filters.auth, server))

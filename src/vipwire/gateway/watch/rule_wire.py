@@ -90,6 +90,12 @@ class HttpAuth(Wire, frozen=True):
     allowed_response_headers: tuple[str, ...] = ()
 
 
+class GrpcAuth(Wire, frozen=True):
+    """`grpc` of `externalAuth`."""
+
+    allowed_headers: tuple[str, ...] = ()
+
+
 class ForwardBody(Wire, frozen=True):
     """`forwardBody`."""
 
@@ -102,6 +108,7 @@ class ExternalAuth(Wire, frozen=True):
     backend_ref: "BackendRef"
     protocol: str = ""
     http: HttpAuth = HttpAuth()
+    grpc: GrpcAuth = GrpcAuth()
     forward_body: ForwardBody = ForwardBody()
 
 

@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Final
 
+from vipwire.ingress.haproxy import auth_grpc
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.words import line, plain, quoted
 from vipwire.ingress.plan.policy import ExternalAuth, Policy
@@ -70,6 +71,7 @@ end)
 local framing = {["host"] = true, ["connection"] = true, ["content-length"] = true, ["transfer-encoding"] = true}
 framing["upgrade"], framing["te"], framing["trailer"], framing["keep-alive"] = true, true, true, true
 framing["content-type"], framing["content-encoding"], framing["date"], framing["server"] = true, true, true, true
+framing["HEADER"] = true
 local function deny(txn, status, headers, body)
   local reply = txn:reply({status = status, body = body})
   for name, values in pairs(headers) do
@@ -113,6 +115,7 @@ core.register_action("vipwire_auth", {"http-req"}, function(txn, pool, prefix, a
       for _, value in pairs(values) do txn.http:req_add_header(name, value) end
     end
   end
+  txn:set_var("txn.allowed", true)
 end, 5)
 """
 
@@ -124,7 +127,12 @@ def socket_name(layout: Layout) -> str:
 
 def mirror_lua(layout: Layout) -> str:
     """Write the file of Lua."""
-    return _LUA.replace("HEADER", _HEADER).replace("SOCKET", socket_name(layout)).replace("LONGEST", str(_LONGEST))
+    return (
+        (_LUA + auth_grpc.LUA)
+        .replace("HEADER", _HEADER)
+        .replace("SOCKET", socket_name(layout))
+        .replace("LONGEST", str(_LONGEST))
+    )
 
 
 def mirror_lines(policy: Policy) -> Iterator[str]:
@@ -138,14 +146,13 @@ def auth_lines(auth: ExternalAuth) -> Iterator[str]:
     if auth.body:
         yield line("http-request wait-for-body time 5s unless {{ method GET HEAD OPTIONS }}")
         yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", plain(auth.body))
-    words = (
-        auth.pool,
-        auth.prefix or "-",
-        _names(auth.headers),
-        _names(auth.response_headers),
-        "body" if auth.body else "-",
-    )
-    yield line("http-request lua.vipwire_auth {} {} {} {} {}", *(quoted(word) for word in words))
+    asked = (auth.pool, *(() if auth.grpc else (auth.prefix or "-",)), _names(auth.headers))
+    kept = () if auth.grpc else (_names(auth.response_headers),)
+    words = (*asked, *kept, "body" if auth.body else "-")
+    name = "vipwire_auth_grpc" if auth.grpc else "vipwire_auth"
+    yield line(f"http-request lua.{name}{' {}' * len(words)}", *(quoted(word) for word in words))
+    # A request goes on after a failure of Lua: only what was let in may.
+    yield line("http-request deny deny_status 503 unless {{ var(txn.allowed) -m bool }}")
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -190,6 +190,8 @@ class ExternalAuth:
 
     The server gets the path with `prefix` before it, and `headers` beside Host and Authorization. What it answers of
     `response_headers` the endpoint gets as well: all, if there are none. Up to `body` bytes are sent to it.
+
+    By `grpc` it gets all headers, or `headers` alone, and says itself what the endpoint gets.
     """
 
     pool: str
@@ -197,6 +199,7 @@ class ExternalAuth:
     headers: tuple[str, ...] = ()
     response_headers: tuple[str, ...] = ()
     body: int = 0
+    grpc: bool = False
 
 
 @dataclass(frozen=True, slots=True)
