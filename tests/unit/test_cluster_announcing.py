@@ -13,6 +13,7 @@ import pytest
 from vipwire.cluster.announcing.choose import View, choose
 from vipwire.cluster.announcing.claims import SECONDS, Claims
 from vipwire.cluster.announcing.kinds import (
+    LEASE_ADDRESS,
     RESOURCES,
     AnnounceKind,
     Balanced,
@@ -22,6 +23,7 @@ from vipwire.cluster.announcing.kinds import (
 from vipwire.cluster.api.errors import ApiError
 from vipwire.cluster.api.object import encode
 from vipwire.cluster.api.resource import Object, Resource
+from vipwire.cluster.machines.leases import new_lease
 from vipwire.cluster.machines.objects import UnreachableError
 from vipwire.kube.resource import Reader
 from vipwire.model.names import ObjectName
@@ -367,6 +369,23 @@ def test_an_address_that_an_announcing_machine_gives_is_known_as_given() -> None
 
     assert held_by("n2", "n1") == {"192.0.2.1"}
     assert held_by("n1") == held_by("", "n1") == held_by("n2", "n1", "n2") == held_by("n2", "", "n1") == set()
+
+
+def test_an_address_that_was_given_is_still_so_when_it_is_taken() -> None:
+    """It is announced at once then: whoever gave it answers for a second only."""
+
+    async def scenario() -> None:
+        world, _, claims = steady()
+        await claims.renew()
+        lease = new_lease("vipwire-address-192-0-2-1", "n2", 2, datetime(2026, 1, 1, tzinfo=UTC))
+        lease["metadata"]["annotations"] = {LEASE_ADDRESS: "192.0.2.1"}
+        for holder in ("n2", "n1"):
+            lease["spec"]["holderIdentity"] = holder
+            claims.note(read(AnnounceKind.LEASE, world.store(lease)))
+        assert await claims.take("192.0.2.1")
+        assert claims.given == {"192.0.2.1"}
+
+    asyncio.run(scenario())
 
 
 def test_a_machine_that_leaves_is_given_no_address_and_is_not_taken_for_silent() -> None:

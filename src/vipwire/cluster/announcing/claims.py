@@ -244,7 +244,8 @@ class Claims:
             return False
         if not found or epoch != self._epoch or self.holder(address) != self.node:
             return False  # fenced meanwhile, or another has taken it since
-        self.given.discard(address)  # nobody who announces it has given it
+        if holder not in ("", self.node):
+            self.given.discard(address)  # it was taken, whatever the watch made of it
         self.mine.add(address)
         return True
 
