@@ -180,7 +180,7 @@ def test_who_may_not_look_sees_nothing(stage: Stage) -> None:
         assert asyncio.run(story()) == [401, 403, 403, 200, 422]
 
 
-@pytest.mark.parametrize("mode", ["", "iptables", "userspace"])
+@pytest.mark.parametrize("mode", ["", "iptables", "ipvs", "userspace", "ebpf"])
 def test_a_packet_is_explained_as_it_is_and_as_other_modes_would_do(stage: Stage, mode: str) -> None:
     path = f"/api/explain?from=203.0.113.2&to={objects.WEB}:80&mode={mode}"
     with stage.lab.inside(NODE):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from vipwire.backends.registry import driver_of, every_spec, selected
-from vipwire.backends.spec import Mode
+from vipwire.backends.spec import Mode, Supposed
 from vipwire.config.configuration import Config
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 def build_modes(config: Config, families: Iterable[Family], *, prepare: bool = False) -> dict[Family, Mode]:
     """Build the selected mode for each family, or raise UnsupportedError. `prepare`: it is going to be run."""
     return dict(driver_of(selected(config)).build(config, families, prepare=prepare))
+
+
+def suppose_modes(config: Config, families: Iterable[Family]) -> dict[Family, Supposed]:
+    """Build what renders the selected mode's objects, which nobody is going to commit. Raise UnsupportedError."""
+    return dict(driver_of(selected(config)).supposed(config, families))
 
 
 def needs_net_admin(config: Config) -> bool:

@@ -19,11 +19,26 @@ from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 from vipwire.model.value import Value
 from vipwire.plan.annotations import Lack
-from vipwire.reconcile.backend import Backend
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Backend, Rendered
 
 if TYPE_CHECKING:
     from vipwire.reconcile.explainer import Explainer
     from vipwire.xtables.ownership import RuleOwner
+
+
+class Supposed(Protocol):
+    """What a mode would write: a mode that runs, or less than that where this machine cannot run it."""
+
+    def render_node(self, node: NodePlan) -> Mapping[Any, Any]:
+        """Render what belongs to no Service."""
+
+    def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
+        """Render one Service."""
+
+    def close(self) -> None:
+        """Close what it has opened."""
 
 
 class Mode(Backend[Any, Any], Protocol):
@@ -119,6 +134,10 @@ class Driver:
         Raise UnsupportedError, which says what is missing, where this machine cannot run it.
         """
         raise NotImplementedError
+
+    def supposed(self, config: Config, families: Iterable[Family]) -> Mapping[Family, Supposed]:
+        """Build what only renders. Raise UnsupportedError where not even that can be done here."""
+        return self.build(config, families, prepare=False)
 
     def attempt(self, config: Config, families: Iterable[Family]) -> None:
         """Try on the kernel what can be taken back at once. Raise UnsupportedError, as `build`, if it is refused."""

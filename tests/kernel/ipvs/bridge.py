@@ -13,7 +13,8 @@ from tests.kernel.ipvs.proxy import BALANCER, EXTERNAL, FAMILIES, VIP
 from tests.kernel.own_network import own_network, run
 
 from vipwire.backends.ipvs import start
-from vipwire.backends.ipvs.kernel import IpvsBackend, Settings
+from vipwire.backends.ipvs.kernel import IpvsBackend
+from vipwire.backends.ipvs.writing import Settings
 from vipwire.host.sysctl import apply_sysctls
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Prefix, Protocol, parse_address

@@ -24,9 +24,9 @@ from tests.kernel.ipvs.proxy import (
     web,
 )
 
-from vipwire.backends.ipvs.kernel import Settings
 from vipwire.backends.ipvs.objects.servers import Servers
 from vipwire.backends.ipvs.start import ipvs_sysctls
+from vipwire.backends.ipvs.writing import Settings
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.host.sysctl import apply_sysctls
 from vipwire.lab.cluster import Lab

@@ -10,12 +10,13 @@ from tests.fakes.values import named
 
 from vipwire.backends.ipvs import start
 from vipwire.backends.ipvs.explain.describe import describe_object
-from vipwire.backends.ipvs.kernel import IpvsBackend, Settings
+from vipwire.backends.ipvs.kernel import IpvsBackend
 from vipwire.backends.ipvs.names import Entry, MarkRule, Object, ObjectKey, Vip
 from vipwire.backends.ipvs.objects.device import Device
 from vipwire.backends.ipvs.objects.policy_routing import PolicyRouting
 from vipwire.backends.ipvs.objects.servers import Servers
 from vipwire.backends.ipvs.objects.sets import Sets
+from vipwire.backends.ipvs.writing import Settings
 from vipwire.host.sysctl import apply_sysctls
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import ProbeResult

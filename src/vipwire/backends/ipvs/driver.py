@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from vipwire.backends.ipvs import start
 from vipwire.backends.ipvs.first_commit import FirstCommit
-from vipwire.backends.ipvs.kernel import Settings
 from vipwire.backends.ipvs.leftovers import IpvsRemains
 from vipwire.backends.ipvs.mode import MODE
 from vipwire.backends.ipvs.ownership import IpvsOwner
-from vipwire.backends.spec import Driver, Mode, ModeSpec, Others
+from vipwire.backends.ipvs.writing import Settings, Writing
+from vipwire.backends.spec import Driver, Mode, ModeSpec, Others, Supposed
 from vipwire.config.configuration import Config
 from vipwire.errors import CommitError
 from vipwire.host.kernel import KernelRelease
@@ -28,10 +28,13 @@ class IpvsDriver(Driver):
     def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
         """Build it for each family; for one that is run IPVS is loaded, tried and given its timeouts."""
         chosen = config.ipvs
-        settings = Settings(chosen.scheduler or "rr", tuple(Prefix.parse(text) for text in chosen.exclude_cidrs))
         seconds = (chosen.tcp_timeout, chosen.tcp_fin_timeout, chosen.udp_timeout)
         timeouts = Timeouts(*(math.ceil(each) for each in seconds))
-        return start.build(families, settings, timeouts if prepare else None)
+        return start.build(families, _settings(config), timeouts if prepare else None)
+
+    def supposed(self, config: Config, families: Iterable[Family]) -> Mapping[Family, Supposed]:
+        """Build what renders; a kernel without IPVS will do."""
+        return {family: Writing(family, _settings(config)) for family in families}
 
     def sysctls(self, config: Config) -> tuple[Sysctl, ...]:
         """Name what this kernel's IPVS needs."""
@@ -60,6 +63,10 @@ class IpvsDriver(Driver):
                 return backend
             listens = all(each.relays for each in found)
         return FirstCommit(backend, others.disarm, listens=listens)
+
+
+def _settings(config: Config) -> Settings:
+    return Settings(config.ipvs.scheduler or "rr", tuple(Prefix.parse(text) for text in config.ipvs.exclude_cidrs))
 
 
 DRIVER: Final = IpvsDriver()

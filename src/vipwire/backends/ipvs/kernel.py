@@ -13,14 +13,12 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 
-from vipwire.backends.ipvs import render as rendering
 from vipwire.backends.ipvs.counters import IpvsCounters
 from vipwire.backends.ipvs.explain.describe import describe_object
 from vipwire.backends.ipvs.graceful_termination import GracefulTermination
 from vipwire.backends.ipvs.limits import LACKS
-from vipwire.backends.ipvs.marks import Marks, is_among
+from vipwire.backends.ipvs.marks import is_among
 from vipwire.backends.ipvs.names import (
     MARKING,
     OWNING,
@@ -46,8 +44,9 @@ from vipwire.backends.ipvs.objects.sets import Sets
 from vipwire.backends.ipvs.parts import Parts, inverse, partition
 from vipwire.backends.ipvs.skeleton import KUBE_PROXYS, node_objects
 from vipwire.backends.ipvs.termination_policy import TerminationPolicy
+from vipwire.backends.ipvs.writing import DEFAULTS, Settings, Writing
 from vipwire.errors import CommitError
-from vipwire.model.net import Address, Family, Prefix
+from vipwire.model.net import Address, Family
 from vipwire.model.problem import Problem
 from vipwire.netlink.ipset import SetSpec
 from vipwire.netlink.ipvs import Command, Forwarding, Method, RealServer, VirtualServer
@@ -61,24 +60,16 @@ from vipwire.reconcile.delta import Delta
 Objects = dict[ObjectKey, Object]
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The operator's choices: the scheduler of Services that name none, and the addresses never to touch."""
-
-    scheduler: str = "rr"
-    exclude: tuple[Prefix, ...] = ()
-
-
 class IpvsBackend:
     """IPVS of one family, in the network namespace in which this was made. Raise UnsupportedError without IPVS."""
 
     def __init__(
-        self, family: Family, settings: Settings = Settings(), clock: Callable[[], float] = time.monotonic
+        self, family: Family, settings: Settings = DEFAULTS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.family = family
-        self._settings, self._clock = settings, clock
-        self._manner = rendering.RenderSettings(family, settings.scheduler)
-        self._marks = Marks(avoid=0)
+        self._clock = clock
+        self._writing = Writing(family, settings)
+        self._marks = self._writing.marks
         self._servers = Servers(family)
         self._device, self._sets, self._tool = Device(family), Sets(family), Tool(family)
         self._policy_routing, self._pods = PolicyRouting(family), Pods(family)
@@ -108,14 +99,11 @@ class IpvsBackend:
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
         """Render what belongs to no Service."""
-        self._marks.avoid = node.masquerade_mark
-        return node_objects(node)
+        return self._writing.render_node(node)
 
     def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
         """Render one Service."""
-        rendered = rendering.render(self._manner, self._marks, plan)
-        if self._settings.exclude:
-            rendered = replace(rendered, own={k: v for k, v in rendered.own.items() if not self._is_excluded(k)})
+        rendered = self._writing.render(plan)
         self._terminations.note(plan, rendered.own, plan.wishes.drain_seconds)
         return rendered
 
@@ -259,7 +247,11 @@ class IpvsBackend:
         objects: Objects = self._sets.read()
         owned = self._owned(objects)
         services = self._servers.services()
-        ours = {key for key in services if (key in self._terminations or owned(key)) and not self._is_excluded(key)}
+        ours = {
+            key
+            for key in services
+            if (key in self._terminations or owned(key)) and not self._writing.is_excluded(key)
+        }
         objects.update((key, services[key][0]) for key in ours)
         rows = list(self._servers.rows(ours))
         self.resting = with_resting(rows)
@@ -276,13 +268,6 @@ class IpvsBackend:
             objects.update((Receiver(pod, vip), how) for (pod, vip), how in received if vip in vips)
         chains, rules = self._tool.read(self._chains)
         return objects | dict[ObjectKey, Object](chains.items()) | dict[ObjectKey, Object](rules.items())
-
-    def _is_excluded(self, key: ObjectKey) -> bool:
-        """Report whether a virtual server, or that of a real server, is one that we keep our hands off."""
-        server = key.server if isinstance(key, RealServer) else key
-        return isinstance(server, VirtualServer) and any(
-            server.address in prefix for prefix in self._settings.exclude
-        )
 
     def _owned(self, objects: Objects) -> Callable[[VirtualServer], bool]:
         """Build the test for virtual servers that our sets name."""

@@ -5,8 +5,9 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 
-from vipwire.backends.ipvs.kernel import IpvsBackend, Settings
+from vipwire.backends.ipvs.kernel import IpvsBackend
 from vipwire.backends.ipvs.objects.servers import ServerCommand, Servers
+from vipwire.backends.ipvs.writing import Settings
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.model.sysctl import Sysctl

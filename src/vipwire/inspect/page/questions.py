@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from vipwire.app.machine import families
-from vipwire.app.modes import build_explainer, build_modes
+from vipwire.app.modes import build_explainer, suppose_modes
 from vipwire.backends.registry import every_spec
 from vipwire.config.configuration import Config
 from vipwire.config.modes import mode_names
@@ -110,7 +110,7 @@ def _supposed(situation: Situation, packet: Packet, mode: str) -> Document:
     """Explain a packet in a mode that does not run here, by the objects that it would write."""
     config = replace(situation.config, mode=mode, explicit=situation.config.explicit | {"mode"})
     try:
-        built = build_modes(config, families())
+        built = suppose_modes(config, families())
     except (VipwireError, OSError) as error:
         raise UnsupportedError(f"{mode} mode cannot be had on this machine: {error}") from error
     try:
