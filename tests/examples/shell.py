@@ -1,5 +1,6 @@
 """A shell on a machine of its own: namespaces of networks, mounts, processes and a host name, gone when it ends."""
 
+import contextlib
 import os
 import select
 import subprocess
@@ -90,10 +91,14 @@ class Shell:
                 status, _, self._rest = behind.partition(b"\n")
                 return before.decode(errors="replace"), status.decode()
             ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"it goes on: {self._rest.decode(errors='replace')}"
+            assert ready, f"it goes on: {self._rest.decode(errors='replace')}\n{self._beside()}"
             part = os.read(self._process.stdout.fileno(), 1 << 16)
             assert part, f"the shell has ended: {self._rest.decode(errors='replace')}"
             self._rest += part
+
+    def _beside(self) -> str:
+        """Tell what the commands that go on have said last."""
+        return "\n".join(line for said in self._going for line in said.heard()[-8:])
 
     def enter(self, network: str) -> None:
         """Go on in another network namespace, by its name."""
@@ -133,6 +138,13 @@ class Said:
             if not part:
                 break
             self._said += part
+        return lines(self._said.decode(errors="replace"))
+
+    def heard(self) -> Sequence[str]:
+        """Read what is there, without waiting; give all lines so far."""
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self._descriptor, 1 << 16):
+                self._said += part
         return lines(self._said.decode(errors="replace"))
 
     def close(self) -> None:
