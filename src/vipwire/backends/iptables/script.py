@@ -11,6 +11,7 @@ yet, in batches; then, in one run, everything that matters; then the deletions.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple
 
 from vipwire.backends.iptables.names import CHAIN, ENTRY, FIREWALL, JUMP, ROOT, TABLES, Key, Rules, rank, tree_root
@@ -18,6 +19,7 @@ from vipwire.backends.iptables.rules.skeleton import guards, jump_keys
 from vipwire.backends.iptables.rules.tree import Dispatch, Draft
 from vipwire.reconcile.delta import Delta
 
+_AT_ONCE: Final = 500
 _ORDER: Final = {key: place for place, key in enumerate(jump_keys())}
 
 
@@ -87,12 +89,12 @@ class Run:
         return {table: sum(len(rules) for rules in part.chains.values()) for table, part in self.parts.items()}
 
     def pieces(self) -> Iterator[str]:
-        """Write the input of one iptables-restore, chain by chain: filter before nat, as kube-proxy has it."""
+        """Write the input of one iptables-restore, some chains at a time: filter before nat, as kube-proxy has it."""
         for table in TABLES:
             if part := self.parts.get(table):
-                for lines in part.lines(table):
-                    yield lines
-                    yield "\n"
+                lines = part.lines(table)
+                while some := list(islice(lines, _AT_ONCE)):
+                    yield "\n".join((*some, ""))
 
     @property
     def text(self) -> str:
