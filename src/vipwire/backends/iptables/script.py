@@ -19,7 +19,7 @@ from vipwire.backends.iptables.rules.skeleton import guards, jump_keys
 from vipwire.backends.iptables.rules.tree import Dispatch, Draft
 from vipwire.reconcile.delta import Delta
 
-_AT_ONCE: Final = 500
+_AT_ONCE: Final = 200
 _ORDER: Final = {key: place for place, key in enumerate(jump_keys())}
 
 
