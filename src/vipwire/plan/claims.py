@@ -57,9 +57,10 @@ class Claims:
         wide = tuple([key for key in claimed if isinstance(key, RangeKey)]) if len(single) < len(claimed) else ()
         borrowed = {key.address: None for key in claimed if key.address is not None and key.address not in owned}
         claim = _Claim(claimant, single, owned, tuple(borrowed), wide)
-        if self._of.get(claimant.name) == claim:
+        before = self._of.get(claimant.name)
+        if before == claim:
             return set()
-        concerned = self.remove(claimant.name)
+        concerned: set[ObjectName] = set() if before is None else self.remove(claimant.name)
         if claimed or owned:
             self._of[claimant.name] = claim
         concerned |= self._rivals(claim)

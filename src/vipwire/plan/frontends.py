@@ -60,6 +60,9 @@ class _Policies(NamedTuple):
     short_circuit: Forward | None
 
 
+_IPV4_BYTES: Final = 4
+
+
 class _Share(Struct):
     """The frontends that a Service gets of all it asks for, and who holds the others."""
 
@@ -96,6 +99,7 @@ def plan_service(
     ready_local: set[Address] = set()
     wishes = read_wishes(service)
     wide = ranges(service, wishes, served=node.port_ranges)
+    cluster_ips = of_family(node.family, service.cluster_ips)
     for port in service.ports:
         name = service.port_name(port)
         found = candidates(name, node.family, slices, node.name)
@@ -105,14 +109,15 @@ def plan_service(
         policies = _policies(node, service, endpoints, wishes, outside=outside)
         serving = _serving(found) if port.protocol is Protocol.UDP else _NOBODY
         spread = wide.of.get(port) if wide.of else None
-        for frontend in _frontends(node, service, port, name, wishes, policies, serving):
+        keys = _keys(node, service, port, cluster_ips)
+        for frontend in _frontends(node, service, keys, name, wishes, policies, serving):
             if spread is not None and (range_key := _range_key(frontend.key, spread)) is not None:
                 share.take_range(range_key, frontend)
             share.take(frontend)
     return ServicePlan(
         service.name,
         tuple(share.frontends.values()),
-        of_family(node.family, service.cluster_ips),
+        cluster_ips,
         HealthCheck(service.health_check_node_port, len(ready_local)) if service.health_check_node_port else None,
         tuple(share.lost.items()),
         _serving_node_ports(node, share.frontends),
@@ -126,14 +131,14 @@ def plan_service(
 def _frontends(
     node: NodePlan,
     service: Service,
-    port: ServicePort,
+    keys: Iterable[tuple[FrontendKind, FrontendKey]],
     name: ServicePortName,
     wishes: Wishes,
     policies: _Policies,
     serving: frozenset[tuple[Address, int]],
 ) -> Iterator[Frontend]:
     """Yield every frontend that a port asks for, whoever gets it."""
-    for kind, key in _keys(node, service, port):
+    for kind, key in keys:
         allowed = allowed_sources(node, service, key.address, kind, wishes)
         if kind is FrontendKind.CLUSTER_IP:
             yield Frontend(name, kind, key, policies.internal, None, allowed, serving)
@@ -172,17 +177,20 @@ def _stricter(frontend: Frontend, other: Frontend) -> bool:
 def claims(node: NodePlan, service: Service) -> Iterator[FrontendKey | RangeKey]:
     """Yield every frontend that a Service asks for, whoever gets it."""
     wide = ranges(service, read_wishes(service), served=node.port_ranges)
+    cluster_ips = of_family(node.family, service.cluster_ips)
     for port in service.ports:
-        for _, key in _keys(node, service, port):
+        spread = wide.of.get(port) if wide.of else None
+        for _, key in _keys(node, service, port, cluster_ips):
             yield key
-            if (range_key := _range_key(key, wide.of.get(port))) is not None:
+            if spread is not None and (range_key := _range_key(key, spread)) is not None:
                 yield range_key
 
 
-def _keys(node: NodePlan, service: Service, port: ServicePort) -> Iterator[tuple[FrontendKind, FrontendKey]]:
+def _keys(
+    node: NodePlan, service: Service, port: ServicePort, cluster_ips: tuple[Address, ...]
+) -> Iterator[tuple[FrontendKind, FrontendKey]]:
     """Yield the frontends of a Service port. A Service without a ClusterIP of the family has none of that family."""
     number, protocol = port.port, port.protocol
-    cluster_ips = of_family(node.family, service.cluster_ips)
     if not cluster_ips:
         return
     for address in cluster_ips:
@@ -200,7 +208,7 @@ def _keys(node: NodePlan, service: Service, port: ServicePort) -> Iterator[tuple
 def of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, ...]:
     """Choose the addresses of one family."""
     if len(addresses) == 1:
-        return addresses if family_of(addresses[0]) is family else ()
+        return addresses if (len(addresses[0]) == _IPV4_BYTES) is (family is Family.IPV4) else ()
     return tuple([address for address in addresses if family_of(address) is family]) if addresses else ()
 
 
