@@ -17,11 +17,14 @@ from vipwire.lab import kernel
 
 HERE: tuple[Mode, ...] = (*NFTABLES, *IPTABLES, *USERSPACE, *EBPF)
 GUEST: tuple[Mode, ...] = (*IPVS,)
+_PATIENT = ("--conntrack-udp-timeout=600s", "--conntrack-udp-timeout-stream=900s")
+"""A proxy may take longer to start in the emulator than the half minute that a flow of two datagrams is kept."""
 MODES = {
     None: HERE,
     kernel.GuestKernel.USER_MODE: GUEST,
     # It takes sixteen times as long: one family for each test, unless VIPWIRE_CONFORMANCE=whole.
     kernel.GuestKernel.DISTRIBUTION: tuple(
-        replace(mode, sampled=True) for mode in (*GUEST, *NFTABLES, *OFFLOADING, *IPTABLES, *EBPF)
+        replace(mode, sampled=True, flags=(*mode.flags, *_PATIENT))
+        for mode in (*GUEST, *NFTABLES, *OFFLOADING, *IPTABLES, *EBPF)
     ),
 }[kernel.inside()]
