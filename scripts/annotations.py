@@ -57,9 +57,9 @@ metadata:
 * **What fails.** A new connection by way of the Service fails if nothing comes back for 3 seconds, or only a reset.
   Any other answer ends the row. TCP and SCTP count. UDP counts with `vipwire.io/eject-udp: "true"`, for many UDP
   protocols never answer.
-* **What happens.** This node sends no new connections there, at no frontend. Open connections go on. So do attempts
-  that have begun: a client that repeats its SYN meets the same endpoint until it gives up. A client that session
-  affinity remembers for it gets another endpoint. Other nodes judge for themselves.
+* **What happens.** This node sends no new connections there, at no frontend. Open connections go on. An
+  attempt that it has not answered goes to another endpoint when the client repeats its SYN, and so does a client that
+  session affinity remembers for it. Other nodes judge for themselves.
 * **Who stays.** At most half of a Service port's endpoints (`eject-at-most`) is ejected at a time, one in any case,
   and never the last. Where a policy is Local and all local endpoints are ejected, they are all used. Topology hints
   give way.
