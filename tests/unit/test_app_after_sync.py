@@ -59,8 +59,9 @@ class Scene:
         self.ports = HealthPorts(engine, cast("Any", self.listeners))
 
     def follow(self, *names: str) -> dict[int, ServiceHealthCheck | None]:
+        self.listeners.asked.clear()
         asyncio.run(self.ports.follow(map(named, names)))
-        return self.listeners.asked[-1]
+        return self.listeners.asked[-1] if self.listeners.asked else {}
 
 
 def answer(name: str, endpoints: int = 1) -> ServiceHealthCheck:
