@@ -276,7 +276,7 @@ def test_render_writes_what_haproxy_takes_and_tells_of_problems(tmp_path: Path) 
     write(manifests, *objects(8080), far, ingress("web", *rules))
     command = (*COMMAND, "render", "--manifests", str(manifests), "--run-dir", str(tmp_path / "run"))
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert "server s1 127.0.0.1:8080 weight 16\n" in printed.stdout
+    assert "server s1 127.0.0.1:8080 weight 16 tcp-ut 15s\n" in printed.stdout
     assert "warning: Ingress default/web: spec.rules[1].host: 'B!' is no host" in printed.stderr
     unwritable = subprocess.run((*command, "--output-dir", "/proc/1/no"), capture_output=True, text=True, check=False)
     assert (unwritable.returncode, unwritable.stderr) == (1, "error: /proc/1/no: No such file or directory\n")

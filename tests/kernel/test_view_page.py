@@ -226,6 +226,12 @@ def test_what_no_object_tells_of_is_seen_before_the_next_calm_look(stage: Stage)
             assert asyncio.run(story()) < CALM_SECONDS
     finally:
         change_orders(drains_path(str(stage.state), NODE), lambda _orders: [])
+        with stage.lab.inside(NODE):  # the proxy has heard of it, and so has whoever asks the page next
+            asyncio.run(heard(stage, "rows", lambda made: ("default/web", 0) in drains_of(made)))
+
+
+def drains_of(made: Any) -> set[tuple[str, int]]:
+    return {(row["name"], row["drained"]) for row in made["changed"]}
 
 
 async def in_full(page: Page, stage: Stage, shown: Path) -> None:

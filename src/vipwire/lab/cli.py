@@ -91,10 +91,11 @@ def exec(name: str, host: str, command: tuple[str, ...]) -> NoReturn:  # noqa: A
     """Run a command in a host's network: `vipwire lab exec node-1 -- nft list ruleset`."""
     command = command[command[0] == "--" :]
     with plain_errors(), Lab.attach(name).inside(host):
-        os.environ["PATH"] = search_path(os.environ.get("PATH", os.defpath))
-        os.environ[state.FLAGS] = state.flags_of(name, os.environ.get(state.FLAGS, ""))
+        environment = dict(os.environ)
+        environment["PATH"] = search_path(environment.get("PATH", os.defpath))
+        environment[state.FLAGS] = state.flags_of(name, environment.get(state.FLAGS, ""))
         try:
-            os.execvp(command[0], command)  # noqa: S606 - what it is for
+            os.execvpe(command[0], command, environment)  # noqa: S606 - what it is for
         except FileNotFoundError as error:
             raise click.ClickException(f"there is no command {command[0]!r}") from error
 
