@@ -14,8 +14,9 @@ from tests.conformance.services import EXTERNAL, NODE_PORT, LabService
 from tests.conformance.test_changes_udp import UDP, all_hear, flows
 from tests.conformance.translated import look
 
+from vipwire.conntrack.flows import FlowTable
 from vipwire.lab.manifests import Port
-from vipwire.model.net import Family
+from vipwire.model.net import Family, Protocol, family_of, parse_address
 from vipwire.plan.plan import FrontendKind
 
 pytestmark = pytest.mark.conformance
@@ -110,6 +111,12 @@ def test_connections_that_it_has_go_on_and_are_counted(drained: Drained, family:
     assert (waited.returncode, "no connections left" in waited.stdout) == (0, True), waited.stdout + waited.stderr
 
 
+def forget_flows(cluster: Cluster, endpoint: str) -> None:
+    there = parse_address(endpoint)
+    with cluster.lab.inside(cluster.node_name), FlowTable() as table:
+        table.delete([flow for flow in table.flows(family_of(there), Protocol.TCP) if flow.reply_source == there])
+
+
 @pytest.mark.direct
 @sentence("S138")
 def test_connections_that_programs_made_are_counted_and_go_on(drained: Drained, family: Family) -> None:
@@ -117,6 +124,7 @@ def test_connections_that_programs_made_are_counted_and_go_on(drained: Drained, 
     cluster = drained.cluster
     service = cluster.service("counted-direct", cluster.pods(THERE))
     address, target = drained.address(THERE, family), service.vip(family)
+    forget_flows(cluster, address)  # of tests before: they are the endpoint's as well
     before = look(cluster.lab, cluster.node_name, target).connections
     with cluster.connect(POD, target) as connection:
         assert look(cluster.lab, cluster.node_name, target).connections == before + 1, "by programs"
