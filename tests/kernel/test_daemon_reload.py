@@ -335,6 +335,7 @@ def test_more_is_said_from_each_level_on(tmp_path: Path) -> None:
 
     async def story(it: Reloading) -> None:
         assert not it.daemon.said("Service added")
+        await it.daemon.heard("other modes have left nothing")  # said a while after the first sync
         it.write(f"{CALM}\n")
         for level, texts in (
             ("2", {"Service changed"}),
