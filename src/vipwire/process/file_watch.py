@@ -8,7 +8,7 @@ A file that is no link is known by its name: what others write beside it, as eac
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +16,6 @@ _LOOK_SECONDS: Final = 2.0
 """How often a file is read although nothing was heard of its folder."""
 _LOCAL_LOOK_SECONDS: Final = 60.0
 """The same where every change of the folder is heard: only a folder above can be exchanged."""
-_SETTLE_SECONDS: Final = 0.05
-"""Writers do several things to a folder at once: they are one change."""
 
 
 async def contents(path: Path) -> AsyncIterator[bytes | None]:
@@ -25,39 +23,18 @@ async def contents(path: Path) -> AsyncIterator[bytes | None]:
     last = await asyncio.to_thread(_content, path)
     yield last
     while True:
-        watched = await asyncio.to_thread(_watched, path)
-        async with contextlib.aclosing(_hints(*watched)) as hints:
-            async for _ in hints:
+        watched = folders, only = await asyncio.to_thread(_watched, path)
+        every = _LOCAL_LOOK_SECONDS if await asyncio.to_thread(_all_heard, folders) else _LOOK_SECONDS
+        from vipwire.process.folder_watch import hints  # noqa: PLC0415  # the thread has imported it by now
+
+        async with contextlib.aclosing(hints(folders, every=every, only=only)) as times:
+            async for _ in times:
                 now = await asyncio.to_thread(_content, path)
                 if now != last:
                     last = now
                     yield now
                 if await asyncio.to_thread(_watched, path) != watched:
                     break
-
-
-async def _hints(folders: frozenset[Path], only: str) -> AsyncGenerator[None, None]:
-    """Yield when something may have changed in the folders, or what has the one name there; and now and then."""
-    if not folders:
-        await asyncio.sleep(_LOOK_SECONDS)
-        yield
-        return
-    from vipwire.process.folder_watch import changes  # noqa: PLC0415  # it takes ctypes, while lists are under way
-
-    local = await asyncio.to_thread(_all_heard, folders)
-    try:
-        with changes(folders, only) as changed:
-            yield  # what came before somebody listened
-            while True:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOCAL_LOOK_SECONDS if local else _LOOK_SECONDS):
-                        await changed.wait()
-                        await asyncio.sleep(_SETTLE_SECONDS)
-                changed.clear()
-                yield
-    except OSError:  # a folder has gone meanwhile, or the kernel has no more watches to give
-        await asyncio.sleep(_LOOK_SECONDS)
-        yield
 
 
 def _watched(path: Path) -> tuple[frozenset[Path], str]:
@@ -69,7 +46,7 @@ def _watched(path: Path) -> tuple[frozenset[Path], str]:
 def _all_heard(folders: frozenset[Path]) -> bool:
     from vipwire.process.folder_watch import hears_all  # noqa: PLC0415
 
-    return all(map(hears_all, folders))
+    return bool(folders) and all(map(hears_all, folders))
 
 
 def _content(path: Path) -> bytes | None:

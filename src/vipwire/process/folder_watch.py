@@ -8,7 +8,8 @@ import contextlib
 import ctypes
 import os
 import struct
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,10 @@ _BUFFER: Final = 1 << 16
 _LENGTH: Final = struct.Struct("@12xI")
 _EVENT_SIZE: Final = 16
 """struct inotify_event: watch, mask, cookie, the length of the name, and the name, which ends with zeros."""
+QUIET_SECONDS: Final = 0.05
+"""Writers do several things to a folder at once: after so long without another one they are done."""
+_AGAIN_SECONDS: Final = 2.0
+"""The pause of who cannot watch, before he tries again."""
 _LOCAL: Final = frozenset(
     (0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x2FC12FC1, 0x01021994, 0x858458F6, 0x794C7630)
 )
@@ -50,6 +55,37 @@ def changes(folders: Iterable[Path], only: str = "") -> Iterator[asyncio.Event]:
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
+
+
+async def hints(
+    folders: Iterable[Path], *, every: float, settle: float = QUIET_SECONDS, only: str = ""
+) -> AsyncGenerator[None, None]:
+    """Yield when it is time to look: at once, when a change is over, and `every` so many seconds without one.
+
+    Changes that follow each other are one, for at most `settle` seconds. `only` as in `changes`. It ends, after a
+    pause, where a folder has gone meanwhile, or the kernel has no more watches to give.
+    """
+    try:
+        with changes(folders, only) as changed:
+            yield  # what came before somebody listened
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(every):
+                        await changed.wait()
+                await _settled(changed, settle)
+                yield
+    except OSError:
+        yield
+        await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def _settled(changed: asyncio.Event, most: float) -> None:
+    """Wait until nothing has changed for a moment, and clear the event."""
+    until = time.monotonic() + most
+    while changed.is_set() and time.monotonic() < until:
+        changed.clear()
+        await asyncio.sleep(QUIET_SECONDS)
+    changed.clear()
 
 
 def _names(events: bytes) -> set[bytes]:

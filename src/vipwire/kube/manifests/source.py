@@ -11,12 +11,11 @@ file over the old one. Both change the folder, which is what is watched (for a s
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import stat
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +32,6 @@ from vipwire.state.event import EventOf, K, T
 SUFFIXES = (".yaml", ".yml", ".json")
 SETTLE: Final = 0.4
 """Changes that follow each other are read together, after this many seconds at most."""
-QUIET: Final = 0.05
-"""Seconds without a change after which no other one is waited for."""
 LOOK: Final = 2.0
 """Seconds after which the files' times are looked at without an event."""
 
@@ -85,29 +82,14 @@ class ManifestSource(Generic[K, T]):
         self._note_health(synced=True)
         while True:
             folders = self._folders()
-            async with aclosing(self._changes(tuple(folders))) as changes:
-                async for _ in changes:
+            async with aclosing(folder_watch.hints(map(Path, folders), every=LOOK, settle=SETTLE)) as hints:
+                async for _ in hints:
                     before, inventory = inventory, await asyncio.to_thread(self.scan)
                     for event in differences(before, inventory):
                         emit(event)
                     self._note_health(synced=True)
                     if self._folders() != folders:
                         break
-
-    async def _changes(self, folders: Sequence[str]) -> AsyncGenerator[None, None]:
-        """Yield whenever it is time to look: first at once, since something may have changed before the watch was."""
-        try:
-            with folder_watch.changes(map(Path, folders)) as changed:
-                yield
-                while True:
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(LOOK):
-                            await changed.wait()
-                    await _settled(changed)
-                    yield
-        except OSError:  # a folder has gone meanwhile, or the kernel has no more watches to give
-            yield
-            await asyncio.sleep(LOOK)
 
     def _folders(self) -> dict[str, tuple[int, int]]:
         """Find the folders to watch, with what makes each the one it is: a new one needs a new watch."""
@@ -192,15 +174,6 @@ class ManifestSource(Generic[K, T]):
             elif before is None or before.error != str(problem):
                 since = before.since if before and before.error else self._clock()
                 self._health[name] = Health(name, synced, str(problem), since, 1, total + 1)
-
-
-async def _settled(changed: asyncio.Event) -> None:
-    """Wait until nothing has changed for a moment, and clear the event."""
-    until = time.monotonic() + SETTLE
-    while changed.is_set() and time.monotonic() < until:
-        changed.clear()
-        await asyncio.sleep(QUIET)
-    changed.clear()
 
 
 def _with_missing(manifest: Manifest[K, T], before: Manifest[K, T]) -> Manifest[K, T]:

@@ -227,10 +227,9 @@ class Crew:
         return (member for member in self.members if member.serves)
 
     def _hand(self, member: Member, listeners: Mapping[str, HandedListener], opened: Collection[str]) -> None:
-        rest = iter(listeners.items())
         batch: dict[str, Handed] = {}
         sockets: list[int] = []
-        for key, listener in rest:
+        for key, listener in listeners.items():
             fds = list(listener.sockets) if key in opened else []
             if batch and (len(sockets) + len(fds) > MOST_SOCKETS or len(batch) >= MOST_SOCKETS):
                 member.ask(Hand(batch), sockets)
