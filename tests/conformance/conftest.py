@@ -155,7 +155,10 @@ def _parameters(request: pytest.FixtureRequest) -> Collection[object]:
 def cluster_with(
     request: pytest.FixtureRequest, mode: Mode, _clusters: dict[tuple[object, ...], Cluster]
 ) -> ClusterWith:
-    """Build or find the cluster with these options; skip what the mode cannot do."""
+    """Build or find the cluster with these options; skip what the mode cannot do.
+
+    A test that failed is run again in a cluster of its own: what others left behind cannot fail it twice.
+    """
     for number in sentences_of(request.node):
         if number in mode.cannot:
             pytest.skip(f"{number}: {mode} cannot: {mode.cannot[number]}")
@@ -165,7 +168,8 @@ def cluster_with(
     def build(options: Sequence[str], purpose: str = "", *, cidrs: bool = True) -> Cluster:
         if refused := mode.excludes.intersection(options):
             pytest.skip(f"{mode} refuses {', '.join(sorted(refused))}")
-        key = (str(mode), tuple(options), purpose, cidrs)
+        again = request.node.nodeid if getattr(request.node, "execution_count", 1) > 1 else ""
+        key = (str(mode), tuple(options), purpose, cidrs, again)
         if key not in _clusters:
             made = Cluster(mode, options, cidrs=cidrs, calm=not purpose)
             _clusters[key] = made
