@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import leftovers
 from tests.conformance import own_cgroup
 from tests.conformance.cluster import POD_CIDRS, Cluster
 from tests.conformance.explained import Witness
@@ -192,3 +193,8 @@ def restless(cluster_with: ClusterWith) -> Cluster:
     if not found.proxy.running:
         found.proxy.start()
     return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _swept() -> None:
+    leftovers.sweep()

@@ -14,6 +14,15 @@ def path() -> Path:
     return mounted()[0] / f"vipwire-lab-{os.getpid()}"
 
 
+def sweep() -> None:
+    """Remove those of runs that were killed: their process is gone, and nobody is in them."""
+    for cgroup in mounted()[0].glob("vipwire-lab-*") if mounted() else ():
+        pid = cgroup.name.split("-")[2]
+        if not Path(f"/proc/{pid}").exists():
+            with contextlib.suppress(OSError):  # somebody is in it, or another run sweeps, too
+                cgroup.rmdir()
+
+
 @contextlib.contextmanager
 def entered() -> Iterator[Path]:
     """Be in it for a while. Processes that were started meanwhile and outlive it, as the fork server, leave too."""

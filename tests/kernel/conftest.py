@@ -6,6 +6,7 @@ A worker of a parallel session starts a guest when its verdict is asked for: see
 from collections.abc import Iterator, Sequence
 
 import pytest
+from tests import leftovers
 from tests.kernel.guests import SUITES, Guests, Suite
 from tests.shares import is_share
 
@@ -55,3 +56,8 @@ def guests(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Itera
     started = _started(pytestconfig, [suite] if suite else SUITES)
     yield started
     started.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _swept() -> None:
+    leftovers.sweep()

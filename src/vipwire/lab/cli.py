@@ -12,7 +12,7 @@ from vipwire.config.modes import mode_names
 from vipwire.lab import manifests as kubernetes
 from vipwire.lab import report, state
 from vipwire.lab.called import search_path
-from vipwire.lab.cluster import Lab
+from vipwire.lab.cluster import Lab, take_down_stale
 from vipwire.lab.outcome import ProbeOptions, Target
 from vipwire.lab.probe import probe
 from vipwire.lab.topology import make_topology
@@ -58,7 +58,7 @@ def up(name: str, pods: str, ports: str, machines: int | None, mode: str | None)
         many, open_ports = _numbers("--pods", pods, 0, 26), _numbers("--ports", ports, 1, 65535)
         many = (1,) * machines if machines else many
         built = Lab(make_topology(many, open_ports, lan=bool(machines)), name)
-        built.up()
+        built.up(stays=True)
         if mode:
             try:
                 start_proxies(built, mode)
@@ -72,9 +72,14 @@ def up(name: str, pods: str, ports: str, machines: int | None, mode: str | None)
 
 @lab.command()
 @_NAME
-def down(name: str) -> None:
+@click.option("--stale", is_flag=True, help="Remove what killed tests and demos have left instead, of every lab.")
+def down(name: str, *, stale: bool) -> None:
     """Remove a lab: its servers, its namespaces, its files. Says so if there was none."""
     with plain_errors():
+        if stale:
+            ended = take_down_stale()
+            say(f"Removed: {', '.join(ended)}." if ended else "No stale lab was found.")
+            return
         found = Lab.attach_any(name)
         if found is None:
             click.echo(f"No lab named {name} is up.")

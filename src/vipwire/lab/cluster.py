@@ -21,7 +21,7 @@ from typing import Any, Self, Unpack
 
 from vipwire.bpf.namespaces import cookie_of
 from vipwire.bpf.pins import OURS, of_node
-from vipwire.lab import lan, links, netns, rtnetlink, state
+from vipwire.lab import lan, leftovers, links, netns, rtnetlink, state
 from vipwire.lab.continuous import Connection, Continuous
 from vipwire.lab.echo import servers
 from vipwire.lab.errors import LabError
@@ -56,7 +56,7 @@ class Lab:
     @classmethod
     def attach_any(cls, name: str) -> Self | None:
         """Find a lab to take down, also one whose files are damaged; None if nothing of this name is left."""
-        if not state.directory_of(name).exists():
+        if not (state.directory_of(name).exists() or leftovers.namespaces_of(name, state.DIRECTORY)):
             return None
         try:
             return cls.attach(name)
@@ -70,12 +70,15 @@ class Lab:
     def __exit__(self, *exc: object) -> None:
         self.down()
 
-    def up(self) -> None:
-        """Build it; raise LabError, having removed all again, if that is not possible."""
-        directory = state.create(self.name, self.topology)
+    def up(self, *, stays: bool = False) -> None:
+        """Build it; raise LabError, having removed all again, if that is not possible.
+
+        Unless it `stays`, it counts as stale once this process has died: see `take_down_stale`.
+        """
+        directory = state.create(self.name, self.topology, None if stays else ProcessId.of(os.getpid()))
         foreign = [host for host in self.topology.names() if self.netns(host).exists()]
         if foreign:
-            state.remove(directory)
+            leftovers.remove(directory)
             taken = state.namespace_of(self.name, foreign[0])
             raise LabError(f"the network namespace {taken} exists already, and not as part of a lab")
         try:
@@ -95,9 +98,10 @@ class Lab:
             process.wait()
         reap(ended)
         self._remove_programs()
-        for host in self.topology.names():
-            netns.delete(state.namespace_of(self.name, host))
-        state.remove(directory)
+        left = leftovers.namespaces_of(self.name, state.DIRECTORY)
+        for namespace in left | {state.namespace_of(self.name, host) for host in self.topology.names()}:
+            netns.delete(namespace)
+        leftovers.remove(directory)
 
     def _remove_programs(self) -> None:
         """Remove what proxies in ebpf mode have left: it is the machine's, and does not go with a namespace."""
@@ -231,6 +235,17 @@ class Lab:
                 rtnetlink.apply(requests)
         if self.topology.lan:
             lan.build({host: self.netns(host) for host in (UNDERLAY, *self.topology.lan)}, self.topology)
+
+
+def take_down_stale() -> list[str]:
+    """Take down the labs whose owner has died, and sweep what is left of others; return their names."""
+    leftovers.sweep_drafts(state.DIRECTORY)
+    abandoned = [name for name in state.labs() if leftovers.is_abandoned(state.directory_of(name))]
+    stale = sorted({*abandoned, *leftovers.orphans(state.DIRECTORY)})
+    for name in stale:
+        if found := Lab.attach_any(name):
+            found.down()
+    return stale
 
 
 def _set(settings: dict[str, str]) -> None:

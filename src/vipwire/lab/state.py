@@ -2,6 +2,7 @@
 
     /run/vipwire-lab/NAME/lab.json      its topology: says which namespaces are ours, also if only half were made
     /run/vipwire-lab/NAME/*.pid         the processes it started (see `processes`)
+    /run/vipwire-lab/NAME/owner         the process that it shall not outlive, if it has one (see `leftovers`)
     /run/vipwire-lab/NAME/echo.socket, echo.log, ...
     /run/vipwire-lab/NAME/state         what its proxies keep: --state-dir
 
@@ -20,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from vipwire.lab import leftovers
 from vipwire.lab.called import as_called
 from vipwire.lab.errors import LabError
 from vipwire.lab.processes import ProcessId, end
@@ -29,6 +31,7 @@ DIRECTORY = Path("/run/vipwire-lab")
 FLAGS: Final = "VIPWIRE_FLAGS"
 """The variable with flags that count where they are not given (`vipwire.config.flags.parse` reads it)."""
 
+_SHOWN: Final = 5
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 
@@ -70,9 +73,10 @@ def namespace_of(name: str, host: str) -> str:
     return f"vipwire-{name}-{host}"
 
 
-def create(name: str, topology: Topology) -> Path:
+def create(name: str, topology: Topology, owner: ProcessId | None = None) -> Path:
     """Claim the name; raise LabError if there is a lab of this name already."""
     target = directory_of(name)
+    leftovers.sweep(target)
     try:
         DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=DIRECTORY))
@@ -80,6 +84,8 @@ def create(name: str, topology: Topology) -> Path:
         raise LabError("building a lab needs root: run it with sudo") from error
     try:
         (fresh / "lab.json").write_bytes(msgspec.json.encode(topology))
+        if owner:
+            owner.write(fresh / leftovers.OWNER)
         fresh.rename(target)
     except OSError as error:
         shutil.rmtree(fresh)
@@ -95,23 +101,32 @@ def load(name: str) -> Topology:
     """Read which hosts a lab has; raise LabError if there is none of this name."""
     path = directory_of(name) / "lab.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Topology)
-    except FileNotFoundError as error:
-        known = f" (up: {', '.join(labs())})" if labs() else ""
-        raise LabError(
-            as_called(f"no lab named {name} is up{known}: `vipwire lab up --name {name}` builds it")
-        ) from error
+        content = path.read_bytes() if leftovers.is_up(path.parent) else None
+    except FileNotFoundError:
+        content = None
+    if content is None:
+        raise LabError(as_called(f"no lab named {name} is up{_others()}: `vipwire lab up --name {name}` builds it"))
+    try:
+        return msgspec.json.decode(content, type=Topology)
     except msgspec.MsgspecError as error:
         raise LabError(f"{path} is damaged: {error}") from error
 
 
 def labs() -> tuple[str, ...]:
-    """Name every lab on this machine."""
-    try:
-        names = [path.name for path in DIRECTORY.iterdir()]
-    except FileNotFoundError:
-        return ()
-    return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
+    """Name every lab that is up on this machine. Directories of others are swept."""
+    found = [path for path in DIRECTORY.glob("[!.]*") if _NAME.fullmatch(path.name)]
+    up = [path for path in found if leftovers.is_up(path)]
+    for path in set(found) - set(up):
+        leftovers.sweep(path)
+    return tuple(sorted(path.name for path in up))
+
+
+def _others() -> str:
+    """Say which labs are up, in a few words."""
+    names = labs()
+    more = len(names) - _SHOWN
+    rest = f" and {more} {'others' if more > 1 else 'other'}" if more > 0 else ""
+    return f" (up: {', '.join(names[:_SHOWN])}{rest})" if names else ""
 
 
 def end_processes(directory: Path) -> list[ProcessId]:
@@ -120,9 +135,3 @@ def end_processes(directory: Path) -> list[ProcessId]:
     found = [process for process in read if process]
     end(found)
     return found
-
-
-def remove(directory: Path) -> None:
-    """Forget the lab: the last step of taking it down."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(directory)
