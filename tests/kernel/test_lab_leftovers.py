@@ -66,7 +66,8 @@ def test_a_lab_of_which_nothing_runs_is_not_up_and_its_directory_is_swept(folder
     assert list(folder.iterdir()) == []
 
 
-def test_a_lab_that_may_just_be_made_is_left_alone(folder: Path) -> None:
+@pytest.mark.usefixtures("folder")
+def test_a_lab_that_may_just_be_made_is_left_alone() -> None:
     directory = state.create(unused(), DEFAULT)
     leftovers.sweep(directory)
     assert state.labs() == (directory.name,)
@@ -114,7 +115,8 @@ def test_drafts_of_killed_commands_are_swept_when_they_are_old(folder: Path) -> 
 
 def test_a_lab_ends_with_its_owner_when_stale_ones_are_taken_down(folder: Path) -> None:
     program = (
-        "import os, sys; from pathlib import Path; from vipwire.lab import state; from vipwire.lab.cluster import Lab;"
+        "import os, sys; from pathlib import Path; from vipwire.lab import state;"
+        "from vipwire.lab.cluster import Lab;"
         "from vipwire.lab.topology import make_topology; state.DIRECTORY = Path(sys.argv[1]);"
         "Lab(make_topology(pods=(0,)), sys.argv[2]).up(); os._exit(9)"  # as if it was killed
     )
