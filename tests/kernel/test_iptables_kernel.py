@@ -18,7 +18,7 @@ from vipwire.backends.iptables.counts.nfacct import read_counter
 from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.lock_wait import LockWait
 from vipwire.backends.iptables.names import Key, Rules
-from vipwire.backends.iptables.probe import choose_variant, probe
+from vipwire.backends.iptables.probe import choose_variant, presence, probe
 from vipwire.backends.iptables.script import Run
 from vipwire.backends.iptables.settings import Settings
 from vipwire.errors import CommitError
@@ -336,6 +336,20 @@ def test_the_variant_is_the_one_that_kubelet_uses(family: Family, variant: Varia
     run(f"{PROGRAM[family]}-{variant.value} -t mangle -N KUBE-KUBELET-CANARY")
     choice = choose_variant([family])
     assert (choice.variant, choice.both) == (variant, False)
+
+
+def test_rules_are_counted_only_where_their_number_chooses_the_variant(family: Family) -> None:
+    program = PROGRAM[family]
+    for _ in range(3):
+        run(f"{program}-nft -t nat -A OUTPUT -j ACCEPT")
+    for _ in range(2):
+        run(f"{program}-legacy -t nat -A OUTPUT -j ACCEPT")
+    assert choose_variant([family]).reason == "3 rules are there"
+    run(f"{program}-legacy -t nat -N KUBE-SERVICES")
+    choice = choose_variant([family])
+    assert (choice.variant, choice.both) == (Variant.LEGACY, True)
+    assert presence(Variant.NFT, [family]).rules == 1, "any"
+    assert presence(Variant.NFT, [family], exact=True).rules == 3
 
 
 def test_the_counters_of_rules_are_read_without_the_tools(tool: Tool) -> None:

@@ -6,12 +6,14 @@ where more rules are, then what the plain name `iptables` means here. Rules of b
 rarely wanted: that is reported.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from vipwire.backends.iptables.access.nft_dump import chains_of, count_rules
 from vipwire.backends.iptables.apart import apart
 from vipwire.backends.iptables.counts.nfacct import ensure_counters
 from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, TABLES
@@ -19,9 +21,9 @@ from vipwire.backends.iptables.rules.bpf import hash_match
 from vipwire.backends.iptables.settings import Settings
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
-from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables import encode
 from vipwire.netlink.nftables.wire import MessageType
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.xtables.legacy import Census, LegacySocket
 from vipwire.xtables.refusal import LockedError
 from vipwire.xtables.tool import Tool, legacy_tables, preferred, versions
@@ -30,6 +32,7 @@ from vipwire.xtables.variant import KUBELETS, Variant
 PURPOSE: Final = "iptables mode"
 PROBE: Final = "KUBE-PROXY-PROBE"
 _WAIT_SECONDS: Final = 2
+_TRIES: Final = 20
 UNTRIED: Final = "the matches and targets of this kernel were not tried"
 _RECENT: Final = Path("/sys/module/xt_recent/parameters/ip_list_tot")
 
@@ -122,7 +125,10 @@ def choose_variant(families: Iterable[Family]) -> Choice:
             "iptables mode needs the programs iptables, iptables-save and iptables-restore (version 1.8 or later): "
             "install the package iptables, or choose another --proxy-mode"
         )
+    families = tuple(families)
     found = {variant: presence(variant, families) for variant in installed}
+    if marked(found) is None:
+        found = {variant: presence(variant, families, exact=True) for variant in installed}
     return decide(found, preferred())
 
 
@@ -134,37 +140,51 @@ class Presence(NamedTuple):
     rules: int = 0
 
 
-def presence(variant: Variant, families: Iterable[Family]) -> Presence:
-    """Look at every table of a variant, as far as it lets us."""
+def presence(variant: Variant, families: Iterable[Family], *, exact: bool = False) -> Presence:
+    """Look at every table of a variant, as far as it lets us. Rules of nf_tables are counted only if `exact`.
+
+    Without it 1 stands for any number: a table may have a hundred thousand.
+    """
     chains: set[str] = set()
     rules = 0
     for family in families:
-        for table in TABLES:
-            try:
-                found = _census(variant, family, table)
-            except OSError:
-                continue
-            chains |= found.chains
-            rules += found.rules
+        try:
+            found = _nft_census(family, exact=exact) if variant is Variant.NFT else _legacy_census(family)
+        except OSError:
+            continue
+        chains |= found.chains
+        rules += found.rules
     return Presence(not chains.isdisjoint(KUBELETS), any(chain.startswith("KUBE-") for chain in chains), rules)
 
 
-def _census(variant: Variant, family: Family, table: str) -> Census:
-    """Count what is in a table; of the legacy ones only those that exist, because asking creates them."""
-    if variant is Variant.NFT:
-        return _nft_census(family, table)
-    if table not in legacy_tables(family):
-        return Census(frozenset(), 0)
+def _legacy_census(family: Family) -> Census:
+    """Count what is in the tables, only of those that exist, because asking creates them."""
+    chains: frozenset[str] = frozenset()
+    rules = 0
     with closing(LegacySocket(family)) as opened:
-        return opened.census(table)
+        for table in legacy_tables(family):
+            if table in TABLES:
+                with suppress(OSError):
+                    found = opened.census(table)
+                    chains, rules = chains | found.chains, rules + found.rules
+    return Census(chains, rules)
 
 
-def _nft_census(family: Family, table: str) -> Census:
-    request = encode.list_objects(family, table)
-    with NetlinkSocket(NETLINK_NETFILTER) as sock:
-        chains = [decode.chain(payload) for payload in sock.dump(MessageType.GETCHAIN, request)]
-        rules = sum(1 for _ in sock.dump(MessageType.GETRULE, request))
-    return Census(frozenset(each.name for each in chains if each.table == table and each.hook is None), rules)
+def _nft_census(family: Family, *, exact: bool) -> Census:
+    """Count what is in the tables. Whoever commits meanwhile interrupts that: it is begun again then."""
+    for _ in range(_TRIES):
+        with NetlinkSocket(NETLINK_NETFILTER) as sock, suppress(DumpInterruptedError):
+            chains = chains_of(sock, family)
+            rules = count_rules(sock, family, chains) if exact else any(_has_rules(family, table) for table in TABLES)
+            return Census(frozenset[str]().union(*chains.values()), int(rules))
+    raise OSError(errno.EINTR, "others commit all the time")
+
+
+def _has_rules(family: Family, table: str) -> bool:
+    """Look at the first rule of a table of nf_tables, with a socket that need not be emptied."""
+    with NetlinkSocket(NETLINK_NETFILTER) as sock, suppress(NetlinkError):
+        return next(sock.dump(MessageType.GETRULE, encode.list_objects(family, table)), None) is not None
+    return False
 
 
 def decide(found: Mapping[Variant, Presence], plain: Variant | None) -> Choice:
@@ -178,7 +198,8 @@ def decide(found: Mapping[Variant, Presence], plain: Variant | None) -> Choice:
     )
 
 
-def _variant(found: Mapping[Variant, Presence], plain: Variant | None) -> tuple[Variant, str]:
+def marked(found: Mapping[Variant, Presence]) -> tuple[Variant, str] | None:
+    """Find the only variant that has chains of kubelet's, or else of Kubernetes, and say which these are."""
     marks: tuple[tuple[str, Callable[[Presence], bool]], ...] = (
         ("kubelet's chains are there", lambda there: there.kubelet),
         ("KUBE- chains are there", lambda there: there.kubes),
@@ -187,6 +208,12 @@ def _variant(found: Mapping[Variant, Presence], plain: Variant | None) -> tuple[
         having = [variant for variant, there in found.items() if told(there)]
         if len(having) == 1:
             return having[0], reason
+    return None
+
+
+def _variant(found: Mapping[Variant, Presence], plain: Variant | None) -> tuple[Variant, str]:
+    if chosen := marked(found):
+        return chosen
     if len({there.rules for there in found.values()}) > 1:
         most = max(found, key=lambda variant: found[variant].rules)
         return most, f"{found[most].rules} rules are there"

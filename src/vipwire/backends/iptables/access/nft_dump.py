@@ -5,13 +5,15 @@ which would take time by the square of the table. A rule of others in a chain of
 it names something of Kubernetes.
 """
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from vipwire.backends.iptables.names import FIREWALL, TABLES
 from vipwire.backends.iptables.read import is_ours
+from vipwire.errors import DecodeError
 from vipwire.model.net import Family
-from vipwire.netlink.attributes import attributes, text_of
+from vipwire.netlink.attributes import string, text_of, walk
 from vipwire.netlink.nftables import decode, encode, wire
 from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NetlinkSocket
@@ -38,14 +40,33 @@ def read_tables(sock: NetlinkSocket, family: Family, words: Reader) -> dict[str,
 
 
 def chains_of(sock: NetlinkSocket, family: Family) -> dict[str, list[str]]:
-    """List the chains of the tables that we write."""
+    """List the chains of the tables that we write, all at once: the kernel tells those of a family."""
     found: dict[str, list[str]] = {table: [] for table in TABLES}
+    wanted = {string(wire.CHAIN_TABLE, table): chains for table, chains in found.items()}
     for payload in sock.dump(MessageType.GETCHAIN, wire.header(wire.NFPROTO[family])):
-        chain = attributes(payload, _HEADER)
-        table = text_of(chain[wire.CHAIN_TABLE])
-        if table in found:
-            found[table].append(text_of(chain[wire.CHAIN_NAME]))
+        size = int.from_bytes(payload[_HEADER : _HEADER + 2], sys.byteorder)
+        chains = wanted.get(bytes(payload[_HEADER : _HEADER + (size + 3 & ~3)]))  # the table is said first
+        if chains is not None:
+            chains.append(_name(payload))
     return found
+
+
+def count_rules(sock: NetlinkSocket, family: Family, chains: Mapping[str, Iterable[str]]) -> int:
+    """Count the rules of chains, by table."""
+    return sum(
+        1
+        for table, each in chains.items()
+        for chain in each
+        for _ in sock.dump(MessageType.GETRULE, encode.list_rules(family, table, chain), DATAGRAM)
+    )
+
+
+def _name(payload: memoryview) -> str:
+    """Find the name in a message of a dump of chains, quickly: these are many."""
+    for kind, value in walk(payload, _HEADER):
+        if kind == wire.CHAIN_NAME:
+            return text_of(value)
+    raise DecodeError("a chain without a name")
 
 
 def _rules(sock: NetlinkSocket, family: Family, words: Reader, table: str, chain: str) -> Iterator[str]:
