@@ -6,6 +6,7 @@ damaged where somebody has changed maps or rules.
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ from vipwire.backends.nftables.render import render as render_rules
 from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.bpf.programs import HOOKS
 from vipwire.model.net import Address, Protocol
-from vipwire.plan.plan import Forward, ServicePlan
+from vipwire.plan.plan import Forward, FrontendKey, ServicePlan
 from vipwire.plan.resolve import Answered, Packet, Plan, from_pod, resolve
 from vipwire.reconcile.explainer import End, ObjectState, Walk
 
@@ -64,12 +65,18 @@ def both(world: World) -> Both:
     objects: dict[Any, Any] = dict(node_objects(world.node))
     objects.update(((PROGRAMS, hook.encode()), b"as wanted") for hook in HOOKS)
     for plan in services.values():
-        rules = render_rules(world.space.family, plan)
-        objects.update({**rules.own, **rules.shared, **render(world.space.family, plan)})
+        rules, ours = render_rules(world.space.family, plan), render(world.space.family, plan)
+        assert not ours.keys() & objects.keys(), "no two Services have one object"
+        objects.update({**rules.own, **rules.shared, **ours})
     return Both(world, Plan(world.node, services), objects)
 
 
-pairs = worlds(ranges=True).map(both)
+def as_for_ebpf(world: World) -> World:
+    """Plan as for this mode: with the machine's addresses."""
+    return replace(world, node=replace(world.node, addresses=world.space.node))
+
+
+pairs = worlds(ranges=True).map(as_for_ebpf).map(both)
 
 
 def frontend_of(packet: Packet) -> tuple[str, bytes]:
@@ -111,6 +118,23 @@ def led_packets(pair: Both) -> list[Packet]:
 @pytest.mark.parametrize("whose", [Flag.NODE, Flag.POD])
 def test_the_worlds_have_sockets_that_are_led(whose: Flag) -> None:
     find(pairs, lambda pair: any(role(pair, each) is whose for each in led_packets(pair)), settings=QUICK)
+
+
+def to_node_ports(pair: Both) -> list[Packet]:
+    """Make the packets of sockets that are led at an address of this node, where nobody claims it by the address."""
+    frontends = pair.plan.frontends
+    found = [each for each in led_packets(pair) if each.to_node]
+    return [each for each in found if FrontendKey(each.destination, each.protocol, each.port) not in frontends]
+
+
+def has_contested_node_port(pair: Both) -> bool:
+    return bool(to_node_ports(pair)) and any(plan.contested for plan in pair.plan.services.values())
+
+
+@pytest.mark.parametrize("whose", [Flag.NODE, Flag.POD])
+def test_the_worlds_have_node_ports_that_are_led_and_others_that_are_contested(whose: Flag) -> None:
+    find(pairs, lambda pair: any(role(pair, each) is whose for each in to_node_ports(pair)), settings=QUICK)
+    find(pairs, has_contested_node_port, settings=QUICK)
 
 
 def planned(pair: Both, packet: Packet) -> Ends:

@@ -181,6 +181,7 @@ def node_plans(space: Space) -> st.SearchStrategy[NodePlan]:
         node_port_addresses=st.sampled_from([(everywhere,), (primary,), (primary, everywhere), ()]),
         service_cidrs=st.sampled_from([(), (space.service_cidr,)]),
         external_ips=st.booleans() | st.just(value=True),
+        addresses=st.sampled_from([space.node, ()]),
     )
 
 

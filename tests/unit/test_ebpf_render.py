@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from vipwire.backends.ebpf.layout import HEAD, Flag, endpoints, frontend_key, read_endpoint
+from vipwire.backends.ebpf.counts import counts
+from vipwire.backends.ebpf.layout import HEAD, Flag, endpoint_slot, endpoints, frontend_key, read_endpoint
 from vipwire.backends.ebpf.names import FRONTENDS, MEMBERS, describe, is_ours, split
 from vipwire.backends.ebpf.render import render
 from vipwire.backends.ebpf.stretches import COOLING_SECONDS, FullError, Stretches
@@ -25,6 +26,7 @@ from vipwire.plan.plan import (
     Target,
 )
 from vipwire.plan.spread import Algorithm, Spread
+from vipwire.reconcile.counts import Count, Counts
 from vipwire.reconcile.delta import Delta
 
 NAME = ObjectName("default", "web")
@@ -32,6 +34,7 @@ VIP, OUTER = parse_address("10.96.0.10"), parse_address("198.18.0.1")
 HERE = Target(parse_address("10.244.1.11"), 8080, local=True)
 THERE = Target(parse_address("10.244.2.11"), 8080, local=False)
 BOTH = (HERE, THERE)
+NODE, OTHER, ALIAS = map(parse_address, ("192.168.0.1", "192.168.0.2", "192.168.0.3"))
 ALL = Flag.NODE | Flag.POD
 
 
@@ -85,7 +88,6 @@ def test_a_local_policy_has_a_short_circuit_for_pods_that_are_told_from_others(
     [
         frontend(Reject(Reason.NO_ENDPOINTS)),
         frontend(Drop(Reason.NO_LOCAL_ENDPOINTS)),
-        frontend(Forward((THERE,), Masquerade.ALWAYS), FrontendKind.NODE_PORT),
         frontend(Forward((THERE,), Masquerade.NEVER), protocol=Protocol.SCTP),
         frontend(Forward((THERE,), Masquerade.NEVER, affinity_seconds=60)),
         frontend(Forward(BOTH, Masquerade.NEVER, spread=Spread(Algorithm.ROUND_ROBIN))),
@@ -99,6 +101,27 @@ def test_a_local_policy_has_a_short_circuit_for_pods_that_are_told_from_others(
 )
 def test_what_connect_cannot_decide_is_left_to_the_rules(left: Frontend) -> None:
     assert flags(left) is None
+
+
+def at_node_port(protocol: Protocol = Protocol.TCP) -> ServicePlan:
+    served = frontend(Forward((THERE,), Masquerade.ALWAYS), FrontendKind.NODE_PORT, protocol)
+    contested = (served.key._replace(address=ALIAS),)
+    return ServicePlan(NAME, (served,), node_port_addresses=(NODE, OTHER, ALIAS), contested=contested)
+
+
+@pytest.mark.parametrize(("protocol", "loose"), [(Protocol.TCP, Flag(0)), (Protocol.UDP, Flag.LOOSE)])
+def test_a_node_port_is_served_at_each_address_that_nobody_else_claims(protocol: Protocol, loose: Flag) -> None:
+    found = render(Family.IPV4, at_node_port(protocol))
+    held = {key: Flag(HEAD.unpack_from(value)[0]) for (space, key), value in found.items() if space == FRONTENDS}
+    expected = Flag.NODE | Flag.AS_NODE | loose
+    assert held == {frontend_key(address, protocol, 80): expected for address in (NODE, OTHER)}
+
+
+def test_connections_to_a_node_port_count_at_each_address() -> None:
+    plan, endpoint = at_node_port(), endpoint_slot(*THERE[:2])
+    pairs = [(frontend_key(each, Protocol.TCP, 80) + endpoint, 3) for each in (NODE, OTHER, ALIAS)]
+    found = counts(Family.IPV4, [plan], pairs, Counts(), endpoints=True)
+    assert found.ports == {plan.frontends[0].port_name: Count(connections=6)}
 
 
 def test_ejection_is_left_to_the_rules_whose_connections_are_watched() -> None:

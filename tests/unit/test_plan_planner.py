@@ -106,6 +106,26 @@ def test_a_node_port_has_one_holder() -> None:
     assert planner.plans[named("b")].lost == ()
 
 
+def test_a_node_port_is_contested_where_somebody_claims_its_address_and_port() -> None:
+    """Whoever comes or goes is planned with the one that has the node port, and nobody else is looked at."""
+    cluster = Cluster(
+        service("web", "10.96.0.1", port(80, node_port=30080)),
+        service("other", "10.96.0.9", port(80, node_port=30081)),
+    )
+    planner = Planner(node_plan(addresses=ips("192.168.0.1", "192.168.0.2")))
+    planner.update(list(cluster.services), cluster.view)
+    before = planner.plans[named("web")]
+    assert before.node_port_addresses == ips("192.168.0.1", "192.168.0.2")
+    assert before.contested == ()
+    outer = service("outer", "10.96.0.2", port(30080), external_ips=ips("192.168.0.2", "1.1.1.1"))
+    cluster.looks.clear()
+    assert set(planner.update(cluster.put(outer), cluster.view)) == {named("web"), named("outer")}
+    assert set(cluster.looks) == {named("web"), named("outer")}
+    assert planner.plans[named("web")].contested == (key("192.168.0.2", 30080),)
+    assert set(planner.update(cluster.remove("outer"), cluster.view)) == {named("web"), named("outer")}
+    assert planner.plans[named("web")] == before
+
+
 @pytest.mark.parametrize("number", [80, 81])
 @pytest.mark.parametrize("field", ["external_ips", "load_balancer_ips"])
 def test_no_one_takes_a_port_of_another_services_cluster_ip_however_old_he_is(field: str, number: int) -> None:

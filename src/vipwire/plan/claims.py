@@ -5,6 +5,9 @@ however old, so that nobody can put himself in a ClusterIP's way (CVE-2020-8554)
 
 A range of ports contends with every port and every range that it overlaps, and is held as a whole or not at all. The
 age decides here, too; what has lost to an older one still keeps younger ones out.
+
+A node port and an address of this node that a Service claims at that port do not contend: who answers depends on the
+endpoints of both. Modes that name each address are told that a node port is `contested` there.
 """
 
 import bisect
@@ -37,9 +40,13 @@ _Place = tuple[Address, Protocol]
 
 
 class Claims:
-    """Every claim of one family. Changing one Service's claims costs what that Service has."""
+    """Every claim of one family. Changing one Service's claims costs what that Service has.
 
-    def __init__(self) -> None:
+    `node` are this node's addresses, if the mode names each of them.
+    """
+
+    def __init__(self, node: Iterable[Address] = ()) -> None:
+        self._node = frozenset(node)
         self._of: dict[ObjectName, _Claim] = {}
         self._claimants: dict[FrontendKey, tuple[Claimant, ...]] = {}
         self._owners: dict[Address, tuple[Claimant, ...]] = {}
@@ -141,6 +148,18 @@ class Claims:
         """Report whether a ClusterIP that `name` has is not an older Service's."""
         return self._owners[address][0].name == name
 
+    def contested(self, node_port: FrontendKey, addresses: Iterable[Address]) -> Iterator[FrontendKey]:
+        """Find the places of a node port, at these addresses, that somebody claims by the address."""
+        for address in addresses:
+            if (place := node_port._replace(address=address)) in self._claimants:
+                yield place
+
+    def _at_node_ports(self, claim: _Claim) -> Iterator[Claimant]:
+        """Find who has a node port where this claims an address of the node."""
+        for key in claim.keys if self._node else ():
+            if key.address in self._node:
+                yield from self._claimants.get(key._replace(address=None), ())
+
     def _rivals(self, claim: _Claim) -> set[ObjectName]:
         """Find everyone else who claims something of this."""
         found: set[ObjectName] = set()
@@ -155,6 +174,7 @@ class Claims:
         for key in claim.keys if self._ranges else ():
             if key.address is not None:
                 found.update(each.name for each in self._overlapping(key.address, key.protocol, key.port, key.port))
+        found.update(each.name for each in self._at_node_ports(claim))
         for wide in claim.ranges:
             found.update(each.name for each in self._within(wide))
             found.update(rival.name for rival in self._owners.get(wide.address, ()))

@@ -166,7 +166,9 @@ class ServicePlan(Value, frozen=True):
     `lost` are frontends that an older Service holds, with that Service's name. `node_port_addresses` are those of
     this node's addresses that serve its node ports, and `own_addresses` those that a frontend has as well: filled
     only for modes that need each address named (`NodePlan.addresses`). `wishes` is what annotations ask for, and
-    `problems` what is wrong with them. `ranges` are frontends of many ports.
+    `problems` what is wrong with them. `ranges` are frontends of many ports. `contested` are the places of its node
+    ports, again for such modes, that some Service claims by the address: who answers there is decided by the
+    endpoints of both.
     """
 
     name: ObjectName
@@ -179,6 +181,7 @@ class ServicePlan(Value, frozen=True):
     wishes: Wishes = NOTHING
     problems: tuple[Problem, ...] = ()
     ranges: tuple[RangeFrontend, ...] = ()
+    contested: tuple[FrontendKey, ...] = ()
 
 
 def joint_health_check(plans: Iterable[ServicePlan | None]) -> HealthCheck | None:

@@ -47,7 +47,7 @@ class Planner:
         self._node = node
         self.ejected_elsewhere: Ejected = NOBODY
         """What another process is known to have ejected, for who only looks; it counts in what is planned next."""
-        self._claims = Claims()
+        self._claims = Claims(node.addresses)
         self._slow_start = SlowStart()
         self.ejections = Ejections()
         self._plans: dict[ObjectName, ServicePlan] = {}
@@ -61,7 +61,7 @@ class Planner:
     def move(self, node: NodePlan, view: View, now: float = 0.0) -> dict[ObjectName, PlanChange]:
         """Adopt a changed node or configuration: re-plan everything. Return what `update` returns."""
         self._node = node
-        self._claims = Claims()
+        self._claims = Claims(node.addresses)
         return self.update(tuple(self._plans), view, now)
 
     def due(self) -> float | None:
@@ -141,8 +141,17 @@ class Planner:
             self._slow_start.forget(name)
         else:
             plan = self._slow_start.season(plan, asked.slow_start, now)
+        if plan.node_port_addresses:
+            plan = self._contested(plan)
         owned = tuple([address for address in plan.cluster_ips if self._claims.owns(name, address)])
         return plan if owned == plan.cluster_ips else replace(plan, cluster_ips=owned)
+
+    def _contested(self, plan: ServicePlan) -> ServicePlan:
+        """Note where somebody claims the address and port of one of a Service's node ports."""
+        node_ports = (frontend.key for frontend in plan.frontends if frontend.key.address is None)
+        addresses = plan.node_port_addresses
+        found = tuple([place for key in node_ports for place in self._claims.contested(key, addresses)])
+        return replace(plan, contested=found) if found else plan
 
     def _ejected(
         self, service: Service, slices: Sequence[EndpointSlice], asked: Wishes, now: float

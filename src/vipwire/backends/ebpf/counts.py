@@ -6,7 +6,8 @@ direct connection is not.
 
 from collections.abc import Iterable
 
-from vipwire.backends.ebpf.layout import frontend_key, read_endpoint
+from vipwire.backends.ebpf.layout import read_endpoint
+from vipwire.backends.ebpf.render import places
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Family
 from vipwire.plan.plan import ServicePlan
@@ -23,10 +24,10 @@ def counts(
 ) -> Counts:
     """Add pairs of a frontend and an endpoint, as the programs counted them, to the counts of the rules."""
     names = {
-        frontend_key(frontend.key.address, frontend.key.protocol, frontend.key.port): frontend.port_name
+        place: frontend.port_name
         for plan in plans
         for frontend in plan.frontends
-        if frontend.key.address is not None
+        for place in places(plan, frontend.key)
     }
     ports: dict[ServicePortName, Count] = dict(rules.ports)
     by_endpoint: dict[EndpointName, Count] = dict(rules.endpoints)

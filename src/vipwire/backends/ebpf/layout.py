@@ -20,6 +20,8 @@ class Flag(enum.IntFlag):
     """The node's own sockets must be seen with the node's address: one that has an address of its own is left out."""
     HAS_LOCAL = 8
     """An endpoint is on this node, and may be the very Pod that asks."""
+    LOOSE = 16
+    """Of UDP, sockets that are connected are left out: nobody could tell whom to end when the endpoint goes."""
 
 
 FRONTEND: Final = struct.Struct("=IIII")

@@ -23,4 +23,5 @@ MODE: Final = ModeSpec(
     tools=(*RULES.tools, Tool("bpftool", "shows programs and maps of ebpf mode")),
     port_ranges=RULES.port_ranges,
     direct=True,
+    per_address=True,
 )

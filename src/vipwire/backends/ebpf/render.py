@@ -5,9 +5,12 @@ same as one by way of nftables mode's rules; all others are left to these:
 
     Pods           where their address is kept, and nftables would not masquerade
     the node       always: a direct connection has the node's address, unless the socket was bound to another one
-    nobody         source ranges, session affinity, algorithms that see the client's address or take turns, SCTP, node
-                   ports, and whatever is refused or dropped: at connect() neither address nor port is chosen yet;
-                   and Services whose endpoints are ejected when they do not answer
+    nobody         source ranges, session affinity, algorithms that see the client's address or take turns, SCTP, and
+                   whatever is refused or dropped: at connect() neither address nor port is chosen yet; and Services
+                   whose endpoints are ejected when they do not answer
+
+A node port is a frontend at each address of this node that serves it. Where some Service claims one of these by the
+address, with that port, rules decide: who answers depends on the endpoints of both, and a Service is rendered alone.
 
 A Pod that may meet itself is left to nftables by the program, which sees its sockets. It looks for one that listens
 at the port that it drew: so a pool with endpoints on this node and several ports is not for Pods.
@@ -19,7 +22,7 @@ from typing import Final
 from vipwire.backends.ebpf.layout import HEAD, Flag, endpoint_size, endpoint_slot, frontend_key
 from vipwire.backends.ebpf.names import FRONTENDS, MEMBERS, Ours
 from vipwire.model.net import Family, Protocol
-from vipwire.plan.plan import Forward, Frontend, FrontendKind, Masquerade, ServicePlan
+from vipwire.plan.plan import Forward, Frontend, FrontendKey, FrontendKind, Masquerade, ServicePlan
 from vipwire.plan.spread import EVENLY, Algorithm, slots
 
 _SERVED: Final = frozenset({Protocol.TCP, Protocol.UDP})
@@ -38,14 +41,27 @@ def render(family: Family, plan: ServicePlan) -> Ours:
     objects: Ours = {}
     for frontend, action in _translated(plan):
         flags = _flags(plan, frontend, action)
-        if flags & _CLIENTS and (address := frontend.key.address) is not None:
-            key = frontend_key(address, frontend.key.protocol, frontend.key.port)
-            _write(family, key, action, flags, objects)
+        if flags & _CLIENTS:
+            if frontend.key.address is None and frontend.key.protocol is Protocol.UDP:
+                flags |= Flag.LOOSE
+            for place in places(plan, frontend.key):
+                _write(family, place, action, flags, objects)
     return objects
 
 
+def places(plan: ServicePlan, key: FrontendKey) -> tuple[bytes, ...]:
+    """Name a frontend as the maps do: a node port at each address that serves it, and that nobody else claims."""
+    address, protocol, port = key
+    if address is not None:
+        return (frontend_key(address, protocol, port),)
+    serving, contested = plan.node_port_addresses, plan.contested
+    return tuple(
+        [frontend_key(each, protocol, port) for each in serving if key._replace(address=each) not in contested]
+    )
+
+
 def _translated(plan: ServicePlan) -> Iterator[tuple[Frontend, Forward]]:
-    """Choose what has one answer for all clients of this node, at one address.
+    """Choose what has one answer for all clients of this node.
 
     Whether an endpoint answers is learned from what connection tracking translates: so ejection is the rules'.
     """
@@ -53,7 +69,6 @@ def _translated(plan: ServicePlan) -> Iterator[tuple[Frontend, Forward]]:
         action = frontend.short_circuit or frontend.action
         if (
             isinstance(action, Forward)
-            and frontend.key.address is not None
             and frontend.key.protocol in _SERVED
             and frontend.allowed_sources is None
             and action.affinity_seconds is None

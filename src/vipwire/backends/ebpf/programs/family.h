@@ -238,9 +238,11 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, word *words, int connecting)
 	if (conf.connected && protocol == IPPROTO_UDP && (connecting || !sk->dst_port))
 		N(part)(ctx);
 	frontend = map_lookup(&N(frontends), key);
+	if (!frontend)
+		return 0;
 	/* A connected UDP socket asks nobody again when its endpoint goes: it is left to connection tracking, unless it will
 	 * be ended then. With an IPv4 peer an IPv6 socket comes by sendmsg4 for each datagram, although it names nobody. */
-	if (!frontend || (protocol == IPPROTO_UDP && (connecting ? !conf.connected : sk->dst_port)))
+	if (protocol == IPPROTO_UDP && (connecting ? !conf.connected || frontend->flags & LOOSE : sk->dst_port))
 		return 0;
 	role = role_of(netns_cookie(ctx));
 	if (!(frontend->flags & role) || sk->bound_dev_if)

@@ -39,8 +39,9 @@ enum { NOBODY = 0, NODE = 1, POD = 2 };
 /* Flags of a frontend: NODE and POD say whose connections are translated here, all others are nftables'.
  * AS_NODE: the node's own sockets must be seen with the node's address, so those with an address of their own are not.
  * HAS_LOCAL: an endpoint is on this node, and may be the very Pod that asks.
+ * LOOSE: of UDP, connected sockets are left out, whatever the settings say.
  */
-enum { AS_NODE = 4, HAS_LOCAL = 8 };
+enum { AS_NODE = 4, HAS_LOCAL = 8, LOOSE = 16 };
 
 struct frontend {
 	__u32 first, slots, flags, zero;
