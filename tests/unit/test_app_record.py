@@ -9,6 +9,7 @@ import pytest
 
 from vipwire.app import record
 from vipwire.app.record import ProxyRecord, ProxyState, Recorder, open_record, read_record
+from vipwire.app.state_files import state_file
 from vipwire.config.flags.parse import build_config, explicit_flags, parse_flags
 from vipwire.process.single_instance import Holder
 
@@ -96,6 +97,44 @@ def test_records_of_namespaces_that_are_gone_are_removed(tmp_path: Path) -> None
     os.utime(tmp_path / "proxy-1.json", (old, old))
     open_record(str(tmp_path), "2")
     assert not (tmp_path / "proxy-1.json").exists()
+
+
+def of_today(folder: Path, namespace: str, minutes: float, *more: str) -> None:
+    """Leave a record, and further files, of a proxy whose last sign of life is so old."""
+    for name in (f"proxy-{namespace}.json", *more):
+        (folder / name).write_text("{}")
+        sign = time.time() - 60 * minutes
+        os.utime(folder / name, (sign, sign))
+
+
+def test_only_the_last_of_many_namespaces_without_a_proxy_keep_their_files(tmp_path: Path) -> None:
+    for number in range(40):
+        of_today(tmp_path, f"{number}", 10 + number, f"changes-{number}.jsonl", f"announced-{number}.json")
+    (tmp_path / "drained-node-1.json").write_text("{}")
+    open_record(str(tmp_path), "own")
+    kept = {path.name for path in tmp_path.iterdir()} - {"drained-node-1.json"}
+    assert kept == {
+        name for n in range(16) for name in (f"proxy-{n}.json", f"changes-{n}.jsonl", f"announced-{n}.json")
+    }
+    assert (tmp_path / "drained-node-1.json").exists()
+
+
+def test_no_record_of_a_running_proxy_is_removed(tmp_path: Path) -> None:
+    for number in range(40):
+        of_today(tmp_path, f"{number}", 0.5)
+    of_today(tmp_path, "own", 9999, "changes-own.jsonl")
+    open_record(str(tmp_path), "own")
+    assert len(list(tmp_path.iterdir())) == 42
+
+
+def test_what_an_earlier_boot_has_left_is_removed(tmp_path: Path) -> None:
+    own = state_file(str(tmp_path), "proxy", "json").stem.removeprefix("proxy-")
+    boot = own.partition("-")[0]
+    other = f"{int(boot, 16) ^ 1:08x}-7"
+    of_today(tmp_path, other, 0.5, f"announced-{other}.json", f"proxy-{other}.new")
+    of_today(tmp_path, f"{boot}-999999", 0.5)
+    open_record(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == [f"proxy-{boot}-999999.json"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": "x"}', b'{"format": 9}', b"\xff"])

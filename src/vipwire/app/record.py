@@ -1,8 +1,9 @@
 """The record that a running proxy keeps in its state directory: start time, flags, last sync.
 
 `status`, `plan`, `explain` and `check` read it, so that they see what the proxy sees without being given its flags
-again. A proxy programs a network namespace, so each namespace has a record: the file proxy-NETNS.json, replaced
-always as a whole. Whether its proxy still runs, the claim of the namespace tells (`app.claim`):
+again. A proxy programs a network namespace, so each namespace has a record: the file proxy-NETNS.json. It is replaced
+as a whole when it changes, and every `SIGN_SECONDS`. Whether its proxy still runs, the claim of the namespace tells
+(`app.claim`):
 
     the claim's holder is the proxy that wrote the record    it runs
     nobody holds the claim, or another proxy does            it ended (`ended` is set), or it died
@@ -11,9 +12,6 @@ always as a whole. Whether its proxy still runs, the claim of the namespace tell
 import asyncio
 import contextlib
 import enum
-import os
-import socket
-import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,17 +22,13 @@ import msgspec
 from msgspec import field
 
 from vipwire.app.claim import running_proxy
+from vipwire.app.state_files import SIGN_SECONDS, remove_gone, state_file
 from vipwire.model.value import Value
 from vipwire.process import log
 from vipwire.process.single_instance import Holder
 
 _VERSION: Final = 1
 _LOOK_SECONDS: Final = 1.0
-_SIGN_SECONDS: Final = 30.0
-"""A record is written when it changes, and this often as a sign of life."""
-_OLD_SECONDS: Final = 24 * 3600.0
-_SO_NETNS_COOKIE: Final = 71
-_COOKIE: Final = struct.Struct("Q")
 
 
 class ProxyState(enum.Enum):
@@ -112,12 +106,12 @@ def _wrote(holder: Holder, record: ProxyRecord) -> bool:
 def open_record(state_dir: str, namespace: str = "") -> "Recorder":
     """Prepare the record of this proxy, which has the claim of the namespace. Where none can be kept it runs without.
 
-    Old records are removed, and the lock files that early versions left beside them.
+    Files of namespaces that are gone are removed.
     """
     path = _path(state_dir, namespace)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _remove_old(path)
+        remove_gone(path.parent, path)
     except OSError as error:
         log.detail(2, "no record of this proxy is kept", path=path, error=error)
         return Recorder(None)
@@ -148,7 +142,7 @@ class Recorder:
     def write(self, record: ProxyRecord) -> None:
         """Write a record, if it says anything new or the last sign of life is old."""
         now, last = time.time(), self._last
-        if self._path is None or (last and replace(last, seen=0.0) == record and now - last.seen < _SIGN_SECONDS):
+        if self._path is None or (last and replace(last, seen=0.0) == record and now - last.seen < SIGN_SECONDS):
             return
         self._last = replace(record, seen=now)
         draft = self._path.with_suffix(".new")
@@ -167,47 +161,3 @@ class Recorder:
 
 def _path(state_dir: str, namespace: str) -> Path:
     return state_file(state_dir, "proxy", "json", namespace)
-
-
-def state_file(state_dir: str, what: str, suffix: str, namespace: str = "") -> Path:
-    """Name a file of a network namespace in the state directory; of this thread's, if none is named."""
-    return Path(state_dir) / f"{what}-{namespace or _network_namespace()}.{suffix}"
-
-
-def _network_namespace() -> str:
-    """Name this thread's network namespace, as no other is named before the machine is shut down.
-
-    The kernel gives the number of a namespace's inode to the next one, but a cookie (socket(7), Linux 5.14) only once
-    in a boot.
-    """
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as any_socket:
-            (cookie,) = _COOKIE.unpack(any_socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, _COOKIE.size))
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").partition("-")[0]
-    except OSError:
-        return _inode()
-    return f"{boot}-{cookie}"
-
-
-def _inode() -> str:
-    """Return the number of this process's network namespace, as `lsns -t net` does."""
-    try:
-        return str(os.stat("/proc/self/ns/net").st_ino)  # noqa: PTH116 - a name below /proc
-    except OSError:
-        return "unknown"
-
-
-def _remove_old(path: Path) -> None:
-    """Remove the records that no proxy has written for a day: one that runs does so every `_SIGN_SECONDS`."""
-    for other in path.parent.glob("proxy-*.json"):
-        with contextlib.suppress(OSError):
-            if other != path and time.time() - other.stat().st_mtime > _OLD_SECONDS:
-                other.unlink()
-    for changes in path.parent.glob("changes-*.jsonl"):
-        with contextlib.suppress(OSError):
-            record = changes.with_name(f"proxy-{changes.stem.removeprefix('changes-')}.json")
-            if record != path and not record.exists():
-                changes.unlink()
-    for lock in path.parent.glob("proxy-*.lock"):
-        if lock == path.with_suffix(".lock") or not lock.with_suffix(".json").exists():
-            lock.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from vipwire.app.record import state_file
+from vipwire.app.state_files import state_file
 from vipwire.process import log
 
 

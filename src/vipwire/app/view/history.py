@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from vipwire.app.engine import Line, Outcome
-from vipwire.app.record import state_file
+from vipwire.app.state_files import state_file
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.service import Service

@@ -1,0 +1,113 @@
+"""Names the files that a network namespace has in the state directory, and removes those of namespaces that are gone.
+
+    proxy-NETNS.json, changes-NETNS.jsonl, announced-NETNS.json
+
+Nobody can tell for sure that a namespace is gone: a process in another pid namespace, or a socket, may keep it. So
+those are removed that no proxy of today writes:
+
+    of another boot                              no cookie outlives the machine's start
+    silent for a day                             a running proxy gives a sign of life every `SIGN_SECONDS`
+    silent for minutes, and not among the last   a machine on which namespaces come and go
+
+A proxy whose record is removed all the same, because the machine slept, writes it again with its next sign of life.
+"""
+
+import contextlib
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+SIGN_SECONDS: Final = 30.0
+KEPT: Final = 16
+"""Namespaces without a running proxy whose files are kept for a day."""
+_SILENT_SECONDS: Final = 10 * SIGN_SECONDS
+_OLD_SECONDS: Final = 24 * 3600.0
+_SO_NETNS_COOKIE: Final = 71
+_COOKIE: Final = struct.Struct("Q")
+_FILE: Final = re.compile(r"(?:proxy|changes|announced)-(.+)\.(?:json|jsonl|new|lock)")
+_BY_COOKIE: Final = re.compile(r"([0-9a-f]{8})-\d+")
+
+
+def state_file(state_dir: str, what: str, suffix: str, namespace: str = "") -> Path:
+    """Name a file of a network namespace in the state directory; of this thread's, if none is named."""
+    return Path(state_dir) / f"{what}-{namespace or _network_namespace()}.{suffix}"
+
+
+def remove_gone(folder: Path, own: Path) -> None:
+    """Remove the files of namespaces that are gone, but none of the namespace that has the file `own`.
+
+    Lock files, which early versions left beside their records, go too, where nothing else is of their namespace.
+    """
+    by_namespace: dict[str, list[Path]] = {}
+    for path in folder.iterdir():
+        if match := _FILE.fullmatch(path.name):
+            by_namespace.setdefault(match[1], []).append(path)
+    mine = _FILE.fullmatch(own.name)
+    signs = {name: _last_sign(paths) for name, paths in by_namespace.items() if not (mine and name == mine[1])}
+    for name in _gone(signs, time.time()):
+        _remove(by_namespace[name])
+    for name, paths in by_namespace.items():
+        if all(path.suffix == ".lock" for path in paths) or (mine and name == mine[1]):
+            _remove([path for path in paths if path.suffix == ".lock"])
+
+
+def _gone(signs: Mapping[str, float], now: float) -> list[str]:
+    boot = _boot()
+    last = sorted(signs, key=signs.__getitem__, reverse=True)
+    return [
+        name
+        for place, name in enumerate(last)
+        if (boot and (match := _BY_COOKIE.fullmatch(name)) and match[1] != boot)
+        or now - signs[name] > _OLD_SECONDS
+        or (place >= KEPT and now - signs[name] > _SILENT_SECONDS)
+    ]
+
+
+def _last_sign(paths: list[Path]) -> float:
+    times = [0.0]
+    for path in paths:
+        with contextlib.suppress(OSError):
+            times.append(path.stat().st_mtime)
+    return max(times)
+
+
+def _remove(paths: list[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _network_namespace() -> str:
+    """Name this thread's network namespace, as no other is named before the machine is shut down.
+
+    The kernel gives the number of a namespace's inode to the next one, but a cookie (socket(7), Linux 5.14) only once
+    in a boot.
+    """
+    boot = _boot()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as any_socket:
+            (cookie,) = _COOKIE.unpack(any_socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, _COOKIE.size))
+    except OSError:
+        return _inode()
+    return f"{boot}-{cookie}" if boot else _inode()
+
+
+def _boot() -> str:
+    """Return the beginning of this boot's id; nothing where it cannot be read."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").partition("-")[0]
+    except OSError:
+        return ""
+
+
+def _inode() -> str:
+    """Return the number of this process's network namespace, as `lsns -t net` does."""
+    try:
+        return str(os.stat("/proc/self/ns/net").st_ino)  # noqa: PTH116 - a name below /proc
+    except OSError:
+        return "unknown"
