@@ -22,10 +22,10 @@ import msgspec
 from msgspec import field
 
 from vipwire.app.claim import running_proxy
-from vipwire.app.state_files import SIGN_SECONDS, remove_gone, state_file
 from vipwire.model.value import Value
 from vipwire.process import log
 from vipwire.process.single_instance import Holder
+from vipwire.process.state_files import SIGN_SECONDS, remove_gone, state_file
 
 _VERSION: Final = 1
 _LOOK_SECONDS: Final = 1.0

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from vipwire.app.state_files import state_file
 from vipwire.process import log
+from vipwire.process.state_files import state_file
 
 
 class AnnouncedAddress(msgspec.Struct, frozen=True, omit_defaults=True):

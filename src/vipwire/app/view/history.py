@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from vipwire.app.engine import Line, Outcome
-from vipwire.app.state_files import state_file
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.service import Service
 from vipwire.plan.plan import Forward, ServicePlan, Target
 from vipwire.plan.planner import PlanChange
 from vipwire.process import log
+from vipwire.process.state_files import state_file
 from vipwire.state.event import Event, Upserted
 
 MOST_OF_A_SYNC: Final = 200
