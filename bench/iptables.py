@@ -23,9 +23,10 @@ from bench.options import Options
 from bench.report import Figure
 
 from vipwire.backends.iptables.build import rule_access
-from vipwire.backends.iptables.kernel import IptablesBackend, dispatches
+from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.lock_wait import LockWait
 from vipwire.backends.iptables.names import ENTRY, NAT, SERVICES, Key, Rules
+from vipwire.backends.iptables.rules.roots import dispatches
 from vipwire.backends.iptables.rules.tree import Branch, Dispatch
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.endpoint import EndpointSlice

@@ -15,17 +15,19 @@ from vipwire.backends.iptables.build import build, rule_access
 from vipwire.backends.iptables.counts.nfacct import ensure_counters
 from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.lock_wait import LockWait
-from vipwire.backends.iptables.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, Key, Rules
+from vipwire.backends.iptables.names import FILTER, FIREWALL, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, Key, Rules
 from vipwire.backends.iptables.script import Run, TablePart
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables.encode import Hook
 from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
-from vipwire.reconcile.reconciler import Reconciler
+from vipwire.reconcile.reconciler import Reconciler, Report
 from vipwire.xtables.binary.expressions import uncounted
+from vipwire.xtables.binary.shown import Reader
 from vipwire.xtables.tool import Tool
 from vipwire.xtables.variant import Variant
 
@@ -52,9 +54,9 @@ def _here() -> Iterator[None]:
         yield
 
 
-def dumped(family: Family) -> dict[tuple[str, str], object]:
+def dumped(family: Family) -> dict[tuple[str, str], tuple[Hook | None, list[bytes]]]:
     """Read what nf_tables holds: every chain with its hook, and its rules as they are."""
-    found: dict[tuple[str, str], object] = {}
+    found: dict[tuple[str, str], tuple[Hook | None, list[bytes]]] = {}
     with NetlinkSocket(NETLINK_NETFILTER) as sock:
         for table in ("filter", "nat", "mangle"):
             rules: dict[str, list[bytes]] = {}
@@ -206,6 +208,52 @@ def test_a_jump_goes_as_often_as_it_is_there_and_one_of_others_stays(family: Fam
     proxy.backend.close()
 
 
+def test_a_restart_takes_apart_and_writes_only_what_others_have_changed(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = Tool(family, Variant.NFT, "a test")
+    read: list[str] = []
+    words = Reader.__call__
+
+    def noted(self: Reader, expressions: bytes) -> str:
+        read.append(words(self, expressions))
+        return read[-1]
+
+    monkeypatch.setattr(Reader, "__call__", noted)
+
+    def started() -> tuple[Proxy, Report[Key]]:
+        proxy = Proxy(tool, by_tools=False)
+        for subject, slices in services(family, 20):
+            proxy.reconciler.desire(subject.name, plan_service(proxy.node, subject, slices))
+        read.clear()
+        return proxy, proxy.reconciler.sync()
+
+    first, report = started()
+    written = dumped(family)
+    first.backend.close()
+    assert report.added > 100
+
+    equal, report = started()
+    assert (report.added, report.changed, report.removed, report.size) == (0, 0, 0, 0)
+    shared = sum(len(rules) for (_, chain), (hook, rules) in written.items() if hook or chain == FIREWALL)
+    assert len(read) == shared, "no rule of ours was taken apart"
+    run(f"{tool.name} -t nat -N OTHERS")
+    read.clear()
+    assert equal.reconciler.verify()
+    assert not equal.reconciler.sync().size
+    assert len(read) == shared, "nor after somebody else's commit"
+    equal.backend.close()
+    run(f"{tool.name} -t nat -X OTHERS")
+
+    chain = next(chain for (table, chain), (_, rules) in written.items() if chain.startswith("KUBE-SEP-"))
+    run(f"{tool.name} -t nat -A {chain} -j RETURN")
+    other, report = started()
+    assert (report.added, report.changed, report.removed) == (0, 1, 0)
+    assert len(read) == shared + 3
+    assert dumped(family) == written
+    other.backend.close()
+
+
 def test_what_is_read_is_what_the_tool_shows(family: Family) -> None:
     tool = Tool(family, Variant.NFT, "a test")
     run(f"{tool.name} -t nat -N OTHERS")
@@ -217,8 +265,8 @@ def test_what_is_read_is_what_the_tool_shows(family: Family) -> None:
     shown = theirs.read({})
     found = ours.read({})
     for table, chains in shown.items():
-        assert {chain: rules for chain, rules in chains.items() if rules} == {
-            chain: rules for chain, rules in found[table].items() if rules
+        assert {chain: [*rules] for chain, rules in chains.items() if rules} == {
+            chain: [*rules] for chain, rules in found[table].items() if rules
         }
         assert {chain for chain in chains if chain.startswith("KUBE-")} == {
             chain for chain in found[table] if chain.startswith("KUBE-")

@@ -60,7 +60,9 @@ def test_what_a_new_process_reads_of_its_chains_are_the_rules_that_it_has_render
     old.chain(changed).append("-j ACCEPT")
     backend = IptablesBackend(FakeTool(old.tables), PLAIN, FakeWitness(old.tables))
     backend.render_node(node_plan())
-    rendered = backend.render(plan_service(node_plan(), web_1, [piece])).own
+    objects = backend.render(plan_service(node_plan(), web_1, [piece]))
+    rendered = objects.own
+    backend.expect([objects])
     seen = {key: rules for key, rules in backend.observe().items() if key in rendered and key.kind == CHAIN}
     assert [key.chain for key, rules in seen.items() if rules is not rendered[key]] == [changed]
     assert len(seen) >= 3

@@ -1,12 +1,19 @@
 """Rules as expressions of nf_tables: what is not ours is left to the tools, and never half understood."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from vipwire.backends.iptables.access.nft_compare import expressions_at, holds
 from vipwire.backends.iptables.access.trial import samples
 from vipwire.backends.iptables.settings import Settings
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
-from vipwire.xtables.binary.expressions import COUNTER, Encoder, uncounted
+from vipwire.netlink import message
+from vipwire.netlink.attributes import attribute, nested
+from vipwire.netlink.nftables import wire
+from vipwire.netlink.nftables.encode import list_rules
+from vipwire.xtables.binary.expressions import COUNTER, COUNTER_NUMBERS, Encoder, uncounted
 from vipwire.xtables.binary.shown import Reader
 from vipwire.xtables.binary.words import UnknownRuleError
 
@@ -80,3 +87,47 @@ def test_what_a_rule_has_counted_is_left_out() -> None:
     whole = Encoder(Family.IPV4)("-j ACCEPT").expressions
     at = whole.index(COUNTER) + len(COUNTER) - 8
     assert uncounted(whole[:at] + b"\1" * 8 + whole[at + 8 :]) == whole
+
+
+REQUEST = list_rules(Family.IPV4, "nat", "KUBE-SEP-A")
+RULES = ("-s 10.0.0.1/32 -j KUBE-MARK-MASQ", "-p tcp -m tcp -j DNAT --to-destination 10.0.0.1:80", "-j KUBE-SVC-B")
+
+
+def dump_of(rules: Sequence[str], *more: bytes) -> bytes:
+    """Write what the kernel lists of a chain; each rule has counted, and has `more` behind its expressions."""
+    found = bytearray()
+    for number, rule in enumerate(rules, 1):
+        whole = Encoder(Family.IPV4)(rule).expressions
+        at = whole.index(COUNTER) + len(COUNTER)
+        counted = whole[: at - 8] + b"counted!" + whole[at:]
+        handles = [attribute(wire.RULE_HANDLE, number.to_bytes(8))]
+        handles += [attribute(3, bytes(8))] * (number > 1)  # NFTA_RULE_POSITION
+        body = b"".join((REQUEST, *handles, nested(wire.RULE_EXPRESSIONS, counted), *more))
+        found += message.encode(0xA06, 2, 7, body)
+    return bytes(found)
+
+
+def compared(dump: bytes, rules: Sequence[str] = RULES) -> bool:
+    return holds(dump, expressions_at(REQUEST), map(Encoder(Family.IPV4).halves, rules))
+
+
+def test_a_chain_that_has_counted_holds_its_rules_and_no_others() -> None:
+    dump = dump_of(RULES)
+    assert compared(dump)
+    assert compared(b"", ())
+    for other in (RULES[:2], RULES[1:], RULES[::-1], (*RULES, RULES[2]), ()):
+        assert not compared(dump, other)
+    assert not compared(b"")
+    assert not compared(dump[:-4])
+    assert not compared(dump + bytes(16))
+    assert not compared(dump_of(RULES, attribute(wire.RULE_USERDATA, b"note")))
+
+
+def test_whatever_byte_of_an_expression_differs_shows() -> None:
+    dump, at = dump_of(RULES[:1]), expressions_at(REQUEST)
+    numbers = dump.index(COUNTER_NUMBERS[:12]), dump.index(COUNTER_NUMBERS[:12]) + len(COUNTER_NUMBERS)
+    flags = at + 3  # the upper byte of the attribute's type: kernels mark what is nested, or do not
+    for place in range(at, len(dump)):
+        changed = dump[:place] + bytes([dump[place] ^ 1]) + dump[place + 1 :]
+        if not numbers[0] <= place < numbers[1] and place != flags:
+            assert not compared(changed, RULES[:1]), place

@@ -59,11 +59,11 @@ def parse_address(text: str) -> Address:
     """
     if ":" not in text:
         octets = text.split(".")
-        if len(octets) == 4 and all(part.isascii() and part.isdigit() and len(part) <= 8 for part in octets):
-            values = [int(part) for part in octets]
-            if max(values) <= 255:
-                return Address(bytes(values))
-        raise ValueError(f"{text!r} is not an IP address")
+        try:
+            first, second, third, fourth = octets
+            return Address(_OCTETS[first] + _OCTETS[second] + _OCTETS[third] + _OCTETS[fourth])
+        except (KeyError, ValueError):
+            return _sloppy(text, octets)
     try:
         address = ipaddress.IPv6Address(text)
     except ValueError as error:
@@ -72,6 +72,17 @@ def parse_address(text: str) -> Address:
         raise ValueError(f"{text!r} has a zone, which an address of a Service cannot have")
     mapped = address.ipv4_mapped
     return Address(mapped.packed if mapped else address.packed)
+
+
+_OCTETS = {str(number): bytes((number,)) for number in range(256)}
+
+
+def _sloppy(text: str, octets: list[str]) -> Address:
+    if len(octets) == 4 and all(part.isascii() and part.isdigit() and len(part) <= 8 for part in octets):
+        values = [int(part) for part in octets]
+        if max(values) <= 255:
+            return Address(bytes(values))
+    raise ValueError(f"{text!r} is not an IP address")
 
 
 def format_address(address: Address) -> str:

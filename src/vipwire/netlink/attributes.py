@@ -13,6 +13,7 @@ NESTED = 0x8000
 TYPE_MASK = 0x3FFF
 
 _HEADER = struct.Struct("=HH")
+_NUL_AND_PADDING = (b"\0", b"\0\0\0\0", b"\0\0\0", b"\0\0")
 _U32BE = struct.Struct("=HH4s")
 
 
@@ -30,7 +31,9 @@ def nested(kind: int, *parts: bytes) -> bytes:
 
 def string(kind: int, text: str) -> bytes:
     """Encode a NUL-terminated string."""
-    return attribute(kind, text.encode() + b"\0")
+    value = text.encode()
+    length = 5 + len(value)
+    return _HEADER.pack(length, kind) + value + _NUL_AND_PADDING[length & 3]
 
 
 def u32be(kind: int, value: int) -> bytes:

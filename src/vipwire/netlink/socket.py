@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from vipwire.netlink.message import (
+    HEADER,
     NLM_F_ACK,
     NLM_F_DUMP,
     NLM_F_DUMP_INTR,
@@ -35,6 +36,8 @@ _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
 _RECEIVE = 1 << 20
 _ANSWER = 1 << 12
+_DONE = 20
+"""The size of what ends a dump: a header, and an error code."""
 
 
 class NetlinkError(OSError):
@@ -194,6 +197,30 @@ class NetlinkSocket:
         """
         return self._dumped(kind, payload, iter(lambda: self._socket.recv(size), b""))
 
+    def dump_whole(self, kind: int, payload: bytes, size: int) -> bytes:
+        """Return the messages of a dump one after the other, for whom takes them apart only where they must.
+
+        `size` is what the kernel answers at once at most. An interrupted dump is told by its messages' flags.
+        """
+        sequence = self.sequence()
+        self.send(encode(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
+        found: list[bytes] = []
+        while True:
+            datagram = self._socket.recv(size)
+            _, first, _, answered, _ = HEADER.unpack_from(datagram)
+            if answered != sequence:
+                continue
+            if first not in (NLMSG_DONE, NLMSG_ERROR):
+                end = len(datagram) - _DONE
+                if not _ends(datagram, end, sequence):
+                    found.append(datagram)
+                    continue
+                found.append(datagram[:end])
+                datagram = datagram[end:]
+            for message in messages(datagram):
+                _raise_for_end(message)
+            return found[0] if len(found) == 1 else b"".join(found)
+
     def dump_in_bulk(self, kind: int, payload: bytes) -> Iterator[memoryview]:
         """Do what `dump` does in a few system calls, for a thread beside others: see `bulk`."""
         from vipwire.netlink.bulk import received  # noqa: PLC0415  # it takes ctypes, and only a restart needs it
@@ -209,15 +236,30 @@ class NetlinkSocket:
                 if message.sequence != sequence:
                     continue
                 interrupted = interrupted or bool(message.flags & NLM_F_DUMP_INTR)
+                _raise_for_end(message)
                 if message.type == NLMSG_DONE:
-                    if len(message.payload) >= 4 and (code := struct.unpack_from("=i", message.payload)[0]) < 0:
-                        raise NetlinkError(-code, os.strerror(-code))
                     if interrupted:
                         raise DumpInterruptedError(errno.EINTR, "the dump was interrupted by a change")
                     return
-                if message.type == NLMSG_ERROR:
-                    _raise_for(acknowledgement(message))
                 yield message.payload
+
+
+def _ends(datagram: bytes, at: int, sequence: int) -> bool:
+    """Report whether the end of a dump stands there, behind its last messages."""
+    if at < HEADER.size:
+        return False
+    length, kind, _, answered, _ = HEADER.unpack_from(datagram, at)
+    return bool(length == _DONE and kind == NLMSG_DONE and answered == sequence)
+
+
+def _raise_for_end(message: Message) -> None:
+    """Raise what a dump ended with, if this is its end."""
+    if message.type == NLMSG_DONE and len(message.payload) >= 4:
+        code = struct.unpack_from("=i", message.payload)[0]
+        if code < 0:
+            raise NetlinkError(-code, os.strerror(-code))
+    if message.type == NLMSG_ERROR:
+        _raise_for(acknowledgement(message))
 
 
 def _raise_for(answer: Acknowledgement) -> None:

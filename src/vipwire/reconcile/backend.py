@@ -5,7 +5,7 @@ no other Service has, and shared ones, which several may need (a chain for pools
 and which exist as long as one does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from msgspec import field
@@ -57,4 +57,13 @@ class Selective(Protocol):
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List what a Service asks for in vain in this mode, and what is done instead. Pure."""
+        ...
+
+
+@runtime_checkable
+class Expecting(Protocol[K, V]):
+    """A mode that reads what is as it should be at less cost than other objects. Optional."""
+
+    def expect(self, wanted: Iterable[Rendered[K, V]]) -> None:
+        """Take what should be there, to compare with in the `observe` that follows. It is no fault if it is not."""
         ...

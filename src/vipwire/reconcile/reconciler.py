@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from vipwire.errors import CommitError
 from vipwire.model.names import ObjectName
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.backend import Backend, Rendered
+from vipwire.reconcile.backend import Backend, Expecting, Rendered
 from vipwire.reconcile.transaction import Belief, Transaction
 
 K = TypeVar("K")
@@ -149,6 +149,8 @@ class Reconciler(Generic[K, V]):
     def _observe_and_commit(self, pending: Sequence[ObjectName], report: Report[K]) -> None:
         # A try that failed halfway has forgotten what Services had before: the next one still has to know.
         before = self._before = {**self._before, **self._belief.services}
+        if isinstance(self._backend, Expecting):
+            self._backend.expect(self._desired.values())
         observed = self._backend.observe()
         expected = self._expected(pending, before, observed) if self._started else set()
         self._belief = Belief(unowned=observed)

@@ -6,7 +6,6 @@ entries. It is what the kernel was seen to hold or took from us, never what is m
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from vipwire.backends.iptables import names
@@ -17,13 +16,13 @@ from vipwire.backends.iptables.counts.rule_counters import RuleCounter, read_cou
 from vipwire.backends.iptables.growth import growth, tree_entries
 from vipwire.backends.iptables.limits import shortcomings
 from vipwire.backends.iptables.lock_wait import LockWait
-from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, RANGES, ROOT, ROOTS, TABLES, Key, Rules
+from vipwire.backends.iptables.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, ROOT, ROOTS, TABLES, Key, Rules
 from vipwire.backends.iptables.ownership import IptablesOwner
 from vipwire.backends.iptables.read import read
 from vipwire.backends.iptables.render import render
-from vipwire.backends.iptables.rules.frontend_code import Zone, decode
+from vipwire.backends.iptables.rules.frontend_code import decode
+from vipwire.backends.iptables.rules.roots import dispatches, expected_chains
 from vipwire.backends.iptables.rules.skeleton import guards, node_objects
-from vipwire.backends.iptables.rules.tree import DEEPEST, Dispatch, Shape
 from vipwire.backends.iptables.script import Run, Writer, drafts
 from vipwire.backends.iptables.settings import Settings
 from vipwire.model.net import Address, Family, format_address
@@ -69,7 +68,7 @@ class IptablesBackend:
         self._ledger = Ledger()
         self._access = writer or ToolAccess(tool, LockWait(), BATCH[tool.variant])
         self._locked: LockedError | None = None
-        self._unseen: list[Mapping[Key, Rules]] = []
+        self._expected: Known = {}
 
     @property
     def rules(self) -> dict[str, int]:
@@ -92,13 +91,11 @@ class IptablesBackend:
     def render_node(self, node: NodePlan) -> Mapping[Key, Rules]:
         """Render what belongs to no Service. Services rendered from now on are for this node."""
         self._node = node
-        return self._rendered(node_objects(node, self.settings))
+        return node_objects(node, self.settings)
 
     def render(self, plan: ServicePlan) -> Rendered[Key, Rules]:
         """Render one Service."""
-        rendered = render(self._node, self.settings, plan)
-        self._rendered(rendered.own)
-        return rendered
+        return render(self._node, self.settings, plan)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List what a Service asks for in vain."""
@@ -112,11 +109,15 @@ class IptablesBackend:
         """Report whether anybody else may have changed the rules since our last commit or observation."""
         return self._observed is None or self._detector.look() != self._observed
 
+    def expect(self, wanted: Iterable[Rendered[Key, Rules]]) -> None:
+        """Take what should be there: at a restart, or when others have committed, nearly all of it is."""
+        self._expected = expected_chains(self.family, wanted, tree=self.settings.tree)
+
     def observe(self) -> dict[Key, Rules]:
         """Read all of ours."""
         self._locked = None
         before = self._detector.look()
-        tables = self._access.read(self._known())
+        tables, self._expected = self._access.read(self._expected), {}
         for where in ROOTS:
             self._dispatches[where].load({})
             self._dispatches[where].strays = frozenset()
@@ -130,21 +131,6 @@ class IptablesBackend:
         self._rules = _counted(Delta(added=seen.objects))
         self._observed = before
         return seen.objects
-
-    def _rendered(self, objects: Mapping[Key, Rules]) -> Mapping[Key, Rules]:
-        if self._observed is None:
-            self._unseen.append(objects)
-        return objects
-
-    def _known(self) -> Known:
-        """Return what was rendered since the rules were last read: most chains hold it at a restart."""
-        known: dict[str, dict[str, Rules]] = {table: {} for table in TABLES}
-        for objects in self._unseen:
-            for key, rules in objects.items():
-                if key.kind == CHAIN:
-                    known[key.table][key.chain] = rules
-        self._unseen = []
-        return known
 
     def commit(self, delta: Delta[Key, Rules]) -> int:
         """Write a difference; return its size in bytes.
@@ -224,17 +210,6 @@ class IptablesBackend:
             self._tool.restore(text)
             found = True
         return found
-
-
-def dispatches(family: Family, *, tree: bool) -> dict[tuple[str, str], Dispatch]:
-    """Build the empty dispatch chains of a family, as trees or as kube-proxy's flat chains."""
-    zone = Zone(family)
-    deepest = DEEPEST if tree else 0
-    made = {where: Shape(zone, where[1], prefix, deepest) for where, prefix in ROOTS.items()}
-    for where, shape in made.items():
-        if where[1] == RANGES:  # one jump further from the hook than other roots; ports cannot be branched at
-            made[where] = replace(shape, deepest=max(0, deepest - 1), before=zone.ports_at)
-    return {where: Dispatch(shape) for where, shape in made.items()}
 
 
 def _counted(delta: Delta[Key, Rules]) -> Counter[str]:

@@ -98,9 +98,11 @@ def new_chain(family: Family, table: str, name: str, hook: Hook | None = None, c
     return _operation(MessageType.NEWCHAIN, NLM_F_CREATE, family, body + _note(wire.CHAIN_USERDATA, comment))
 
 
-def fresh_chain(family: Family, table: str, name: str) -> Operation:
-    """Create a chain that nobody has made yet: an existing one is refused (EEXIST)."""
-    return new_chain(family, table, name)._replace(flags=NLM_F_CREATE | NLM_F_EXCL)
+def fresh_chains(family: Family, table: str, names: Iterable[str]) -> list[Operation]:
+    """Create chains that nobody has made yet: an existing one is refused (EEXIST)."""
+    head = wire.header(wire.NFPROTO[family]) + string(wire.CHAIN_TABLE, table)
+    kind, flags = MessageType.NEWCHAIN, NLM_F_CREATE | NLM_F_EXCL
+    return [Operation(kind, flags, head + string(wire.CHAIN_NAME, name)) for name in names]
 
 
 def delete_chain(family: Family, table: str, name: str) -> Operation:
@@ -121,7 +123,7 @@ def new_xtables_rules(
     family: Family, table: str, chain: str, rules: Iterable[tuple[bytes, int]], *, first: bool = False
 ) -> list[Operation]:
     """Append rules of xtables, each with the protocol that its matches may need; `first`: put them first."""
-    head = wire.header(wire.NFPROTO[family]) + string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
+    head = list_rules(family, table, chain)
     flags = NLM_F_CREATE if first else NLM_F_CREATE | NLM_F_APPEND
     kind = MessageType.NEWRULE
     return [
@@ -226,7 +228,12 @@ def list_objects(family: Family, table: str) -> bytes:
 
 def list_rules(family: Family, table: str, chain: str) -> bytes:
     """Encode the payload of a dump (Kind.GETRULE) of one chain's rules."""
-    return wire.header(wire.NFPROTO[family]) + string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
+    return _in_table(family, table) + string(wire.RULE_CHAIN, chain)
+
+
+@lru_cache
+def _in_table(family: Family, table: str) -> bytes:
+    return wire.header(wire.NFPROTO[family]) + string(wire.RULE_TABLE, table)
 
 
 def ask_chain(family: Family, table: str, chain: str) -> bytes:

@@ -19,8 +19,8 @@ from vipwire.netlink.nftables.elements import Verdict
 from vipwire.netlink.nftables.wire import Code
 from vipwire.xtables.binary.codec import Extension
 from vipwire.xtables.binary.matches import mark, match, ports
-from vipwire.xtables.binary.targets import target
-from vipwire.xtables.binary.words import Head, Range, UnknownRuleError, address_of, head, pieces
+from vipwire.xtables.binary.targets import TARGETS, dnat, target
+from vipwire.xtables.binary.words import Head, Range, UnknownRuleError, address_of, head
 
 COUNTER: Final = nft.counter()
 _WORD: Final = 0
@@ -34,11 +34,13 @@ VERDICTS: Final = {
 _NATIVE_PORTS: Final = frozenset({"tcp", "udp"})
 _CHAIN: Final = re.compile(r"KUBE-[A-Z0-9-]{1,23}")
 _KEPT: Final = 1 << 12
+_TO_ENDPOINT: Final = "KUBE-SEP-"
+_DNAT: Final = "DNAT "
 _ALL_BITS: Final = 0xFFFFFFFF
 
 
 COUNTER_DATA: Final = COUNTER[: len(COUNTER) - 28]
-_COUNTER_NUMBERS: Final = COUNTER[len(COUNTER) - 28 :]
+COUNTER_NUMBERS: Final = COUNTER[len(COUNTER) - 28 :]
 
 
 def uncounted(expressions: bytes) -> bytes:
@@ -47,7 +49,7 @@ def uncounted(expressions: bytes) -> bytes:
     if at < 0:
         return expressions
     at += len(COUNTER_DATA)
-    return b"".join((expressions[:at], _COUNTER_NUMBERS, expressions[at + len(_COUNTER_NUMBERS) :]))
+    return b"".join((expressions[:at], COUNTER_NUMBERS, expressions[at + len(COUNTER_NUMBERS) :]))
 
 
 class Encoded(NamedTuple):
@@ -57,31 +59,76 @@ class Encoded(NamedTuple):
     protocol: int
 
 
+class Halves(NamedTuple):
+    """A rule's expressions before the numbers of its counter and behind them, and its protocol as in `Encoded`."""
+
+    before: bytes
+    after: bytes
+    protocol: int
+
+
 class Encoder:
-    """Encodes the rules of one family. What rules have in common is encoded once."""
+    """Encodes the rules of one family. What rules have in common is encoded once.
+
+    There may be a hundred thousand rules, nearly all of a few shapes: those are told by how their words begin.
+    """
 
     def __init__(self, family: Family) -> None:
         self._family = family
-        self._source_only = re.compile(rf" -s (\S+)/{family.bits}")
+        self._one = f"/{family.bits}"
+        self._to_one = re.compile(rf"(?<!!) -d ([^ /]+){self._one}(?= |$)")
         self._source = compared(SOURCE[family], family.bits // 8, nft.CMP_EQ)
+        self._destination = compared(DESTINATION[family], family.bits // 8, nft.CMP_EQ)
+        self._dnat = opened("target", "DNAT", TARGETS["DNAT"].revision, TARGETS["DNAT"].size)
+        self._common: Callable[[str], tuple[bytes, int]] = lru_cache(_KEPT)(self._encode_matches)
         self._head: Callable[[str], tuple[bytes, int]] = lru_cache(_KEPT)(self._encode_head)
         self._match: Callable[[str], bytes] = lru_cache(_KEPT)(self._encode_match)
         self._target: Callable[[str], bytes] = lru_cache(_KEPT)(self._encode_target)
 
     def __call__(self, rule: str) -> Encoded:
         """Encode a rule. Raise UnknownRuleError for one that is not ours."""
-        words = pieces(rule)
-        first, protocol = self._head(words.head)
-        parts = [first, *map(self._match, words.matches), COUNTER]
-        if words.verb == "-j":
-            parts.append(self._target(words.target))
-        elif words.verb:
-            parts.append(jump(Code.GOTO, words.target))
-        return Encoded(b"".join(parts), protocol)
+        before, after, protocol = self.halves(rule)
+        return Encoded(b"".join((before, COUNTER_NUMBERS, after)), protocol)
+
+    def halves(self, rule: str) -> Halves:
+        """Encode a rule in two halves. Raise UnknownRuleError for one that is not ours."""
+        matches, verb, target = f" {rule}".rpartition(" -j ")
+        if verb:
+            after = self._to_endpoint(target) or self._target(target)
+        else:
+            matches, verb, target = f" {rule}".rpartition(" -g ")
+            matches, after = (matches, jump(Code.GOTO, target)) if verb else (target, b"")
+        before, protocol = self._from_endpoint(matches) or self._common(matches)
+        return Halves(before, after, protocol)
+
+    def _to_endpoint(self, target: str) -> bytes:
+        """Encode what every endpoint has a target of its own of: the jump to its chain, and where that one leads."""
+        if target.startswith(_TO_ENDPOINT):
+            return jump(Code.JUMP, target)
+        if target.startswith(_DNAT):
+            return self._dnat + dnat(self._family, target[len(_DNAT) :])
+        return b""
+
+    def _from_endpoint(self, matches: str) -> tuple[bytes, int] | None:
+        """Encode the match of an endpoint's address."""
+        if not matches.startswith(" -s ") or not matches.endswith(self._one) or matches.find(" ", 4) > 0:
+            return None
+        return self._source + address_of(self._family, matches[4 : -len(self._one)]) + COUNTER_DATA, 0
+
+    def _encode_matches(self, words: str) -> tuple[bytes, int]:
+        before, *matches = words.split(" -m ")
+        first, protocol = self._encode_addresses(before)
+        return b"".join((first, *map(self._match, matches), COUNTER_DATA)), protocol
+
+    def _encode_addresses(self, words: str) -> tuple[bytes, int]:
+        """Encode what stands before the matches. One destination comes last, and what is before it is common."""
+        found = self._to_one.search(words)
+        if not found or words.count(" -d ") > 1:
+            return self._head(words)
+        first, protocol = self._head(words[: found.start()] + words[found.end() :])
+        return first + self._destination + address_of(self._family, found[1]), protocol
 
     def _encode_head(self, words: str) -> tuple[bytes, int]:
-        if host := self._source_only.fullmatch(words):  # every endpoint has such a rule
-            return self._source + address_of(self._family, host[1]), 0
         found = head(self._family, words)
         return b"".join((*_interface(found), *_protocol(found), *_addresses(self._family, found))), found.protocol
 

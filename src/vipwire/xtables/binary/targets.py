@@ -59,28 +59,33 @@ def _masquerade_words(family: Family, data: bytes) -> str:
     return known({_masquerade(family, words): words for words in _MASQUERADES}, data[:size])
 
 
-_NAT_RANGE: Final = struct.Struct("=I16s16s2s2s")
+_NAT_RANGE: Final = struct.Struct("=I16s16s2s2s8x")
+_NAT_RANGE_END: Final = 40
 _MAP_ADDRESS, _MAP_PORT = 1, 2
-_TO: Final = re.compile(r"--to-destination (?:\[(\S+)\]:(\d+)|([0-9.]+)(?::(\d+))?|([0-9a-f:]+))")
+_TO: Final = re.compile(r"--to-destination (?:\[([^]\s]+)\]:([0-9]+)|([0-9.]+)(?::([0-9]+))?|([0-9a-f:]+))")
 
 
-def _dnat(family: Family, words: str) -> bytes:
+def dnat(family: Family, words: str) -> bytes:
+    """Read a destination, as the whole struct."""
     found = _TO.fullmatch(words)
     if not found:
         raise UnknownRuleError(f"not a destination of ours: {words!r}")
-    port = found[2] or found[4]
-    address = address_of(family, found[1] or found[3] or found[5])
-    if port and int(port) > LARGEST_PORT:
+    bracketed, its_port, ipv4, ipv4_port, ipv6 = found.groups()
+    port = its_port or ipv4_port
+    address = address_of(family, bracketed or ipv4 or ipv6)
+    if port is None:
+        return _NAT_RANGE.pack(_MAP_ADDRESS, address, address, b"", b"")
+    if int(port) > LARGEST_PORT:
         raise UnknownRuleError(f"not a port: {words!r}")
-    number = int(port or 0).to_bytes(2)
-    return _NAT_RANGE.pack(_MAP_ADDRESS | _MAP_PORT * bool(port), address, address, number, number)
+    number = int(port).to_bytes(2)
+    return _NAT_RANGE.pack(_MAP_ADDRESS | _MAP_PORT, address, address, number, number)
 
 
 def _dnat_words(family: Family, data: bytes) -> str:
     flags, address, last, port, last_port = _NAT_RANGE.unpack_from(data)
     size = family.bits // 8
-    rest = (last, last_port, address[size:], data[_NAT_RANGE.size :], flags & ~_MAP_PORT)
-    if rest != (address, port, bytes(16 - size), bytes(len(data) - _NAT_RANGE.size), _MAP_ADDRESS):
+    rest = (last, last_port, address[size:], data[_NAT_RANGE_END:], flags & ~_MAP_PORT)
+    if rest != (address, port, bytes(16 - size), bytes(len(data) - _NAT_RANGE_END), _MAP_ADDRESS):
         raise UnknownRuleError("a destination that is not ours")
     text = format_address(Address(address[:size]))
     if flags & _MAP_PORT:
@@ -92,7 +97,7 @@ TARGETS: Final[Mapping[str, Codec]] = {
     "REJECT": Codec(0, 8, _reject, _reject_words),
     "MARK": Codec(2, 8, _set_mark, _set_mark_words),
     "MASQUERADE": Codec(0, 24, _masquerade, _masquerade_words),
-    "DNAT": Codec(2, 48, _dnat, _dnat_words),
+    "DNAT": Codec(2, _NAT_RANGE.size, dnat, _dnat_words),
 }
 _LONGER: Final = {("MASQUERADE", Family.IPV6): 40}
 

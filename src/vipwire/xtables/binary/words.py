@@ -18,28 +18,6 @@ class UnknownRuleError(VipwireError):
     """A rule, or a part of one, that is not written here: a tool must read or write it."""
 
 
-class Pieces(NamedTuple):
-    """A rule in pieces. `verb` is `-j`, `-g`, or empty where the rule has no target; matches come without `-m`."""
-
-    head: str
-    matches: list[str]
-    verb: str
-    target: str
-
-
-def pieces(rule: str) -> Pieces:
-    """Take a rule apart."""
-    text, verb = f" {rule}", "-j"
-    at = text.rfind(" -j ")
-    if at < 0:
-        at, verb = text.rfind(" -g "), "-g"
-    if at < 0:
-        head, *matches = text.split(" -m ")
-        return Pieces(head, matches, "", "")
-    head, *matches = text[:at].split(" -m ")
-    return Pieces(head, matches, verb, text[at + 4 :])
-
-
 class Range(NamedTuple):
     """Addresses that agree with `address` in the bits of `mask`; `inverted`: all others."""
 
@@ -111,10 +89,10 @@ def _parsed(text: str) -> Address:
 def address_of(family: Family, text: str) -> Address:
     """Read an address of a family."""
     try:
-        address = _parsed(text)
+        address = parse_address(text) if family is Family.IPV4 else _parsed(text)
     except ValueError as error:
         raise UnknownRuleError(f"not an address: {text!r}") from error
-    if len(address) * 8 != family.bits:
+    if len(address) != (4 if family is Family.IPV4 else 16):
         raise UnknownRuleError(f"an address of another family: {text!r}")
     return address
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vipwire.backends.iptables.access.nft_batch import BASES, Handles, operations
-from vipwire.backends.iptables.access.nft_dump import read_tables
+from vipwire.backends.iptables.access.nft_dump import TableReader
 from vipwire.backends.iptables.access.tool_access import Known, RuleAccess, Written
 from vipwire.backends.iptables.script import Run
 from vipwire.errors import DecodeError
@@ -37,7 +37,7 @@ class NftAccess:
         self._family, self._tool, self.batch = family, tool, batch
         self._socket = sock or NetlinkSocket(NETLINK_NETFILTER)
         self._encoder = Encoder(family)
-        self._words = Reader(family)
+        self._tables = TableReader(self._socket, family, self._encoder, Reader(family))
         self.direct = True
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class NftAccess:
             for _ in range(TRIES):
                 try:
                     before = self._generation()
-                    found = read_tables(self._socket, self._family, self._words)
+                    found = self._tables.read(known)
                     if self._generation() == before:
                         return found
                 except DumpInterruptedError:

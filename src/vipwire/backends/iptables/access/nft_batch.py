@@ -55,9 +55,8 @@ def _table(
 ) -> Iterator[Operation]:
     chains = sorted((*part.chains, *part.emptied, *part.gone), reverse=True)
     yield encode.open_table(family, table)
-    for chain in chains:
-        make = encode.fresh_chain if chain in part.fresh else encode.new_chain
-        yield make(family, table, chain)
+    yield from encode.fresh_chains(family, table, (chain for chain in chains if chain in part.fresh))
+    yield from (encode.new_chain(family, table, chain) for chain in chains if chain not in part.fresh)
     for chain in dict.fromkeys(jump.chain for jump in part.jumps):
         if (table, chain) in missing:
             yield encode.new_chain(family, table, chain, BASES[table, chain])

@@ -1,42 +1,88 @@
 """Reads a table out of nf_tables: every chain, and its rules in the words of iptables-nft-save.
 
+What a chain should hold may be known: then its bytes are compared, and only those that differ are read.
+
 Each chain is a dump of its own: the kernel begins a dump at the table's first rule for every 32 KB that it answers,
 which would take time by the square of the table. A rule of others in a chain of theirs need not be understood, unless
 it names something of Kubernetes.
 """
 
+import errno
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from vipwire.backends.iptables.names import FIREWALL, TABLES
+from vipwire.backends.iptables.access.nft_compare import expressions_at, holds
+from vipwire.backends.iptables.access.tool_access import Known
+from vipwire.backends.iptables.names import FIREWALL, TABLES, Rules
 from vipwire.backends.iptables.read import is_ours
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family
 from vipwire.netlink.attributes import string, text_of, walk
+from vipwire.netlink.message import NLM_F_DUMP_INTR, messages
 from vipwire.netlink.nftables import decode, encode, wire
 from vipwire.netlink.nftables.wire import MessageType
-from vipwire.netlink.socket import NetlinkSocket
+from vipwire.netlink.socket import DumpInterruptedError, NetlinkSocket
+from vipwire.xtables.binary.expressions import Encoder
 from vipwire.xtables.binary.shown import Reader
 from vipwire.xtables.binary.words import UnknownRuleError
 from vipwire.xtables.save import Chains
 
-DATAGRAM: Final = 1 << 16
+DATAGRAM: Final = 1 << 15
 """More than the kernel ever answers at once to a dump."""
 _HEADER: Final = 4
 _NAMES_US: Final = b"KUBE-"
 _UNREAD: Final = "# a rule of others"
 
 
-def read_tables(sock: NetlinkSocket, family: Family, words: Reader) -> dict[str, Chains]:
-    """Read all tables that we write; one that is not there is empty.
+@dataclass(frozen=True, slots=True)
+class TableReader:
+    """Reads the tables of one family."""
 
-    Raise UnknownRuleError for a rule that is not understood and has to be; DumpInterruptedError if it has changed.
-    """
-    return {
-        table: {chain: list(_rules(sock, family, words, table, chain)) for chain in chains}
-        for table, chains in chains_of(sock, family).items()
-    }
+    sock: NetlinkSocket
+    family: Family
+    encoder: Encoder
+    words: Reader
+
+    def read(self, known: Known) -> dict[str, Chains]:
+        """Read all tables that we write; one that is not there is empty.
+
+        Raise UnknownRuleError for a rule that is not understood and has to be; DumpInterruptedError if it changed.
+        """
+        return {
+            table: dict(self._chains(table, chains, known.get(table, {})))
+            for table, chains in chains_of(self.sock, self.family).items()
+        }
+
+    def _chains(
+        self, table: str, chains: Iterable[str], known: Mapping[str, Rules]
+    ) -> Iterator[tuple[str, Sequence[str]]]:
+        for chain in chains:
+            request = encode.list_rules(self.family, table, chain)
+            dump = self.sock.dump_whole(MessageType.GETRULE, request, DATAGRAM)
+            rules = known.get(chain)
+            if rules is None or not self._holds(dump, request, rules):
+                rules = tuple(self._rules(dump, needed=is_ours(table, chain) or chain == FIREWALL))
+            yield chain, rules
+
+    def _holds(self, dump: bytes, request: bytes, rules: Rules) -> bool:
+        try:
+            return holds(dump, expressions_at(request), map(self.encoder.halves, rules))
+        except UnknownRuleError:
+            return False
+
+    def _rules(self, dump: bytes, *, needed: bool) -> Iterator[str]:
+        for message in messages(dump):
+            if message.flags & NLM_F_DUMP_INTR:
+                raise DumpInterruptedError(errno.EINTR, "the dump was interrupted by a change")
+            expressions = decode.expressions(message.payload)
+            try:
+                yield self.words(expressions)
+            except UnknownRuleError:
+                if needed or _NAMES_US in expressions:
+                    raise
+                yield _UNREAD
 
 
 def chains_of(sock: NetlinkSocket, family: Family) -> dict[str, list[str]]:
@@ -67,18 +113,3 @@ def _name(payload: memoryview) -> str:
         if kind == wire.CHAIN_NAME:
             return text_of(value)
     raise DecodeError("a chain without a name")
-
-
-def _rules(sock: NetlinkSocket, family: Family, words: Reader, table: str, chain: str) -> Iterator[str]:
-    ours = is_ours(table, chain) or chain == FIREWALL
-    for payload in sock.dump(MessageType.GETRULE, encode.list_rules(family, table, chain), DATAGRAM):
-        yield _read(words, decode.expressions(payload), needed=ours)
-
-
-def _read(words: Reader, expressions: bytes, *, needed: bool) -> str:
-    try:
-        return words(expressions)
-    except UnknownRuleError:
-        if needed or _NAMES_US in expressions:
-            raise
-        return _UNREAD

@@ -1,0 +1,43 @@
+"""The dispatch chains of a family, empty, and what all chains should hold if they are filled as wanted. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from vipwire.backends.iptables.names import CHAIN, ENTRY, RANGES, ROOT, ROOTS, TABLES, Key, Rules
+from vipwire.backends.iptables.rules.frontend_code import Zone
+from vipwire.backends.iptables.rules.tree import DEEPEST, Dispatch, Shape
+from vipwire.model.net import Family
+from vipwire.reconcile.backend import Rendered
+
+
+def dispatches(family: Family, *, tree: bool) -> dict[tuple[str, str], Dispatch]:
+    """Build the empty dispatch chains of a family, as trees or as kube-proxy's flat chains."""
+    zone = Zone(family)
+    deepest = DEEPEST if tree else 0
+    made = {where: Shape(zone, where[1], prefix, deepest) for where, prefix in ROOTS.items()}
+    for where, shape in made.items():
+        if where[1] == RANGES:  # one jump further from the hook than other roots; ports cannot be branched at
+            made[where] = replace(shape, deepest=max(0, deepest - 1), before=zone.ports_at)
+    return {where: Dispatch(shape) for where, shape in made.items()}
+
+
+def expected_chains(
+    family: Family, wanted: Iterable[Rendered[Key, Rules]], *, tree: bool
+) -> Mapping[str, Mapping[str, Rules]]:
+    """List what every chain should hold, by table."""
+    found: dict[str, dict[str, Rules]] = {table: {} for table in TABLES}
+    entries: dict[tuple[str, str], dict[int, Rules]] = {where: {} for where in ROOTS}
+    tails: dict[tuple[str, str], Rules] = {}
+    for each in wanted:
+        for key, rules in each.own.items():
+            if key.kind == CHAIN:
+                found[key.table][key.chain] = rules
+            elif key.kind == ENTRY and isinstance(key.detail, int):
+                entries[key.table, key.chain][key.detail] = rules
+            elif key.kind == ROOT:
+                tails[key.table, key.chain] = rules
+    for (table, root), dispatch in dispatches(family, tree=tree).items():
+        dispatch.load(entries[table, root])
+        found[table] |= dispatch.chains()
+        found[table][root] = (*found[table][root], *tails.get((table, root), ()))
+    return found
