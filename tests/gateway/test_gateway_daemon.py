@@ -410,3 +410,92 @@ def test_the_suites_base_manifests_are_taken_and_ready(tmp_path: Path) -> None:
             }
             kubectl("delete", "namespace", *(f"gateway-conformance-{each}" for each in NAMESPACES), "--timeout=60s")
             assert not json.loads(kubectl("get", "services", "-A", "-o", "json"))["items"][1:]
+
+
+PODS = """
+apiVersion: v1
+kind: Service
+metadata: {name: vipwire-gateway, namespace: kube-system}
+spec: {clusterIP: None, ports: [{port: 10255}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: vipwire-gateway-1, namespace: kube-system, labels: {kubernetes.io/service-name: vipwire-gateway}}
+addressType: IPv4
+endpoints: [{addresses: [192.0.2.10], nodeName: one}]
+"""
+
+
+def free_range(count: int) -> str:
+    """Find ports in a row that nobody has."""
+    found = [free_port()]
+    while len(found) < count:
+        port = free_port()
+        found = [*found, port] if port == found[-1] + 1 else [port]
+    return f"{found[0]}-{found[-1]}"
+
+
+def test_each_gateway_has_a_service_of_its_own(tmp_path: Path) -> None:
+    """Gateways with the same port and host: a Service leads each to a port of the nodes that is its own."""
+    ports = free_range(4)
+    with up(tmp_path / "cluster", "--load-balancer-range", "198.51.100.0/28"):
+        kubectl = Kubectl(CLIENTS[0], tmp_path / "cluster" / "admin.kubeconfig", tmp_path)
+
+        def shown(*what: str) -> Any:
+            return json.loads(kubectl("get", *what, "-o", "json"))
+
+        def listening(name: str) -> dict[int, int]:
+            return {each["port"]: each["targetPort"] for each in shown("service", f"{name}-own")["spec"]["ports"]}
+
+        def programmed(name: str) -> bool:
+            status = shown("gateway", name).get("status", {})
+            return conditions(status).get("Programmed") == ("True", "Programmed") if "conditions" in status else False
+
+        def made(name: str, more: str = "") -> str:
+            text = POOLED.replace("addresses: [ADDRESSES], ", more).replace("gatewayClassName: vipwire", "CLASS")
+            text = text.replace("hostnames: [NAME.example.com]", "").replace("NAME", name).replace("PORT", "80")
+            rule = f"[{{matches: [{{path: {{value: /{name}}}}}], backendRefs: [{{name: web, port: 8080}}]}}]"
+            text = text.replace("[{backendRefs: [{name: web, port: 8080}]}]", rule)
+            return text.replace("CLASS", "gatewayClassName: own")
+
+        classed = CLASS.replace("vipwire.io/gateway", "example.com/own").replace("name: vipwire", "name: own")
+        infra = "infrastructure: {labels: {team: blue}, annotations: {a.example/b: c}}, "
+        kubectl("apply", "-f", "-", stdin=f"{classed}---{SERVICE}---{PODS}---{made('a', infra)}---{made('b')}")
+        config = str(tmp_path / "cluster" / "admin.kubeconfig")
+        flags = ("--controller", "example.com/own", "--services", "kube-system/vipwire-gateway")
+        with running(tmp_path, "--kubeconfig", config, *flags, "--service-ports", ports):
+            until(lambda: programmed("a") and programmed("b"), tmp_path)
+            addresses = {shown("gateway", name)["status"]["addresses"][0]["value"] for name in "ab"}
+            assert len(addresses) == 2
+            service = shown("service", "a-own")
+            assert {service["status"]["loadBalancer"]["ingress"][0]["ip"]} < addresses
+            assert service["metadata"]["labels"] == {"team": "blue", "gateway.networking.k8s.io/gateway-name": "a"}
+            assert service["metadata"]["annotations"]["a.example/b"] == "c"
+            assert service["spec"]["externalTrafficPolicy"] == "Local"
+            at = {name: listening(name)[80] for name in "ab"}
+            for name, other in ("ab", "ba"):
+                until(lambda: code(at[name], "any.org", f"/{name}") == "503", tmp_path)  # noqa: B023
+                assert code(at[name], "any.org", f"/{other}") == "404"
+
+            def slices(name: str) -> list[Any]:
+                return list(shown("endpointslices", "-l", f"kubernetes.io/service-name={name}-own")["items"])
+
+            until(lambda: len(slices("a")) == 1, tmp_path)
+            (found,) = slices("a")
+            assert found["ports"] == [{"name": "tcp-80", "port": at["a"], "protocol": "TCP"}]
+            assert [(each["addresses"], each["nodeName"]) for each in found["endpoints"]] == [(["192.0.2.10"], "one")]
+            kubectl("apply", "-f", "-", stdin=PODS.replace("192.0.2.10", "192.0.2.11"))
+            until(lambda: slices("a")[0]["endpoints"][0]["addresses"] == ["192.0.2.11"], tmp_path)
+            patch = (
+                '[{"op": "add", "path": "/spec/listeners/-", "value": {"name": "m", "port": 81, "protocol": "HTTP"}}]'
+            )
+            kubectl("patch", "gateway", "a", "--type=json", "-p", patch)
+            until(lambda: 81 in listening("a"), tmp_path)
+            assert listening("a")[80] == at["a"]
+            until(lambda: code(listening("a")[81], "any.org", "/a") == "503", tmp_path)
+            assert code(at["a"], "any.org", "/a") == "503"
+            kubectl("delete", "gateway", "b")
+            until(lambda: "b-own" not in kubectl("get", "services", "-o", "name"), tmp_path)
+            until(lambda: code(at["b"], "any.org", "/b") == "000", tmp_path)
+            kubectl("patch", "gateway", "a", "--type=merge", "-p", '{"spec": {"gatewayClassName": "others"}}')
+            until(lambda: "a-own" not in kubectl("get", "services", "-o", "name"), tmp_path)

@@ -10,8 +10,8 @@ from tests.unit.controllers_here import items, play_allocating
 from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
 from vipwire.cluster.api.object import decoded, key_of
 from vipwire.cluster.controllers.balancers import Balancers
-from vipwire.cluster.controllers.gateway_services import GatewayServices, declare_pool, service_name
-from vipwire.kube.gateway_addresses import GATEWAY, POOL
+from vipwire.cluster.controllers.gateway_services import GatewayServices, declare_pool
+from vipwire.kube.gateway_addresses import GATEWAY, POOL, service_name
 
 RANGES = (ipaddress.ip_network("192.0.2.0/30"),)
 GROUP = "/apis/gateway.networking.k8s.io/v1"

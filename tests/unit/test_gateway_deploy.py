@@ -15,8 +15,10 @@ from tests.unit.test_ingress_deploy import recording
 
 from vipwire.cluster.api.guard import Role, User, may
 from vipwire.gateway.cli import gateway
-from vipwire.gateway.plan.objects import ROUTE_KINDS, GatewaySetting
+from vipwire.gateway.plan.objects import ROUTE_KINDS, GatewaySetting, Item
+from vipwire.gateway.plan.own_services import OwnService
 from vipwire.gateway.plan.planner import GatewayPlanner
+from vipwire.gateway.run.service_writer import ServiceWriter
 from vipwire.gateway.run.status import GatewayStatusWriter
 from vipwire.gateway.run.versions import served_versions
 from vipwire.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions
@@ -24,17 +26,19 @@ from vipwire.ingress.plan.policy_fields import BACKEND, TRAFFIC
 from vipwire.ingress.run.election import LeaseKeeper
 from vipwire.ingress.run.status import StatusWriter
 from vipwire.ingress.watch.kinds import IngressResource
-from vipwire.ingress.watch.objects import Ingress, IngressKind
+from vipwire.ingress.watch.objects import BackendService, BackendSlice, Ingress, IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.access.access import Access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
-from vipwire.kube.gateway_addresses import CONTROLLER
+from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, OF_CONTROLLER
 from vipwire.model.names import ObjectName
+from vipwire.model.net import Family
 from vipwire.state.event import Upserted
 
 FOLDER = DEPLOY / "gateway"
 BOTH = DEPLOY / "gateway-with-ingress"
+SERVICES = DEPLOY / "gateway-with-services"
 
 
 def objects(folder: Path = FOLDER) -> list[dict[str, Any]]:
@@ -72,12 +76,60 @@ def test_one_process_for_both_has_the_flag_the_class_and_the_image() -> None:
     assert (given["http"], given["https"]) == ("*:80", "*:443")
 
 
+@pytest.mark.skipif(KUBECTL is None, reason="renders with kubectl, which is not installed")
+def test_the_service_of_our_pods_selects_them_and_is_the_one_that_the_flag_names() -> None:
+    alone, made = rendered(FOLDER), rendered(SERVICES)
+    (found,), (plain,) = (pod_of(each)["containers"] for each in (made, alone))
+    assert found["args"][:-1] == plain["args"]
+    with gateway.make_context("gateway", list(found["args"])) as context:
+        given = context.params
+    service = one(made, "Service")
+    assert given["services"] == f"{service['metadata']['namespace']}/{service['metadata']['name']}"
+    labels = one(made, "DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert service["spec"]["clusterIP"] == "None"
+
+
+async def written_services() -> set[Right]:
+    """Write Services and their slices: those that are to be, and one of each that nobody has a use for any more."""
+    gateway, pods = Item(IngressKind.GATEWAY, ObjectName("default", "edge"), None), ObjectName("kube-system", "pods")
+    snapshot = filled()
+    wanted = OwnService(ObjectName("default", "edge-vipwire"), gateway.name, {(80, False): 20000}, {}, {})
+    mine = {GATEWAY: "edge", OF_CONTROLLER: CONTROLLER}
+    for name in ("edge-vipwire", "edge-other"):
+        snapshot.apply(Upserted(BackendService(ObjectName("default", name), annotations=mine), ()))
+    for name, service in (("pods-1", pods), ("edge-vipwire-old", wanted.name)):
+        made = BackendSlice(ObjectName(service.namespace, name), service, Family.IPV4, {}, ())
+        snapshot.apply(Upserted(made, ()))
+    async with asyncio.timeout(60), recording() as (recorder, access):
+        writer = ServiceWriter(access, pods, CONTROLLER, lambda: True)
+        task = asyncio.ensure_future(writer.run(lambda: {wanted.name: wanted}, snapshot))
+        plurals = (("", "services"), ("discovery.k8s.io", "endpointslices"))
+        await recorder.until(*((group, plural, verb) for group, plural in plurals for verb in ("patch", "delete")))
+        task.cancel()
+        return recorder.rights
+
+
+def test_the_role_for_services_allows_what_is_asked_for_and_only_that() -> None:
+    rules = [each["rules"] for each in yaml.safe_load_all((SERVICES / "rbac.yaml").read_text()) if "rules" in each]
+    allowed = {
+        (group, resource, verb)
+        for rule in rules[0]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    creating = {each for each in allowed if each[2] == "create"}  # what an apply of a new object asks for as well
+    assert asyncio.run(written_services()) == allowed - creating
+    assert {(group, plural, "patch") for group, plural, _ in creating} <= allowed
+
+
 OBJECTS = """
 {apiVersion: GROUP/v1, kind: GatewayClass, metadata: {name: vipwire}, spec: {controllerName: vipwire.io/gateway}}
 ---
 apiVersion: GROUP/v1
 kind: Gateway
-metadata: {name: edge, namespace: default}
+metadata: {name: edge, namespace: default, uid: u-1}
 spec:
   gatewayClassName: vipwire
   allowedListeners: {namespaces: {from: Same}}

@@ -23,6 +23,16 @@ _OWN_FLAGS: Final = (
         help="Range of this machine's addresses, of which each Gateway that names none gets its own; repeatable.",
     ),
     click.option(
+        "--services",
+        help="NAMESPACE/NAME of the Service that selects our Pods: each Gateway gets a Service of its own, like it.",
+    ),
+    click.option(
+        "--service-ports",
+        default="20000-21999",
+        show_default=True,
+        help="Ports of this machine that Gateways' Services lead to: each of their ports gets one.",
+    ),
+    click.option(
         "--run-dir", type=click.Path(path_type=Path), default=Path("/run/vipwire-gateway"), show_default=True
     ),
 )
@@ -111,10 +121,30 @@ def _parts(given: dict[str, Any]) -> Any:
     usable = frozenset(given["address"])
     pool = tuple(map(_network, given["address_pool"]))
     options = _options(given)
+    services = _service(given, pool)
     reserved = frozenset(map(_place, filter(None, (options.layout.http, options.layout.https))))
-    setting = GatewaySetting(given["controller"], given["zone"], bind, reached, usable, pool, reserved)
+    setting = GatewaySetting(given["controller"], given["zone"], bind, reached, usable, pool, reserved, *services)
     ingresses = options.setting if given["ingress"] else None
     return GatewayParts(setting, given.get("udp_timeout", 60.0), None if reached else _own_address, ingresses)
+
+
+def _service(given: dict[str, Any], pool: tuple[Any, ...]) -> tuple[Any, range]:
+    from vipwire.model.names import ObjectName  # noqa: PLC0415  # not for --help
+
+    first, _, last = given["service_ports"].partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536):
+        raise ConfigError(f"--service-ports: {given['service_ports']!r} is no range (such as 20000-21999)")
+    numbers = range(int(first), int(last) + 1)
+    if not given["services"]:
+        return None, numbers
+    namespace, _, name = given["services"].partition("/")
+    if not namespace or not name:
+        raise ConfigError(f"--services: {given['services']!r} is not NAMESPACE/NAME")
+    if pool:
+        raise ConfigError("--services and --address-pool: a Gateway's address comes from one of them")
+    if given["manifests"]:
+        raise ConfigError("--services: Services are made at an API server, not in --manifests")
+    return ObjectName(namespace, name), numbers
 
 
 def _place(bind: str) -> str:

@@ -6,8 +6,6 @@ listens at its address itself. It has the labels and annotations of spec.infrast
 about announcing.
 """
 
-import hashlib
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -26,15 +24,13 @@ from vipwire.cluster.controllers.endpoints.selection import Name
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.store.record import Key
-from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, POOL
+from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, OF_CONTROLLER, POOL, name_label, service_name
 from vipwire.process.supervision import Guard
 
 GATEWAYS: Final = next(each for each in GATEWAY_RESOURCES if each.kind == "Gateway")
 _OPTIONS: Final = Options(manager="vipwire-gateway-addresses", validation="Ignore")
 _PROXY: Final = "service.kubernetes.io/service-proxy-name"
-_GATEWAY_NAME: Final = "gateway.networking.k8s.io/gateway-name"
 _ANNOUNCING: Final = "announce.vipwire.io/"
-_LABEL: Final = re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class GatewayServices:
@@ -131,24 +127,17 @@ async def declare_pool(registry: Registry, networks: Sequence[Network]) -> None:
         await registry.change(CONFIG_MAPS, *POOL, lambda old: old | {"data": data}, _OPTIONS)
 
 
-def service_name(gateway: str, of_class: str) -> str:
-    """Return the name of a Gateway's Service; a Gateway's own name may be longer than a Service's, and have dots."""
-    plain = f"{gateway}-{of_class}"
-    return plain if _LABEL.fullmatch(plain) else f"gateway-{hashlib.sha256(plain.encode()).hexdigest()[:16]}"
-
-
 def wanted_service(gateway: Object) -> Object:
     """Write the Service that a Gateway is to have."""
     meta, spec = gateway["metadata"], gateway["spec"]
     name, more = meta["name"], spec.get("infrastructure") or {}
     announcing = {key: text for key, text in (meta.get("annotations") or {}).items() if key.startswith(_ANNOUNCING)}
-    named = {_GATEWAY_NAME: name} if len(name) < 64 else {}
     owner = {"apiVersion": GATEWAYS.api_version, "kind": "Gateway", "name": name, "uid": meta["uid"]}
     asked = _values(gateway)
     return {
         "metadata": {
             "name": service_name(name, spec["gatewayClassName"]),
-            "labels": {**(more.get("labels") or {}), **named, _PROXY: "vipwire-gateway"},
+            "labels": {**(more.get("labels") or {}), **name_label(name), _PROXY: "vipwire-gateway"},
             "annotations": {**(more.get("annotations") or {}), **announcing, GATEWAY: name},
             "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
         },
@@ -193,5 +182,8 @@ def _values(gateway: Object) -> list[str]:
 
 
 def _belongs(service: Object, gateway: Object) -> bool:
+    """Report whether a Service is a Gateway's, and ours: another controller may make some too (`--services`)."""
     owners = service["metadata"].get("ownerReferences") or ()
-    return any(each["uid"] == gateway["metadata"]["uid"] for each in owners)
+    return not at(service, "metadata", "annotations", OF_CONTROLLER) and any(
+        each["uid"] == gateway["metadata"]["uid"] for each in owners
+    )

@@ -48,6 +48,8 @@ class Listener:
     """What is asked of clients' certificates."""
     overlaps: tuple[str, ...] = ()
     """The names of other listeners of TLS at the same port whose hosts are also this one's."""
+    waits: str = ""
+    """What it waits for before it is served, although it is as it should be."""
 
     @property
     def host(self) -> str:
@@ -90,6 +92,8 @@ class Listener:
     @property
     def programmed(self) -> Verdict:
         """The condition of that name."""
+        if self.serves and self.waits:
+            return no("Pending", self.waits)
         if self.serves and self.resolved.holds:
             return yes("Programmed")
         return no("Invalid", "see the other conditions") if not self.serves else yes("Programmed")

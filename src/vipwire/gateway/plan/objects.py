@@ -83,6 +83,10 @@ class GatewaySetting:
     """Ranges of which each Gateway without addresses gets its own; without any they share `bind`."""
     reserved: frozenset[str] = frozenset()
     """Addresses with ports where Ingresses come in, `*:80`: no listener may have them."""
+    services: ObjectName | None = None
+    """The Service that selects our Pods, if each Gateway is to have a Service of its own that leads to them."""
+    service_ports: range = range(20000, 22000)
+    """The ports of nodes that such Services lead to: each port of each Gateway gets its own."""
 
     def reserves(self, bind: str, port: int) -> bool:
         """Report whether a place is for Ingresses. All addresses of IPv6 are those of IPv4 as well."""

@@ -24,6 +24,7 @@ from vipwire.gateway.plan.objects import (
     world_of,
     yes,
 )
+from vipwire.gateway.plan.own_services import OwnService, OwnServices, Standing
 from vipwire.gateway.plan.places import SharedPort
 from vipwire.gateway.plan.policies import policies_of
 from vipwire.gateway.plan.rules import Read, entries_of, services_of
@@ -60,16 +61,19 @@ class GatewayPlan:
     statuses: Mapping[Key, Json]
     given: Given = field(default_factory=dict)
     """The addresses of the pool, by Gateway."""
+    services: Mapping[ObjectName, OwnService] = field(default_factory=dict)
+    """The Services that Gateways are to have, if we make them."""
 
 
 class GatewayPlanner:
-    """Plans the Gateway API; `statuses` are those of the last plan."""
+    """Plans the Gateway API; `statuses` and `services` are those of the last plan."""
 
     def __init__(self, setting: GatewaySetting, reached: Callable[[], tuple[str, ...]] | None = None) -> None:
         """`reached` finds where clients reach Gateways that name no address, if the setting does not say it."""
         self._setting, self._reached = setting, reached
         self._given: Given = {}
         self.statuses: Mapping[Key, Json] = {}
+        self.services: Mapping[ObjectName, OwnService] | None = None
 
     @property
     def zone(self) -> str:
@@ -80,7 +84,7 @@ class GatewayPlanner:
         """Plan everything but the frontends that HAProxy has refused."""
         setting = replace(self._setting, addresses=self._reached()) if self._reached else self._setting
         made = plan_gateways(world_of(snapshot, now), setting, refused, self._given)
-        self.statuses, self._given = made.statuses, made.given
+        self.statuses, self.services, self._given = made.statuses, made.services, made.given
         return made.sites
 
     def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
@@ -117,12 +121,15 @@ def plan_gateways(
     classes = [
         each for each in world.all(IngressKind.GATEWAY_CLASS) if each.spec.controller_name == setting.controller
     ]
-    features = FEATURES | WITH_SERVICES if world.is_pooled and not setting.pool else FEATURES
+    has_services = setting.services is not None or (world.is_pooled and not setting.pool)
+    features = FEATURES | WITH_SERVICES if has_services else FEATURES
     for each in classes:
         draft.statuses[each.kind, each.name] = class_status(each, features)
     names = {each.name.name for each in classes if each.spec.parameters_ref is None}
     gateways = [each for each in world.all(IngressKind.GATEWAY) if each.spec.gateway_class_name in names]
     given = AddressPool(setting.pool).give(gateways, before or {})
+    if setting.services is not None:
+        draft.services = OwnServices(world, setting, gateways)
     for gateway in gateways:
         draft.add_gateway(gateway, given.get(gateway.name, ()))
     draft.attach_policies()
@@ -150,23 +157,38 @@ class _Draft:
         self._leading: dict[ObjectName, set[ObjectName]] = {}
         """By Service the Gateways whose routes name it."""
         self.statuses: dict[Key, Json] = {}
+        self.services: OwnServices | None = None
 
     def add_gateway(self, gateway: Item, given: tuple[str, ...]) -> None:
         """Add a Gateway and its listeners; `given` are its addresses of the pool."""
         sets = tuple(attached_sets(gateway, self._world))
-        verdict, binds, reached = _addresses(gateway, self._setting, given, self._assigned(gateway))
+        judged = listeners_of(gateway, (each for each, let_in in sets if let_in), self._world)
+        standing = self._standing(gateway, judged)
+        assigned = standing.addresses if standing is not None else self._assigned(gateway)
+        verdict, binds, reached = _addresses(gateway, self._setting, given, assigned)
+        serves = verdict.holds
+        if standing is not None:
+            verdict, binds = _with_service(verdict, standing), (self._setting.bind,)
+            serves = verdict.holds or verdict.reason == "AddressNotAssigned"  # there is more than an address
         self._sets += [(item, let_in, verdict) for item, let_in in sets]
         self._gateways.append((gateway, verdict, reached))
         self._add_certificate(gateway)
-        judged = listeners_of(gateway, (each for each, let_in in sets if let_in), self._world)
         for listener in judged:
-            placed = self._place(listener, binds) if listener.serves and verdict.holds else listener
+            port = listener.port if standing is None else standing.targets.get(listener.place, 0)
+            placed = self._place(listener, port, binds) if listener.serves and serves else listener
             self._listeners.append(placed)
             self._tell(listener.owner, "spec.listeners", placed.accepted, placed.resolved)
             names = listener.certified.named
             self._targets.named.update((IngressKind.SECRET, name) for name in names)
         if not verdict.holds:
             self._tell(gateway, "spec", verdict)
+
+    def _standing(self, gateway: Item, judged: Iterable[Listener]) -> Standing | None:
+        """Say how the Service stands that we make for a Gateway; None where we make none."""
+        if self.services is None:
+            return None
+        self._targets.named.add((IngressKind.SERVICE, self.services.name_of(gateway)))
+        return self.services.add(gateway, judged)
 
     def _assigned(self, gateway: Item) -> tuple[str, ...] | None:
         """Return the addresses that `vipwire up` has given to a Gateway; None where it gives none to any."""
@@ -189,20 +211,22 @@ class _Draft:
             self._targets.named.add((IngressKind.SECRET, own.named))
         self._tell(gateway, "spec.tls.backend", own.verdict)
 
-    def _place(self, listener: Listener, binds: Iterable[str]) -> Listener:
+    def _place(self, listener: Listener, port: int, binds: Iterable[str]) -> Listener:
+        if not port:
+            return replace(listener, waits="the Gateway's Service does not have this port yet")
         for bind in binds:
-            key = (bind, listener.port)
+            key = (bind, port)
             name = f"{'udp' if listener.is_udp else 'gateway'}{self._mark(*key)}"
             if name in self._refused:
-                text = f"{bind}:{listener.port} is taken by another program, or may not be taken"
+                text = f"{bind}:{port} is taken by another program, or may not be taken"
                 return replace(listener, accepted=no("PortUnavailable", text))
             if not listener.is_udp and self._setting.reserves(*key):
-                text = f"{bind}:{listener.port} is where Ingresses come in (--http, --https)"
+                text = f"{bind}:{port} is where Ingresses come in (--http, --https)"
                 return replace(listener, accepted=no("PortUnavailable", text))
             if listener.is_udp:
                 self._datagrams.setdefault(key, DatagramPlace(name, *key)).listeners.append(listener)
                 continue
-            placed = self._places.setdefault(key, SharedPort(f"{bind}:{listener.port}", self._mark(*key)))
+            placed = self._places.setdefault(key, SharedPort(f"{bind}:{port}", self._mark(*key)))
             if text := placed.objection(listener):
                 return replace(listener, accepted=no("PortUnavailable", text))
             placed.add(listener)
@@ -280,7 +304,7 @@ class _Draft:
             authorities=tuple(sorted(self._files())),
             datagrams=tuple(place.frontend for _, place in sorted(self._datagrams.items())),
         )
-        return GatewayPlan(sites, self.statuses)
+        return GatewayPlan(sites, self.statuses, services=self.services.wanted if self.services else {})
 
     def _files(self) -> set[tuple[str, str]]:
         """Collect the files of certificates that are neither a site's nor read anew while HAProxy runs."""
@@ -342,6 +366,13 @@ def _addresses(
         return no("AddressNotUsable", text), (), ()
     values = values or given or assigned or ()
     return yes("Programmed"), tuple(f"[{v}]" if ":" in v else v for v in values), values
+
+
+def _with_service(verdict: Verdict, standing: Standing) -> Verdict:
+    """Say what has become of a Gateway's address that its own Service is to bring."""
+    if standing.lacks and verdict.reason in ("Programmed", "AddressNotAssigned", "AddressNotUsable"):
+        return no("AddressNotAssigned", standing.lacks)
+    return verdict
 
 
 def _certificates(listeners: Iterable[Listener]) -> Iterable[Certificate]:

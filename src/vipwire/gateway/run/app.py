@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.gateway.run.datagrams import DatagramRelay
+from vipwire.gateway.run.service_writer import ServiceWriter
 from vipwire.gateway.run.shared_planner import SharedPlanner
 from vipwire.gateway.run.status import GatewayStatusWriter
 from vipwire.gateway.run.versions import served_versions
@@ -68,3 +69,7 @@ class GatewayParts:
             await writer.run(lambda: self._planner.statuses, there)
 
         yield "statuses", write
+        pods = self._setting.services
+        if pods is not None:
+            services = ServiceWriter(access, pods, self._setting.controller, leading)
+            yield "Gateways' Services", lambda: services.run(lambda: self._planner.services, snapshot)

@@ -175,9 +175,11 @@ class GatewayTls(Wire, frozen=True):
 
 
 class Infrastructure(Wire, frozen=True):
-    """`infrastructure`. Its labels and annotations are for the Services that `vipwire up` makes, not for HAProxy."""
+    """`infrastructure`. Its labels and annotations are for the Services of Gateways, not for HAProxy."""
 
     parameters_ref: ObjectRef | None = None
+    labels: dict[str, str] = {}  # noqa: RUF012  # msgspec gives each its own
+    annotations: dict[str, str] = {}  # noqa: RUF012
 
 
 class GatewaySpec(Wire, frozen=True):

@@ -206,7 +206,8 @@ def _endpoints(sources: Iterable[wire.WireEndpoint], family: Family, found: Find
             pod = (source.target_ref and source.target_ref.name) or ""
             hints = (source.hints and source.hints.for_zones) or ()
             zones = tuple(each.name for each in hints if each.name)
-            yield BackendEndpoint(address, _use(source.conditions or Conditions()), pod, zones)
+            use = _use(source.conditions or Conditions())
+            yield BackendEndpoint(address, use, pod, zones, source.node_name or "")
 
 
 def _address(text: str, field: str, found: Findings) -> Address | None:

@@ -162,6 +162,7 @@ class BackendEndpoint:
     pod: str = ""
     zones: tuple[str, ...] = ()
     """`hints.forZones`."""
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,7 @@ class WireEndpoint(Struct, gc=False, rename="camel"):
     conditions: Conditions | None = None
     target_ref: TargetRef | None = None
     hints: Hints | None = None
+    node_name: str | None = None
 
 
 class Slice(Struct, gc=False, rename="camel"):
