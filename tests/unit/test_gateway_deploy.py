@@ -15,8 +15,8 @@ from tests.unit.test_ingress_deploy import recording
 
 from vipwire.cluster.api.guard import Role, User, may
 from vipwire.gateway.cli import gateway
+from vipwire.gateway.plan.addresses.own_services import OwnService
 from vipwire.gateway.plan.objects import ROUTE_KINDS, GatewaySetting, Item
-from vipwire.gateway.plan.own_services import OwnService
 from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.gateway.run.service_writer import ServiceWriter
 from vipwire.gateway.run.status import GatewayStatusWriter

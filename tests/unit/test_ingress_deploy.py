@@ -97,7 +97,9 @@ class Recorder:
         assert match is not None, request.path
         watching = request.query.get("watch") in ("1", "true")
         reading = "get" if match[3] else "watch" if watching else "list"
-        verb = {"GET": reading, "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}[request.method]
+        verb = {"GET": reading, "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}[
+            request.method
+        ]
         async with self._more:
             self.rights.add((match[1] or "", f"{match[2]}{match[4] or ''}", verb))
             self._more.notify_all()

@@ -8,7 +8,8 @@ way that nobody has thought of, is left out and told in its status.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from vipwire.gateway.plan.address_pool import AddressPool, Given, named
+from vipwire.gateway.plan.addresses.own_services import OwnService, OwnServices, Standing
+from vipwire.gateway.plan.addresses.pool import AddressPool, Given, named
 from vipwire.gateway.plan.attach import Parent, parents_of
 from vipwire.gateway.plan.datagrams import DatagramPlace, shares_of
 from vipwire.gateway.plan.features import FEATURES, WITH_SERVICES
@@ -24,7 +25,6 @@ from vipwire.gateway.plan.objects import (
     world_of,
     yes,
 )
-from vipwire.gateway.plan.own_services import OwnService, OwnServices, Standing
 from vipwire.gateway.plan.places import SharedPort
 from vipwire.gateway.plan.policies import policies_of
 from vipwire.gateway.plan.rules import Read, entries_of, services_of

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from vipwire.gateway.plan.own_services import OwnService
-from vipwire.gateway.plan.service_objects import (
+from vipwire.gateway.plan.addresses.own_services import OwnService
+from vipwire.gateway.plan.addresses.service_objects import (
     MANAGED_BY,
     Json,
     copied,

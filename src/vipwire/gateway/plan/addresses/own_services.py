@@ -9,7 +9,7 @@ is served once the Service says where.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from vipwire.gateway.plan.address_pool import named
+from vipwire.gateway.plan.addresses.pool import named
 from vipwire.gateway.plan.listeners import Listener
 from vipwire.gateway.plan.objects import GatewaySetting, GatewayWorld, Item
 from vipwire.ingress.watch.objects import BackendService

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
-from vipwire.gateway.plan.own_services import OwnService
+from vipwire.gateway.plan.addresses.own_services import OwnService
 from vipwire.gateway.watch import wire
 from vipwire.ingress.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
 from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER, name_label

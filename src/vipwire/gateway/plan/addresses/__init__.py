@@ -1,0 +1,1 @@
+"""Where Gateways have their addresses from: pools, and Services of their own. Pure."""
