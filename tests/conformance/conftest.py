@@ -198,3 +198,16 @@ def restless(cluster_with: ClusterWith) -> Cluster:
 @pytest.fixture(scope="session", autouse=True)
 def _swept() -> None:
     leftovers.sweep()
+
+
+@pytest.fixture(params=[False, True], ids=["as it is", "IPv4 in IPv6"])
+def mapped(request: pytest.FixtureRequest, family: Family) -> bool:
+    if request.param and family is Family.IPV6:
+        pytest.skip("there is no such address")
+    return bool(request.param)
+
+
+@pytest.fixture
+def connecting(cluster_with: ClusterWith) -> Cluster:
+    """A cluster in which connected UDP sockets are given endpoints, too."""
+    return cluster_with([POD_CIDRS, "--ebpf-connected-udp"])

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from tests.conformance import own_cgroup
-from tests.conformance.cluster import POD_CIDRS, Cluster
-from tests.conformance.conftest import ClusterWith
+from tests.conformance.cluster import Cluster
 from tests.conformance.packets import NODE, POD, Caller, family_of
 from tests.conformance.proxy import until
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
@@ -64,13 +63,6 @@ def asked(loose: socket.socket, where: tuple[str, int]) -> tuple[Answer, tuple[s
 
 def counted(cluster: Cluster, target: Target) -> int:
     return look(cluster.lab, cluster.node_name, target).connections
-
-
-@pytest.fixture(params=[False, True], ids=["as it is", "IPv4 in IPv6"])
-def mapped(request: pytest.FixtureRequest, family: Family) -> bool:
-    if request.param and family is Family.IPV6:
-        pytest.skip("there is no such address")
-    return bool(request.param)
 
 
 @pytest.fixture
@@ -208,62 +200,6 @@ def test_pods_are_masqueraded_where_the_endpoint_must_see_the_node(cluster: Clus
         assert counted(cluster, target) == before
 
 
-NODE_PORT_CALLERS = [
-    pytest.param(NODE.host, "Cluster", id="the node"),
-    pytest.param(NODE.host, "Local", id="the node, Local"),
-    pytest.param(POD.host, "Local", id="a Pod, Local"),
-]
-
-
-@pytest.mark.parametrize(("host", "policy"), NODE_PORT_CALLERS)
-def test_a_node_port_is_reached_directly(
-    cluster: Cluster, family: Family, host: str, policy: str, *, mapped: bool
-) -> None:
-    served = cluster.service(
-        f"direct-port-{policy.lower()}", cluster.pods(*PODS), PORTS, externalTrafficPolicy=policy
-    )
-    stream, loose = (served.at(NODE_PORT, family, index) for index in (0, 1))
-    before, seen = [counted(cluster, each) for each in (stream, loose)], set()
-    for _ in range(MANY):
-        with opened(cluster, host, socket.SOCK_STREAM, family, mapped=mapped) as connection:
-            connection.connect(told(stream, mapped=mapped))
-            assert connection.getpeername()[:2] == told(stream, mapped=mapped)
-            answer = say_hello(connection)
-            assert answer.saw.address == cluster.lab.address(host, family)
-            seen.add(answer.pod)
-        with opened(cluster, host, socket.SOCK_DGRAM, family, mapped=mapped) as datagrams:
-            answer, source = asked(datagrams, told(loose, mapped=mapped))
-            assert (answer.saw.address, source) == (cluster.lab.address(host, family), told(loose, mapped=mapped))
-    assert seen == set(PODS)
-    assert [counted(cluster, each) for each in (stream, loose)] == [number + MANY for number in before]
-
-
-def test_a_contested_node_port_is_left_to_the_rules_until_it_is_contested_no_more(
-    cluster: Cluster, family: Family
-) -> None:
-    """An external IP at the node is reached directly while somebody answers for it; else the node port answers."""
-    number = 31997
-    behind = cluster.named("direct-behind", [Port(80, node_port=number)])
-    cluster.put(behind.name, behind.objects(cluster.pods("pod-1a")))
-    front = cluster.named("direct-front", [Port(number, 80)])
-    target = behind.at(NODE_PORT, family)
-    addresses = [cluster.lab.address("node-1", each) for each in Family]
-
-    def reached(*, directly: bool) -> str:
-        before = counted(cluster, target)
-        pods = {knocked(cluster, NODE.host, target) for _ in range(4)}
-        assert bool(look(cluster.lab, cluster.node_name, target).held) is directly
-        assert counted(cluster, target) == before + 4 * directly
-        return pods.pop() if len(pods) == 1 else ""
-
-    assert reached(directly=True) == "pod-1a"
-    for pods in (["pod-2a"], [], ["pod-2a"]):
-        cluster.put(front.name, front.objects(cluster.pods(*pods), externalIPs=addresses))
-        assert reached(directly=bool(pods)) == (pods or ["pod-1a"])[0]
-    cluster.put(front.name, [])
-    assert reached(directly=True) == "pod-1a"
-
-
 def test_a_stranger_in_the_same_cgroup_meets_the_rules(cluster: Cluster, family: Family) -> None:
     web = cluster.service("direct-remote", cluster.pods("pod-2a"))
     target = web.vip(family)
@@ -303,12 +239,6 @@ def knocked(cluster: Cluster, host: str, target: Target) -> str:
         return "" if stream.connect_ex(told(target)) else say_hello(stream).pod
 
 
-@pytest.fixture
-def connecting(cluster_with: ClusterWith) -> Cluster:
-    """A cluster in which connected UDP sockets are given endpoints, too."""
-    return cluster_with([POD_CIDRS, "--ebpf-connected-udp"])
-
-
 @contextmanager
 def connected(
     cluster: Cluster, host: str, where: tuple[str, int], *, mapped: bool = False
@@ -342,18 +272,6 @@ def test_connected_datagram_sockets_are_given_endpoints_where_that_is_asked_for(
             seen.add(pod)
     assert seen == set(PODS)
     assert counted(connecting, target) == before + MANY
-
-
-def test_connected_datagram_sockets_at_a_node_port_are_left_to_the_rules(connecting: Cluster, family: Family) -> None:
-    """An endpoint's going is told of the node port, and the address might have been claimed by somebody meanwhile."""
-    target = connecting.service("direct-udp-port", connecting.pods(*PODS), [UDP]).at(NODE_PORT, family)
-    before = counted(connecting, target)
-    with connected(connecting, NODE.host, told(target)) as datagrams:
-        assert exchanged(datagrams)[0] in PODS
-    assert counted(connecting, target) == before
-    with opened(connecting, NODE.host, socket.SOCK_DGRAM, family) as loose:
-        asked(loose, told(target))
-    assert counted(connecting, target) == before + 1
 
 
 def test_connected_sockets_are_ended_when_their_endpoint_goes_and_no_others(

@@ -17,6 +17,8 @@ from tests.fakes.iptables import FakeTables, FakeTool, FakeWitness
 from tests.fakes.values import endpoint, ip, node_plan, port, service, slice_of
 
 import vipwire
+from vipwire.backends.ebpf import render as ebpf
+from vipwire.backends.ebpf.names import split
 from vipwire.backends.iptables.kernel import IptablesBackend
 from vipwire.backends.iptables.settings import Settings
 from vipwire.backends.ipvs import render as ipvs
@@ -63,6 +65,18 @@ class Nftables(Written):
 
     def commit(self, delta: Delta[Any, Any]) -> int:
         return sum(len(step.operation.payload) for step in steps(Family.IPV4, delta))
+
+
+class Ebpf(Nftables):
+    """ebpf mode up to what is given to the maps: a contested node port is rendered anew with who contests it."""
+
+    def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
+        rules = super().render(plan)
+        return Rendered({**rules.own, **ebpf.render(Family.IPV4, plan)}, rules.shared)
+
+    def commit(self, delta: Delta[Any, Any]) -> int:
+        theirs, ours = split(delta)
+        return super().commit(theirs) + len(ours)
 
 
 class Ipvs(Written):
@@ -168,7 +182,7 @@ def cost(backend: Backend[Any, Any], count: int, number: int) -> list[int]:
 
 
 @NEXT
-@pytest.mark.parametrize("mode", [Nftables, Ipvs])
+@pytest.mark.parametrize("mode", [Nftables, Ebpf, Ipvs])
 def test_an_event_takes_the_same_steps_among_ten_services_and_among_a_thousand(
     mode: Callable[[], Backend[Any, Any]], number: int
 ) -> None:
