@@ -126,6 +126,24 @@ def test_a_node_port_is_contested_where_somebody_claims_its_address_and_port() -
     assert planner.plans[named("web")] == before
 
 
+def test_a_node_port_is_contested_where_somebody_claims_a_range_of_ports_around_it() -> None:
+    """Its source ranges would be asked before the node port is."""
+    cluster = Cluster(service("web", "10.96.0.1", port(80, node_port=30080)))
+    planner = Planner(node_plan(addresses=ips("192.168.0.1", "192.168.0.2"), port_ranges=True))
+    planner.update(list(cluster.services), cluster.view)
+    for first, contested in ((30080, True), (30081, False), (30079, True)):
+        wide = service(
+            "wide",
+            "10.96.0.2",
+            port(30081),
+            external_ips=ips("192.168.0.2"),
+            annotations=(("vipwire.io/port-range", f"{first}-30082"),),
+        )
+        planner.update(cluster.put(wide), cluster.view)
+        places = (key("192.168.0.2", 30080),) if contested else ()
+        assert planner.plans[named("web")].contested == places
+
+
 @pytest.mark.parametrize("number", [80, 81])
 @pytest.mark.parametrize("field", ["external_ips", "load_balancer_ips"])
 def test_no_one_takes_a_port_of_another_services_cluster_ip_however_old_he_is(field: str, number: int) -> None:

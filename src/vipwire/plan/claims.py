@@ -149,9 +149,10 @@ class Claims:
         return self._owners[address][0].name == name
 
     def contested(self, node_port: FrontendKey, addresses: Iterable[Address]) -> Iterator[FrontendKey]:
-        """Find the places of a node port, at these addresses, that somebody claims by the address."""
+        """Find the places of a node port, at these addresses, that somebody claims by the address, or in a range."""
         for address in addresses:
-            if (place := node_port._replace(address=address)) in self._claimants:
+            _, protocol, port = place = node_port._replace(address=address)
+            if place in self._claimants or any(self._overlapping(address, protocol, port, port)):
                 yield place
 
     def _at_node_ports(self, claim: _Claim) -> Iterator[Claimant]:
@@ -159,6 +160,9 @@ class Claims:
         for key in claim.keys if self._node else ():
             if key.address in self._node:
                 yield from self._claimants.get(key._replace(address=None), ())
+        for address, protocol, first, last in claim.ranges:
+            for port in range(first, last + 1) if address in self._node else ():
+                yield from self._claimants.get(FrontendKey(None, protocol, port), ())
 
     def _rivals(self, claim: _Claim) -> set[ObjectName]:
         """Find everyone else who claims something of this."""
