@@ -132,6 +132,19 @@ spec:
   - matches: [{path: {value: /gone}}]
     filters: [{type: CORS, cors: {}}]
     backendRefs: [{name: empty, port: 8080}]
+  - matches: [{path: {value: /missing}}]
+    filters: [{type: CORS, cors: {}}]
+    backendRefs: [{name: missing, port: 8080}]
+  - matches: [{path: {value: /nothing}}]
+    filters: [{type: CORS, cors: {}}]
+    backendRefs: [{name: v1, port: 8080, weight: 0}]
+  - matches: [{path: {value: /single}}]
+    backendRefs: [{name: missing, port: 8080, filters: [{type: CORS, cors: {}}]}]
+  - matches: [{path: {value: /unasked}}]
+    filters:
+    - {type: CORS, cors: {}}
+    - {type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: missing, port: 8080}, http: {}}}
+    backendRefs: [{name: v1, port: 8080}]
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -596,10 +609,13 @@ def test_cross_origin_requests_without_credentials(here: GatewaySite) -> None:
 
 
 def test_cross_origin_requests_read_what_haproxy_answers(here: GatewaySite) -> None:
-    for path, status in (("/reply", 403), ("/moved", 302), ("/gone", 503)):
+    """Those for backends that are not there too: a script shall see a 500, and no network that is down."""
+    broken = (("/missing", 500), ("/nothing", 500), ("/single", 500), ("/unasked", 500))
+    for path, status in (("/reply", 403), ("/moved", 302), ("/gone", 503), *broken):
         assert preflight(here, path, "https://x.org")["allow-origin"] == "https://x.org"
         answer = here.ask("same", "cors.org", path, headers={"Origin": "https://x.org"})
         assert (answer.status, cors_headers(answer).get("allow-origin")) == (status, "https://x.org"), path
+        assert "leads nowhere" in answer.text or status != 500
 
 
 def test_http_route_direct_response(here: GatewaySite) -> None:

@@ -17,13 +17,14 @@ from vipwire.gateway.plan.tls.backend_tls import BackendTls
 from vipwire.gateway.plan.unsupported import Unsupported
 from vipwire.gateway.watch import rule_wire
 from vipwire.ingress.plan.canaries import shared
-from vipwire.ingress.plan.policy import BackendProtocol, Mirrored, Policy
+from vipwire.ingress.plan.policy import BackendProtocol, Mirrored, Policy, Reply
 from vipwire.ingress.plan.pool_policy import APPLICATIONS
 from vipwire.ingress.plan.sites import BROKEN, UNAVAILABLE, Choice, Pool, choice_of, pool_name
 from vipwire.ingress.watch.objects import BackendPort, BackendService, IngressKind
 from vipwire.model.names import ObjectName
 
 _MOST_WEIGHT = 1_000_000
+_NOWHERE = Reply(500, "reply-nowhere.txt")
 NO_SERVICE = ObjectName("", "")
 
 
@@ -56,7 +57,7 @@ class Targets:
             spoken = BackendProtocol.H2 if filters.auth.protocol == "GRPC" else None
             server, verdict = self.backend(route, filters.auth.backend_ref, Policy(), spoken)
             if server == BROKEN:
-                return BROKEN, verdict
+                return self._broken(route, policy), verdict
             policy = replace(policy, external_auth=checked_auth(filters.auth, server))
         if policy.reply is not None and refs:
             raise Unsupported("DirectResponse excludes backendRefs")
@@ -70,18 +71,18 @@ class Targets:
                 raise Unsupported(f"the weight {ref.weight} is not one from 0 to {_MOST_WEIGHT}")
             target, verdict = self.backend(route, ref, policy, protocol, filters)
             verdicts.append(verdict)
+            if target == BROKEN:
+                target = self._broken(route, _policy_within(ref, policy, filters))
             parts.append((target, ref.weight))
         failed = next((each for each in verdicts if not each.holds), yes("ResolvedRefs"))
-        broken = UNAVAILABLE if route.kind is IngressKind.GRPC_ROUTE else BROKEN
-        told = [(broken if target == BROKEN else target, weight) for target, weight in parts]
-        return self.share(told, broken), failed
+        if not any(weight for _, weight in parts):
+            return self._broken(route, policy), failed
+        return self.share(parts), failed
 
-    def share(self, parts: Iterable[tuple[str, int]], broken: str) -> str:
-        """Return the target that shares requests by weights; `broken` is where nothing is to be shared among."""
+    def share(self, parts: Iterable[tuple[str, int]]) -> str:
+        """Return the target that shares requests by weights, of which one at least is not 0."""
         given = tuple(parts)
         weighed = [(target, weight) for target, weight in given if weight > 0]
-        if not weighed:
-            return broken
         divisor = gcd(*(weight for _, weight in weighed))
         drawn = tuple(shared(tuple((to, weight // divisor) for to, weight in weighed), _sum(weighed) // divisor))
         steps = (*bound_steps(given, self.pools), *drawn)
@@ -151,6 +152,15 @@ class Targets:
         self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))
         return name
 
+    def _broken(self, route: Item, policy: Policy) -> str:
+        """Return what answers for a backend that cannot be had; browsers may read it where a rule lets them."""
+        if route.kind is IngressKind.GRPC_ROUTE:
+            return UNAVAILABLE
+        if policy.cors is None:
+            return BROKEN
+        self.bodies[_NOWHERE.body] = "this route leads nowhere, as its status tells\n"
+        return self._answer(replace(policy, location=None, reply=_NOWHERE))
+
     def _answer(self, policy: Policy) -> str:
         """Return the pool that answers itself, with nothing in its policy that is about endpoints."""
         bare = Policy(
@@ -186,6 +196,13 @@ class Targets:
             if part:
                 filters.mirrored.append(Mirrored(target, part, whole))
         return verdict
+
+
+def _policy_within(ref: rule_wire.BackendRef, policy: Policy, within: Filters) -> Policy:
+    """Return the policy of one reference, with what its own filters say. Raise Unsupported."""
+    if not ref.filters or within.path is None or within.listener is None:
+        return policy
+    return read_filters(ref.filters, within.path, within.listener, policy).policy
 
 
 def _sum(parts: Iterable[tuple[str, int]]) -> int:
