@@ -61,7 +61,7 @@ def disarm(tool: RuleTool) -> None:
 
 def _chains(tool: Tool) -> Mapping[str, Collection[str]]:
     """Name the chains of all tables of an engine."""
-    return {table: tool.chains(table) for table in TABLES}
+    return tool.chains_by_table(TABLES)
 
 
 def read_engine(tool: RuleTool) -> Tables:

@@ -197,14 +197,13 @@ class NetlinkSocket:
         """
         return self._dumped(kind, payload, iter(lambda: self._socket.recv(size), b""))
 
-    def dump_whole(self, kind: int, payload: bytes, size: int) -> bytes:
-        """Return the messages of a dump one after the other, for whom takes them apart only where they must.
+    def datagrams(self, kind: int, payload: bytes, size: int) -> Iterator[bytes]:
+        """Yield the datagrams of a dump as they come, without what ends it, for whom takes them apart by himself.
 
         `size` is what the kernel answers at once at most. An interrupted dump is told by its messages' flags.
         """
         sequence = self.sequence()
         self.send(encode(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
-        found: list[bytes] = []
         while True:
             datagram = self._socket.recv(size)
             _, first, _, answered, _ = HEADER.unpack_from(datagram)
@@ -213,13 +212,17 @@ class NetlinkSocket:
             if first not in (NLMSG_DONE, NLMSG_ERROR):
                 end = len(datagram) - _DONE
                 if not _ends(datagram, end, sequence):
-                    found.append(datagram)
+                    yield datagram
                     continue
-                found.append(datagram[:end])
+                yield datagram[:end]
                 datagram = datagram[end:]
             for message in messages(datagram):
                 _raise_for_end(message)
-            return found[0] if len(found) == 1 else b"".join(found)
+            return
+
+    def dump_whole(self, kind: int, payload: bytes, size: int) -> bytes:
+        """Return the messages of a dump one after the other: see `datagrams`."""
+        return b"".join(self.datagrams(kind, payload, size))
 
     def dump_in_bulk(self, kind: int, payload: bytes) -> Iterator[memoryview]:
         """Do what `dump` does in a few system calls, for a thread beside others: see `bulk`."""

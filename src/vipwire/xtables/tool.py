@@ -14,7 +14,8 @@ from typing import BinaryIO, Final, Protocol
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
-from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables import encode
+from vipwire.netlink.nftables.chain_names import chain_names
 from vipwire.netlink.nftables.wire import ABSENT, MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.xtables.legacy import LegacySocket
@@ -127,10 +128,18 @@ class Tool:
                 return frozenset()
             with closing(LegacySocket(self.family)) as opened:
                 return opened.census(table).chains
-        request = encode.list_objects(self.family, table)
+        return self.chains_by_table((table,))[table]
+
+    def chains_by_table(self, tables: Iterable[str]) -> dict[str, frozenset[str]]:
+        """Name the chains of several tables, as `chains` does: nf_tables lists those of all tables at once."""
+        if self.variant is Variant.LEGACY:
+            return {table: self.chains(table) for table in tables}
         with NetlinkSocket(NETLINK_NETFILTER) as sock:
-            found = [decode.chain(payload) for payload in sock.dump(MessageType.GETCHAIN, request)]
-        return frozenset(chain.name for chain in found if chain.table == table and chain.hook is None)
+            found = chain_names(sock, self.family)
+        return {
+            table: frozenset(chain for chain, is_base in found.get(table, {}).items() if not is_base)
+            for table in tables
+        }
 
     def _saved(self, table: str, *, counted: bool) -> str:
         done = self._run([self._save, *["-c"] * counted, *(["-t", table] if table else [])])

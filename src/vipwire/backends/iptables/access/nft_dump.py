@@ -8,7 +8,6 @@ it names something of Kubernetes.
 """
 
 import errno
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,11 +16,10 @@ from vipwire.backends.iptables.access.nft_compare import expressions_at, holds
 from vipwire.backends.iptables.access.tool_access import Known
 from vipwire.backends.iptables.names import FIREWALL, TABLES, Rules
 from vipwire.backends.iptables.read import is_ours
-from vipwire.errors import DecodeError
 from vipwire.model.net import Family
-from vipwire.netlink.attributes import string, text_of, walk
 from vipwire.netlink.message import NLM_F_DUMP_INTR, messages
-from vipwire.netlink.nftables import decode, encode, wire
+from vipwire.netlink.nftables import decode, encode
+from vipwire.netlink.nftables.chain_names import chain_names
 from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import DumpInterruptedError, NetlinkSocket
 from vipwire.xtables.binary.expressions import Encoder
@@ -31,7 +29,6 @@ from vipwire.xtables.save import Chains
 
 DATAGRAM: Final = 1 << 15
 """More than the kernel ever answers at once to a dump."""
-_HEADER: Final = 4
 _NAMES_US: Final = b"KUBE-"
 _UNREAD: Final = "# a rule of others"
 
@@ -86,15 +83,9 @@ class TableReader:
 
 
 def chains_of(sock: NetlinkSocket, family: Family) -> dict[str, list[str]]:
-    """List the chains of the tables that we write, all at once: the kernel tells those of a family."""
-    found: dict[str, list[str]] = {table: [] for table in TABLES}
-    wanted = {string(wire.CHAIN_TABLE, table): chains for table, chains in found.items()}
-    for payload in sock.dump(MessageType.GETCHAIN, wire.header(wire.NFPROTO[family])):
-        size = int.from_bytes(payload[_HEADER : _HEADER + 2], sys.byteorder)
-        chains = wanted.get(bytes(payload[_HEADER : _HEADER + (size + 3 & ~3)]))  # the table is said first
-        if chains is not None:
-            chains.append(_name(payload))
-    return found
+    """List the chains of the tables that we write."""
+    found = chain_names(sock, family)
+    return {table: [*found.get(table, ())] for table in TABLES}
 
 
 def count_rules(sock: NetlinkSocket, family: Family, chains: Mapping[str, Iterable[str]]) -> int:
@@ -105,11 +96,3 @@ def count_rules(sock: NetlinkSocket, family: Family, chains: Mapping[str, Iterab
         for chain in each
         for _ in sock.dump(MessageType.GETRULE, encode.list_rules(family, table, chain), DATAGRAM)
     )
-
-
-def _name(payload: memoryview) -> str:
-    """Find the name in a message of a dump of chains, quickly: these are many."""
-    for kind, value in walk(payload, _HEADER):
-        if kind == wire.CHAIN_NAME:
-            return text_of(value)
-    raise DecodeError("a chain without a name")
