@@ -234,6 +234,13 @@ def drains_of(made: Any) -> set[tuple[str, int]]:
     return {(row["name"], row["drained"]) for row in made["changed"]}
 
 
+SMALL = """[...document.querySelectorAll('button, input, select, #tabs a, .back')]
+  .filter((each) => each.offsetParent && each.offsetHeight < 44).map((each) => each.outerHTML)"""
+BROKEN = """[...document.querySelectorAll('#way .whole')]
+  .filter((each) => each.offsetHeight > 1.6 * parseFloat(getComputedStyle(each).fontSize) * 1.45)
+  .map((each) => each.textContent)"""
+
+
 async def in_full(page: Page, stage: Stage, shown: Path) -> None:
     await page.value("document.querySelector('.row b').click()")
     await page.until("document.querySelector('.title h1')?.textContent === 'default/cart'")
@@ -253,6 +260,7 @@ async def in_full(page: Page, stage: Stage, shown: Path) -> None:
     assert beside == 0, "nothing sticks out of a narrow screen"
     tabs = "[...document.querySelectorAll('#tabs a')].map((tab) => tab.getBoundingClientRect().right)"
     assert max(await page.value(tabs)) <= 390, "every tab is in sight"
+    assert await page.value(SMALL) == [], "a finger meets what it wants"
     await page.look(shown / "overview.png", 1280)
     await page.value("location.hash = '#services'")
     tight = "[...document.querySelectorAll('.tile')].filter((tile) => tile.scrollWidth > tile.clientWidth).length"
@@ -263,6 +271,8 @@ async def explained(page: Page) -> None:
     await page.value("location.hash = '#explain?from=203.0.113.2&to=default/web&port=http'")
     await page.until("document.querySelectorAll('.hook').length >= 2")
     assert "service-ips" in await page.value("document.querySelector('#way').innerText")
+    assert await page.value("document.querySelectorAll('#way .whole').length") > 10
+    assert await page.value(BROKEN) == [], "no element of a rule is folded"
     await page.value("document.querySelector('[data-mode=iptables]').click()")
     await page.until("document.querySelector('#way').innerText.includes('KUBE-SVC-')")
 

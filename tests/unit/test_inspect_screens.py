@@ -1,7 +1,7 @@
 """What people see on terminals of 80, 120 and 200 columns, with 3 Services and with 3,000."""
 
 import io
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from rich.console import Console, RenderableType
@@ -12,6 +12,7 @@ from vipwire.inspect import show
 from vipwire.inspect.check.findings import Finding, Level, check_document, check_view
 from vipwire.inspect.explain.document import explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain
+from vipwire.inspect.explain.way import Way
 from vipwire.inspect.live.top import top_view
 from vipwire.inspect.live.trace import BEHIND_THE_TIME, event_view
 from vipwire.inspect.packet import read_packet
@@ -79,6 +80,39 @@ def test_explain(three: Situation, width: int) -> None:
     assert found is not None
     said = screen(explain_view(explain_document(found), wide=False), width)
     assert matches_golden(f"screen-explain-{width}.txt", said)
+
+
+SERVED: Final = (
+    ("prerouting: chain nat-prerouting", "jump services", "goes through services"),
+    (
+        "prerouting: chain services",
+        "meta priority set ip daddr . meta l4proto . th dport map @service-ips goto service-ip",
+        "goes to service-ip",
+    ),
+    ("element of service-ips", '10.96.0.10 . tcp . 80 comment "default/web:http" : 1:4', "is met"),
+    ("prerouting: chain cluster-ip", "meta priority vmap @spread", "goes to service-pick-4"),
+    ("element of spread", "1:4 : goto service-pick-4", "is met"),
+    ("element of service-endpoints", "10.96.0.10 . tcp . 80 . 0:1 : 10.244.1.11 . 80", "is met"),
+    ("element of service-endpoints", "fd00:10:96::10 . tcp . 80 . 0:2 : fd00:10:244:2::aaaa:bbbb . 8080", "is met"),
+    (
+        "postrouting: chain masquerading",
+        "meta mark and 0x4000 != 0 meta mark set meta mark xor 0x4000 masquerade fully-random",
+        "replaces the client's address by the node's",
+    ),
+)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("state", ["as planned", "not ours"])
+def test_the_way_of_a_packet_is_never_broken_inside_an_element(width: int, state: str) -> None:
+    steps = [{"object": place, "text": text, "effect": does, "state": "as planned"} for place, text, does in SERVED]
+    steps[0]["state"] = state
+    said = screen(Way(steps), width)
+    for _, text, _ in SERVED:
+        element = text.partition(" comment ")[0]
+        assert not text[0].isdigit() or element in said
+    assert max(map(len, said.splitlines())) <= width
+    assert matches_golden(f"screen-way-{state.replace(' ', '-')}-{width}.txt", said)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

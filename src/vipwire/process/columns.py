@@ -5,7 +5,7 @@ line below says which. What is still too wide goes over the edge as a whole. In 
 nothing is left out and all columns line up.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -22,11 +22,15 @@ NARROWEST_PROSE: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `prose` may be folded at blanks. Of those with a `rank` the highest is left out first; 0 stays."""
+    """A column. `prose` may be folded at blanks, but not beside the words that it `holds` together.
+
+    Of those with a `rank` the highest is left out first; 0 stays.
+    """
 
     title: str
     prose: bool = False
     rank: int = 0
+    holds: Container[str] = frozenset()
 
 
 Line: TypeAlias = str | Text
@@ -69,14 +73,17 @@ class Grid:
 
 
 class Prose:
-    """Text that is folded at blanks, never inside a word; what is folded begins `hanging` columns further in."""
+    """Text that is folded at blanks, never inside a word; what is folded begins `hanging` columns further in.
 
-    def __init__(self, text: Text, hanging: int = 0) -> None:
-        self._text, self._hanging = text, hanging
+    Beside the words that it `holds` together it is not folded either.
+    """
+
+    def __init__(self, text: Text, hanging: int = 0, holds: Container[str] = frozenset()) -> None:
+        self._text, self._hanging, self._holds = text, hanging, holds
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield its lines."""
-        for line in _folded(_lines(self._text), options.max_width, self._hanging):
+        for line in _folded(_lines(self._text), options.max_width, self._hanging, self._holds):
             yield from (Segment(line),) if isinstance(line, str) else line.render(console)
             yield Segment.line()
 
@@ -95,7 +102,9 @@ class _Kept:
     def cells(self, row: Sequence[_Cell]) -> tuple[_Cell, ...]:
         """Choose a row's cells, and fold its prose."""
         return tuple(
-            tuple(_folded(row[index], width)) if self.columns[index].prose else row[index]
+            tuple(_folded(row[index], width, holds=self.columns[index].holds))
+            if self.columns[index].prose
+            else row[index]
             for index, width in zip(self.indices, self.widths, strict=True)
         )
 
@@ -139,12 +148,19 @@ def _lines(cell: Line) -> _Cell:
     return cell.split("\n") if isinstance(cell, str) else [*cell.split("\n", allow_blank=True)] or [Text()]
 
 
-def _folded(lines: Iterable[Line], width: int, hanging: int = 0) -> Iterator[Line]:
+def unbroken(text: str, holds: Container[str]) -> Iterator[str]:
+    """Yield the pieces of a text that are never broken."""
+    return (text[begin:stop] for begin, stop in _words(text, holds))
+
+
+def _folded(
+    lines: Iterable[Line], width: int, hanging: int = 0, holds: Container[str] = frozenset()
+) -> Iterator[Line]:
     """Fold lines at blanks; a word that is longer than the width stays whole."""
     for line in lines:
         plain = line if isinstance(line, str) else line.plain
         start = end = 0
-        for begin, stop in _words(plain):
+        for begin, stop in _words(plain, holds):
             if end > start and cell_len(plain[start:stop]) > width - (hanging if start else 0):
                 yield _indented(line[start:end], hanging if start else 0)
                 start = begin
@@ -158,12 +174,19 @@ def _indented(line: Line, by: int) -> Line:
     return " " * by + line if isinstance(line, str) else Text(" " * by).append_text(line)
 
 
-def _words(text: str) -> Iterator[tuple[int, int]]:
-    at = 0
+def _words(text: str, holds: Container[str] = frozenset()) -> Iterator[tuple[int, int]]:
+    """Yield where words begin and end; those that are held together are one."""
+    at = begin = end = 0
+    held = True
     for word in text.split(" "):
-        if word or at == 0:
-            yield at, at + len(word)
+        if word:
+            if not (held or word in holds):
+                yield begin, end
+                begin = at
+            held = word in holds
+            end = at + len(word)
         at += len(word) + 1
+    yield begin, end
 
 
 def _print(console: Console, cells: Sequence[_Cell], widths: Sequence[int]) -> Iterator[Segment]:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from vipwire.inspect.explain.explanation import Explanation, agreement, seen_source
 from vipwire.inspect.explain.reasons import reasons
+from vipwire.inspect.explain.way import Way
 from vipwire.inspect.show import coloured, shown_time, table
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.inspect.status.tables import endpoint_text
@@ -16,17 +17,12 @@ from vipwire.model.net import format_address, format_endpoint
 from vipwire.netlink.conntrack import Flow
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import from_pod
-from vipwire.process.columns import Column
-from vipwire.reconcile.explainer import ObjectState, Walk
+from vipwire.process.columns import Prose
+from vipwire.reconcile.explainer import Walk
 from vipwire.serve.service_health import ServiceHealthCheck
 
 _MANY = 20
-_STEPS: Final = (
-    Column("on the way"),
-    Column("rule or element", prose=True),
-    Column("what it does", prose=True, rank=1),
-    Column("state"),
-)
+_BEHIND_THE_DOT: Final = 4
 
 
 def explain_document(explanation: Explanation) -> Document:
@@ -128,7 +124,7 @@ def _parts(document: Document, *, wide: bool) -> Iterator[RenderableType]:
     yield Text.assemble((f"{packet['from']}{who} → {packet['to']}/{packet['protocol']}", "bold"))
     yield Text.assemble("plan: ", coloured(document["outcome"]))
     for sentence in document["why"]:
-        yield Text(f"  · {sentence}")
+        yield Prose(Text(f"  · {sentence}"), _BEHIND_THE_DOT)
     if document["endpoints"]:
         yield Text()
         yield _endpoints(document["endpoints"], None if wide else _MANY)
@@ -163,15 +159,10 @@ def _kernel(kernel: Document) -> Iterator[RenderableType]:
     else:
         yield Text.assemble("kernel: ", ("does otherwise", "bold red"), f": {kernel['difference']}")
     if remembered := kernel.get("remembered"):
-        yield Text(
-            f"  · session affinity holds this client at {remembered['endpoint']}, {remembered['seconds']} s more"
-        )
+        words = f"  · session affinity holds this client at {remembered['endpoint']}, {remembered['seconds']} s more"
+        yield Prose(Text(words), _BEHIND_THE_DOT)
     if kernel["path"]:
-        rows = [[step["object"], step["text"], step["effect"], coloured(step["state"])] for step in kernel["path"]]
-        if all(step["state"] == ObjectState.PLANNED.value for step in kernel["path"]):
-            yield table(_STEPS[:-1], [row[:-1] for row in rows])
-        else:
-            yield table(_STEPS, rows)
+        yield Way(kernel["path"])
 
 
 def _flows(flows: list[Document]) -> Iterator[RenderableType]:

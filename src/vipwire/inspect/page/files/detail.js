@@ -1,6 +1,6 @@
 // One Service in full, or the overview of all.
 
-import { ago, ask, badge, byId, bytes, code, count, el, fill, percent, place, plural, rate, table, took, tone } from "./words.js";
+import { ago, ask, badge, byId, bytes, code, count, el, fill, lasting, percent, place, plural, rate, table, took, tone } from "./words.js";
 import { known } from "./stream.js";
 import { endsOf, flow, picturesOf, stateOf } from "./picture.js";
 
@@ -45,7 +45,7 @@ function titleOf(service) {
   const words = [service.type];
   if (service.internalTrafficPolicy !== "Cluster") words.push(`internal ${service.internalTrafficPolicy}`);
   if (service.type !== "ClusterIP" && service.externalTrafficPolicy !== "Cluster") words.push(`external ${service.externalTrafficPolicy}`);
-  if (service.sessionAffinitySeconds !== null) words.push(`a client stays for ${service.sessionAffinitySeconds} s`);
+  if (service.sessionAffinitySeconds !== null) words.push(`a client stays for ${lasting(service.sessionAffinitySeconds)}`);
   if (service.loadBalancerSourceRanges.length) words.push(`only from ${service.loadBalancerSourceRanges.join(", ")}`);
   for (const front of service.ports.flatMap((port) => port.frontends)) {
     if (front.algorithm && front.algorithm !== "random" && !words.includes(front.algorithm)) words.push(front.algorithm);
@@ -58,8 +58,11 @@ function titleOf(service) {
   ];
 }
 
+// Columns that would say nothing are left out: the port of a Service with one, bytes that are not counted.
 function endpointsOf(service) {
-  const rows = endsOf(service).map((end) => {
+  const ends = endsOf(service);
+  const titles = ["Endpoint", "State", "Share", "Connections", "Node", service.ports.length > 1 ? "Port" : null, ends.some((end) => end.counts?.bytes) ? "Bytes" : null];
+  const rows = ends.map((end) => {
     const [word, kind] = stateOf(end);
     const counts = end.counts;
     return [
@@ -69,10 +72,10 @@ function endpointsOf(service) {
       el("span", { "data-connections": place(end) }, counts?.connections === null || !counts ? "–" : count(counts.connections)),
       (end.node || "–") + (end.local ? " (here)" : ""), end.portName || "–",
       counts?.bytes ? `${bytes(counts.bytes)} in${counts.replyBytes === null ? "" : `, ${bytes(counts.replyBytes)} out`}` : "–",
-    ];
+    ].filter((cell, index) => titles[index]);
   });
   return [el("h2", null, "Endpoints"), rows.length
-    ? table(["Endpoint", "State", "Share", "Connections", "Node", "Port", "Bytes"], rows, `Endpoints of ${service.name}`)
+    ? table(titles.filter(Boolean), rows, `Endpoints of ${service.name}`)
     : el("p", { class: "empty" }, "No EndpointSlice has an endpoint for this Service.")];
 }
 
@@ -87,12 +90,12 @@ function rulesOf(rules) {
 export function changesOf(changes, ofAll) {
   const rows = [...changes].reverse().map((each) => [
     el("time", { datetime: new Date(each.when * 1000).toISOString(), title: new Date(each.when * 1000).toLocaleString() }, new Date(each.when * 1000).toLocaleTimeString("en-GB")),
-    ofAll ? (each.service ? el("a", { href: `#service/${each.service}` }, each.service) : plural(each.services, "Service")) : null,
+    ofAll ? (each.service ? el("a", { class: "service", href: `#service/${each.service}` }, each.service) : plural(each.services, "Service")) : null,
     each.what,
     [each.joined ? el("span", { class: "good" }, `+${each.joined} `) : null, each.left ? el("span", { class: "bad" }, `−${each.left}`) : null, !each.joined && !each.left ? "–" : null],
     took(each.secondsToKernel), took(each.syncSeconds), each.family,
   ].filter((cell) => cell !== null));
-  const titles = ["When", ...(ofAll ? ["Service"] : []), "What", "Endpoints", "Until in the kernel", "Sync", "Family"];
+  const titles = ["When", ...(ofAll ? ["Service"] : []), "What", "Endpoints", "Until in kernel", "Sync", "Family"];
   return [ofAll ? null : el("h2", null, "Changes"), rows.length
     ? table(titles, rows, "Changes")
     : el("p", { class: "empty" }, "None since the proxy started, as far as its state directory tells.")];
@@ -118,7 +121,7 @@ function overview() {
     el("h1", { class: "unseen" }, "Overview"),
     el("div", { class: "tiles" },
       tile("Services", count(rows.length), "plain", " "),
-      tile("endpoints in use", `${count(sum("used"))} of ${count(sum("endpoints"))}`, "plain"),
+      tile("endpoints in use", [count(sum("used")), el("small", null, ` of ${count(sum("endpoints"))}`)], "plain"),
       tile("new connections", rate(all), "plain", "is:busy"),
       tile("unanswered", rate(failing), failing ? "bad" : "plain", "is:failing"),
       tile("not as planned", count(drifted), drifted ? "bad" : "plain", "is:drifted"),

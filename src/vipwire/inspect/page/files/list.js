@@ -111,7 +111,7 @@ function rowOf(row, index) {
     class: `row${row.name === chosen ? " chosen" : ""}${index === at ? " at" : ""}`, id: `row-${index}`, role: "option",
     "data-at": String(index), "aria-selected": String(row.name === chosen), "aria-posinset": String(index + 1), "aria-setsize": String(found.length),
   },
-    el("span", { class: "name" }, el("span", { class: "dim" }, `${namespace}/`), el("b", null, name)),
+    el("span", { class: "name", title: row.name }, el("span", { class: "dim" }, `${namespace}/`), el("b", null, name)),
     el("span", { class: "rate" }, now?.fresh ? rate(now.fresh) : ""),
     el("span", { class: "sub" }, row.at[0] ?? row.type, row.at.length > 1 ? ` +${row.at.length - 1}` : ""),
     el("span", { class: "marks" }, marks(row, now)));

@@ -41,7 +41,7 @@ function drawHead() {
   const words = { running: "proxy runs", ended: "proxy ended", died: "proxy died", none: "no proxy runs" }[proxy.state];
   fill(byId("head"),
     el("span", { class: "node" }, el("span", { class: "dim" }, "node "), el("b", null, head.node)), badge(head.mode, "plain"),
-    badge(synced.length && proxy.state === "running" ? `${words}, synced ${ago(Date.now() / 1000 - Math.max(...synced))}` : words, proxy.state === "running" ? "good" : "bad"),
+    badge([words, synced.length && proxy.state === "running" ? el("span", { class: "since" }, `, synced ${ago(Date.now() / 1000 - Math.max(...synced))}`) : null], proxy.state === "running" ? "good" : "bad"),
     head.families.map((each) => el("a", { href: "#differences", class: "family", title: each.reason ?? "" }, badge(`${each.family} ${each.state}`, undefined), each.observedObjects === null ? null : el("span", { class: "dim objects" }, plural(each.observedObjects, "object")))));
   for (const each of byId("head").querySelectorAll(".family .badge")) each.className = `badge ${head.families.some((family) => `${family.family} ${family.state}` === each.textContent && family.state === "as planned") ? "good" : "bad"}`;
   const number = head.problems.length + Object.keys(proxy.failing ?? {}).length;

@@ -1,6 +1,6 @@
 // A packet's way: what the plan says, then every rule that it meets, by hook and chain.
 
-import { ask, badge, byId, el, fill, percent, place, tone } from "./words.js";
+import { ask, badge, byId, el, fill, percent, place, rule, tone } from "./words.js";
 import { known } from "./stream.js";
 
 let mode = "";
@@ -83,7 +83,7 @@ function hookOf(hook) {
 
 function stepOf(step) {
   return el("li", { class: `step ${step.state === "as planned" ? "" : tone(step.state)} ${step.element ? "element" : ""}` },
-    el("code", null, step.element ? el("span", { class: "dim" }, `${step.element}: `) : null, step.text),
+    el("code", null, step.element ? el("span", { class: "dim" }, `${step.element}: `) : null, rule(step.text)),
     el("span", { class: "effect" }, step.effect, step.state === "as planned" ? null : badge(step.state)));
 }
 

@@ -55,7 +55,7 @@ function frontCard({ front, port }) {
   const refused = front.action !== "forward";
   return el("li", { class: `card front ${refused ? "bad" : ""}`, "data-front": "" },
     el("span", { class: "mono" }, frontText(front)),
-    el("span", { class: "dim" }, front.address === null ? front.family : front.kind, port.name ? ` · ${port.name}` : ""),
+    el("span", { class: "dim" }, front.address === null ? front.family : front.kind.replace("loadbalancer", "load balancer"), port.name ? ` · ${port.name}` : ""),
     announcedWords(front.address),
     front.listening?.length ? el("span", { class: "dim" }, `at ${front.listening.join(", ")}`) : null,
     refused ? el("span", { class: "bad" }, `${front.action}: ${front.reason.split(" ").slice(1).join(" ")}`) : null);
@@ -109,7 +109,7 @@ export function flow(root) {
   if (!root) return;
   for (const each of root.querySelectorAll("[data-rate]")) {
     const now = each.dataset.rate.includes(" ") ? known.rates.get(each.dataset.rate) : known.totals.get(each.dataset.rate);
-    const text = now?.fresh || now?.tracked ? `${rate(now.fresh)}${now.tracked ? ` · ${count(now.tracked)} tracked` : ""}` : "";
+    const text = now?.fresh || now?.tracked ? `${rate(now.fresh)}${now.tracked ? ` · ${count(now.tracked)} tracked` : ""}` : each.classList.contains("big") ? "no connections" : "";
     if (each.textContent !== text) each.textContent = text;
     each.closest(".end")?.classList.toggle("failing", Boolean(now?.failing));
   }

@@ -61,6 +61,12 @@ export function ago(seconds) {
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h ago` : `${Math.round(seconds / 86400)} days ago`;
 }
 
+// A length of time that somebody has chosen: 90 s, 5 min, 3 h.
+export function lasting(seconds) {
+  for (const [unit, size] of [["h", 3600], ["min", 60]]) if (seconds >= size && seconds % size === 0) return `${seconds / size} ${unit}`;
+  return `${seconds} s`;
+}
+
 export function took(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   return seconds < 1 ? `${Number((seconds * 1000).toPrecision(2))} ms` : `${Number(seconds.toPrecision(3))} s`;
@@ -88,6 +94,12 @@ export function table(titles, rows, caption) {
       el("caption", { class: "unseen" }, caption),
       el("thead", null, el("tr", null, titles.map((title) => el("th", { scope: "col" }, title)))),
       el("tbody", null, rows.map((cells) => el("tr", null, cells.map((cell) => el("td", null, cell)))))));
+}
+
+// The text of a rule, which is folded between its words only, and never inside an element such as 10.0.0.1 . tcp . 80.
+export function rule(text) {
+  const pieces = text.match(/"[^"]*"|\S+( (?:[.:]|goto|jump) ("[^"]*"|\S+))*/g) ?? [];
+  return pieces.flatMap((piece, index) => [index ? " " : null, el("span", { class: "whole" }, piece)]);
 }
 
 export function code(lines, more) {
