@@ -10,6 +10,7 @@ from tests.unit.inspected import REFUSING, Teller, example, look, make_config, p
 
 from vipwire.inspect import show
 from vipwire.inspect.check.findings import Finding, Level, check_document, check_view
+from vipwire.inspect.decisions import plan_document, plan_view
 from vipwire.inspect.explain.document import explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain
 from vipwire.inspect.explain.way import Way
@@ -72,6 +73,12 @@ def test_a_wide_status_in_a_file_lines_up_where_a_mode_listens_at_ports_of_its_o
     out = io.StringIO()
     show.write(Console(file=out, width=80, highlight=False), status_view(document, wide=True, details=False))
     assert matches_golden("screen-status-listening-in-a-file.txt", out.getvalue())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_plan(three: Situation, width: int) -> None:
+    said = screen(plan_view(plan_document(three, find_services(three.store.services, "web"))), width)
+    assert matches_golden(f"screen-plan-{width}.txt", said)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -74,7 +74,7 @@ _ELSEWHERE: Final = {
 
 
 _TASKS: Final = {
-    "Serve Services": ("proxy", "up", "join", "leave", "token", "ingress", "dns", "cleanup"),
+    "Serve Services": ("proxy", "up", "join", "leave", "token", "ingress", "gateway", "dns", "cleanup"),
     "Look": ("status", "view", "explain", "plan", "diff", "top", "trace", "check"),
     "Change": ("drain", "expose", "store"),
     "Learn": ("lab",),

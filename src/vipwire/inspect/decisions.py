@@ -14,6 +14,7 @@ from vipwire.inspect.status.tables import endpoint_text
 from vipwire.model.net import format_address
 from vipwire.model.service import Service
 from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes
+from vipwire.process.columns import Prose
 
 _SOURCE = {
     "never": "the endpoint sees the client's address",
@@ -21,6 +22,7 @@ _SOURCE = {
     "always": "the endpoint sees the node's address",
 }
 _MANY = 16
+_BEHIND_THE_FAMILY = len("  IPv4: ")
 
 
 def plan_document(situation: Situation, services: list[Service]) -> Document:
@@ -65,7 +67,8 @@ def _pods(side: FamilyView) -> str:
 def plan_view(document: Document) -> RenderableType:
     """Lay out a plan as trees of sentences."""
     parts: list[RenderableType] = [Text(f"node {document['node']}", style="bold")]
-    parts.extend(Text(f"  {family['family']}: {_node_words(family)}") for family in document["families"])
+    families = (Text(f"  {family['family']}: {_node_words(family)}") for family in document["families"])
+    parts.extend(Prose(words, _BEHIND_THE_FAMILY) for words in families)
     for service in document["services"]:
         parts.append(Text())
         parts.append(_tree(service))

@@ -55,8 +55,9 @@ class Grid:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield a line for each row, and one for what is left out."""
         cuts = console.is_terminal and not self._whole
-        shown = _chosen(self._columns, self._widths(), options.max_width) if cuts else range(len(self._columns))
-        kept = _Kept(self._columns, [*shown], self._widths(), options.max_width, cuts)
+        natural, least = self._widths(), self._least()
+        shown = _chosen(self._columns, natural, least, options.max_width) if cuts else range(len(self._columns))
+        kept = _Kept(self._columns, [*shown], natural, least, options.max_width, cuts)
         titles = tuple((Text(self._columns[index].title.upper(), "bold"),) for index in kept.indices)
         for cells in (titles, *map(kept.cells, self._rows)):
             yield from _print(console, cells, kept.widths)
@@ -68,6 +69,15 @@ class Grid:
         """Measure each column as it is, unfolded."""
         return [
             max([cell_len(column.title), *(_width(line) for row in self._rows for line in row[index])])
+            for index, column in enumerate(self._columns)
+        ]
+
+    def _least(self) -> list[int]:
+        """Measure how narrow each column of prose may become; 0 for the others."""
+        return [
+            max([NARROWEST_PROSE, *(_longest(line, column.holds) for row in self._rows for line in row[index])])
+            if column.holds
+            else NARROWEST_PROSE * column.prose
             for index, column in enumerate(self._columns)
         ]
 
@@ -95,6 +105,7 @@ class _Kept:
     columns: Sequence[Column]
     indices: list[int]
     natural: Sequence[int]
+    least: Sequence[int]
     width: int
     tight: bool
     widths: list[int] = field(default_factory=list)
@@ -115,10 +126,11 @@ class _Kept:
         while over > 0 and prose:
             widest = max(prose, key=lambda at: self.widths[at])
             others = [self.widths[at] for at in prose if at != widest]
-            least = max(NARROWEST_PROSE, max(others, default=0) - 1)
-            cut = min(over, max(0, self.widths[widest] - least))
+            floor = self.least[self.indices[widest]]
+            cut = min(over, max(0, self.widths[widest] - max(floor, max(others, default=0) - 1)))
             if cut == 0:
-                break
+                prose.remove(widest)
+                continue
             self.widths[widest] -= cut
             over -= cut
         if over > 0 and self.tight:
@@ -127,12 +139,16 @@ class _Kept:
             self.widths[widest] -= min(over, self.widths[widest] // 3)
 
 
-def _chosen(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
+def _longest(line: Line, holds: Container[str]) -> int:
+    return max(map(cell_len, unbroken(line if isinstance(line, str) else line.plain, holds)))
+
+
+def _chosen(columns: Sequence[Column], natural: Sequence[int], narrowest: Sequence[int], width: int) -> list[int]:
     """Choose the columns that fit, with prose as narrow as it may be."""
     shown = list(range(len(columns)))
 
     def needed() -> int:
-        least = (min(natural[index], NARROWEST_PROSE) if columns[index].prose else natural[index] for index in shown)
+        least = (min(natural[index], narrowest[index]) if columns[index].prose else natural[index] for index in shown)
         return sum(least) + len(GAP) * (len(shown) - 1)
 
     while needed() > width and (ranked := [index for index in shown if columns[index].rank]):
