@@ -6,6 +6,7 @@ from tests.gateway.site import now, secret_of, tls_secret
 from tests.gateway.test_gateway_statuses import SERVICE, drawn, gateway, reasons, status
 
 from vipwire.ingress.haproxy.configuration import make_maps
+from vipwire.ingress.haproxy.frontends import Lookups
 from vipwire.ingress.run.default_certificate import make_certificate
 from vipwire.ingress.watch.objects import IngressKind
 
@@ -85,4 +86,4 @@ def test_a_gateway_says_whether_it_has_its_own_certificate(ref: str, reason: str
 
 def test_one_listener_needs_no_search_for_it() -> None:
     _, plan = drawn(gateway(HTTPS), CERTIFICATE)
-    assert make_maps(plan)["listeners"] == {}
+    assert make_maps(plan, [Lookups()])["listeners"] == {}

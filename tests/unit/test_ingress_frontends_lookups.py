@@ -2,8 +2,14 @@
 
 import pytest
 
+from vipwire.ingress.haproxy.change import difference
+from vipwire.ingress.haproxy.configuration import Configuration, configure
 from vipwire.ingress.haproxy.frontends import lookups_of
-from vipwire.ingress.plan.sites import Frontend, GuardedApart, Match, Mode, Route
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.slots import fill
+from vipwire.ingress.plan.policy import Policy
+from vipwire.ingress.plan.sites import Frontend, GuardedApart, Match, Mode, Pool, Route, SitePlan
+from vipwire.ingress.watch.objects import BackendPort
 from vipwire.model.names import ObjectName
 
 OWNER = ObjectName("infra", "web")
@@ -34,5 +40,50 @@ def test_only_what_routes_need_is_searched(
 ) -> None:
     frontend = Frontend("gateway:80", "*:80", ":80", mode, hosts=frozenset(listeners))
     made = [Route(f"{host}:80", Match.PREFIX, "", "pool", OWNER) for host in routes]
-    found = lookups_of(frontend, made, GuardedApart())
+    found = lookups_of(frontend, made, GuardedApart(), "prefixes-0")
     assert (set(found.maps), found.depths, found.hostless) == (maps, depths, hostless)
+    assert found.plain == (maps == {"prefixes"})
+    assert found.asked == {"prefixes-0" if each == "prefixes" else each for each in maps}
+
+
+def two_frontends(*routes: Route, access_log: str = "") -> Configuration:
+    pool = Pool("pool", OWNER, BackendPort("http", 80), Policy())
+    frontends = tuple(
+        Frontend(f"gateway:{port}", f"*:{port}", f":{port}", mode, hosts=frozenset({"*"}))
+        for port, mode in ((80, Mode.HTTP), (443, Mode.HTTPS))
+    )
+    nowhere = Layout("/run/x", "/run/x/sock", http="", https="", access_log=access_log)
+    return configure(SitePlan(routes, (pool,), frontends=frontends), {"pool": fill((), ())}, nowhere, "PEM")
+
+
+def route(site: str, path: str) -> Route:
+    return Route(site, Match.PREFIX, path, "pool", OWNER)
+
+
+def test_a_frontend_of_prefixes_finds_hosts_as_clients_send_them_in_a_map_of_its_own() -> None:
+    """So a client's port cannot lead to another frontend's routes, and a new route is a command."""
+    live = two_frontends(route("a.org:80", "/x"), route("a.org:443", ""))
+    assert (live.maps["prefixes-0"], live.maps["prefixes-1"]) == ({"a.org/x/": "pool"}, {"a.org/": "pool"})
+    assert live.maps["prefixes"] == {}
+    text = live.text("mark")
+    assert "use_backend %[var(txn.target)] if { base,concat(/),map_beg(/run/x/prefixes-0.map)" in text
+    assert "http-request set-var(txn.path) path" not in text
+    more = two_frontends(route("a.org:80", "/x"), route("a.org:443", ""), route("b.org:443", "/y"))
+    assert difference(live, more).commands == ("add map /run/x/prefixes-1.map <<\nb.org/y/ pool\n",)
+
+
+def test_a_frontend_that_looks_for_more_marks_the_keys_of_its_map() -> None:
+    made = two_frontends(route("*:80", "/x"), route("a.org:443", ""))
+    assert (made.maps["prefixes-0"], made.maps["prefixes-1"]) == ({"*:80/x/": "pool"}, {"a.org/": "pool"})
+
+
+def test_a_log_has_the_path_where_the_search_needs_no_variable() -> None:
+    text = two_frontends(route("a.org:80", "/x"), access_log="stdout").text("mark")
+    assert text.count("http-request set-var(txn.path) path") == 2
+
+
+def test_a_scheme_that_is_known_is_not_asked_for() -> None:
+    text = two_frontends().text("mark")
+    assert "X-Forwarded-Proto http\n" in text
+    assert "X-Forwarded-Proto https\n" in text
+    assert "iif" not in text

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from vipwire.ingress.haproxy.backends import weight_of
 from vipwire.ingress.haproxy.configuration import Configuration
-from vipwire.ingress.haproxy.layout import MAPS, Layout
+from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import command_word, plain
 from vipwire.ingress.plan.sites import Server
@@ -143,7 +143,7 @@ def _server(name: str, old: Server | None, new: Server | None) -> Iterator[str]:
 
 
 def _maps(live: Configuration, desired: Configuration) -> Iterator[str]:
-    for name in sorted(live.shape.asked, key=MAPS.index):
+    for name in (each for each in desired.maps if each in live.shape.asked):
         entries, before, file = desired.maps[name], live.maps[name], plain(desired.layout.map_file(name))
         if before == entries:
             continue

@@ -4,17 +4,19 @@ What can change while it runs (slots, maps, certificates) stands apart from what
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
 from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, NORMALIZE, NOWHERE, Stage, frontend_text, maps_of, stages_of
 from vipwire.ingress.haproxy.frontends import (
     SHARED,
+    Lookups,
     frontend_parts,
     is_of_frontend,
     lookups_of,
     site_key,
+    split_site,
     tells_listeners_apart,
 )
 from vipwire.ingress.haproxy.layout import FOLDER, MAPS, Layout
@@ -24,7 +26,6 @@ from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.plan.sites import (
     Certificate,
     Choice,
-    GuardedApart,
     Match,
     Pool,
     Route,
@@ -34,6 +35,8 @@ from vipwire.ingress.plan.sites import (
 )
 
 DEFAULT_CERTIFICATE = "default.pem"
+_OWN = Lookups()
+"""Where the prefixes of the operator's own frontend are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +106,8 @@ class Configuration:
 
     def files(self) -> Iterator[tuple[str, str]]:
         """Write the files beside it: name and content."""
-        for name in MAPS:
-            yield f"{name}.map", "".join(f"{key} {value}\n" for key, value in self.maps[name].items())
+        for name, entries in self.maps.items():
+            yield f"{name}.map", "".join(f"{key} {value}\n" for key, value in entries.items())
         yield from self.certificates.items()
         yield "certificates.list", self.certificate_list()
         for name, text in self.shape.lists.items():
@@ -131,15 +134,18 @@ def configure(
 
     `before` is one for the same operator's flags: the texts of pools that are the same are taken from it.
     """
-    maps = make_maps(plan)
+    apart = guarded_apart(plan)
+    lookups = tuple(
+        lookups_of(each, plan.routes, apart, f"prefixes-{index}") for index, each in enumerate(plan.frontends)
+    )
+    maps = make_maps(plan, lookups)
     pools = {pool.name: pool for pool in plan.pools}
     users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
     certificates = (Certificate(DEFAULT_CERTIFICATE, default_pem), *plan.certificates)
-    apart = guarded_apart(plan)
     stages = stages_of(_own(maps) if plan.frontends else maps)
     if any(":" not in site for site in apart.sites):
         stages |= {Stage.GUARDS}
-    frontends, lists, asked = _frontends(plan, layout, apart)
+    frontends, lists, asked = _frontends(plan, layout, lookups)
     shape = Shape(
         stages,
         plan.choices,
@@ -167,17 +173,16 @@ def _own(maps: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
 
 
 def _frontends(
-    plan: SitePlan, layout: Layout, apart: GuardedApart
+    plan: SitePlan, layout: Layout, lookups: Sequence[Lookups]
 ) -> tuple[tuple[tuple[str, str], ...], dict[str, str], frozenset[str]]:
     """Write the frontends beside the operator's own, their lists of certificates; name the maps that they ask."""
     anywhere = replace(layout, folder=FOLDER)
     parts: list[tuple[str, str]] = []
     lists, asked = {}, set[str]()
-    for index, each in enumerate(plan.frontends):
-        lookups = lookups_of(each, plan.routes, apart)
-        asked |= lookups.maps
+    for index, (each, found) in enumerate(zip(plan.frontends, lookups, strict=True)):
+        asked |= found.asked
         file = f"certificates-{index}.list"
-        parts += frontend_parts(each, lookups, anywhere, anywhere.certificate_file(file))
+        parts += frontend_parts(each, found, anywhere, anywhere.certificate_file(file))
         names = each.certificates if each.has_default else ((DEFAULT_CERTIFICATE, ()), *each.certificates)
         lists[file] = "".join(f"{' '.join((anywhere.certificate_file(name), *to))}\n" for name, to in names)
     return tuple(parts), lists, frozenset(asked)
@@ -202,9 +207,10 @@ def _known_text(pool: Pool, before: Configuration | None) -> str:
     return before.shape.backends[pool.name] if before and before.pools.get(pool.name) is pool else ""
 
 
-def make_maps(plan: SitePlan) -> dict[str, dict[str, str]]:
-    """Build the maps that lead a request to its backend; `haproxy.frontend` looks them up."""
-    maps: dict[str, dict[str, str]] = {name: {} for name in MAPS}
+def make_maps(plan: SitePlan, lookups: Sequence[Lookups]) -> dict[str, dict[str, str]]:
+    """Build the maps that lead a request to its backend. `lookups` has the searches of each frontend, in order."""
+    own = {each.mark: found for each, found in zip(plan.frontends, lookups, strict=True)}
+    maps: dict[str, dict[str, str]] = {name: {} for name in (*MAPS, *(found.prefixes for found in lookups))}
     more = {f"{host}{each.mark}" for each in plan.frontends for host in each.hosts}
     maps["sites"] = {site_key(site): site for site in sorted(plan.sites | more)}
     for each in filter(tells_listeners_apart, plan.frontends):
@@ -214,7 +220,8 @@ def make_maps(plan: SitePlan) -> dict[str, dict[str, str]]:
             case Match.EXACT:
                 maps["exact"][f"{route.site}{route.path}/"] = route.target
             case Match.PREFIX:
-                maps["prefixes"][f"{route.site}{route.path}/"] = route.target
+                of = own.get(split_site(route.site)[1], _OWN)
+                maps[of.prefixes][of.key(route.site, route.path)] = route.target
             case Match.EXPRESSION:
                 maps["expressions"][expression_of(route)] = route.target
     if plan.default:

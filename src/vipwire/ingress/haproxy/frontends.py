@@ -1,7 +1,9 @@
 """Writes the frontends beside the operator's own: one for each address and port that a plan names. Pure.
 
-All frontends ask the same maps. A frontend's hosts end with its mark (`a.example.com:8080/path/`), so that a route of
-one is never found from another. A wildcard stands for one label or more, and the longest one wins:
+A frontend's hosts end with its mark (`a.example.com:8080/path/`), so that a route of one is never found from another,
+though all ask the same maps. Only its prefixes are in a map of its own: where they are all that it looks for, their
+hosts need no mark, and are found as clients send them (`plain_search`). A wildcard stands for one label or more, and
+the longest one wins:
 
     host ─▶ sites.map[host + mark] ─▶ sites.map[last 3 labels + "*" + mark] ─▶ … 2 labels ─▶ "*" + mark
          ─▶ exact.map[site + path + "/"] ─▶ prefixes.map[longest of site + path + "/"] ─▶ choices ─▶ pool
@@ -19,18 +21,20 @@ from vipwire.ingress.haproxy.frontend import (
     HOST,
     IF_AMBIGUOUS,
     LONGEST_PATH,
+    NOTE_PATH,
     NOWHERE,
     REFUSED,
     ambiguous_lines,
     header_lines,
     log_lines,
     normal_form_lines,
+    plain_search,
 )
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.words import line, plain, quoted
 from vipwire.ingress.plan.sites import EVERY_HOST, Frontend, GuardedApart, Match, Mode, Route
 
-SHARED = ("sites", "exact", "prefixes")
+SHARED = ("sites", "exact")
 """The maps that all frontends ask."""
 _PLAIN_SEARCH = frozenset({"prefixes"})
 _RULES = {Mode.HTTP: "http-request", Mode.HTTPS: "http-request"}
@@ -39,8 +43,12 @@ _NAMES = {Mode.TLS: "req.ssl_sni,lower", Mode.TLS_ENDED: "ssl_fc_sni,lower"}
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """The searches that a frontend needs. `depths` are numbers of labels behind wildcards, the longest first."""
+    """The searches that a frontend needs. `depths` are numbers of labels behind wildcards, the longest first.
 
+    `prefixes` is the map that stands for "prefixes" in `maps`.
+    """
+
+    prefixes: str = "prefixes"
     maps: frozenset[str] = frozenset()
     depths: tuple[int, ...] = ()
     hostless: bool = False
@@ -48,6 +56,18 @@ class Lookups:
     """Whether paths of one host are guarded differently."""
     expressions: tuple[str, ...] = ()
     """The choices in which a regular expression of a path decides what guards a request."""
+
+    plain: bool = False
+    """Whether prefixes of hosts in full are all that is looked for."""
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Name the maps that are asked."""
+        return frozenset(self.prefixes if name == "prefixes" else name for name in self.maps)
+
+    def key(self, site: str, path: str) -> str:
+        """Write the key of a prefix."""
+        return f"{split_site(site)[0] if self.plain else site}{path}/"
 
     @property
     def path(self) -> str:
@@ -82,8 +102,8 @@ def wildcard_depths(hosts: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted({host.count(".") for host in hosts if host.startswith("*.")}, reverse=True))
 
 
-def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: GuardedApart) -> Lookups:
-    """Return the searches that a frontend's routes need."""
+def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: GuardedApart, prefixes: str) -> Lookups:
+    """Return the searches that a frontend's routes need. `prefixes` is the name of its map of prefixes."""
     hosts, kinds = set[str](), set[Match]()
     for route in routes:
         host, mark = split_site(route.site)
@@ -91,7 +111,7 @@ def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: GuardedApart)
             hosts.add(host)
             kinds.add(route.match)
     if not hosts and not frontend.hosts:
-        return Lookups()
+        return Lookups(prefixes)
     hostless = EVERY_HOST in hosts
     # Where no route is of a wildcard, a host falls to none, whatever hosts the listeners have.
     falls = hostless or any(host.startswith("*.") for host in hosts)
@@ -99,12 +119,15 @@ def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: GuardedApart)
     maps = {"prefixes"} | ({"exact"} if Match.EXACT in kinds else set())
     maps |= {"sites"} if falls or frontend.mode in _NAMES else set()
     maps |= {"listeners"} if tells_listeners_apart(frontend) else set()
+    guarded = any(split_site(site)[1] == frontend.mark for site in apart.sites)
     return Lookups(
+        prefixes,
         frozenset(maps),
         depths,
         hostless,
-        any(split_site(site)[1] == frontend.mark for site in apart.sites),
+        guarded,
         tuple(each.name for each in frontend.choices if each.name in apart.choices),
+        maps == _PLAIN_SEARCH and not frontend.choices and not guarded,
     )
 
 
@@ -155,14 +178,16 @@ def _of_clients(frontend: Frontend, layout: Layout) -> str:
 
 
 def _http(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str) -> tuple[list[str], list[str]]:
-    head = [_bind(frontend, layout, certificates, " alpn h2,http/1.1"), *log_lines(layout), *header_lines(layout)]
-    head.append(line("http-request set-var(txn.path) path"))
+    scheme = "https" if frontend.mode is Mode.HTTPS else "http"
+    head = [_bind(frontend, layout, certificates, " alpn h2,http/1.1"), *log_lines(layout)]
+    head += header_lines(layout, scheme)
+    if not lookups.plain or layout.access_log:
+        head.append(NOTE_PATH)
     if lookups.guarded:
         head += normal_form_lines()
-    tail = []
-    if lookups.maps == _PLAIN_SEARCH and not frontend.choices and not lookups.guarded:
-        where = layout.map_file("prefixes")
-        tail.append(line(f"use_backend %[{HOST},concat({frontend.mark},txn.path,/),map_beg({where})]"))
+    tail: list[str] = []
+    if lookups.plain:
+        tail += plain_search(layout.map_file(lookups.prefixes))
     elif lookups.maps:
         head += _search(frontend, lookups, layout)
         tail.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
@@ -192,8 +217,8 @@ def _target(site: str, lookups: Lookups, layout: Layout, where: str = "") -> Ite
     """Search for the target; with a condition `where`, only if it holds."""
     yield line(f"http-request set-var(txn.key) {site},concat(,{lookups.path},/) {where}").rstrip()
     missing = where
-    for name, search in (("exact", "map_str"), ("prefixes", "map_beg")):
-        if name in lookups.maps:
+    for name, search in (("exact", "map_str"), (lookups.prefixes, "map_beg")):
+        if name in lookups.asked:
             found = f"var(txn.key),{search}({layout.map_file(name)})"
             yield line(f"http-request set-var(txn.target) {found} {missing}").rstrip()
             missing = f"{where or 'if'} !{{{{ var(txn.target) -m found }}}}"
@@ -257,4 +282,4 @@ def _by_name(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[s
     rule = "tcp-request content"
     yield line(f"{rule} set-var(txn.host) {_NAMES[frontend.mode]}")
     yield from _sites(rule, frontend, lookups, layout)
-    yield line(f"{rule} set-var(txn.target) var(txn.site),concat(,,/),map_str({layout.map_file('prefixes')})")
+    yield line(f"{rule} set-var(txn.target) var(txn.site),concat(,,/),map_str({layout.map_file(lookups.prefixes)})")
