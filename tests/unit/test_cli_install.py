@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from vipwire.cli.install import SERVICES, unit
+from vipwire.cli.install import SERVICES, require_visible, unit
 from vipwire.cli.main import main
+from vipwire.errors import VipwireError
 from vipwire.process import systemd
 
 needs_systemd = pytest.mark.skipif(
@@ -54,6 +55,13 @@ def test_a_units_flags_are_never_overwritten_and_the_unit_is(tmp_path: Path) -> 
     assert flags.read_text() == "VIPWIRE_UP_FLAGS=--no-dns\n"
     assert "EnvironmentFile=-/etc/vipwire/up.env" in written.read_text()
     assert "$VIPWIRE_UP_FLAGS" in written.read_text()
+
+
+@pytest.mark.parametrize("path", ["/tmp/vipwire/bin/vipwire", "/var/tmp/venv"])  # noqa: S108  # nothing is there
+def test_a_program_that_services_would_not_find_is_not_installed(path: str) -> None:
+    require_visible("/opt/vipwire/bin/vipwire", "/usr")
+    with pytest.raises(VipwireError, match="services do not see"):
+        require_visible("/usr/bin/vipwire", path)
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -161,10 +161,19 @@ def systemd(names: tuple[str, ...], root: Path, *, now: bool, printed: bool) -> 
             say(unit(name, program))
             continue
         with plain_errors():
+            if root == Path("/"):
+                require_visible(program, sys.prefix)
             _write(name, program, root)
     if now and not printed:
         with plain_errors():
             _start(names)
+
+
+def require_visible(*paths: str) -> None:
+    """Raise VipwireError if services do not see one of these paths: each has a /tmp and a /var/tmp of its own."""
+    for path in paths:
+        if path.startswith(("/tmp/", "/var/tmp/")):  # noqa: S108  # what PrivateTmp hides
+            raise VipwireError(f"{path} is in a folder that services do not see: install vipwire in /opt, say")
 
 
 def _write(name: str, program: str, root: Path) -> None:
