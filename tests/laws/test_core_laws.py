@@ -185,7 +185,8 @@ def test_planning_what_changed_is_planning_everything(history: tuple[NodePlan, l
         if isinstance(step, NodePlan):
             changes = planner.move(step, store.view)
         elif step is None:
-            changes = planner.update(store.take_dirty(), store.view)
+            changed = store.take_touched()
+            changes = planner.update(changed, store.view, 0.0, changed)
         else:
             store.apply(step)
             continue
@@ -210,7 +211,8 @@ def plans_after(some: Iterable[Event], node: NodePlan) -> dict[ObjectName, Servi
     store, planner = Store(), Planner(node)
     for event in some:
         store.apply(event)
-        planner.update(store.take_dirty(), store.view)
+        changed = store.take_touched()
+        planner.update(changed, store.view, 0.0, changed)
     return dict(planner.plans)
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.kernel import DictBackend, touched
 from tests.fakes.values import endpoint, ips, named, node_plan, service, slice_of
 
-from vipwire.app.engine import Engine, Line
+from vipwire.app.engine import FEW, Engine, Line
 from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol
@@ -355,3 +355,61 @@ def test_a_service_that_cannot_be_rendered_keeps_what_it_has_and_all_others_go_o
     machine.engine.apply(Upserted(service("web", "10.96.0.8")))
     machine.engine.sync(2.0)
     assert {key: value for key, value in kernel.held.items() if "web" in value} != before
+
+
+class PromptBackend(DictBackend):
+    """A mode whose small commits take a moment."""
+
+    prompt = True
+
+
+class PromptMachine(Machine):
+    """An engine that has nothing to do, on fake kernels that answer at once."""
+
+    def __init__(self) -> None:
+        super().__init__(FOUR)
+        self.kernels = {FOUR: PromptBackend()}
+        self.engine = Engine([Line(FOUR, self.kernel, Pacer(0.0, PERIOD))], "node-1", self.node_plan_of)
+        self.listed(Upserted(service("web", "10.96.0.1"))).settled()
+        self.engine.due(0.0)
+
+    def moved(self, address: str) -> None:
+        self.engine.apply(Upserted(slice_of("web", endpoint(address), name="web-a")))
+
+
+def test_a_few_services_are_synced_briefly_where_nothing_else_is_due() -> None:
+    machine = PromptMachine()
+    machine.moved("10.0.0.1")
+    assert machine.engine.brief(1.0)
+    (outcome,) = machine.engine.sync_few(1.0)
+    assert names(outcome.changes) == {"web"}
+    assert (len(machine.kernel.deltas), machine.kernel.observed) == (1, 0)
+    assert machine.engine.due(1.0) == PERIOD - 1.0
+    assert not machine.engine.brief(PERIOD)
+
+
+def test_many_services_another_node_or_a_slower_mode_are_no_brief_sync() -> None:
+    machine = PromptMachine()
+    machine.engine.node_moved()
+    assert not machine.engine.brief(0.0)
+    machine.settled().engine.due(0.0)
+    assert machine.engine.brief(0.0)
+    for number in range(FEW + 1):
+        machine.engine.apply(Upserted(service(f"s{number}", f"10.96.1.{number}")))
+    assert not machine.engine.brief(0.0)
+    slower = Machine().listed().settled()
+    slower.engine.due(0.0)
+    assert not slower.engine.brief(0.0)
+
+
+def test_a_brief_sync_that_turns_out_to_be_more_is_due_again_at_once() -> None:
+    machine = PromptMachine()
+    machine.moved("10.0.0.1")
+    machine.kernel.meddle(dict.clear)
+    assert machine.engine.sync_few(0.0) == []
+    assert machine.engine.due(0.0) == 0
+    assert not machine.engine.brief(0.0)
+    (outcome,) = machine.engine.sync(0.0)
+    assert names(outcome.changes) == {"web"}
+    assert outcome.full
+    assert machine.kernel.held == machine.engine.lines[0].reconciler.desired()

@@ -46,6 +46,10 @@ class SlowEngine:
     def node_moved(self) -> None:
         self.asked.append("node")
 
+    def brief(self, now: float) -> bool:
+        del now
+        return False
+
     def sync(self, now: float) -> list[object]:
         del now
         self.running.set()

@@ -3,10 +3,11 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from vipwire.process.worker import Worker
+from vipwire.process.worker import LONG, WARY_SECONDS, Worker
 
 
 def run(job: Callable[[], object], moment: float) -> object:
@@ -82,3 +83,24 @@ def test_thousands_of_jobs_at_the_edge_of_a_moment() -> None:
         return results
 
     assert asyncio.run(many()) == list(range(2000))
+
+
+def test_a_brief_job_runs_in_the_loop_until_one_has_taken_long() -> None:
+    now = 0.0
+
+    def where(takes: float = 0.0) -> int:
+        nonlocal now
+        now += takes
+        return threading.get_ident()
+
+    async def many() -> list[bool]:
+        nonlocal now
+        worker = Worker[int](30.0, lambda: now)
+        lasting = (0.0, LONG, 1.0, 0.0)
+        here = [await worker.run(partial(where, seconds), brief=True) for seconds in lasting]
+        now += WARY_SECONDS
+        here += [await worker.run(where, brief=True), await worker.run(where)]
+        worker.close()
+        return [each == threading.get_ident() for each in here]
+
+    assert asyncio.run(many()) == [True, True, True, False, True, False]

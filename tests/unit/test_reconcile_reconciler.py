@@ -6,7 +6,7 @@ from tests.fakes.values import ip, ips, named, node_plan, planned
 
 from vipwire.errors import CommitError
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.reconciler import Reconciler
+from vipwire.reconcile.reconciler import LongerError, Reconciler
 
 A, B, C = "10.96.0.1", "10.96.0.2", "10.96.0.3"
 
@@ -419,4 +419,24 @@ def test_what_an_isolated_service_keeps_it_gives_up_to_one_that_should_have_it(*
     line.reconciler.retry()
     line.reconciler.sync()
     assert line.services() == {"web": [C], "db": [B]}
+    assert line.settled()
+
+
+def test_a_sync_that_is_to_be_brief_reads_nothing_and_leaves_what_is_refused_to_the_next() -> None:
+    line = running(web=A, db=B)
+    line.want("web", C)
+    line.reconciler.sync(brief=True)
+    assert (line.services(), line.kernel.observed) == ({"web": [C], "db": [B]}, 0)
+    line.kernel.refused = {obj(A)}
+    line.want("web", A)
+    with pytest.raises(LongerError):
+        line.reconciler.sync(brief=True)
+    assert line.reconciler.pending
+    line.kernel.refused = set()
+    line.reconciler.distrust()
+    with pytest.raises(LongerError):
+        line.reconciler.sync(brief=True)
+    assert line.kernel.observed == 0
+    line.reconciler.sync()
+    assert line.services() == {"web": [A], "db": [B]}
     assert line.settled()

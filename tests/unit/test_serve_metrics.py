@@ -8,6 +8,7 @@ from tests.unit.golden_text import matches_golden
 
 from vipwire.config.modes import mode_names
 from vipwire.serve.metrics import Metrics
+from vipwire.serve.registry import SYNC_BUCKETS, BatchHistogram
 
 MODES = mode_names()
 
@@ -68,3 +69,13 @@ def test_a_counter_of_the_kernel_is_read_when_asked_for_and_absent_without_one()
     assert metrics.registry.get_sample_value(name) is None
     metrics.iptables_ct_state_invalid_dropped_packets_total.read = lambda: 5.0
     assert metrics.registry.get_sample_value(name) == 5.0
+
+
+def test_observations_taken_together_count_as_those_taken_one_by_one() -> None:
+    amounts = [0.0, 0.001, 0.0011, 3.0, 1e6, 3.0]
+    together, single = (BatchHistogram("a", "a", buckets=SYNC_BUCKETS, registry=None) for _ in range(2))
+    together.observe_all(amounts)
+    for amount in amounts:
+        single.observe(amount)
+    (one,), (other,) = together.collect(), single.collect()
+    assert one.samples == other.samples

@@ -259,3 +259,13 @@ def test_very_many_endpoints_of_a_family_are_told_and_few_enough_again() -> None
     assert not store.node_changed
     store.apply(Deleted(Kind.ENDPOINT_SLICE, slice_of("b").name))
     assert (store.crowded, store.node_changed) == (frozenset(), True)
+
+
+def test_the_store_tells_a_service_that_changed_from_one_of_which_endpoints_did() -> None:
+    store = after(Upserted(service("web")), Upserted(piece("web-a", "web", "10.0.0.1")), Upserted(service("db")))
+    store.apply(Upserted(piece("web-a", "web", "10.0.0.2")))
+    store.apply(Deleted(Kind.SERVICE, DB))
+    store.apply(Upserted(piece("db-a", "db", "10.0.0.3")))
+    assert store.touched == 2
+    assert store.take_touched() == {WEB: False, DB: True}
+    assert (store.touched, store.take_touched()) == (0, {})

@@ -64,14 +64,20 @@ class HealthPorts:
 
     async def follow(self, names: Iterable[ObjectName]) -> tuple[Problem, ...]:
         """Open and close ports for the changed plans. Return new failures; failed ports are tried again."""
-        ports = {port for name in names for port in self._claim(name, self._check(name))}
+        ports: set[int] = set()
+        for name in names:
+            check = self._check(name)
+            if check is not None or name in self._ports:
+                ports.update(self._claim(name, check))
         if not ports and self._listeners.complete:
             return ()
         return await self._listeners.update({port: self._served(port) for port in ports})
 
     def _check(self, name: ObjectName) -> HealthCheck | None:
         """Find what a Service asks for."""
-        return joint_health_check([line.plans.get(name) for line in self._engine.lines])
+        plans = [line.plans.get(name) for line in self._engine.lines]
+        asking = [plan for plan in plans if plan is not None and plan.health_check is not None]
+        return joint_health_check(asking) if asking else None
 
     def _claim(self, name: ObjectName, check: HealthCheck | None) -> Iterator[int]:
         """Note what a Service asks for; yield the ports that this concerns."""

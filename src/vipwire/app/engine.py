@@ -9,7 +9,7 @@ Nothing is programmed before every kind of object has been listed once: an empty
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -25,11 +25,14 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import PlanChange, Planner
 from vipwire.process.supervision import Guard
 from vipwire.reconcile.backend import Backend, Selective
-from vipwire.reconcile.offers import Housekeeper, ReadsAhead
+from vipwire.reconcile.offers import Housekeeper, Prompt, ReadsAhead
 from vipwire.reconcile.pacer import Pacer
-from vipwire.reconcile.reconciler import Reconciler, Report
+from vipwire.reconcile.reconciler import LongerError, Reconciler, Report
 from vipwire.state.event import Event
 from vipwire.state.store import Store
+
+FEW: Final = 16
+"""Services that can be synced in a moment, if they are not unusually large."""
 
 MakeNodePlan = Callable[[Family, Store], NodePlan]
 """Makes a family's plan of this node from the current objects."""
@@ -65,6 +68,7 @@ class Line:
         # What a mode offers is asked once: on Python 3.11 each answer takes ten microseconds.
         self._housekeeper = backend if isinstance(backend, Housekeeper) else None
         self._selective = backend if isinstance(backend, Selective) else None
+        self.prompt = through in (None, backend) and isinstance(backend, Prompt) and backend.prompt
         self.planner: Planner | None = None
         self._guard = Guard[ObjectName](f"rules of {family.value}")
         self.synced = False
@@ -94,13 +98,14 @@ class Line:
                 if name not in changes:
                     self._render(name, plan)
 
-    def plan(self, names: Iterable[ObjectName], store: Store, now: float) -> None:
-        """Plan the Services that changed."""
+    def plan(self, names: Mapping[ObjectName, bool], store: Store, now: float) -> None:
+        """Plan the Services that changed: themselves (True), or only their endpoints."""
         if self.planner is None:
             return
-        changes = self.planner.update(names, store.view, now)
-        self._desire(changes)
-        self._unasked -= changes.keys()
+        changes = self.planner.update(names, store.view, now, names)
+        if changes:
+            self._desire(changes)
+            self._unasked -= changes.keys()
 
     def observe(self, tallies: Tallies, now: float) -> None:
         """Take in what became of new connections to endpoints."""
@@ -174,12 +179,12 @@ class Line:
             except (OSError, VipwireError):
                 self.reconciler.distrust()
 
-    def sync(self, now: float) -> Outcome:
-        """Bring the kernel to the plan."""
+    def sync(self, now: float, *, brief: bool = False) -> Outcome:
+        """Bring the kernel to the plan. Raise LongerError if that was to be `brief` and cannot be."""
         outcome = Outcome(self.family)
         began = time.perf_counter()
         try:
-            outcome.report = self.reconciler.sync()
+            outcome.report = self.reconciler.sync(brief=brief)
         except CommitError as error:
             outcome.error = error
         except OSError as error:
@@ -211,6 +216,7 @@ class Engine:
         self._node_name = node_name
         self._make_node_plan = make_node_plan
         self._node_stale = True
+        self._calm_until = float("-inf")
 
     @property
     def node(self) -> Node | None:
@@ -273,13 +279,38 @@ class Engine:
             return None
         dirty = self.store.dirty or self.store.node_changed or self._node_stale
         times: list[float] = []
+        calm = not dirty
         for line in self.lines:
-            times.append(line.pacer.due(now, pending=dirty or bool(line.outlying) or line.reconciler.pending))
+            pending = dirty or bool(line.outlying) or line.reconciler.pending
+            calm = calm and not pending
+            times.append(line.pacer.due(now, pending=pending))
             if (wait := line.housekeeping_due()) is not None:
                 times.append(wait)
             if (wait := line.planning_due(now)) is not None:
                 times.append(wait)
-        return min(times)
+        wait = min(times)
+        self._calm_until = now + wait if calm else float("-inf")
+        return wait
+
+    def brief(self, now: float) -> bool:
+        """Tell whether nothing is to be done but that a few Services have changed: then `sync_few` does it."""
+        if now >= self._calm_until or self._node_stale or self.store.node_changed or self.store.waiting:
+            return False
+        return self.store.touched <= FEW and False not in [line.prompt and not line.outlying for line in self.lines]
+
+    def sync_few(self, now: float) -> list[Outcome]:
+        """Sync the few Services that have changed. If that turns out to be more, `sync` is due at once."""
+        touched = self.store.take_touched()
+        outcomes: list[Outcome] = []
+        for line in self.lines:
+            line.plan(touched, self.store, now)
+            if line.reconciler.pending and line.pacer.due(now, pending=True) <= 0:
+                try:
+                    outcomes.append(line.sync(now, brief=True))
+                except LongerError:
+                    continue
+                now += outcomes[-1].seconds
+        return outcomes
 
     def sync(self, now: float) -> list[Outcome]:
         """Sync the families that have something to do; return the outcome of each."""
@@ -303,9 +334,9 @@ class Engine:
             self.store.node_changed = self._node_stale = False
             for line in self.lines:
                 line.settle_node(self._make_node_plan(line.family, self.store), self.store, now)
-        if dirty := self.store.take_dirty():
+        if touched := self.store.take_touched():
             for line in self.lines:
-                line.plan(dirty, self.store, now)
+                line.plan(touched, self.store, now)
         for line in self.lines:
             if line.outlying or line.planning_due(now) == 0:
                 line.eject(self.store, now)

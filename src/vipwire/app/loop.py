@@ -3,8 +3,9 @@
 Whatever arrives before the loop comes round again is one transaction. Nothing waits unless the pacer says so.
 
 A sync runs in a thread, for it may take seconds where a mode's tool does: health and metrics are answered meanwhile.
-Most take less than a moment, for which the loop waits: see `Worker`. The engine is never used by two at once: what
-arrives during a sync waits until its end.
+Most take less than a moment, for which the loop waits: see `Worker`. Where a few Services have changed and the mode's
+commit is one system call, the loop does it itself. The engine is never used by two at once: what arrives during a
+sync waits until its end.
 """
 
 import asyncio
@@ -75,6 +76,7 @@ class Loop:
         self._queued_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timed = False
+        self._lines = {line.family: line for line in parts.engine.lines}
         self._expose()
 
     def _expose(self) -> None:
@@ -88,7 +90,10 @@ class Loop:
 
     def emit(self, event: Event) -> None:
         """Accept an event from the source."""
-        self._soon(lambda: self._take(event))
+        if self._waiting is None:
+            self._take(event)
+        else:
+            self._waiting.append(partial(self._take, event))
 
     def _take(self, event: Event) -> None:
         parts = self._parts
@@ -151,8 +156,11 @@ class Loop:
     async def _sync(self) -> list[Outcome]:
         """Sync without keeping anybody waiting; if we are cancelled, the sync is finished all the same."""
         self._waiting = []
+        engine, now = self._parts.engine, time.monotonic()
         try:
-            return await self._worker.run(partial(self._parts.engine.sync, time.monotonic()))
+            if engine.brief(now):
+                return await self._worker.run(partial(engine.sync_few, now), brief=True)
+            return await self._worker.run(partial(engine.sync, now))
         finally:
             arrived, self._waiting = self._waiting, None
             for each in arrived:
@@ -208,23 +216,31 @@ class Loop:
     async def _settle(self, outcomes: Sequence[Outcome]) -> None:
         """Run what follows a sync: conntrack, health, reports, health check ports, what is watched."""
         parts, now = self._parts, time.time()
-        lines = {line.family: line for line in parts.engine.lines}
         for outcome in outcomes:
-            parts.flows.follow(lines[outcome.family], outcome)
-            parts.reporter.synced(lines[outcome.family], outcome, now)
-            parts.history.synced(lines[outcome.family], outcome, now)
-        for line in lines.values():
-            if line.synced and not line.reconciler.pending:
+            line = self._lines[outcome.family]
+            parts.flows.follow(line, outcome)
+            parts.reporter.synced(line, outcome, now)
+            parts.history.synced(line, outcome, now)
+        behind = False
+        for line in self._lines.values():
+            pending = line.reconciler.pending
+            behind = behind or pending
+            if line.synced and not pending:
                 parts.health.updated(line.family, now)
         if outcomes:
             self._started()
-        changed = {name for outcome in outcomes for name in outcome.changes}
-        if changed:
-            parts.reporter.problems(await parts.ports.follow(changed))
+        await self._open_ports(outcomes)
         parts.ejections.follow(self.observed, now)
-        if True not in [line.reconciler.pending for line in parts.engine.lines] and not parts.engine.store.waiting:
+        if not behind and not parts.engine.store.waiting:
             parts.history.settled()
             self._note_done()
+
+    async def _open_ports(self, outcomes: Sequence[Outcome]) -> None:
+        """Open the health check ports of what has changed, and close others."""
+        parts = self._parts
+        changed = dict.fromkeys([name for outcome in outcomes for name in outcome.changes])
+        if changed and (problems := await parts.ports.follow(changed)):
+            parts.reporter.problems(problems)
 
     def _started(self) -> None:
         """Look for garbage from now on: the first sync has been tried, or the objects for it do not come."""

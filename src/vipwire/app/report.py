@@ -1,8 +1,9 @@
 """Reports a sync to operators: one log line, metrics, and Kubernetes Events about Services and the Node."""
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from vipwire.app.engine import Engine, Line, Outcome
 from vipwire.app.sync_metrics import SyncMetrics
@@ -16,6 +17,7 @@ from vipwire.process import log
 from vipwire.serve.metrics import Metrics
 from vipwire.state.event import Kind
 
+_NO_PROBLEMS: Final[AbstractSet[Problem]] = frozenset()
 _EXAMPLES = 5
 _LONGEST = 20_000
 _API_VERSIONS = {
@@ -123,8 +125,10 @@ class Reporter:
 
     def _conflicts(self, line: Line, outcome: Outcome) -> None:
         for name, change in outcome.changes.items():
+            if change.new is None or not change.new.lost:
+                continue
             before = set(change.old.lost) if change.old else set()
-            for key, winner in change.new.lost if change.new else ():
+            for key, winner in change.new.lost:
                 if (key, winner) in before:
                     continue
                 message = f"{key} belongs to Service {winner}, which is older or has it as its ClusterIP"
@@ -135,6 +139,8 @@ class Reporter:
         """Report what annotations ask for in vain: once, although both families' plans say it."""
         for change in outcome.changes.values():
             before, now = _in_vain(line, change.old), _in_vain(line, change.new)
+            if not before and not now:
+                continue
             self._told -= before - now
             self.problems(now - self._told)
             self._told |= now
@@ -190,11 +196,12 @@ class Reporter:
         self._recorder.record(subject, reason, message, type_)
 
 
-def _in_vain(line: Line, plan: ServicePlan | None) -> set[Problem]:
+def _in_vain(line: Line, plan: ServicePlan | None) -> AbstractSet[Problem]:
     """Collect what a Service asks for that is wrong, or that the mode does not have."""
     if plan is None:
-        return set()
-    return {*plan.problems, *line.shortcomings(plan)}
+        return _NO_PROBLEMS
+    lacking = line.shortcomings(plan)
+    return {*plan.problems, *lacking} if lacking or plan.problems else _NO_PROBLEMS
 
 
 def missing_node(name: str) -> str:

@@ -5,13 +5,16 @@ long as planning it.
 """
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from vipwire.app.engine import Engine, Line, Outcome
+from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.plan.ejection import Failure
 from vipwire.plan.plan import Drop, FrontendKind, ServicePlan
+from vipwire.plan.planner import PlanChange
 from vipwire.reconcile.offers import RuleWriter
 from vipwire.serve.metrics import Metrics
 from vipwire.serve.registry import of_family
@@ -81,29 +84,35 @@ class SyncMetrics:
     def settle(self) -> None:
         """Count what waits for it."""
         syncs, self._uncounted = self._uncounted, []
-        for sync in syncs:
-            self._took(sync.line, sync.outcome)
-            if sync.refused:
-                self._refused(sync.outcome, sync.line.family.value)
-            if sync.outcome.error is None:
-                self._wrote(sync)
-                self._planned(sync.line, sync.outcome)
+        for line in self._engine.lines:
+            ours = [sync for sync in syncs if sync.line is line]
+            self._took(line, [sync.outcome for sync in ours])
+            for sync in ours:
+                if sync.refused:
+                    self._refused(sync.outcome, line.family.value)
+            if written := [sync for sync in ours if sync.outcome.error is None]:
+                self._wrote(line, written)
+                self._planned(line, [sync.outcome for sync in written])
 
     def _triggered(self, outcome: Outcome) -> tuple[float, ...]:
         """Find when changes were made, of those that an event has brought."""
         if outcome.first or outcome.error is not None:
             return ()
-        found = map(self._engine.store.triggered, outcome.changes.keys() - outcome.unasked)
-        return tuple(when for when in found if when is not None)
+        asked = [name for name in outcome.changes if name not in outcome.unasked]
+        found = map(self._engine.store.triggered, asked)
+        return tuple([when for when in found if when is not None])
 
-    def _took(self, line: Line, outcome: Outcome) -> None:
+    def _took(self, line: Line, outcomes: Sequence[Outcome]) -> None:
         metrics, family = self._metrics, line.family.value
-        full, partial = (
-            metrics.sync_full_proxy_rules_duration_seconds,
-            metrics.sync_partial_proxy_rules_duration_seconds,
-        )
-        for duration in (metrics.sync_proxy_rules_duration_seconds, full if outcome.full else partial):
-            of_family(duration, family).observe(outcome.seconds)
+        full = [outcome.seconds for outcome in outcomes if outcome.report.observed is not None]
+        partial = [outcome.seconds for outcome in outcomes if outcome.report.observed is None]
+        for duration, seconds in (
+            (metrics.sync_proxy_rules_duration_seconds, full + partial),
+            (metrics.sync_full_proxy_rules_duration_seconds, full),
+            (metrics.sync_partial_proxy_rules_duration_seconds, partial),
+        ):
+            if seconds:
+                of_family(duration, family).observe_all(seconds)
 
     def _refused(self, outcome: Outcome, family: str) -> None:
         metrics = self._metrics
@@ -116,15 +125,16 @@ class SyncMetrics:
         for failure in failures:
             failure.labels(ip_family=family).inc()
 
-    def _wrote(self, sync: _Sync) -> None:
-        metrics, family, size = self._metrics, sync.line.family.value, sync.outcome.report.size
-        self._rules(sync.line)
-        of_family(metrics.sync_proxy_rules_last_timestamp_seconds, family).set(sync.now)
-        if size:
-            of_family(metrics.sync_transaction_bytes, family).observe(size)
+    def _wrote(self, line: Line, syncs: Sequence[_Sync]) -> None:
+        metrics, family = self._metrics, line.family.value
+        self._rules(line)
+        of_family(metrics.sync_proxy_rules_last_timestamp_seconds, family).set(syncs[-1].now)
+        sizes = [sync.outcome.report.size for sync in syncs if sync.outcome.report.size]
+        if sizes:
+            of_family(metrics.sync_transaction_bytes, family).observe_all(sizes)
         duration = of_family(metrics.network_programming_duration_seconds, family)
-        for triggered in sync.triggered:
-            duration.observe(max(0.0, sync.now - triggered))
+        if took := [max(0.0, sync.now - triggered) for sync in syncs for triggered in sync.triggered]:
+            duration.observe_all(took)
 
     def _rules(self, line: Line) -> None:
         if (writer := self._writers.get(line.family)) is None:
@@ -137,9 +147,9 @@ class SyncMetrics:
             for table in ("filter", "nat"):
                 gauge.labels(table=table, ip_family=family).set(counts.get(table, 0))
 
-    def _planned(self, line: Line, outcome: Outcome) -> None:
+    def _planned(self, line: Line, outcomes: Sequence[Outcome]) -> None:
         """Update the counts of planned objects by what changed."""
-        for change in outcome.changes.values():
+        for change in _joint_changes(outcomes):
             for plan, sign in ((change.old, -1), (change.new, +1)):
                 if plan is None:
                     continue
@@ -147,6 +157,18 @@ class SyncMetrics:
                     self._without_local[line.family, policy] += sign
                 self._endpoints[line.family] += sign * _endpoints(plan)
                 self._lost[line.family] += sign * len(plan.lost)
+
+
+def _joint_changes(outcomes: Sequence[Outcome]) -> Iterable[PlanChange]:
+    """Return what several syncs have changed in all: what came in between, and has gone, does not count."""
+    if len(outcomes) == 1:
+        return outcomes[0].changes.values()
+    joint: dict[ObjectName, PlanChange] = {}
+    for outcome in outcomes:
+        for name, change in outcome.changes.items():
+            before = joint.get(name)
+            joint[name] = change if before is None else PlanChange(before.old, change.new)
+    return joint.values()
 
 
 def _without_local(plan: ServicePlan) -> set[str]:

@@ -32,13 +32,21 @@ def _of_ranges(plan: ServicePlan) -> Iterator[Frontend]:
                 yield at_port(wide, port)
 
 
+def _may_have_udp(changes: Iterable[PlanChange]) -> bool:
+    for change in changes:
+        for plan in change:
+            if plan is not None and (plan.ranges or Protocol.UDP in [each.key.protocol for each in plan.frontends]):
+                return True
+    return False
+
+
 def suspect_frontends(changes: Iterable[PlanChange]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
     """Collect the frontends whose flows have to be looked at, with the endpoints that still serve them."""
     changes = tuple(changes)
+    if not _may_have_udp(changes):
+        return {}
     before = udp_frontends([change.old for change in changes])
     after = udp_frontends([change.new for change in changes])
-    if not before and not after:
-        return {}
     nobody: frozenset[UdpEndpoint] = frozenset()
     return {
         frontend: after.get(frontend, nobody)

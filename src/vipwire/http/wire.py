@@ -194,7 +194,7 @@ class Answer:
 
     def _hand_over(self, piece: bytes, take: Callable[[bytes], bool]) -> None:
         try:
-            read = self._decoded(piece)
+            read = piece if self._decoder is None else self._decoded(piece)
             self._enough = bool(read) and not take(read)
         except Exception as error:  # noqa: BLE001  # raised where `feed` waits
             self.fail(error)

@@ -98,8 +98,11 @@ class ApiSource(Generic[K, T]):
         self, watch: ResourceWatch[K, T], response: Answer, emit: Callable[[EventOf[K, T]], None]
     ) -> None:
         def take(data: bytes) -> bool:
-            _emit_all(watch.received(data, self._clock()), emit)
+            for event in watch.received(data, clock()):
+                emit(event)
             return not watch.broken
+
+        clock = self._clock
 
         watch.opened(self._clock())
         await response.feed(take)

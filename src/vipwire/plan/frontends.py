@@ -161,7 +161,10 @@ def _range_key(key: FrontendKey, ports: PortRange | None) -> RangeKey | None:
 
 def _serving_node_ports(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
     """Choose the node's addresses that serve node ports, for a Service that has any."""
-    if None not in [key.address for key in frontends]:
+    for key in frontends:
+        if key.address is None:
+            break
+    else:
         return ()
     return tuple(a for a in node.addresses if any(a in prefix for prefix in node.node_port_addresses))
 

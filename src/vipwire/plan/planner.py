@@ -26,6 +26,7 @@ Ejected = Mapping[ObjectName, frozenset[EndpointKey]]
 """The ejected endpoints of each Service that has any."""
 
 NOBODY: Final[Ejected] = MappingProxyType({})
+_ANY: Final[Mapping[ObjectName, bool]] = MappingProxyType({})
 _NO_PORTS: Final[Mapping[ServicePortName, frozenset[EndpointKey]]] = MappingProxyType({})
 
 
@@ -66,6 +67,8 @@ class Planner:
 
     def due(self) -> float | None:
         """Return when a plan changes by the mere passing of time; None if none does."""
+        if not self._slow_start.order and not self.ejections.out:
+            return None
         grows, returns = self._slow_start.due(), self.ejections.due()
         return grows if returns is None else returns if grows is None else min(grows, returns)
 
@@ -79,8 +82,17 @@ class Planner:
         ripe = self.ejections.ripe(now)
         return self.update(ripe, view, now) if ripe else {}
 
-    def update(self, names: Iterable[ObjectName], view: View, now: float = 0.0) -> dict[ObjectName, PlanChange]:
-        """Re-plan Services that changed, and their rivals. Returns every plan that is now another one."""
+    def update(
+        self,
+        names: Iterable[ObjectName],
+        view: View,
+        now: float = 0.0,
+        themselves: Mapping[ObjectName, bool] = _ANY,
+    ) -> dict[ObjectName, PlanChange]:
+        """Re-plan Services that changed, and their rivals. Returns every plan that is now another one.
+
+        Of which `themselves` says False only endpoints have changed: what they claim is what they had claimed.
+        """
         wanted = list(dict.fromkeys(names))
         if not wanted:
             return {}
@@ -92,6 +104,8 @@ class Planner:
                 del concerned[name]  # nothing of this family, as before
                 continue
             views[name] = service, slices
+            if name in self._plans and not themselves.get(name, True):
+                continue
             try:
                 rivals = self._claim(name, service)
             except Exception:  # noqa: BLE001  # the plan says why

@@ -2,10 +2,14 @@
 
 The event loop waits for a job as long as a moment: most have ended by then, and nothing but two wake-ups was paid for
 the thread. A longer one goes on beside the loop, which then answers others.
+
+A job that is brief, as far as anybody can tell, runs in the loop's own thread: two wake-ups are a tenth of what a
+change of one endpoint costs. Should one take long all the same, the next ones run in the thread for a while.
 """
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
@@ -13,14 +17,19 @@ from typing import Any, Final, Generic, TypeVar
 T = TypeVar("T")
 
 MOMENT: Final = 0.01
-"""Seconds for which the loop stands still at most. A quick answer of /healthz takes as long."""
+"""Seconds for which the loop waits for the thread at most. A quick answer of /healthz takes as long."""
+LONG: Final = 0.2
+"""Seconds after which a job was not brief. Probes wait for a second; a busy machine takes a tenth of one at times."""
+WARY_SECONDS: Final = 60.0
+"""For so long no job counts as brief after one that was not."""
 
 
 class Worker(Generic[T]):
     """Runs one job at a time in a thread of its own, which starts with the first."""
 
-    def __init__(self, moment: float = MOMENT) -> None:
-        self._moment = moment
+    def __init__(self, moment: float = MOMENT, clock: Callable[[], float] = time.monotonic) -> None:
+        self._moment, self._clock = moment, clock
+        self._wary_until = float("-inf")
         self._asked, self._ended = threading.Lock(), threading.Lock()
         self._asked.acquire()
         self._ended.acquire()
@@ -30,8 +39,10 @@ class Worker(Generic[T]):
         self._tell: Callable[[], Any] | None = None
         self._thread: threading.Thread | None = None
 
-    async def run(self, job: Callable[[], T]) -> T:
+    async def run(self, job: Callable[[], T], *, brief: bool = False) -> T:
         """Run a job and return what it returns. Who is cancelled meanwhile still waits for its end."""
+        if brief and (began := self._clock()) >= self._wary_until:
+            return self._run_here(job, began)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="worker", daemon=True)
             self._thread.start()
@@ -43,6 +54,14 @@ class Worker(Generic[T]):
         if error is not None:
             raise error
         return self._result.pop()
+
+    def _run_here(self, job: Callable[[], T], began: float) -> T:
+        try:
+            return job()
+        finally:
+            ended = self._clock()
+            if ended - began > LONG:
+                self._wary_until = ended + WARY_SECONDS
 
     def close(self) -> None:
         """End the thread. Nothing may run."""

@@ -22,6 +22,15 @@ class Housekeeper(Protocol):
 
 
 @runtime_checkable
+class Prompt(Protocol):
+    """A mode whose commit of a few objects is one system call, which the kernel answers in less than a moment."""
+
+    @property
+    def prompt(self) -> bool:
+        """Whether it is so."""
+
+
+@runtime_checkable
 class AdoptsOffload(Protocol):
     """A mode whose objects differ by whether connections are offloaded: who only looks has to know of the proxy."""
 

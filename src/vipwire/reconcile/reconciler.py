@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
-from vipwire.errors import CommitError
+from vipwire.errors import CommitError, VipwireError
 from vipwire.model.names import ObjectName
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Backend, Expecting, Rendered
@@ -29,6 +29,10 @@ V = TypeVar("V")
 
 NODE = ObjectName("", "")
 """The name under which the objects that belong to no Service are kept."""
+
+
+class LongerError(VipwireError):
+    """The kernel has to be read, or a refused transaction tried in halves: a sync that was to be brief is not."""
 
 
 class Report(Struct, Generic[K]):
@@ -99,11 +103,14 @@ class Reconciler(Generic[K, V]):
         """Make the next sync observe the kernel in any case."""
         self._trusted = False
 
-    def sync(self) -> Report[K]:
+    def sync(self, *, brief: bool = False) -> Report[K]:
         """Bring the kernel to the desired state, as far as it accepts it.
 
-        Raise CommitError if it refuses the objects that belong to no Service: then nothing of ours can work.
+        Raise CommitError if it refuses the objects that belong to no Service: then nothing of ours can work. If it
+        is to be `brief` and cannot be, raise LongerError: nothing is lost, and the next sync does it all.
         """
+        if brief and not self._trusted:
+            raise LongerError
         report: Report[K] = Report()  # not Report[K](): typing takes longer for that than a Service is rendered
         names = list(self._pending)
         report.services = len(names)
@@ -112,6 +119,8 @@ class Reconciler(Generic[K, V]):
             try:
                 self._commit(names, report)
             except CommitError as error:
+                if brief:
+                    raise LongerError from error
                 if self._backend.changed():
                     self._trusted = False
                 else:
@@ -122,8 +131,9 @@ class Reconciler(Generic[K, V]):
         return report
 
     def _forgive(self, name: ObjectName) -> None:
-        self._isolated.pop(name, None)
-        self._kept.pop(name, None)
+        if self._isolated:
+            self._isolated.pop(name, None)
+            self._kept.pop(name, None)
         self._pending[name] = None
 
     def _wanted(self, name: ObjectName) -> Rendered[K, V] | None:

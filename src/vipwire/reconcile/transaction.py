@@ -27,11 +27,6 @@ class Belief(Struct, Generic[K, V]):
     unowned: dict[K, V] = field(default_factory=dict)
 
 
-def _other(objects: Mapping[K, V], than: Mapping[K, V]) -> dict[K, V]:
-    """Choose the objects that the other mapping does not have, or has with another value."""
-    return {key: value for key, value in objects.items() if than.get(key, _MISSING) != value}
-
-
 class Transaction(Generic[K, V]):
     """Collects Services, computes their common difference, and after its commit makes it the belief."""
 
@@ -47,11 +42,20 @@ class Transaction(Generic[K, V]):
         """Add one Service to the transaction; None: it should have no objects."""
         self._wanted[name] = wanted
         old = self._belief.services.get(name)
+        if wanted is not None and old is not None:
+            for gaining, one, other in ((self._gained, wanted.own, old.own), (self._lost, old.own, wanted.own)):
+                for key, value in one.items():
+                    if other.get(key, _MISSING) != value:
+                        gaining[key] = value
+            if wanted.shared == old.shared:
+                return
+        elif wanted is not None:
+            self._gained.update(wanted.own)
+        elif old is not None:
+            self._lost.update(old.own)
         if wanted is not None:
-            self._gained.update(wanted.own if old is None else _other(wanted.own, old.own))
             self._share(wanted.shared, +1)
         if old is not None:
-            self._lost.update(old.own if wanted is None else _other(old.own, wanted.own))
             self._share(old.shared, -1)
 
     def _share(self, shared: Mapping[K, V], by: int) -> None:

@@ -17,7 +17,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from vipwire.config.modes import MetricGroup
-from vipwire.serve.registry import FAMILY, SYNC_BUCKETS, ModeRegistry
+from vipwire.serve.registry import FAMILY, SYNC_BUCKETS, BatchHistogram, ModeRegistry
 from vipwire.serve.service_metrics import ServiceMetrics
 
 _PROGRAMMING_BUCKETS: Final = (0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301, 30))
@@ -77,7 +77,7 @@ class Metrics(ModeRegistry):
         self.proxy_livez_total = self.counter("proxy_livez_total", "Answers of /livez by HTTP status", ("code",))
 
     def _programming(self) -> None:
-        self.network_programming_duration_seconds = Histogram(
+        self.network_programming_duration_seconds = BatchHistogram(
             "kubeproxy_network_programming_duration_seconds",
             "[ALPHA] From the change of a Service's endpoints to its being in the kernel, in seconds",
             FAMILY,
@@ -187,7 +187,7 @@ class Metrics(ModeRegistry):
         self.source_errors_total = self.counter(
             "source_errors_total", "Failures to list or watch a resource", ("resource",), prefix="vipwire"
         )
-        self.sync_transaction_bytes = Histogram(
+        self.sync_transaction_bytes = BatchHistogram(
             "vipwire_sync_transaction_bytes",
             "[ALPHA] Size of a transaction, in bytes",
             FAMILY,

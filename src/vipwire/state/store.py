@@ -4,7 +4,7 @@ Pure but for its own dictionaries: the same events in any order per object leave
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -36,7 +36,7 @@ class Store:
         self._cidrs: dict[str, ServiceCIDR] = {}
         self._problems: dict[_Subject, tuple[Problem, ...]] = {}
         self._waiting = set(Kind)
-        self._dirty: dict[ObjectName, None] = {}
+        self._dirty: dict[ObjectName, bool] = {}
         self._endpoints: Counter[Family] = Counter()
         self.crowded: frozenset[Family] = frozenset()
         """The families of which there are so many endpoints that a mode may say less about each."""
@@ -70,18 +70,29 @@ class Store:
 
     def triggered(self, name: ObjectName) -> float | None:
         """Return when the newest change of a Service's endpoints was triggered, in seconds since the epoch."""
-        times = [piece.triggered for piece in self._slices.get(name, {}).values() if piece.triggered is not None]
-        return max(times, default=None)
+        newest = None
+        for piece in self._slices.get(name, {}).values():
+            if piece.triggered is not None and (newest is None or piece.triggered > newest):
+                newest = piece.triggered
+        return newest
 
     @property
     def dirty(self) -> bool:
         """Whether any Service changed since the last `take_dirty`."""
         return bool(self._dirty)
 
+    @property
+    def touched(self) -> int:
+        """How many Services changed since the last `take_dirty`."""
+        return len(self._dirty)
+
     def take_dirty(self) -> tuple[ObjectName, ...]:
         """Return the Services that changed since the last call, in the order of their first change."""
-        dirty = tuple(self._dirty)
-        self._dirty.clear()
+        return tuple(self.take_touched())
+
+    def take_touched(self) -> Mapping[ObjectName, bool]:
+        """Do what `take_dirty` does, and tell of each whether its object changed; else only its endpoints have."""
+        dirty, self._dirty = self._dirty, {}
         return dirty
 
     def apply(self, event: Event) -> tuple[Problem, ...]:
@@ -93,7 +104,8 @@ class Store:
                 self._note_list(kind, objects, problems)
             case Upserted(changed, problems):
                 self._put(changed)
-                self._note(_subject(changed), problems)
+                if problems or self._problems:
+                    self._note(_subject(changed), problems)
             case Deleted(kind, name, problems):
                 self._drop(kind, name)
                 self._note((kind, name), problems)
@@ -152,7 +164,7 @@ class Store:
             case Service():
                 if self._services.get(item.name) != item:
                     self._services[item.name] = item
-                    self._dirty[item.name] = None
+                    self._dirty[item.name] = True
             case EndpointSlice():
                 self._put_slice(item)
             case Node():
@@ -172,13 +184,13 @@ class Store:
         self._count(slices.get(piece.name), piece)
         slices[piece.name] = piece
         self._slice_service[piece.name] = piece.service
-        self._dirty[piece.service] = None
+        self._dirty.setdefault(piece.service, False)
 
     def _drop(self, kind: Kind, name: ObjectName) -> None:
         match kind:
             case Kind.SERVICE:
                 if self._services.pop(name, None) is not None:
-                    self._dirty[name] = None
+                    self._dirty[name] = True
             case Kind.ENDPOINT_SLICE:
                 owner = self._slice_service.pop(name, None)
                 if owner is not None:
@@ -186,7 +198,7 @@ class Store:
                     self._count(slices.pop(name), None)
                     if not slices:
                         del self._slices[owner]
-                    self._dirty[owner] = None
+                    self._dirty.setdefault(owner, False)
             case Kind.NODE:
                 self.node_changed |= self._nodes.pop(name.name, None) is not None
             case Kind.SERVICE_CIDR:

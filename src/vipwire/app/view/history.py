@@ -143,8 +143,11 @@ class History:
 
 
 def _targets(plan: ServicePlan | None) -> set[Target]:
-    actions = [frontend.action for frontend in plan.frontends] if plan is not None else []
-    return {target for action in actions if isinstance(action, Forward) for target in action.pool}
+    targets: set[Target] = set()
+    for frontend in plan.frontends if plan is not None else ():
+        if isinstance(frontend.action, Forward):
+            targets.update(frontend.action.pool)
+    return targets
 
 
 def open_history(state_dir: str) -> History:

@@ -51,7 +51,7 @@ from vipwire.netlink.message import Acknowledgement
 from vipwire.netlink.nftables import decode, encode, flowtables
 from vipwire.netlink.nftables.wire import MessageType
 from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
-from vipwire.plan.annotations import in_vain
+from vipwire.plan.annotations import NOTHING, in_vain
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -76,6 +76,8 @@ class NftablesBackend:
     flowtable has it (0: all do). `large`: from how many elements on a map is not listed but read by its keys;
     `worthwhile`: from how many on one is listed ahead. `sock` is closed with it; without one it opens its own.
     """
+
+    prompt = True
 
     def __init__(
         self,
@@ -206,7 +208,7 @@ class NftablesBackend:
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List what a Service asks for in vain; see `Selective`."""
-        return tuple(in_vain(plan.name, plan.wishes, LACKS))
+        return () if plan.wishes is NOTHING else tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Read what was counted, over a socket of its own; see `CountingBackend`."""

@@ -60,11 +60,9 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
     if recreate:  # the table may be absent, and deleting an absent one is refused
         yield DescribedOperation(encode.new_table(family, TABLE), "add table")
         yield DescribedOperation(encode.delete_table(family, TABLE), "delete table")
-    added, removed = _grouped(delta.added.items()), _grouped(delta.removed.items())
+    added, removed, coming, going = _sides(delta)
     if recreate or SET in added:
         yield DescribedOperation(encode.new_table(family, TABLE, COMMENT), "add table")
-    coming = _joined(added, _grouped((key, new) for key, (_, new) in delta.changed.items()))
-    going = _joined(removed, _grouped((key, old) for key, (old, _) in delta.changed.items()))
     if added:
         yield from _declarations(family, added)
     for key, value in removed.get(SET, ()):
@@ -83,6 +81,17 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
         yield from _removals(family, removed)
 
 
+def _sides(delta: Delta[ObjectKey, Object]) -> tuple[_Groups, _Groups, _Groups, _Groups]:
+    """Group what is added, what is removed, and these with what changes: all that comes, and all that goes."""
+    added = _grouped(delta.added.items()) if delta.added else {}
+    removed = _grouped(delta.removed.items()) if delta.removed else {}
+    if not delta.changed:
+        return added, removed, added, removed
+    new = _grouped([(key, new) for key, (_, new) in delta.changed.items()])
+    old = _grouped([(key, old) for key, (old, _) in delta.changed.items()])
+    return added, removed, _joined(added, new), _joined(removed, old)
+
+
 def _grouped(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
     """Group what one message can hold: the elements of a set; the chains; the sets; the flowtables."""
     groups: _Groups = {}
@@ -94,7 +103,9 @@ def _grouped(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
 
 
 def _joined(groups: _Groups, more: _Groups) -> _Groups:
-    return {name: [*groups.get(name, ()), *more.get(name, ())] for name in {**groups, **more}} if more else groups
+    if not groups:
+        return more
+    return {name: [*groups.get(name, ()), *more.get(name, ())] for name in {**groups, **more}}
 
 
 def _declarations(family: Family, added: _Groups) -> Iterator[DescribedOperation]:

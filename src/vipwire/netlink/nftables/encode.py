@@ -172,8 +172,9 @@ ELEMENTS_PER_MESSAGE = 60_000
 def _element_operations(
     kind: MessageType, flags: int, family: Family, table: str, name: str, blobs: Iterable[bytes]
 ) -> list[Operation]:
-    head = list_elements(family, table, name)
-    return [Operation(kind, flags, head + nested(wire.ELEMENTS_LIST, *part)) for part in _parts(list(blobs))]
+    head, blobs = list_elements(family, table, name), list(blobs)
+    parts = _parts(blobs) if len(blobs) != 1 else (blobs,)
+    return [Operation(kind, flags, head + nested(wire.ELEMENTS_LIST, *part)) for part in parts]
 
 
 def _parts(blobs: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
