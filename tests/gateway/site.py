@@ -79,6 +79,8 @@ class GatewaySite:
     """`name path` of each request that a Pod has answered."""
     runners: list[web.AppRunner] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
+    pems: dict[str, str] = field(default_factory=dict)
+    """Certificates by name."""
     heard: asyncio.Condition = field(default_factory=asyncio.Condition)
     waiting: list[Any] | None = field(default_factory=list)
     """What was put before all was listed."""
@@ -100,7 +102,7 @@ class GatewaySite:
     def put_object(self, each: Any) -> None:
         """Create or change an object."""
         meta = each["metadata"]
-        if each["kind"] not in ("GatewayClass", "Namespace"):
+        if each["kind"] not in ("GatewayClass", "Namespace", "ClusterTrustBundle"):
             meta.setdefault("namespace", "infra")
         meta.setdefault("generation", 1)
         resource = RESOURCES[IngressKind(each["kind"])]

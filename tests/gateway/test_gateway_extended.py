@@ -452,6 +452,7 @@ def pods_of_haproxy(here: GatewaySite, folder: Path) -> "subprocess.Popen[bytes]
     ):
         here.put(service(name, address, here.pod_port))
     authority = good.partition("-----BEGIN PRIVATE KEY-----")[0]
+    here.pems["authority"] = authority
     meta = {"name": "authority", "namespace": "infra"}
     here.put(
         yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"ca.crt": authority}})
@@ -746,6 +747,48 @@ def test_backends_are_spoken_to_in_their_protocol(here: GatewaySite) -> None:
             return str((await ws.receive()).data)
 
     assert here.run(talking()) == "echo hello"
+
+
+BUNDLED = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: named}
+spec:
+  targetRefs: [{group: "", kind: Service, name: named}]
+  validation:
+    hostname: secure.org
+    AUTHORITIES
+"""
+BUNDLE = "{group: certificates.k8s.io, kind: ClusterTrustBundle, name: 'example.com:signer:v1'}"
+
+
+def test_bundles_are_trusted_while_they_are_there(here: GatewaySite) -> None:
+    """BackendTLSPolicyClusterTrustBundle: what changes in a bundle counts at once, and nothing is kept of it."""
+
+    def asked(authorities: str) -> Answer:
+        here.put(BUNDLED.replace("AUTHORITIES", authorities))
+        here.settle()
+        return here.ask("same", "protocols.org", "/named")
+
+    try:
+        for authorities in (f"clusterTrustBundleRef: {BUNDLE}", f"caCertificateRefs: [{BUNDLE}]"):
+            here.put(trust_bundle(here.pems["authority"]))
+            assert asked(authorities).text == "secure secure.org"
+            here.put(trust_bundle(make_certificate_of("secure.org").partition("-----BEGIN PRIVATE KEY-----")[0]))
+            assert asked(authorities).status == 503
+            here.remove(IngressKind.CLUSTER_TRUST_BUNDLE, "example.com:signer:v1", "")
+            assert asked(authorities).status == 500
+    finally:
+        authorities = "caCertificateRefs: [{group: '', kind: ConfigMap, name: authority}]"
+        assert asked(authorities).text == "secure secure.org"
+
+
+def trust_bundle(pem: str) -> str:
+    """Write a ClusterTrustBundle of a signer."""
+    meta = {"name": "example.com:signer:v1"}
+    spec = {"signerName": "example.com/signer", "trustBundle": pem}
+    made = {"apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle", "metadata": meta, "spec": spec}
+    return yaml.safe_dump(made)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Cases of the official suite about statuses, by planning alone: those that no other module here has. Its names."""
 
+import json
 import re
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.gateway.site import BASE, tls_secret
+from tests.gateway.site import BASE, now, tls_secret
 from tests.gateway.test_gateway_statuses import (
     CERTIFICATE,
     HTTP,
@@ -25,6 +26,7 @@ from tests.gateway.test_gateway_statuses import (
 from vipwire.gateway.plan.features import FEATURES, WITH_SERVICES
 from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
+from vipwire.ingress.run.default_certificate import make_certificate
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.kube.gateway_addresses import POOL
 
@@ -298,6 +300,55 @@ def test_backend_tls_policies(case: str, validation: str, wanted: dict[str, str]
     (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
     assert reasons(ancestor) == wanted, case
     assert ancestor["ancestorRef"]["name"] == "edge"
+
+
+BUNDLE = """
+apiVersion: certificates.k8s.io/v1beta1
+kind: ClusterTrustBundle
+metadata: {name: "example.com:signer:v1"}
+spec: {signerName: example.com/signer, trustBundle: PEM}
+"""
+REF = "{group: certificates.k8s.io, kind: ClusterTrustBundle, name: 'example.com:signer:v1'}"
+NO_AUTHORITY = {"Accepted": "not NoValidCACertificate", "ResolvedRefs": "not InvalidCACertificateRef"}
+ALL_WELL = {"Accepted": "Accepted", "ResolvedRefs": "ResolvedRefs"}
+
+
+@pytest.mark.parametrize("form", ["clusterTrustBundleRef: REF", "caCertificateRefs: [REF]"])
+@pytest.mark.parametrize(
+    ("content", "ref", "wanted"),
+    [
+        ("good", REF, ALL_WELL),
+        ("good", REF.replace(":v1", ":v2"), NO_AUTHORITY),
+        ("nonsense", REF, NO_AUTHORITY),
+        ("''", REF, NO_AUTHORITY),
+        ("good", REF.replace("ClusterTrustBundle", "Odd"), NO_AUTHORITY | {"ResolvedRefs": "not InvalidKind"}),
+    ],
+)
+def test_authorities_are_in_a_cluster_trust_bundle(form: str, content: str, ref: str, wanted: dict[str, str]) -> None:
+    """BackendTLSPolicyClusterTrustBundle, and GatewayFrontendClusterTrustBundle, of clients' certificates."""
+    pem = make_certificate(now(), "a.org").partition("-----BEGIN PRIVATE KEY-----")[0]
+    bundle = BUNDLE.replace("PEM", json.dumps(pem) if content == "good" else content)
+    named = form.replace("REF", ref)
+    validation = f"{{hostname: a.org, {named}}}"
+    policy = POLICY.replace("{hostname: a.org, wellKnownCACertificates: System}", validation)
+    more = "caCertificateRefs: [], " if "Bundle" in form[:20] else ""
+    tls = f"tls: {{frontend: {{default: {{validation: {{{more}{named}}}}}}}}}"
+    https = "{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}"
+    planner = planned(gateway(HTTP, https, more=tls), ROUTE, SERVICE, policy, bundle, tls_secret("good", "a.org"))
+    (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
+    assert reasons(ancestor) == wanted
+    listener = status(planner, IngressKind.GATEWAY, "edge")["listeners"][1]
+    kind = wanted["ResolvedRefs"].replace("InvalidKind", "InvalidCACertificateKind")
+    assert (reasons(listener)["Accepted"], reasons(listener)["ResolvedRefs"]) == (wanted["Accepted"], kind)
+
+
+def test_both_kinds_of_authorities_count_together() -> None:
+    refs = f"caCertificateRefs: [{{group: '', kind: ConfigMap, name: nowhere}}], clusterTrustBundleRef: {REF}"
+    policy = POLICY.replace("wellKnownCACertificates: System", refs)
+    pem = make_certificate(now(), "a.org").partition("-----BEGIN PRIVATE KEY-----")[0]
+    planner = planned(gateway(HTTP), ROUTE, SERVICE, policy, BUNDLE.replace("PEM", json.dumps(pem)))
+    (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
+    assert reasons(ancestor) == {"Accepted": "Accepted", "ResolvedRefs": "not InvalidCACertificateRef"}
 
 
 def test_backend_tls_policy_conflict_resolution() -> None:

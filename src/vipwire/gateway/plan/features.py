@@ -64,6 +64,8 @@ FEATURES: Final = frozenset(
         "TCPRoute",
         "UDPRoute",
         "BackendTLSPolicy",
+        "BackendTLSPolicyClusterTrustBundle",
+        "GatewayFrontendClusterTrustBundle",
         "ListenerSet",
     }
 )

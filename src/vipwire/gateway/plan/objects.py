@@ -104,6 +104,8 @@ class GatewayWorld:
     secrets: Mapping[ObjectName, Secret]
     authorities: Mapping[ObjectName, Mapping[str, str]] = field(default_factory=dict)
     """ConfigMaps."""
+    bundles: Mapping[str, str] = field(default_factory=dict)
+    """ClusterTrustBundles: certificates in PEM, by name."""
     now: float = 0.0
 
     @property
@@ -138,7 +140,9 @@ def world_of(snapshot: Snapshot, now: float) -> GatewayWorld:
     namespaces = snapshot.declared(IngressKind.NAMESPACE)
     labels = {name.name: each.content.labels for name, each in namespaces.items()}
     maps = {name: each.content.spec for name, each in snapshot.declared(IngressKind.CONFIG_MAP).items()}
-    return GatewayWorld(items, labels, snapshot.services, snapshot.secrets, maps, now)
+    found = snapshot.declared(IngressKind.CLUSTER_TRUST_BUNDLE)
+    bundles = {name.name: each.content.spec.trust_bundle for name, each in found.items()}
+    return GatewayWorld(items, labels, snapshot.services, snapshot.secrets, maps, bundles, now)
 
 
 def _by_age(found: Iterable[Declared]) -> tuple[Item, ...]:

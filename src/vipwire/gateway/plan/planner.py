@@ -108,6 +108,7 @@ _MATTER = frozenset(
         *POLICY_KINDS,
         IngressKind.NAMESPACE,
         IngressKind.CONFIG_MAP,
+        IngressKind.CLUSTER_TRUST_BUNDLE,
         *ROUTE_KINDS,
     )
 )

@@ -2,7 +2,6 @@
 
 import msgspec
 
-from vipwire.gateway.watch import wire
 from vipwire.gateway.watch.kinds import VERSIONS
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection
@@ -20,12 +19,12 @@ class _List(msgspec.Struct):
 
 
 async def served_versions(access: Access) -> dict[str, frozenset[str]]:
-    """Return the plurals that are served, by version; nothing where the server does not answer."""
+    """Return the plurals that are served, by API version; nothing where the server does not answer."""
     found: dict[str, frozenset[str]] = {}
     async with Connection(access, "vipwire-gateway") as connection:
-        for version in VERSIONS:
+        for version in (f"{group}/{each}" for group, versions in VERSIONS.items() for each in versions):
             try:
-                async with connection.request("GET", f"/apis/{wire.GROUP}/{version}", timeout=_TIMEOUT) as response:
+                async with connection.request("GET", f"/apis/{version}", timeout=_TIMEOUT) as response:
                     text = await response.text()
                     listed = msgspec.json.decode(text, type=_List) if response.status < 300 else _List()
             except (*TRANSPORT_ERRORS, *BROKEN):

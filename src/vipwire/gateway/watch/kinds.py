@@ -4,7 +4,7 @@ The experimental and standard channels serve some kinds at different versions: `
 has. Manifests are read at all of them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -22,16 +22,28 @@ from vipwire.model.problem import Problem
 
 _BASE: Final = f"/apis/{wire.GROUP}"
 _POLICIES: Final = f"/apis/{wire.POLICY_GROUP}/v1"
-_CLUSTER_WIDE: Final = (IngressKind.GATEWAY_CLASS, IngressKind.NAMESPACE, IngressKind.INGRESS_CLASS)
-VERSIONS: Final = ("v1", "v1beta1", "v1alpha3", "v1alpha2")
-"""The versions that are read, the best first."""
+_BUNDLES: Final = f"/apis/{wire.CERTIFICATES_GROUP}/v1"
+_CLUSTER_WIDE: Final = (
+    IngressKind.GATEWAY_CLASS,
+    IngressKind.NAMESPACE,
+    IngressKind.INGRESS_CLASS,
+    IngressKind.CLUSTER_TRUST_BUNDLE,
+)
+VERSIONS: Final[Mapping[str, Sequence[str]]] = {
+    wire.GROUP: ("v1", "v1beta1", "v1alpha3", "v1alpha2"),
+    wire.CERTIFICATES_GROUP: ("v1", "v1beta1", "v1alpha1"),
+}
+"""The versions that are read of a group that has several, the best first."""
 
 
 def _reader(kind: IngressKind, version: str) -> object:
+    has_signer = kind is IngressKind.CLUSTER_TRUST_BUNDLE
+
     def convert(source: wire.Object) -> tuple[Declared | None, tuple[Problem, ...]]:
         meta = source.metadata or wire.Meta()
         name = ObjectName(meta.namespace or "", meta.name or "")
-        found = Findings(kind.value, name)
+        # The name of a bundle of a signer has colons, where others have dots.
+        found = Findings(kind.value, ObjectName(name.namespace, name.name.replace(":", ".")) if has_signer else name)
         if not found.named(namespaced=kind not in _CLUSTER_WIDE):
             return None, found.problems()
         labels = MappingProxyType(dict(meta.labels or {}))
@@ -63,6 +75,7 @@ _OWN: Final = (
     _resource(IngressKind.BACKEND_POLICY, "backendpolicies", wire.Policy, _POLICIES),
     _resource(IngressKind.NAMESPACE, "namespaces", wire.Namespace, "/api/v1"),
     _resource(IngressKind.CONFIG_MAP, "configmaps", wire.ConfigMap, "/api/v1"),
+    _resource(IngressKind.CLUSTER_TRUST_BUNDLE, "clustertrustbundles", wire.ClusterTrustBundle, _BUNDLES),
 )
 _SHARED: Final = (IngressKind.SERVICE, IngressKind.SLICE, IngressKind.SECRET)
 RESOURCES: Final[Mapping[IngressKind, IngressResource]] = {each.kind: each for each in _OWN} | {
@@ -84,19 +97,24 @@ def manifests(resources: Mapping[IngressKind, IngressResource]) -> ManifestReade
 
 
 def _older(resource: IngressResource) -> tuple[str, ...]:
-    if not resource.path.startswith(_BASE):
-        return ()
-    return tuple(f"{wire.GROUP}/{each}" for each in VERSIONS if f"{wire.GROUP}/{each}" != resource.api_version)
+    group = _group(resource)
+    found = (f"{group}/{each}" for each in VERSIONS.get(group, ()))
+    return tuple(each for each in found if each != resource.api_version)
+
+
+def _group(resource: IngressResource) -> str:
+    return resource.path.removeprefix("/apis/").partition("/")[0]
 
 
 def at_versions(
     resources: Mapping[IngressKind, IngressResource], served: Mapping[str, Collection[str]]
 ) -> dict[IngressKind, IngressResource]:
-    """Take each kind at the best version that a server has; `served` has the plurals by version."""
+    """Take each kind at the best version that a server has; `served` has the plurals by API version."""
 
     def best(resource: IngressResource) -> IngressResource:
-        found = (each for each in VERSIONS if resource.plural in served.get(each, ()))
-        version = next(found, "") if resource.path.startswith(_BASE) else ""
-        return replace(resource, path=f"{_BASE}/{version}") if version else resource
+        group = _group(resource)
+        asked = (f"{group}/{each}" for each in VERSIONS.get(group, ()))
+        version = next((each for each in asked if resource.plural in served.get(each, ())), "")
+        return replace(resource, path=f"/apis/{version}") if version else resource
 
     return {kind: best(each) for kind, each in resources.items()}

@@ -11,6 +11,7 @@ from msgspec import field
 from vipwire.gateway.watch.rule_wire import GrpcRule, HttpRule, ObjectRef, Rule, Wire
 
 GROUP = "gateway.networking.k8s.io"
+CERTIFICATES_GROUP = "certificates.k8s.io"
 POLICY_GROUP = "vipwire.io"
 """The group of our own kinds."""
 
@@ -138,6 +139,7 @@ class ClientValidation(Wire, frozen=True):
     """`validation` of the certificates of clients."""
 
     ca_certificate_refs: tuple[ObjectRef, ...] = field(default=(), name="caCertificateRefs")
+    cluster_trust_bundle_ref: ObjectRef | None = None
     mode: str = "AllowValidOnly"
 
 
@@ -252,6 +254,7 @@ class TlsValidation(Wire, frozen=True):
 
     hostname: str = ""
     ca_certificate_refs: tuple[ObjectRef, ...] = field(default=(), name="caCertificateRefs")
+    cluster_trust_bundle_ref: ObjectRef | None = None
     well_known: str | None = field(default=None, name="wellKnownCACertificates")
     subject_alt_names: tuple[AltName, ...] = ()
 
@@ -343,3 +346,15 @@ class ConfigMap(Object, frozen=True):
     def spec(self) -> dict[str, str]:
         """What planning depends on."""
         return self.data
+
+
+class TrustBundle(Wire, frozen=True):
+    """The `spec` of a ClusterTrustBundle."""
+
+    trust_bundle: str = ""
+
+
+class ClusterTrustBundle(Object, frozen=True):
+    """ClusterTrustBundle."""
+
+    spec: TrustBundle = TrustBundle()

@@ -39,6 +39,7 @@ class IngressKind(enum.Enum):
     BACKEND_POLICY = "BackendPolicy"
     NAMESPACE = "Namespace"
     CONFIG_MAP = "ConfigMap"
+    CLUSTER_TRUST_BUNDLE = "ClusterTrustBundle"
 
 
 INGRESS_KINDS = (

@@ -77,10 +77,16 @@ def _checked(policy: Item, world: GatewayWorld, files: dict[str, str]) -> Checke
         text = "HAProxy checks certificates for the name that it asks for: subjectAltNames can only be the hostname"
         return Checked(policy, no("Invalid", text), resolved)
     if validation.well_known is not None:
-        if validation.well_known != _WELL_KNOWN or validation.ca_certificate_refs:
-            return Checked(policy, no("Invalid", "wellKnownCACertificates can only be System"), resolved)
+        if (
+            validation.well_known != _WELL_KNOWN
+            or validation.ca_certificate_refs
+            or validation.cluster_trust_bundle_ref
+        ):
+            return Checked(
+                policy, no("Invalid", "wellKnownCACertificates can only be System, without references"), resolved
+            )
         return Checked(policy, accepted, resolved, Verification(host))
-    text, resolved = authorities_of(validation.ca_certificate_refs, policy, world, "InvalidKind")
+    text, resolved = authorities_of(validation, policy, world, "InvalidKind")
     if not text:
         return Checked(policy, no("NoValidCACertificate", resolved.message), resolved)
     file = file_of(text)

@@ -55,7 +55,7 @@ def client_check(gateway: Item, port: int, world: GatewayWorld) -> Judged:
     validation = here.validation
     if validation is None:
         return Judged()
-    text, resolved = authorities_of(validation.ca_certificate_refs, gateway, world, "InvalidCACertificateKind")
+    text, resolved = authorities_of(validation, gateway, world, "InvalidCACertificateKind")
     if not text:
         return Judged(None, no("NoValidCACertificate", resolved.message), resolved)
     if validation.mode not in _MODES:
