@@ -37,6 +37,8 @@ Pool: TypeAlias = tuple[Target, ...]
 class Masquerade(enum.Enum):
     """Whether the client's address is replaced by the node's, so that the answer comes back this way."""
 
+    __hash__ = object.__hash__  # enum's own hashes the name, in Python, at each look-up
+
     NEVER = "never"
     UNLESS_POD = "unless the client is a Pod"
     ALWAYS = "always"

@@ -6,6 +6,7 @@ array of slots lies apart, so that a pool is written as one piece.
 
 import enum
 import struct
+from functools import lru_cache
 from typing import Final, NamedTuple, Self
 
 from vipwire.model.net import Address, Family, Protocol
@@ -94,7 +95,13 @@ def read_frontend_key(key: bytes) -> tuple[Address, int, int]:
 
 def endpoint_slot(address: Address, port: int) -> bytes:
     """Pack an endpoint as a slot: struct endpoint, filled up."""
-    return address + _PORT.pack(port, 0) + (b"" if len(address) == 4 else bytes(4))
+    return address + _behind(port, len(address))
+
+
+@lru_cache(maxsize=4096)  # a hundred thousand endpoints have a few ports
+def _behind(port: int, width: int) -> bytes:
+    """Pack what stands behind an address of so many bytes."""
+    return _PORT.pack(port, 0) + (b"" if width == 4 else bytes(4))
 
 
 def read_endpoint(data: bytes) -> tuple[Address, int]:

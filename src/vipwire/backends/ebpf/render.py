@@ -28,7 +28,6 @@ from vipwire.plan.spread import EVENLY, Algorithm, slots
 _SERVED: Final = frozenset({Protocol.TCP, Protocol.UDP})
 _LARGEST_POOL: Final = 65534
 """As nftables mode's, so that shares are rounded alike."""
-_CLIENTS: Final = Flag.NODE | Flag.POD
 _FOR: Final = {
     Masquerade.NEVER: Flag.NODE | Flag.POD,
     Masquerade.UNLESS_POD: Flag.NODE | Flag.AS_NODE | Flag.POD,
@@ -41,11 +40,10 @@ def render(family: Family, plan: ServicePlan) -> Ours:
     objects: Ours = {}
     for frontend, action in _translated(plan):
         flags = _flags(plan, frontend, action)
-        if flags & _CLIENTS:
-            if frontend.key.address is None and frontend.key.protocol is Protocol.UDP:
-                flags |= Flag.LOOSE
-            for place in places(plan, frontend.key):
-                _write(family, place, action, flags, objects)
+        if frontend.key.address is None and frontend.key.protocol is Protocol.UDP:
+            flags |= Flag.LOOSE
+        for place in places(plan, frontend.key):
+            _write(family, place, action, flags, objects)
     return objects
 
 
@@ -81,7 +79,7 @@ def _flags(plan: ServicePlan, frontend: Frontend, action: Forward) -> Flag:
     flags = _FOR[action.masquerade]
     if frontend.short_circuit is not None and not _tells_pods(plan):
         flags &= ~Flag.POD
-    if not any(target.local for target in action.pool):
+    if True not in [target.local for target in action.pool]:
         return flags
     return flags | Flag.HAS_LOCAL if len({target.port for target in action.pool}) == 1 else flags & ~Flag.POD
 
@@ -99,7 +97,7 @@ def _write(family: Family, key: bytes, action: Forward, flags: Flag, objects: Ou
     targets = action.pool
     if action.spread != EVENLY or len(targets) > _LARGEST_POOL:
         targets = slots(action.spread, targets, (), _LARGEST_POOL)
-    dealt = [endpoint_slot(target.address, target.port) for target in targets]
+    dealt = [endpoint_slot(address, port) for address, port, _ in targets]
     objects[FRONTENDS, key] = HEAD.pack(flags) + b"".join(dealt)
     if key[-2] == Protocol.UDP:
         size = endpoint_size(family)
