@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from vipwire.cluster.bgp.routes import SERVICES, Routed, routes
 from vipwire.cluster.bgp.run import BgpSpeaker, Event
 from vipwire.cluster.bgp.settings import KINDS, BgpSettings, Peer, read_bgp_settings
 from vipwire.errors import ConfigError, VipwireError
+from vipwire.host.waiting import waiting_places
 from vipwire.kube.resource import Reader
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
@@ -63,6 +65,89 @@ def test_what_is_announced(
     assert routes("n1", (read.object,), {WEB: nodes}, there, kinds) == wanted
     for other in ({}, {"n1": machine("n1", ready=False)}, {"n1": machine("n1", excluded=True)}):
         assert routes("n1", (read.object,), {WEB: nodes}, other, kinds) == ()
+
+
+@pytest.mark.parametrize(
+    ("waiting", "wanted"),
+    [
+        ((), ()),
+        ((("198.51.100.7", 80),), ("198.51.100.7",)),
+        ((("198.51.100.7", 80), ("2001:db8::7", 443)), BALANCED),
+        ((("198.51.100.7", 22),), ()),
+        ((("0.0.0.0", 80), ("203.0.113.7", 80), ("10.96.0.7", 80)), ()),
+    ],
+)
+def test_a_gateways_address_is_announced_where_it_is_served(
+    waiting: tuple[tuple[str, int], ...], wanted: tuple[str, ...]
+) -> None:
+    """No endpoint says so: `vipwire gateway` listens at the address itself."""
+    there, ports = {"n1": machine("n1")}, [{"port": 80}, {"port": 443}]
+    read = gateways_service(ports)
+    assert routes("n1", (read.object,), {}, there, KINDS, waiting) == wanted
+    assert routes("n1", (read.object,), {}, {}, KINDS, waiting) == ()
+    own = gateways_service(ports, **{"vipwire.io/gateway-controller": "vipwire.io/gateway"})
+    assert routes("n1", (own.object,), {WEB: ("n1",)}, there, ("LoadBalancer",), ()) == BALANCED
+
+
+def gateways_service(ports: list[dict[str, int]], **more: str) -> Any:
+    """Write the Service from which a Gateway has its address."""
+    meta = {"name": "web", "namespace": "default", "annotations": {"vipwire.io/gateway": "edge"} | more}
+    status = {"loadBalancer": {"ingress": [{"ip": "198.51.100.7"}, {"ip": "2001:db8::7"}]}}
+    spec = {"type": "LoadBalancer", "clusterIPs": ["10.96.0.7"], "externalIPs": ["203.0.113.7"], "ports": ports}
+    return READER.read(encode({"metadata": meta, "spec": spec, "status": status}), "")
+
+
+@pytest.mark.kernel
+def test_places_where_programs_listen_are_seen() -> None:
+    with own_network():
+        run("ip link set lo up")
+        run("ip route add local 198.51.100.0/24 dev lo")
+        with (
+            socket.create_server(("198.51.100.7", 80)),
+            socket.create_server(("::1", 81), family=socket.AF_INET6),
+            socket.socket(type=socket.SOCK_DGRAM) as udp,
+            socket.socket() as bound,
+        ):
+            udp.bind(("198.51.100.8", 53))
+            bound.bind(("198.51.100.9", 82))  # and does not listen
+            assert waiting_places() == {("198.51.100.7", 80), ("::1", 81), ("198.51.100.8", 53)}
+
+
+@pytest.mark.kernel
+def test_a_router_hears_of_a_gateway_while_haproxy_listens(folder: Path) -> None:
+    """The machine's BIRD announces an address from when something listens there, and withdraws it after that."""
+
+    async def scenario() -> None:
+        async def follow(emit: Callable[[Event], None]) -> None:
+            emit(Listed(AnnounceKind.SERVICE, (gateways_service([{"port": 80}]).object,)))
+            emit(Listed(AnnounceKind.SLICE, ()))
+            emit(Listed(AnnounceKind.NODE, (machine("n1"),)))
+            while True:  # any news has it looked at anew, as time has
+                await asyncio.sleep(0.1)
+                emit(Upserted(machine("n1")))
+
+        async def until_told(*, there: bool) -> None:
+            async with asyncio.timeout(60):
+                while ("198.51.100.7/32" in (await asyncio.to_thread(said))) is not there:
+                    pass
+
+        def said() -> str:
+            control = ("birdc", "-s", str(folder / "bird.ctl"), "show", "route")
+            return subprocess.run(control, capture_output=True, text=True, check=False, timeout=60).stdout
+
+        speaker = BgpSpeaker(SETTINGS, "n1", ("10.9.0.1",), lambda: Bird(folder))
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(speaker.run(follow, lambda: None))
+            await until_told(there=False)
+            with socket.create_server(("198.51.100.7", 80)):
+                await until_told(there=True)
+            await until_told(there=False)
+            task.cancel()
+
+    with own_network():
+        run("ip link set lo up")
+        run("ip route add local 198.51.100.0/24 dev lo")
+        asyncio.run(scenario())
 
 
 def test_a_word_that_is_no_kind_is_told_and_the_flags_count() -> None:

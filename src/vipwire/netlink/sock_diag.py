@@ -1,4 +1,4 @@
-"""Encodes and decodes sock_diag(7) for UDP sockets that have a peer: which there are, and ending one. Pure.
+"""Encodes and decodes sock_diag(7): UDP sockets that have a peer, ending one, and sockets that wait for all. Pure.
 
 Source: include/uapi/linux/inet_diag.h. An identity is struct inet_diag_sockid: ports, addresses, interface, cookie.
 """
@@ -15,11 +15,14 @@ _FAMILIES: Final = {Family.IPV4: 2, Family.IPV6: 10}
 _REQUEST: Final = struct.Struct("=BBBBI")
 _IDENTITY: Final = 48
 _ANY_STATE: Final = 0xFFFFFFFF
+_LISTENING: Final = 10
+_UNCONNECTED: Final = 7
+"""TCP_LISTEN and TCP_CLOSE of include/net/tcp_states.h."""
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 class ConnectedSocket(NamedTuple):
-    """A UDP socket: its cookie, and its peer. One of IPv6 may have an IPv4 peer."""
+    """A socket: its cookie, where it is, and its peer. One of IPv6 may have an IPv4 peer."""
 
     kind: int
     identity: bytes
@@ -28,6 +31,12 @@ class ConnectedSocket(NamedTuple):
     def cookie(self) -> bytes:
         """The cookie, as programs see it."""
         return self.identity[40:48]
+
+    @property
+    def place(self) -> tuple[Address, int]:
+        """The address and port where it waits; an address of zeros is any."""
+        size = 4 if self.kind == _FAMILIES[Family.IPV4] else 16
+        return Address(self.identity[4 : 4 + size]), int.from_bytes(self.identity[:2])
 
     @property
     def peer(self) -> tuple[Address, int]:
@@ -43,6 +52,12 @@ def list_sockets(family: Family) -> bytes:
     """Ask for all UDP sockets of a family (NLM_F_DUMP)."""
     identity = bytes(40) + b"\xff" * 8  # no cookie: any
     return _REQUEST.pack(_FAMILIES[family], Protocol.UDP, 0, 0, _ANY_STATE) + identity
+
+
+def list_waiting(family: Family, protocol: Protocol) -> bytes:
+    """Ask for the sockets of a family that wait for anybody: those that listen (TCP), or have no peer (UDP)."""
+    state = _LISTENING if protocol is Protocol.TCP else _UNCONNECTED
+    return _REQUEST.pack(_FAMILIES[family], protocol, 0, 0, 1 << state) + bytes(40) + b"\xff" * 8
 
 
 def read_socket(payload: bytes) -> ConnectedSocket:

@@ -7,12 +7,14 @@ Every machine announces every address, and routers spread over them (ECMP); but
     externalTrafficPolicy: Local                                 external IPs and LoadBalancer addresses only from
                                                                  machines with a ready endpoint
     internalTrafficPolicy: Local                                 likewise the ClusterIPs
+    it is a Gateway's, served by HAProxy and by no proxy         LoadBalancer addresses from machines where a program
+                                                                 listens at one of its ports; nothing else
 
 A Service's annotation `announce.vipwire.io/bgp` names the kinds of its addresses that are announced, with commas, in
 place of those of the flags: ClusterIP, ExternalIP, LoadBalancer; or it says none.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +22,7 @@ from vipwire.cluster.announcing.kinds import AnnounceKind, Found, Machine, Meta,
 from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.bgp.settings import BALANCER, CLUSTER, EXTERNAL, KINDS
 from vipwire.cluster.controllers.balanced import status_addresses
+from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER
 from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -35,6 +38,8 @@ class Routed:
     addresses: tuple[tuple[str, tuple[str, ...]], ...]
     local: frozenset[str]
     kinds: tuple[str, ...] | None
+    gateway: frozenset[int] = frozenset()
+    """The ports, if it has a Gateway's address (`vipwire gateway` listens there itself)."""
 
 
 def routed(value: Plain) -> Found[Routed]:
@@ -53,8 +58,13 @@ def routed(value: Plain) -> Found[Routed]:
         local |= {EXTERNAL, BALANCER}
     if spec.get("internalTrafficPolicy") == "Local":
         local.add(CLUSTER)
-    kinds, problems = _kinds(name_of(meta), (meta.annotations or {}).get(BGP))
-    return Routed(name_of(meta), found, frozenset(local), kinds), problems
+    words = meta.annotations or {}
+    kinds, problems = _kinds(name_of(meta), words.get(BGP))
+    ports = (each.get("port") for each in spec.get("ports") or () if isinstance(each, dict))
+    gateway = (
+        frozenset(port for port in ports if isinstance(port, int)) if _is_of_gateway(words) else frozenset[int]()
+    )
+    return Routed(name_of(meta), found, frozenset(local), kinds, gateway), problems
 
 
 def routes(
@@ -63,8 +73,12 @@ def routes(
     placed: Mapping[ObjectName, Iterable[str]],
     machines: Mapping[str, Machine],
     kinds: Iterable[str],
+    waiting: Collection[tuple[str, int]] = (),
 ) -> tuple[str, ...]:
-    """List the addresses that a machine announces, sorted. `placed` are the nodes of Services' ready endpoints."""
+    """List the addresses that a machine announces, sorted. `placed` are the nodes of Services' ready endpoints.
+
+    `waiting` are the places where programs of this machine listen.
+    """
     machine = machines.get(node)
     if machine is None or not machine.ready or machine.excluded:
         return ()
@@ -73,9 +87,16 @@ def routes(
         wanted = tuple(kinds) if service.kinds is None else service.kinds
         where = set(placed.get(service.name, ()))
         for kind, addresses in service.addresses:
-            if kind in wanted and where and (kind not in service.local or node in where):
+            if service.gateway:
+                heard = {address for address in addresses for port in service.gateway if (address, port) in waiting}
+                found.update(heard if kind in wanted and kind == BALANCER else ())
+            elif kind in wanted and where and (kind not in service.local or node in where):
                 found.update(addresses)
     return tuple(sorted(found))
+
+
+def _is_of_gateway(annotations: Mapping[str, str]) -> bool:
+    return GATEWAY in annotations and OF_CONTROLLER not in annotations
 
 
 def _addresses(texts: Iterable[object]) -> tuple[str, ...]:

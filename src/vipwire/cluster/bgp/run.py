@@ -11,6 +11,7 @@ from vipwire.cluster.bgp.render import render
 from vipwire.cluster.bgp.routes import SERVICES, Routed, routes
 from vipwire.cluster.bgp.settings import BgpSettings
 from vipwire.errors import VipwireError
+from vipwire.host.waiting import waiting_places
 from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.process import log
@@ -21,6 +22,7 @@ Event: TypeAlias = EventOf[AnnounceKind, Object]
 Follow: TypeAlias = Callable[[Callable[[Event], None]], Awaitable[None]]
 RESOURCES: Final[tuple[Resource[AnnounceKind, Object], ...]] = (SERVICES, SLICES, NODES)
 _LOOK_SECONDS: Final = 5.0
+"""How often is looked whether BIRD runs, and whether Gateways are served here."""
 _GATHER_SECONDS: Final = 0.05
 NO_ROUTER_ID: Final = "--bgp-router-id is missing: this machine has no IPv4 address to take it from"
 
@@ -28,11 +30,19 @@ NO_ROUTER_ID: Final = "--bgp-router-id is missing: this machine has no IPv4 addr
 class BgpSpeaker:
     """Announces from a machine. `addresses` are its own."""
 
-    def __init__(self, settings: BgpSettings, node: str, addresses: Iterable[str], bird: Callable[[], Bird]) -> None:
+    def __init__(
+        self,
+        settings: BgpSettings,
+        node: str,
+        addresses: Iterable[str],
+        bird: Callable[[], Bird],
+        waiting: Callable[[], frozenset[tuple[str, int]]] = waiting_places,
+    ) -> None:
+        """Set up; `waiting` looks where programs of this machine listen."""
         own = next((each for each in addresses if ":" not in each), "")
         if not own and not settings.router_id:
             raise VipwireError(NO_ROUTER_ID)
-        self._settings, self._node, self._own, self._make = settings, node, own, bird
+        self._settings, self._node, self._own, self._make, self._waiting = settings, node, own, bird, waiting
         self._services: dict[ObjectName, Routed] = {}
         self._slices: dict[ObjectName, Placed] = {}
         self._machines: dict[str, Machine] = {}
@@ -71,7 +81,7 @@ class BgpSpeaker:
         for each in self._slices.values():
             placed.setdefault(each.service, set()).update(each.nodes)
         kinds = self._settings.kinds
-        wanted = routes(self._node, self._services.values(), placed, self._machines, kinds)
+        wanted = routes(self._node, self._services.values(), placed, self._machines, kinds, self._places())
         if wanted == self._applied and await bird.answers():
             return
         await bird.apply(render(self._settings, self._own, wanted))
@@ -83,6 +93,16 @@ class BgpSpeaker:
             if changed:
                 log.info(text, addresses=",".join(sorted(changed)))
         self._applied = wanted
+
+    def _places(self) -> frozenset[tuple[str, int]]:
+        """Look where programs listen, if that matters to any Service."""
+        if not any(each.gateway for each in self._services.values()):
+            return frozenset()
+        try:
+            return self._waiting()
+        except OSError as error:
+            log.warning("cannot see where programs listen; addresses of Gateways are not announced", error=str(error))
+            return frozenset()
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Listed):
