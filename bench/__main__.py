@@ -41,6 +41,7 @@ def main() -> None:
         services=arguments.services,
         endpoints=arguments.endpoints,
         samples=arguments.samples,
+        gap=arguments.gap,
         connections=arguments.connections,
         sizes=tuple(arguments.sizes),
         rivals=tuple(arguments.rivals),
@@ -79,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--endpoints", type=int, default=default.endpoints, help="of each Service")
     made.add_argument("--rounds", type=int, default=3, help="how often each scenario is run")
     made.add_argument("--samples", type=int, default=default.samples, help="single changes measured, of each kind")
+    made.add_argument("--gap", type=float, default=default.gap, help="seconds of rest before each, of whole proxies")
     made.add_argument("--connections", type=int, default=default.connections, help="of each kind, on the data path")
     made.add_argument("--sizes", type=int, nargs="+", default=default.sizes, help="Services, for changes and packets")
     made.add_argument("--rivals", type=int, nargs="+", default=default.rivals, help="Services, beside nft")

@@ -2,6 +2,7 @@
 
     python -m bench daemon --services 10000 --modes nftables ebpf --kube-proxy /usr/local/bin/kube-proxy
     python -m bench daemon --before ../released                # another checkout of vipwire beside this one
+    python -m bench daemon --modes iptables-legacy --gap 2.5   # changes that do not wait for minSyncPeriod
 
 An API server in a process of its own feeds the proxy over HTTP. What counts is when connections from another network
 namespace reach the endpoints that they should. CPU is that of the whole process and of its children.
@@ -39,7 +40,6 @@ TITLE = "whole proxies, seen from outside"
 BURST = 1_000
 IDLE_SECONDS = 5.0
 SETTLE_SECONDS = 30.0
-PAUSE = 0.05
 _IMPORT_ALL = """
 import contextlib, importlib, pkgutil, vipwire
 for module in pkgutil.walk_packages(vipwire.__path__, "vipwire.", onerror=lambda name: None):
@@ -171,7 +171,7 @@ def _followed(title: str, where: Scene, daemon: Daemon, options: Options) -> Ite
     idle, idle_threads = (daemon.cpu() - cpu) / IDLE_SECONDS, (kernel_threads() - threads) / IDLE_SECONDS
     yield Figure(f"{title} idle, CPU a second", idle * 1e3, "ms")
     began, cpu, threads = time.monotonic(), daemon.cpu(), kernel_threads()
-    times = each(range(1, min(options.samples, 100) + 1), where.moved, PAUSE)
+    times = each(range(1, min(options.samples, 100) + 1), where.moved, options.gap)
     took = time.monotonic() - began
     spent, kernel = daemon.cpu() - cpu - idle * took, kernel_threads() - threads - idle_threads * took
     yield Figure(f"{title} one change, event to answer", statistics.median(times) * 1e3, "ms")
