@@ -5,7 +5,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -203,7 +203,7 @@ class Company:
         self._tool, self._writer, self.harm = tool, rule_access(tool, LockWait()), ""
         self.batch = self._writer.batch
 
-    def read(self, known: Known) -> Mapping[str, Chains]:
+    def read(self, known: Callable[[], Known]) -> Mapping[str, Chains]:
         return self._writer.read(known)
 
     def write(self, run_: Run) -> Written:

@@ -262,8 +262,8 @@ def test_what_is_read_is_what_the_tool_shows(family: Family) -> None:
         proxy.reconciler.desire(subject.name, plan_service(proxy.node, subject, slices))
     proxy.reconciler.sync()
     ours, theirs = rule_access(tool, LockWait()), rule_access(tool, LockWait(), by_tools=True)
-    shown = theirs.read({})
-    found = ours.read({})
+    shown = theirs.read(dict)
+    found = ours.read(dict)
     for table, chains in shown.items():
         assert {chain: [*rules] for chain, rules in chains.items() if rules} == {
             chain: [*rules] for chain, rules in found[table].items() if rules
@@ -282,10 +282,10 @@ def test_a_rule_that_is_not_understood_is_read_by_the_tool(family: Family) -> No
     run(f"{tool.name} -t nat -I KUBE-MARK-MASQ -p tcp -m multiport --dports 80,81 -j RETURN")
     run(f"{tool.name} -t nat -A PREROUTING -p tcp -m multiport --dports 80,81 -j RETURN")
     access = rule_access(tool, LockWait())
-    assert "-p tcp -m multiport --dports 80,81 -j RETURN" in access.read({})["nat"]["KUBE-MARK-MASQ"]
+    assert "-p tcp -m multiport --dports 80,81 -j RETURN" in access.read(dict)["nat"]["KUBE-MARK-MASQ"]
     assert proxy.reconciler.verify()
     assert proxy.reconciler.sync().repaired
-    assert "-p tcp -m multiport --dports 80,81 -j RETURN" not in access.read({})["nat"]["KUBE-MARK-MASQ"]
+    assert "-p tcp -m multiport --dports 80,81 -j RETURN" not in access.read(dict)["nat"]["KUBE-MARK-MASQ"]
     assert "-A PREROUTING -p tcp -m multiport --dports 80,81 -j RETURN" in saved(tool)
     access.close()
     proxy.backend.close()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from tests.fakes.iptables import FakeTables, FakeTool
 
-from vipwire.backends.iptables.access.tool_access import ToolAccess, Written
+from vipwire.backends.iptables.access.tool_access import Known, ToolAccess, Written
 from vipwire.backends.iptables.lock_wait import LockWait
 from vipwire.backends.iptables.names import NAT
 from vipwire.backends.iptables.script import Run, TablePart
@@ -34,3 +34,19 @@ def test_the_text_of_a_run_is_never_whole() -> None:
     assert written == Written(whole, 1)
     assert (tool.size, whole > 1_500_000) == (whole, True)
     assert peak < whole / 4
+
+
+def test_where_nothing_of_kubernetes_is_nobody_works_out_what_there_should_be() -> None:
+    asked: list[str] = []
+
+    def known() -> Known:
+        asked.append("what should there be?")
+        return {}
+
+    tables = FakeTables()
+    access = ToolAccess(FakeTool(tables), LockWait(), 0)
+    access.read(known)
+    assert not asked
+    FakeTool(tables).restore("*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -j RETURN\nCOMMIT\n")
+    assert access.read(known)[NAT]["KUBE-SERVICES"] == ["-j RETURN"]
+    assert asked

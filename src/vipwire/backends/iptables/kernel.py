@@ -6,6 +6,7 @@ entries. It is what the kernel was seen to hold or took from us, never what is m
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Final
 
 from vipwire.backends.iptables import names
@@ -68,7 +69,7 @@ class IptablesBackend:
         self._ledger = Ledger()
         self._access = writer or ToolAccess(tool, LockWait(), BATCH[tool.variant])
         self._locked: LockedError | None = None
-        self._expected: Known = {}
+        self._wanted: Iterable[Rendered[Key, Rules]] = ()
 
     @property
     def rules(self) -> dict[str, int]:
@@ -111,13 +112,14 @@ class IptablesBackend:
 
     def expect(self, wanted: Iterable[Rendered[Key, Rules]]) -> None:
         """Take what should be there: at a restart, or when others have committed, nearly all of it is."""
-        self._expected = expected_chains(self.family, wanted, tree=self.settings.tree)
+        self._wanted = wanted
 
     def observe(self) -> dict[Key, Rules]:
         """Read all of ours."""
         self._locked = None
         before = self._detector.look()
-        tables, self._expected = self._access.read(self._expected), {}
+        tables = self._access.read(cache(self._expected))
+        self._wanted = ()
         for where in ROOTS:
             self._dispatches[where].load({})
             self._dispatches[where].strays = frozenset()
@@ -131,6 +133,9 @@ class IptablesBackend:
         self._rules = _counted(Delta(added=seen.objects))
         self._observed = before
         return seen.objects
+
+    def _expected(self) -> Known:
+        return expected_chains(self.family, self._wanted, tree=self.settings.tree)
 
     def commit(self, delta: Delta[Key, Rules]) -> int:
         """Write a difference; return its size in bytes.

@@ -6,7 +6,7 @@ whose refusal names the rule; if the tool gets it in, everything else goes to th
 """
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from vipwire.backends.iptables.access.nft_batch import BASES, Handles, operations
@@ -45,7 +45,7 @@ class NftAccess:
         self._socket.close()
         self._tool.close()
 
-    def read(self, known: Known) -> Mapping[str, Chains]:
+    def read(self, known: Callable[[], Known]) -> Mapping[str, Chains]:
         """Read every table, by the tool where a rule is not known here."""
         if self.direct:
             for _ in range(TRIES):

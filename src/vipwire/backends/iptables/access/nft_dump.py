@@ -8,12 +8,12 @@ it names something of Kubernetes.
 """
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from vipwire.backends.iptables.access.nft_compare import expressions_at, holds
-from vipwire.backends.iptables.access.tool_access import Known
+from vipwire.backends.iptables.access.tool_access import NAMES_US, Known
 from vipwire.backends.iptables.names import FIREWALL, TABLES, Rules
 from vipwire.backends.iptables.read import is_ours
 from vipwire.model.net import Family
@@ -29,7 +29,6 @@ from vipwire.xtables.save import Chains
 
 DATAGRAM: Final = 1 << 15
 """More than the kernel ever answers at once to a dump."""
-_NAMES_US: Final = b"KUBE-"
 _UNREAD: Final = "# a rule of others"
 
 
@@ -42,15 +41,15 @@ class TableReader:
     encoder: Encoder
     words: Reader
 
-    def read(self, known: Known) -> dict[str, Chains]:
+    def read(self, known: Callable[[], Known]) -> dict[str, Chains]:
         """Read all tables that we write; one that is not there is empty.
 
         Raise UnknownRuleError for a rule that is not understood and has to be; DumpInterruptedError if it changed.
         """
-        return {
-            table: dict(self._chains(table, chains, known.get(table, {})))
-            for table, chains in chains_of(self.sock, self.family).items()
-        }
+        found = chains_of(self.sock, self.family)
+        ours = any(NAMES_US in chain for chains in found.values() for chain in chains)
+        expected = known() if ours else {}
+        return {table: dict(self._chains(table, chains, expected.get(table, {}))) for table, chains in found.items()}
 
     def _chains(
         self, table: str, chains: Iterable[str], known: Mapping[str, Rules]
@@ -77,7 +76,7 @@ class TableReader:
             try:
                 yield self.words(expressions)
             except UnknownRuleError:
-                if needed or _NAMES_US in expressions:
+                if needed or NAMES_US.encode() in expressions:
                     raise
                 yield _UNREAD
 

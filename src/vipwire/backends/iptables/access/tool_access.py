@@ -1,7 +1,8 @@
 """Reads and writes rules by the tools; what speaks to the kernel itself falls back to this."""
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from vipwire.backends.iptables.lock_wait import LockWait
 from vipwire.backends.iptables.names import TABLES, Rules
@@ -12,6 +13,10 @@ from vipwire.xtables.tool import RuleTool
 
 Known: TypeAlias = Mapping[str, Mapping[str, Rules]]
 """By table: what chains should hold, as far as that is known. Who holds just that is read as these very rules."""
+
+
+NAMES_US: Final = "KUBE-"
+"""Every chain of Kubernetes has this in its name."""
 
 
 class Written(NamedTuple):
@@ -27,8 +32,11 @@ class RuleAccess(Protocol):
     batch: int
     """Lines a run is divided into at most; 0: one run takes all."""
 
-    def read(self, known: Known) -> Mapping[str, Chains]:
-        """Read every table, whose chains should hold what is `known`; raise CommitError if that is impossible."""
+    def read(self, known: Callable[[], Known]) -> Mapping[str, Chains]:
+        """Read every table, whose chains should hold what is `known`; raise CommitError if that is impossible.
+
+        Where there are no chains of Kubernetes nobody asks what they should hold.
+        """
 
     def write(self, run: Run) -> Written:
         """Write one run; raise CommitError if the kernel, or who holds the lock, refuses it."""
@@ -43,9 +51,14 @@ class ToolAccess:
     def __init__(self, tool: RuleTool, lock_wait: LockWait, batch: int) -> None:
         self._tool, self._lock_wait, self.batch = tool, lock_wait, batch
 
-    def read(self, known: Known) -> Mapping[str, Chains]:
+    def read(self, known: Callable[[], Known]) -> Mapping[str, Chains]:
         """Read every table."""
-        return {table: read_stream(self._tool.pieces(table), known.get(table, {})) for table in TABLES}
+        return {table: self._table(table, known) for table in TABLES}
+
+    def _table(self, table: str, known: Callable[[], Known]) -> Chains:
+        pieces = self._tool.pieces(table)
+        first = next(pieces, "")  # a table begins with its chains
+        return read_stream(chain((first,), pieces), known().get(table, {}) if NAMES_US in first else {})
 
     def write(self, run: Run) -> Written:
         """Write one run; its text is nowhere in our memory as a whole."""
