@@ -265,6 +265,8 @@ async def in_full(page: Page, stage: Stage, shown: Path) -> None:
     await page.value("location.hash = '#services'")
     tight = "[...document.querySelectorAll('.tile')].filter((tile) => tile.scrollWidth > tile.clientWidth).length"
     await page.until(f"document.querySelectorAll('.tile').length && {tight} === 0")
+    await page.value("document.querySelector('.tile b small').textContent = 'of 1,000,000'")
+    assert await page.value(tight) == 0, "a large number goes to the next line"
 
 
 async def explained(page: Page) -> None:
@@ -333,8 +335,22 @@ SEARCH = """(() => {
 })()"""
 
 
+UNREAD = """(async () => {
+  const { known } = await import('/stream.js');
+  const { refresh } = await import('/list.js');
+  const { head } = known;
+  known.head = null;
+  refresh(true);
+  const said = document.querySelector('#found').textContent;
+  known.head = head;
+  refresh(true);
+  return said;
+})()"""
+
+
 async def many_services(page: Page) -> None:
     """Put in ten thousand more, as the stream would bring them: few elements, a quick search, keys that work."""
+    assert await page.value(UNREAD) == "reading …", "no Services, before any were read, is no news"
     await page.value(MANY)
     await page.until("!document.querySelector('#view-services').hidden")
     assert await page.value("document.querySelectorAll('.row').length") < 60

@@ -109,7 +109,7 @@ function explainLink(service) {
 }
 
 function overview() {
-  if (!known.head) return;
+  if (!known.head) { fill(place_, el("p", { class: "empty", role: "status" }, "Reading the Services …")); return; }
   const rows = [...known.rows.values()];
   const sum = (field) => rows.reduce((total, row) => total + row[field], 0);
   const busy = [...known.totals.entries()].filter(([, now]) => now.fresh || now.tracked).sort((one, other) => other[1].fresh - one[1].fresh || other[1].tracked - one[1].tracked);
@@ -121,7 +121,7 @@ function overview() {
     el("h1", { class: "unseen" }, "Overview"),
     el("div", { class: "tiles" },
       tile("Services", count(rows.length), "plain", " "),
-      tile("endpoints in use", [count(sum("used")), el("small", null, ` of ${count(sum("endpoints"))}`)], "plain"),
+      tile("endpoints in use", [`${count(sum("used"))} `, el("small", null, `of ${count(sum("endpoints"))}`)], "plain"),
       tile("new connections", rate(all), "plain", "is:busy"),
       tile("unanswered", rate(failing), failing ? "bad" : "plain", "is:failing"),
       tile("not as planned", count(drifted), drifted ? "bad" : "plain", "is:drifted"),

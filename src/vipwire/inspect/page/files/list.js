@@ -90,7 +90,7 @@ export function refresh(must) {
   found = [...known.rows.values()].filter(matching(words)).sort(ORDERS[byId("sort").value]);
   if (name) at = found.findIndex((row) => row.name === name);
   const all = known.rows.size;
-  byId("found").textContent = !known.whole ? "reading …" : found.length === all ? plural(all, "Service") : `${count(found.length)} of ${plural(all, "Service")}`;
+  byId("found").textContent = !known.whole || !known.head ? "reading …" : found.length === all ? plural(all, "Service") : `${count(found.length)} of ${plural(all, "Service")}`;
   draw();
 }
 
