@@ -116,7 +116,7 @@ release: .venv/ready-for-test
 # CycloneDX: every package that an installation has, with version and hashes.
 sbom: .venv/ready-for-test
 	@mkdir -p dist
-	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file dist/vipwire.cdx.json requirements/run.lock
+	@PYTHONWARNINGS=ignore::UserWarning $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file dist/vipwire.cdx.json requirements/run.lock
 
 # Pin anew what is installed: the newest versions that pyproject.toml allows, each file with its hash.
 LOCK = build/tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade

@@ -63,6 +63,12 @@ def test_the_help_names_every_command_without_importing_other_parts(runner: CliR
     assert matches_golden("help.txt", result.output)
 
 
+@pytest.mark.parametrize("group", ["lab", "store", "token", "ingress", "gateway", "install"])
+def test_what_a_group_says_of_its_commands_is_not_cut(runner: CliRunner, group: str) -> None:
+    result = runner.invoke(main, [group, "--help"], prog_name="vipwire", terminal_width=80)
+    assert [line for line in result.output.splitlines() if line.endswith("...") and "Usage:" not in line] == []
+
+
 @pytest.mark.parametrize(
     "arguments", [["--version"], ["version"], ["proxy", "--version"], ["proxy", "--version=raw"]]
 )

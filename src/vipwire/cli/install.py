@@ -144,7 +144,7 @@ def install() -> None:
     """Install vipwire as a service of this machine."""
 
 
-@install.command()
+@install.command(short_help="Write systemd units for commands.")
 @click.argument("names", nargs=-1, required=True, type=click.Choice(list(SERVICES)))
 @click.option("--now", is_flag=True, help="Enable and start them.")
 @click.option("--print", "printed", is_flag=True, help="Print the units, and write nothing.")

@@ -182,7 +182,7 @@ def store() -> None:
     """Back up, restore and migrate the objects of `vipwire up`."""
 
 
-@store.command()
+@store.command(short_help="Copy all objects into a new file.")
 @_FOLDER
 @click.argument("target", type=click.Path(path_type=Path))
 def backup(data_dir: Path, target: Path) -> None:

@@ -44,7 +44,7 @@ def lab() -> None:
     """
 
 
-@lab.command()
+@lab.command(short_help="Build a lab and leave it up.")
 @_NAME
 @click.option("--pods", default="3,2", show_default=True, help="How many Pods on node-1, node-2, ...")
 @click.option("--ports", default="80,8080", show_default=True, help="On which ports each Pod answers.")
@@ -88,7 +88,10 @@ def down(name: str, *, stale: bool) -> None:
         click.echo(f"The lab {name} is down.")
 
 
-@lab.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@lab.command(
+    short_help="Run a command in a host's network.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 @_NAME
 @click.argument("host")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -105,7 +108,7 @@ def exec(name: str, host: str, command: tuple[str, ...]) -> NoReturn:  # noqa: A
             raise click.ClickException(f"there is no command {command[0]!r}") from error
 
 
-@lab.command("probe")
+@lab.command("probe", short_help="Connect from a host and say who answered.")
 @_NAME
 @_OUTPUT
 @click.argument("host")
@@ -145,7 +148,7 @@ def show(name: str, output: str) -> None:
             report.show(found)
 
 
-@lab.command()
+@lab.command(short_help="Serve the page of a node's proxy.")
 @_NAME
 @click.argument("node", default="node-1")
 @click.option(
@@ -159,7 +162,7 @@ def view(name: str, node: str, port: int) -> None:
         show_page(Lab.attach(name), node, port)
 
 
-@lab.command()
+@lab.command(short_help="Print the lab as Kubernetes objects.")
 @_NAME
 def manifests(name: str) -> None:
     """Print the lab as Kubernetes objects: its Nodes, and a Service `web` with its EndpointSlices."""
@@ -167,7 +170,7 @@ def manifests(name: str) -> None:
         click.echo(kubernetes.as_yaml(kubernetes.example(Lab.attach(name).topology)), nl=False)
 
 
-@lab.command()
+@lab.command(short_help="Run all modes on the same Services and packets.")
 @click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; may be given again.")
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page to keep, too.")
 @click.option("--here", is_flag=True, help="Boot no guest for a mode that this kernel cannot run.")
@@ -199,7 +202,7 @@ def compare(modes: tuple[str, ...], page: Path | None, output: str, *, here: boo
         table.show(report.console(), document, wide=output == "wide")
 
 
-@lab.command()
+@lab.command(short_help="Show each mode for a screen, with its own tools.")
 @click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; may be given again.")
 @click.option("--here", is_flag=True, help="Boot no guest for a mode that this kernel cannot run.")
 def tour(modes: tuple[str, ...], *, here: bool) -> None:
@@ -214,7 +217,7 @@ def tour(modes: tuple[str, ...], *, here: bool) -> None:
         show_modes(modes or mode_names(), say, wait_for_enter, here=here)
 
 
-@lab.command()
+@lab.command(short_help="Show Services at work, scene by scene.")
 @click.pass_context
 def demo(context: click.Context) -> None:
     """Show Services at work, scene by scene: builds a lab, runs vipwire in it, removes all again. Half a minute.
