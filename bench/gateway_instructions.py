@@ -1,7 +1,9 @@
-"""Instructions that HAProxy takes for a request with vipwire's configuration of one HTTPRoute, beside one by hand.
+"""Instructions that HAProxy takes for a request with vipwire's configuration of HTTPRoutes, beside one by hand.
 
-`python -m bench.gateway_instructions` (needs haproxy and valgrind; loopback only). Unlike the times of bench.gateway
-they do not depend on who else is here; `bench.ingress_instructions` says what is counted.
+`python -m bench.gateway_instructions` (needs haproxy and valgrind; loopback only) counts with one host and with a
+thousand. Unlike the times of bench.gateway they do not depend on who else is here; `bench.ingress_instructions` says
+what is counted. One more configuration by hand takes `Upgrade: h2c` out of requests, as vipwire's does: without that
+a client's HTTP/2 in HTTP/1.1 passes by all rules of HAProxy.
 """
 
 import json
@@ -9,18 +11,20 @@ import re
 import tempfile
 from pathlib import Path
 
-from bench import ingress_by_hand
 from bench.gateway import haproxy, put_routes
-from bench.ingress import ANSWERING, HOST
+from bench.ingress import ANSWERING, CASES, HOST, Case, by_hand
 from bench.ingress_instructions import counted
 from tests.fakes.ports import free_port
 from tests.gateway.site import gateways, list_all
 
+ONE, THOUSAND = (Case(each.name, (*each.hosts[1:], HOST)) for each in CASES if not each.sticky and not each.tls)
+_NO_H2C = "    http-request del-header Upgrade if { req.hdr(upgrade) -m sub -i h2c }\n"
 
-def ours(folder: Path, pod: int, port: int) -> str:
-    """Have vipwire write a configuration for one route, at `port`."""
+
+def ours(case: Case, folder: Path, pod: int, port: int) -> str:
+    """Have vipwire write a configuration for a route for each host, at `port`."""
     with gateways(folder) as here:
-        put_routes(here, (HOST,), pod, "/app")
+        put_routes(here, case.hosts, pod, "/app")
         list_all(here)
         here.settle()
         text = (here.haproxy.folder / "haproxy.cfg").read_text()
@@ -34,10 +38,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with haproxy(folder, ANSWERING.format(port=pod, text="x" * 512)):
-            texts = {"by hand": ingress_by_hand.for_one_host(f"127.0.0.1:{port}", HOST, pod)}
-            texts["vipwire"] = ours(folder, pod, port)
-            found = {title: dict(counted(folder, text, port)) for title, text in texts.items()}
-    print(json.dumps(found, indent=2))
+            for case in (ONE, THOUSAND):
+                own = folder / f"{len(case.hosts)}"
+                own.mkdir()
+                hand = by_hand(case, own, port, pod)
+                texts = {"by hand": hand, "vipwire": ours(case, own, pod, port)}
+                texts["by hand, no h2c"] = hand.replace("    use_backend", f"{_NO_H2C}    use_backend")
+                found = {title: dict(counted(own, text, port)) for title, text in texts.items()}
+                print(json.dumps({case.name: found}, indent=2), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,18 +14,19 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from bench import ingress_by_hand
 from bench.ingress import ANSWERING, HOST, haproxy
 from tests.fakes.ports import free_port
 from tests.ingress.site import backend, endpoint, endpoint_slice, ingress, rule, service, site
 
-FEW, MANY = 200, 1200
+WARMING, COUNTED = 200, 1000
 _RETRY = "    retry-on conn-failure empty-response\n"
 
 
-def instructions(folder: Path, text: str, port: int, requests: int) -> int:
-    """Run a HAProxy under valgrind for so many requests on one connection; give all instructions of the process."""
+def instructions(folder: Path, text: str, port: int) -> int:
+    """Run a HAProxy under valgrind; give its instructions for a request, without those of its start and end."""
     file, counted = folder / "counted.cfg", folder / "counted"
     file.write_text(text)
     valgrind = ("valgrind", "--tool=callgrind", f"--callgrind-out-file={counted}")
@@ -33,17 +34,30 @@ def instructions(folder: Path, text: str, port: int, requests: int) -> int:
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         with connected(port) as client:
             answers = client.makefile("rb")
-            for _ in range(requests):
-                client.sendall(f"GET /app/x HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
-                head = b"".join(iter(answers.readline, b"\r\n")).decode().lower()
-                if " 200 " not in head:
-                    raise RuntimeError(head)
-                answers.read(int(head.partition("content-length: ")[2].partition("\r")[0]))
+            ask(client, answers, WARMING)
+            control("--zero", process.pid)
+            ask(client, answers, COUNTED)
+            control("--dump", process.pid)
         process.terminate()
-    found = re.search(r"^(?:totals|summary): (\d+)", counted.read_text(), re.MULTILINE)
+    found = re.search(r"^(?:totals|summary): (\d+)", counted.with_suffix(".1").read_text(), re.MULTILINE)
     if found is None:
         raise RuntimeError("valgrind has counted nothing")
-    return int(found[1])
+    return round(int(found[1]) / COUNTED)
+
+
+def control(what: str, pid: int) -> None:
+    """Tell valgrind to begin to count, or to write what it has counted."""
+    subprocess.run(("callgrind_control", what, str(pid)), check=True, capture_output=True)
+
+
+def ask(client: socket.socket, answers: BinaryIO, requests: int) -> None:
+    """Send so many requests on one connection, each after the answer to the one before."""
+    for _ in range(requests):
+        client.sendall(f"GET /app/x HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        head = b"".join(iter(answers.readline, b"\r\n")).decode().lower()
+        if " 200 " not in head:
+            raise RuntimeError(head)
+        answers.read(int(head.partition("content-length: ")[2].partition("\r")[0]))
 
 
 def connected(port: int) -> socket.socket:
@@ -74,8 +88,7 @@ async def ours(folder: Path, pod: int, port: int, *, all_kinds: bool) -> str:
 
 def counted(folder: Path, text: str, port: int) -> Iterator[tuple[str, int]]:
     for name, each in (("without the copy", text.replace(_RETRY, "")), ("with it", text)):
-        few, many = (instructions(folder, each, port, number) for number in (FEW, MANY))
-        yield name, round((many - few) / (MANY - FEW))
+        yield name, instructions(folder, each, port)
 
 
 async def main() -> None:
