@@ -14,8 +14,10 @@ from vipwire.cluster.controllers.gateway_services import GatewayServices, declar
 from vipwire.kube.gateway_addresses import GATEWAY, POOL, service_name
 
 RANGES = (ipaddress.ip_network("192.0.2.0/30"),)
+PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 GROUP = "/apis/gateway.networking.k8s.io/v1"
 GATEWAYS = f"{GROUP}/namespaces/default/gateways"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 EVENTS = "/api/v1/namespaces/default/events"
 
 
@@ -58,11 +60,17 @@ def test_gateways_that_name_no_address_get_one_of_the_ranges(tmp_path: Path) -> 
         await balancers.step()
         assert await given(here) == {"plain": ["192.0.2.0"], "asking": ["192.0.2.2"]}
         service = await read(here, "plain-ours")
-        assert service["metadata"]["labels"]["service.kubernetes.io/service-proxy-name"] == "vipwire-gateway"
+        assert [each["ipMode"] for each in service["status"]["loadBalancer"]["ingress"]] == ["Proxy"]
         assert service["metadata"]["labels"]["gateway.networking.k8s.io/gateway-name"] == "plain"
         assert service["metadata"]["ownerReferences"][0]["kind"] == "Gateway"
         assert "nodePort" not in service["spec"]["ports"][0]
+        await services.step()
+        (led,) = [each for each in await items(here, SLICES) if each["metadata"]["name"] == "plain-ours-ipv4"]
+        assert [each["addresses"] for each in led["endpoints"]] == [["192.0.2.0"]]
+        assert led["ports"] == [{"name": "tcp-80", "port": 80, "protocol": "TCP"}]
         before = here.store.revision
+        await services.step()
+        await balancers.step()
         await services.step()
         assert here.store.revision == before
         await here.send("PATCH", f"{GATEWAYS}/asking", {"spec": {"addresses": None}}, patch="merge-patch+json")
@@ -72,6 +80,30 @@ def test_gateways_that_name_no_address_get_one_of_the_ranges(tmp_path: Path) -> 
         await here.send("PATCH", f"{GATEWAYS}/plain", change, patch="merge-patch+json")
         await services.step()
         assert await given(here) == {"asking": ["192.0.2.2"]}
+
+    play_allocating(tmp_path, scenario)
+
+
+def test_the_service_of_an_older_vipwire_is_proxied_once_its_address_is_not(tmp_path: Path) -> None:
+    """Proxies shall lead its ClusterIP, and never take the address from HAProxy, not for a moment."""
+
+    async def scenario(here: Here) -> None:
+        services, balancers = GatewayServices(here.registry, RANGES), Balancers(here.registry, RANGES)
+        await classes(here)
+        await here.post(GATEWAYS, gateway("edge"))
+        await services.step()
+        await balancers.step()
+        label = {"metadata": {"labels": {PROXY_NAME: "vipwire-gateway"}}}
+        status = {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.0", "ipMode": "VIP"}]}}}
+        await here.send("PATCH", f"{SERVICES}/edge-ours", label, patch="merge-patch+json")
+        await here.send("PATCH", f"{SERVICES}/edge-ours/status", status, patch="merge-patch+json")
+        await services.step()
+        assert PROXY_NAME in (await read(here, "edge-ours"))["metadata"]["labels"]
+        await balancers.step()
+        await services.step()
+        service = await read(here, "edge-ours")
+        assert PROXY_NAME not in service["metadata"]["labels"]
+        assert service["status"]["loadBalancer"]["ingress"] == [{"ip": "192.0.2.0", "ipMode": "Proxy"}]
 
     play_allocating(tmp_path, scenario)
 

@@ -5,6 +5,7 @@ from typing import Final
 from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.resource import Object
+from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER
 
 CLASS: Final = "vipwire.io/pool"
 
@@ -24,3 +25,15 @@ def is_ours(service: Object) -> bool:
 def is_foreign(service: Object) -> bool:
     """Report whether a Service wants its address of somebody else."""
     return at(service, "spec", "loadBalancerClass") not in (None, "", CLASS)
+
+
+def mode_of(service: Object) -> str:
+    """Return the ipMode of a Service's addresses: HAProxy listens at those of a Gateway, and no proxy takes them."""
+    words = at(service, "metadata", "annotations") or {}
+    return "Proxy" if GATEWAY in words and OF_CONTROLLER not in words else "VIP"
+
+
+def has_its_mode(service: Object) -> bool:
+    """Report whether no proxy takes the addresses of a Gateway for its own."""
+    entries = at(service, "status", "loadBalancer", "ingress") or ()
+    return mode_of(service) != "Proxy" or all(entry.get("ipMode") == "Proxy" for entry in entries)

@@ -19,7 +19,7 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.allocation.pool import Pool
 from vipwire.cluster.controllers.allocation.ranges import Network
-from vipwire.cluster.controllers.balanced import is_foreign, is_ours, status_addresses
+from vipwire.cluster.controllers.balanced import has_its_mode, is_foreign, is_ours, mode_of, status_addresses
 from vipwire.cluster.controllers.endpoints.selection import Name
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
@@ -77,7 +77,7 @@ class Balancers:
         value = decoded(record)
         wanted, problem = self._wanted(value) if is_ours(value) else ([], "")
         self._put(name, wanted)
-        if wanted != status_addresses(value) and not is_foreign(value):
+        if (wanted != status_addresses(value) or not has_its_mode(value)) and not is_foreign(value):
             await self._write(value, wanted)
         await self._report(value, problem)
 
@@ -113,7 +113,7 @@ class Balancers:
         return f"spec.loadBalancerIP {asked} is another Service's" if self._pool.is_taken(asked) else ""
 
     async def _write(self, service: Object, addresses: Sequence[str]) -> None:
-        ingress = [{"ip": address, "ipMode": "VIP"} for address in addresses]
+        ingress = [{"ip": address, "ipMode": mode_of(service)} for address in addresses]
         status = (service.get("status") or {}) | {"loadBalancer": {"ingress": ingress} if ingress else {}}
         try:
             value = service | {"status": status}

@@ -1,17 +1,20 @@
 """A LoadBalancer Service for each Gateway: from it a Gateway has an address of the operator's ranges, announced so.
 
 Ours are Gateways of classes of `vipwire gateway` that name no address, or one within the ranges. The Service is
-called GATEWAY-CLASS, as GEP-1762 asks. It belongs to its Gateway and goes with it. No proxy serves it: HAProxy
-listens at its address itself. It has the labels and annotations of spec.infrastructure, and the Gateway's that are
-about announcing.
+called GATEWAY-CLASS, as GEP-1762 asks. It belongs to its Gateway and goes with it. No proxy serves its address, of
+ipMode Proxy: HAProxy listens there itself. Its ClusterIP leads there: the address is its only endpoint. It has the
+labels and annotations of spec.infrastructure, and the Gateway's that are about announcing.
 """
 
+import ipaddress
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.bodies.sent import Options
 from vipwire.cluster.api.errors import ApiError
+from vipwire.cluster.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire.cluster.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
 from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
 from vipwire.cluster.api.kinds.service import SERVICES
@@ -20,7 +23,9 @@ from vipwire.cluster.api.registry import Registry
 from vipwire.cluster.api.resource import Object
 from vipwire.cluster.controllers.allocation.pool import Pool
 from vipwire.cluster.controllers.allocation.ranges import Network
+from vipwire.cluster.controllers.balanced import has_its_mode, status_addresses
 from vipwire.cluster.controllers.endpoints.selection import Name
+from vipwire.cluster.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.store.record import Key
@@ -28,7 +33,8 @@ from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, OF_CONTROLLER, P
 from vipwire.process.supervision import Guard
 
 GATEWAYS: Final = next(each for each in GATEWAY_RESOURCES if each.kind == "Gateway")
-_OPTIONS: Final = Options(manager="vipwire-gateway-addresses", validation="Ignore")
+_MANAGER: Final = "vipwire-gateway-addresses"
+_OPTIONS: Final = Options(manager=_MANAGER, validation="Ignore", force=True)
 _PROXY: Final = "service.kubernetes.io/service-proxy-name"
 _ANNOUNCING: Final = "announce.vipwire.io/"
 
@@ -86,13 +92,36 @@ class GatewayServices:
                 await self._registry.create(SERVICES, name[0], wanted_service(gateway), _OPTIONS)
             elif not _belongs(there, gateway):
                 problem = f"the Service {service} is not this Gateway's: it has no address"
-            elif differs(there, wanted := wanted_service(gateway)):
-                await self._registry.change(SERVICES, name[0], service, lambda old: merged(old, wanted), _OPTIONS)
+            else:
+                if differs(there, wanted := wanted_service(gateway, there)):
+                    await self._registry.change(SERVICES, name[0], service, lambda old: merged(old, wanted), _OPTIONS)
+                await self._lead(gateway, there)
         except ApiError as error:
             if error.code not in (403, 404, 409, 422):
                 self._left[name] = None
             problem = error.message if error.code in (403, 422) else ""
         await self._report(gateway, problem)
+
+    async def _lead(self, gateway: Object, service: Object) -> None:
+        """Have the ClusterIP lead to the addresses."""
+        namespace = service["metadata"]["namespace"]
+        for family in ("IPv4", "IPv6"):
+            name = f"{service['metadata']['name']}-{family.lower()}"
+            found = self._registry.store.read(key_of(ENDPOINT_SLICES, namespace, name))
+            addresses = [each for each in status_addresses(service) if family_of(each) == family]
+            told = [{"addresses": [each]} for each in addresses if not ipaddress.ip_address(each).is_loopback]
+            ports = [{key: each[key] for key in ("name", "port", "protocol")} for each in service["spec"]["ports"]]
+            if not told:
+                if found is not None and decoded(found)["metadata"].get("labels", {}).get(MANAGED_BY) == _MANAGER:
+                    await self._registry.delete(ENDPOINT_SLICES, namespace, name, options=_OPTIONS)
+                continue
+            there = decoded(found) if found is not None else {}
+            known = [{"addresses": each["addresses"]} for each in there.get("endpoints") or ()]
+            if (known, there.get("ports")) != (told, ports):
+                labels = {SERVICE: service["metadata"]["name"], MANAGED_BY: _MANAGER}
+                meta = {"name": name, "labels": labels, "ownerReferences": [_owner(gateway)]}
+                body = {"metadata": meta, "addressType": family, "endpoints": told, "ports": ports}
+                await self._registry.apply(ENDPOINT_SLICES, namespace, name, body, _OPTIONS)
 
     def _wants(self, gateway: Object) -> bool:
         record = self._registry.store.read(key_of(GATEWAY_CLASSES, "", at(gateway, "spec", "gatewayClassName") or ""))
@@ -127,19 +156,20 @@ async def declare_pool(registry: Registry, networks: Sequence[Network]) -> None:
         await registry.change(CONFIG_MAPS, *POOL, lambda old: old | {"data": data}, _OPTIONS)
 
 
-def wanted_service(gateway: Object) -> Object:
-    """Write the Service that a Gateway is to have."""
+def wanted_service(gateway: Object, there: Object | None = None) -> Object:
+    """Write the Service that a Gateway is to have; `there` is the one that it has."""
     meta, spec = gateway["metadata"], gateway["spec"]
     name, more = meta["name"], spec.get("infrastructure") or {}
     announcing = {key: text for key, text in (meta.get("annotations") or {}).items() if key.startswith(_ANNOUNCING)}
-    owner = {"apiVersion": GATEWAYS.api_version, "kind": "Gateway", "name": name, "uid": meta["uid"]}
+    # Of an older vipwire: no proxy may take the address for its own before its mode is changed.
+    other = {} if there is None or has_its_mode(there) else {_PROXY: "vipwire-gateway"}
     asked = _values(gateway)
     return {
         "metadata": {
             "name": service_name(name, spec["gatewayClassName"]),
-            "labels": {**(more.get("labels") or {}), **name_label(name), _PROXY: "vipwire-gateway"},
+            "labels": {**(more.get("labels") or {}), **name_label(name), **other},
             "annotations": {**(more.get("annotations") or {}), **announcing, GATEWAY: name},
-            "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
+            "ownerReferences": [_owner(gateway)],
         },
         "spec": {
             "type": "LoadBalancer",
@@ -172,9 +202,17 @@ def merged(there: Object, wanted: Object) -> Object:
     spec.pop("loadBalancerIP", None)
     known = {(each["port"], each["protocol"]): each for each in there["spec"].get("ports") or ()}
     ports = [known.get((each["port"], each["protocol"]), {}) | each for each in wanted["spec"]["ports"]]
-    both = {key: {**(meta.get(key) or {}), **wanted["metadata"][key]} for key in ("labels", "annotations")}
+    before = {each: meta.get(each) or {} for each in ("labels", "annotations")}
+    before["labels"] = {key: text for key, text in before["labels"].items() if key != _PROXY}
+    both = {key: {**before[key], **wanted["metadata"][key]} for key in before}
     asked = {key: text for key, text in wanted["spec"].items() if key == "loadBalancerIP"}
     return there | {"metadata": meta | both, "spec": spec | {"ports": ports} | asked}
+
+
+def _owner(gateway: Object) -> Object:
+    meta = gateway["metadata"]
+    owner = {"apiVersion": GATEWAYS.api_version, "kind": "Gateway", "name": meta["name"], "uid": meta["uid"]}
+    return owner | {"controller": True, "blockOwnerDeletion": True}
 
 
 def _values(gateway: Object) -> list[str]:
