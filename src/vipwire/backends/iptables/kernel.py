@@ -135,7 +135,9 @@ class IptablesBackend:
         return seen.objects
 
     def _expected(self) -> Known:
-        return expected_chains(self.family, self._wanted, tree=self.settings.tree)
+        by_bytes = self._tool.variant is Variant.NFT  # text is taken apart at less cost than trees are built
+        roots = dispatches(self.family, tree=self.settings.tree) if by_bytes else {}
+        return expected_chains(roots, self._wanted)
 
     def commit(self, delta: Delta[Key, Rules]) -> int:
         """Write a difference; return its size in bytes.

@@ -22,9 +22,12 @@ def dispatches(family: Family, *, tree: bool) -> dict[tuple[str, str], Dispatch]
 
 
 def expected_chains(
-    family: Family, wanted: Iterable[Rendered[Key, Rules]], *, tree: bool
+    empty: Mapping[tuple[str, str], Dispatch], wanted: Iterable[Rendered[Key, Rules]]
 ) -> Mapping[str, Mapping[str, Rules]]:
-    """List what every chain should hold, by table."""
+    """List what chains should hold, by table: those of Services, common ones, and what becomes of dispatch chains.
+
+    These are filled as wanted. To build their trees takes memory for the moment; who is given none leaves them out.
+    """
     found: dict[str, dict[str, Rules]] = {table: {} for table in TABLES}
     entries: dict[tuple[str, str], dict[int, Rules]] = {where: {} for where in ROOTS}
     tails: dict[tuple[str, str], Rules] = {}
@@ -36,7 +39,7 @@ def expected_chains(
                 entries[key.table, key.chain][key.detail] = rules
             elif key.kind == ROOT:
                 tails[key.table, key.chain] = rules
-    for (table, root), dispatch in dispatches(family, tree=tree).items():
+    for (table, root), dispatch in empty.items():
         dispatch.load(entries[table, root])
         found[table] |= dispatch.chains()
         found[table][root] = (*found[table][root], *tails.get((table, root), ()))
