@@ -9,12 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
+from tests.fakes.kernel import DictBackend
+from tests.fakes.values import node_plan, service
 
+from vipwire.app.engine import Engine, Line
 from vipwire.app.loop import Loop, Parts
 from vipwire.kube.contact import Health
+from vipwire.model.net import Family
 from vipwire.process import cyclic_garbage
+from vipwire.reconcile.pacer import Pacer
 from vipwire.serve.metrics import Metrics
-from vipwire.state.event import Deleted, Kind
+from vipwire.state.event import Deleted, Kind, Listed
 
 
 @dataclass
@@ -91,8 +96,10 @@ class Nothing:
         pass
 
 
-def loop_of(engine: SlowEngine, addresses: NoAddresses, source: object = None) -> Loop:
-    nothing = cast("Any", Nothing())
+def loop_of(
+    engine: SlowEngine, addresses: NoAddresses, source: object = None, part: object = None, ports: object = None
+) -> Loop:
+    nothing = cast("Any", part or Nothing())
     return Loop(
         Parts(
             engine=cast("Any", engine),
@@ -102,7 +109,7 @@ def loop_of(engine: SlowEngine, addresses: NoAddresses, source: object = None) -
             reporter=nothing,
             addresses=cast("Any", addresses),
             flows=nothing,
-            ports=nothing,
+            ports=cast("Any", ports or nothing),
             ejections=cast("Any", Unasked()),
             in_cluster=False,
         )
@@ -228,3 +235,44 @@ class PutOffEngine(SlowEngine):
 def test_a_timer_that_rings_for_what_was_put_off_makes_no_sync(waits: tuple[float | None, ...], syncs: int) -> None:
     engine = during_a_sync(lambda *_: None, PutOffEngine(waits=iter(waits)))
     assert engine.asked.count("sync") == syncs
+
+
+class Quiet(Nothing):
+    """A part that hears of everything and does nothing."""
+
+    def _heard(self, *_: object) -> None:
+        pass
+
+    follow = synced = updated = queued = listed = problems = node_seen = _heard
+
+
+class NoPorts(Quiet):
+    """No Service asks for a health check port."""
+
+    async def follow(self, *_: object) -> tuple[()]:  # type: ignore[override]
+        return ()
+
+
+def test_memory_is_given_back_after_a_large_first_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, addresses = threading.Event(), NoAddresses()
+    monkeypatch.setattr("vipwire.process.heap.give_back", given.set)
+    monkeypatch.setattr("vipwire.app.loop._LEFT_SECONDS", 0.0)
+    monkeypatch.setattr("vipwire.app.loop._MANY", 2)
+    line = Line(Family.IPV4, DictBackend(), Pacer(0.0, 30.0))
+
+    async def play() -> None:
+        engine = Engine((line,), "node-1", lambda family, _: node_plan(family))
+        loop = loop_of(cast("Any", engine), addresses, part=Quiet(), ports=NoPorts())
+        services = (service("web", "10.96.0.1"), service("db", "10.96.0.2"))
+        for kind in Kind:
+            loop.emit(Listed(kind, services if kind is Kind.SERVICE else ()))
+        task = asyncio.get_running_loop().create_task(loop.run())
+        assert await asyncio.to_thread(given.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    try:
+        asyncio.run(play())
+    finally:
+        addresses.close()

@@ -1,5 +1,7 @@
 """What the store knows after which events, and what it says has to be planned again."""
 
+import tracemalloc
+
 import pytest
 from tests.fakes.values import endpoint, ips, named, port, service, slice_of
 
@@ -269,3 +271,16 @@ def test_the_store_tells_a_service_that_changed_from_one_of_which_endpoints_did(
     assert store.touched == 2
     assert store.take_touched() == {WEB: False, DB: True}
     assert (store.touched, store.take_touched()) == (0, {})
+
+
+def test_a_slice_takes_little_room_beside_itself() -> None:
+    pieces = [piece(f"s{number}-a", f"s{number}", "10.0.0.1") for number in range(1000)]
+    store = Store()
+    tracemalloc.start()
+    try:
+        for each in pieces:
+            store.apply(Upserted(each))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held / len(pieces) < 280

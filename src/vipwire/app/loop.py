@@ -36,6 +36,11 @@ _LOOK_SECONDS = 1.0
 """How often the sources' health and the missing health-check ports are looked at."""
 
 
+_LEFT_SECONDS = 0.5
+_MANY = 1000
+"""After so long the memory that a first sync of so many Services no longer needs is given back."""
+
+
 class Source(Protocol):
     """A source of objects: an API server, or manifests."""
 
@@ -229,6 +234,9 @@ class Loop:
                 parts.health.updated(line.family, now)
         if outcomes:
             self._started()
+        if True in [outcome.first and len(outcome.changes) >= _MANY for outcome in outcomes]:
+            loop = asyncio.get_running_loop()  # later: what the sync has left is not free yet
+            loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, _give_memory_back)
         await self._open_ports(outcomes)
         parts.ejections.follow(self.observed, now)
         if not behind and not parts.engine.store.waiting:
@@ -279,6 +287,12 @@ class Loop:
         else:
             parts.health.source_recovered(resource)
             log.info("reading objects works again", resource=resource)
+
+
+def _give_memory_back() -> None:
+    from vipwire.process.heap import give_back  # noqa: PLC0415  # a small cluster has no use for it
+
+    give_back()
 
 
 def _report(event: Event, kind: Kind) -> None:

@@ -56,10 +56,11 @@ class Claims:
         self._ranges: dict[_Place, tuple[tuple[Claimant, RangeKey], ...]] = {}
 
     def replace(
-        self, claimant: Claimant, keys: Iterable[FrontendKey | RangeKey], cluster_ips: Iterable[Address]
+        self, claimant: Claimant, keys: Iterable[FrontendKey | RangeKey], cluster_ips: tuple[Address, ...]
     ) -> set[ObjectName]:
         """Replace a Service's claims; return the other Services whose frontends this may concern."""
-        claimed, owned = tuple(dict.fromkeys(keys)), tuple(dict.fromkeys(cluster_ips))
+        claimed = tuple(dict.fromkeys(keys))
+        owned = cluster_ips if len(cluster_ips) == 1 else tuple(dict.fromkeys(cluster_ips))
         single = tuple([key for key in claimed if isinstance(key, FrontendKey)])
         wide = tuple([key for key in claimed if isinstance(key, RangeKey)]) if len(single) < len(claimed) else ()
         borrowed = {key.address: None for key in claimed if key.address is not None and key.address not in owned}
@@ -71,12 +72,13 @@ class Claims:
         if claimed or owned:
             self._of[claimant.name] = claim
         concerned |= self._rivals(claim)
+        alone = (claimant,)  # held once, however many tables it stands in
         for key in single:
-            _join(self._claimants, key, claimant)
+            _join(self._claimants, key, alone)
         for address in owned:
-            _join(self._owners, address, claimant)
+            _join(self._owners, address, alone)
         for address in borrowed:
-            _join(self._borrowers, address, claimant)
+            _join(self._borrowers, address, alone)
         if borrowed or wide:
             self._spread(claim)
         return concerned
@@ -195,12 +197,12 @@ def _open_ports(claim: _Claim) -> Iterator[tuple[_Place, int]]:
 _Key = TypeVar("_Key")
 
 
-def _join(table: dict[_Key, tuple[Claimant, ...]], key: _Key, claimant: Claimant) -> None:
+def _join(table: dict[_Key, tuple[Claimant, ...]], key: _Key, alone: tuple[Claimant]) -> None:
     if (others := table.get(key)) is None:
-        table[key] = (claimant,)
+        table[key] = alone
         return
-    at = bisect.bisect_left(others, claimant)  # thousands may have one external IP
-    table[key] = (*others[:at], claimant, *others[at:])
+    at = bisect.bisect_left(others, alone[0])  # thousands may have one external IP
+    table[key] = (*others[:at], *alone, *others[at:])
 
 
 def _leave(table: dict[_Key, tuple[Claimant, ...]], key: _Key, claimant: Claimant) -> None:

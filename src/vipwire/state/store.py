@@ -3,8 +3,10 @@
 Pure but for its own dictionaries: the same events in any order per object leave the same contents.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -21,6 +23,7 @@ CROWD: Final = 1000
 THINNED: Final = 900
 """So few it takes until all is said again: a cluster around the limit is not written anew time and again."""
 
+_NAME: Final = attrgetter("name")
 _Subject: TypeAlias = tuple[Kind, ObjectName]
 """What an event is about."""
 
@@ -30,7 +33,7 @@ class Store:
 
     def __init__(self) -> None:
         self._services: dict[ObjectName, Service] = {}
-        self._slices: dict[ObjectName, dict[ObjectName, EndpointSlice]] = {}
+        self._slices: dict[ObjectName, tuple[EndpointSlice, ...]] = {}  # by name: nearly all Services have one
         self._slice_service: dict[ObjectName, ObjectName] = {}
         self._nodes: dict[str, Node] = {}
         self._cidrs: dict[str, ServiceCIDR] = {}
@@ -61,17 +64,12 @@ class Store:
 
     def view(self, name: ObjectName) -> tuple[Service | None, Sequence[EndpointSlice]]:
         """Look up a Service and its slices, ordered by name."""
-        slices = self._slices.get(name)
-        if not slices:
-            return self._services.get(name), ()
-        if len(slices) == 1:
-            return self._services.get(name), tuple(slices.values())
-        return self._services.get(name), [slices[key] for key in sorted(slices)]
+        return self._services.get(name), self._slices.get(name, ())
 
     def triggered(self, name: ObjectName) -> float | None:
         """Return when the newest change of a Service's endpoints was triggered, in seconds since the epoch."""
         newest = None
-        for piece in self._slices.get(name, {}).values():
+        for piece in self._slices.get(name, ()):
             if piece.triggered is not None and (newest is None or piece.triggered > newest):
                 newest = piece.triggered
         return newest
@@ -178,11 +176,12 @@ class Store:
         owner = self._slice_service.get(piece.name)
         if owner is not None and owner != piece.service:
             self._drop(Kind.ENDPOINT_SLICE, piece.name)
-        slices = self._slices.setdefault(piece.service, {})
-        if slices.get(piece.name) == piece:
+        slices = self._slices.get(piece.service, ())
+        at, old = _place(slices, piece.name)
+        if old == piece:
             return
-        self._count(slices.get(piece.name), piece)
-        slices[piece.name] = piece
+        self._count(old, piece)
+        self._slices[piece.service] = (*slices[:at], piece, *slices[at + (old is not None) :])
         self._slice_service[piece.name] = piece.service
         self._dirty.setdefault(piece.service, False)
 
@@ -194,10 +193,11 @@ class Store:
             case Kind.ENDPOINT_SLICE:
                 owner = self._slice_service.pop(name, None)
                 if owner is not None:
-                    slices = self._slices[owner]
-                    self._count(slices.pop(name), None)
-                    if not slices:
-                        del self._slices[owner]
+                    slices = self._slices.pop(owner)
+                    at, old = _place(slices, name)
+                    self._count(old, None)
+                    if len(slices) > 1:
+                        self._slices[owner] = (*slices[:at], *slices[at + 1 :])
                     self._dirty.setdefault(owner, False)
             case Kind.NODE:
                 self.node_changed |= self._nodes.pop(name.name, None) is not None
@@ -214,6 +214,12 @@ class Store:
             if (count > limit) is not (family in self.crowded):
                 self.crowded ^= {family}
                 self.node_changed = True
+
+
+def _place(slices: tuple[EndpointSlice, ...], name: ObjectName) -> tuple[int, EndpointSlice | None]:
+    """Find where a slice of this name stands, or would stand, and the one that does."""
+    at = bisect_left(slices, name, key=_NAME) if slices else 0
+    return at, slices[at] if at < len(slices) and slices[at].name == name else None
 
 
 def _name(item: Object) -> ObjectName:
