@@ -163,7 +163,7 @@ def test_what_is_removed_leaves_nothing_behind() -> None:
 
 def test_nobody_takes_a_range_of_anothers_cluster_ip() -> None:
     claims = Claims()
-    claims.replace(claimant(4), [FrontendKey(VIP, TCP, 80)], [VIP])
+    claims.replace(claimant(4), [FrontendKey(VIP, TCP, 80)], (VIP,))
     wide = RangeKey(VIP, TCP, 1, 100)
     claims.replace(claimant(0), [wide], ())
     assert claims.holder(claimant(0).name, wide) == claimant(4).name
