@@ -255,7 +255,7 @@ class NoPorts(Quiet):
 
 def test_memory_is_given_back_after_a_large_first_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     given, addresses = threading.Event(), NoAddresses()
-    monkeypatch.setattr("vipwire.process.heap.give_back", given.set)
+    monkeypatch.setattr("vipwire.process.cyclic_garbage.give_back", given.set)
     monkeypatch.setattr("vipwire.app.loop._LEFT_SECONDS", 0.0)
     monkeypatch.setattr("vipwire.app.loop._MANY", 2)
     line = Line(Family.IPV4, DictBackend(), Pacer(0.0, 30.0))

@@ -1,6 +1,9 @@
-"""The collector rests until the first sync, and never looks again at what is there then."""
+"""The collector rests until the first sync, and never looks again at what is there then; free pages are given back."""
 
 import gc
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -30,3 +33,26 @@ def test_who_has_not_rested_has_nothing_to_leave_out() -> None:
     frozen = gc.get_freeze_count()
     cyclic_garbage.look_rarely()
     assert (gc.get_freeze_count(), gc.get_threshold()) == (frozen, cyclic_garbage.EVERY)
+
+
+_HOLES = """
+import os
+from vipwire.process import cyclic_garbage
+
+def held():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+blocks = [bytearray(2000) for _ in range(20_000)]
+above = bytearray(2000)
+del blocks
+before = held()
+cyclic_garbage.give_back()
+print(before - held())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep less, and cannot be told")
+def test_what_is_free_is_given_back() -> None:
+    given = subprocess.run([sys.executable, "-c", _HOLES], check=True, capture_output=True, text=True).stdout
+    assert int(given) > 20_000_000

@@ -236,7 +236,7 @@ class Loop:
             self._started()
         if True in [outcome.first and len(outcome.changes) >= _MANY for outcome in outcomes]:
             loop = asyncio.get_running_loop()  # later: what the sync has left is not free yet
-            loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, _give_memory_back)
+            loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.give_back)
         await self._open_ports(outcomes)
         parts.ejections.follow(self.observed, now)
         if not behind and not parts.engine.store.waiting:
@@ -287,12 +287,6 @@ class Loop:
         else:
             parts.health.source_recovered(resource)
             log.info("reading objects works again", resource=resource)
-
-
-def _give_memory_back() -> None:
-    from vipwire.process.heap import give_back  # noqa: PLC0415  # a small cluster has no use for it
-
-    give_back()
 
 
 def _report(event: Event, kind: Kind) -> None:

@@ -1,4 +1,4 @@
-"""Sets how often Python looks for cyclic garbage.
+"""Sets how often Python looks for cyclic garbage, and gives freed memory back to the kernel.
 
 What vipwire holds is a million immutable values that live long and are never part of a cycle. The collector's default
 looks through the newest 700 containers at a time and, while the values of a first list pile up, through all of them
@@ -7,8 +7,12 @@ over, and never again at what is there then; and from there on at 50,000 new con
 
 It is not switched off for good: a failed request leaves a cycle behind (its exception and the frames), and a server
 may be away for days. Therefore a start that does not come to its first sync looks again, too.
+
+What the first list of a large cluster leaves are holes all over the heap of the C library, a twentieth of all that the
+process holds. It has no use for them as long as nothing of that size comes again.
 """
 
+import contextlib
 import gc
 
 EVERY = (50_000, 20, 20)
@@ -26,3 +30,11 @@ def look_rarely() -> None:
         gc.freeze()
         gc.enable()
     gc.set_threshold(*EVERY)
+
+
+def give_back() -> None:
+    """Give back every free page of the C library's heap. Where it cannot, nothing is done."""
+    import ctypes  # noqa: PLC0415  # costly to import, and of use after the first sync
+
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
