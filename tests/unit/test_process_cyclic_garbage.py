@@ -1,4 +1,4 @@
-"""The collector rests until the first sync, and never looks again at what is there then; free pages are given back."""
+"""The collector rests until the first sync, and never looks again at what is there then. Free pages go back."""
 
 import gc
 import platform

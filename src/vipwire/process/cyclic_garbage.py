@@ -8,8 +8,8 @@ over, and never again at what is there then; and from there on at 50,000 new con
 It is not switched off for good: a failed request leaves a cycle behind (its exception and the frames), and a server
 may be away for days. Therefore a start that does not come to its first sync looks again, too.
 
-What the first list of a large cluster leaves are holes all over the heap of the C library, a twentieth of all that the
-process holds. It has no use for them as long as nothing of that size comes again.
+The first list of a large cluster leaves holes all over the heap of the C library, a twentieth of all that the process
+holds. It has no use for them as long as nothing of that size comes again.
 """
 
 import contextlib
