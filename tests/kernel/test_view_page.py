@@ -255,6 +255,7 @@ async def in_full(page: Page, stage: Stage, shown: Path) -> None:
         await page.until(f"{cell} === '{kernel[name]}'")
     await page.until("document.querySelector('path.live:not(.still)')")
     await page.look(shown / "service.png", 1280)
+    assert await page.value(ANNOUNCED), "what is announced stays in its card"
     await page.look(shown / "service-narrow.png", 390, 844, dark=True)
     beside = await page.value("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert beside == 0, "nothing sticks out of a narrow screen"
@@ -335,6 +336,20 @@ SEARCH = """(() => {
 })()"""
 
 
+ANNOUNCED = """(async () => {
+  const { known } = await import('/stream.js');
+  const { picturesOf } = await import('/picture.js');
+  const announced = { '10.96.0.53': { interface: 'eth0', here: true, other: '02:42:ac:11:00:02' } };
+  known.head = { ...known.head, announced };
+  const front = { address: '10.96.0.53', port: 80, protocol: 'tcp', family: 'IPv4', kind: 'cluster IP' };
+  const port = { name: 'http', port: 80, protocol: 'tcp', frontends: [{ ...front, action: 'forward' }], endpoints: [] };
+  const picture = picturesOf({ namespace: 'default', name: 'edge', ports: [port] })[0];
+  document.querySelector('.detail').append(picture);
+  const card = picture.querySelector('.front').getBoundingClientRect();
+  const [one, other] = [...picture.querySelectorAll('.front .badge')].map((each) => each.getBoundingClientRect());
+  picture.remove();
+  return Math.max(one.right, other.right) < card.right && Math.round(one.left) === Math.round(other.left);
+})()"""
 UNREAD = """(async () => {
   const { known } = await import('/stream.js');
   const { refresh } = await import('/list.js');

@@ -116,7 +116,7 @@ function rowOf(row, index) {
     el("span", { class: "sub" }, row.at[0] ?? row.type, row.at.length > 1 ? ` +${row.at.length - 1}` : ""),
     el("span", { class: "marks" }, marks(row, now)));
   made.style.top = `${index * HEIGHT}px`;
-  made.querySelector(".name .dim").style.minWidth = `${Math.min(namespace.length + 1, 7)}ch`;  // something of a long one stays
+  made.querySelector(".name .dim").style.minWidth = `${Math.min(0.65 * (namespace.length + 1), 5.5)}ch`;  // something of a long one stays
   return made;
 }
 
