@@ -342,7 +342,8 @@ ANNOUNCED = """(async () => {
   const announced = { '10.96.0.53': { interface: 'eth0', here: true, other: '02:42:ac:11:00:02' } };
   known.head = { ...known.head, announced };
   const front = { address: '10.96.0.53', port: 80, protocol: 'tcp', family: 'IPv4', kind: 'cluster IP' };
-  const port = { name: 'http', port: 80, protocol: 'tcp', frontends: [{ ...front, action: 'forward' }], endpoints: [] };
+  const frontends = [{ ...front, action: 'forward' }];
+  const port = { name: 'http', port: 80, protocol: 'tcp', frontends, endpoints: [] };
   const picture = picturesOf({ namespace: 'default', name: 'edge', ports: [port] })[0];
   document.querySelector('.detail').append(picture);
   const card = picture.querySelector('.front').getBoundingClientRect();
