@@ -26,6 +26,21 @@ spec:
 """
 
 
+FILTERED = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: filtered}
+spec:
+  parentRefs: [{name: edge, sectionName: two}]
+  hostnames: [c.org]
+  rules:
+  - backendRefs: [{name: two, port: 8080}]
+    filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier: {remove: [X-Forwarded-For], set: [{name: X-Forwarded-Proto, value: https}]}
+"""
+
+
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
     with gateways(tmp_path_factory.mktemp("plain")) as site:
@@ -34,6 +49,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
         site.put(ROUTE.format(name="shop", port="one", host="a.org", path="/shop"))
         site.put(ROUTE.format(name="all", port="two", host="a.org", path="/"))
         site.put(ROUTE.format(name="other", port="two", host="b.org", path="/"))
+        site.put(FILTERED)
         list_all(site)
         site.settle()
         yield site
@@ -72,6 +88,13 @@ def test_all_requests_of_a_connection_tell_whose_it_is(here: GatewaySite) -> Non
         assert output.count(f'"x-forwarded-for": "{address}"') == 2
         assert "192.0.2" not in output
         assert [output.count(f"}}{number}\n") for number in (1, 0)] == [1, 1]
+
+
+def test_filters_come_after_what_haproxy_tells_of_clients(here: GatewaySite) -> None:
+    seen = here.ask("two", "c.org").seen["headers"]
+    assert "x-forwarded-for" not in seen
+    assert seen["x-forwarded-proto"] == "https"
+    assert "base,concat(/)" in (here.haproxy.folder / "haproxy.cfg").read_text()
 
 
 def test_a_new_route_is_served_without_a_reload(here: GatewaySite) -> None:
