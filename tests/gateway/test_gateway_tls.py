@@ -224,7 +224,7 @@ def test_ports_without_tls_ask_for_nothing(here: GatewaySite) -> None:
 
 
 def test_pods_are_shown_a_gateways_certificate(here: GatewaySite) -> None:
-    """GatewayBackendClientCertificate: the Pod ends connections without one."""
+    """GatewayBackendClientCertificateFeature: the Pod ends connections without one."""
     assert here.ask("shows", "asking.org").pod == "asking"
     assert here.ask("plain", "asking.org").status >= 500
     found = reasons(here.status(IngressKind.GATEWAY, "shows"))
