@@ -27,6 +27,7 @@ from vipwire.model.net import format_address
 _HEALTH = ("127.0.0.1", 10256)
 _PAUSE = 0.0002
 _PROBE_SECONDS = 0.1
+_QUIET = 2
 
 
 def vip(number: int) -> str:
@@ -152,14 +153,17 @@ class Api:
 
 
 def settle(daemon: Daemon, most: float) -> None:
-    """Wait until a proxy has used next to no CPU for a second; not longer than `most` seconds."""
+    """Wait until a proxy has used next to no CPU for a second, twice in a row; not longer than `most` seconds.
+
+    Once is not enough: while others have the processors, it may only be waiting for one.
+    """
     limit = time.monotonic() + most
-    before = daemon.cpu()
-    while time.monotonic() < limit:
+    before, quiet = daemon.cpu(), 0
+    while time.monotonic() < limit and quiet < _QUIET:
         time.sleep(1.0)
-        if daemon.cpu() - before < 0.05:
-            return
-        before = daemon.cpu()
+        now = daemon.cpu()
+        quiet = quiet + 1 if now - before < 0.05 else 0
+        before = now
 
 
 def each(times: Iterable[int], action: Callable[[int], float], pause: float) -> list[float]:
