@@ -210,4 +210,4 @@ def mapped(request: pytest.FixtureRequest, family: Family) -> bool:
 @pytest.fixture
 def connecting(cluster_with: ClusterWith) -> Cluster:
     """A cluster in which connected UDP sockets are given endpoints, too."""
-    return cluster_with([POD_CIDRS, "--ebpf-connected-udp"])
+    return cluster_with([POD_CIDRS, "--ebpf-connected-udp", "--ebpf-affinity"])

@@ -17,7 +17,7 @@ from tests.kernel.ebpf_maps import objects, own_folder, own_pins, settings, writ
 from tests.kernel.own_network import own_network
 
 from vipwire.backends.ebpf import probe as trying
-from vipwire.backends.ebpf.layout import HEAD, Flag, endpoint_slot, frontend_key
+from vipwire.backends.ebpf.layout import HEAD, Flag, Settings, endpoint_slot, frontend_key, version
 from vipwire.backends.ebpf.names import FRONTENDS, Ours
 from vipwire.backends.ebpf.pinned import ORDER, NodePins
 from vipwire.backends.ebpf.probe import probe, why_refused
@@ -111,6 +111,22 @@ def test_a_program_that_is_out_of_force_or_uses_other_maps_is_noticed(pins: Node
     assert {"connect4", "sendmsg4"}.isdisjoint(pins.in_force())
     pins.put_in_force(HOOKS, settings())
     assert set(pins.in_force()) == set(HOOKS)
+
+
+def test_there_is_room_for_who_is_remembered_once_that_is_asked_for(pins: NodePins) -> None:
+    """What was remembered stays when programs are loaded anew, and when it is asked for no more."""
+    names = [name + version(family) for name in ("affinity", "sticky") for family in Family]
+    plain = settings()
+    asked = Settings.read(plain)._replace(affinity=True).packed
+    pins.put_in_force(HOOKS, plain)
+    assert {pins.held(name).shape.max_entries for name in names} == {1}
+    pins.put_in_force((), asked)
+    assert pins.in_force() == dict.fromkeys(HOOKS, asked)
+    assert {pins.held(name).shape.max_entries for name in names} == {65536}
+    numbers = [pins.held(name).number for name in names]
+    for each in (plain, asked):
+        pins.put_in_force((), each)
+        assert [pins.held(name).number for name in names] == numbers
 
 
 def test_the_cgroup_has_nothing_of_ours_when_it_is_removed(pins: NodePins, cgroup: Path) -> None:
@@ -228,7 +244,7 @@ def test_two_capabilities_are_enough_and_one_is_not(cgroup: Path, kept: str, sai
     code = (
         "import sys; from pathlib import Path; from vipwire.backends.ebpf.probe import probe\n"
         "from vipwire.errors import UnsupportedError\n"
-        "try: probe(Path(sys.argv[1]))\n"
+        "try: probe(Path(sys.argv[1])); probe(Path(sys.argv[1]), affinity=True)\n"
         "except UnsupportedError as error: print(error)\n"
     )
     only = ",".join(f"+{each}" for each in kept.split(","))

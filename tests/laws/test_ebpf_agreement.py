@@ -19,6 +19,7 @@ from vipwire.backends.ebpf.explain import EbpfExplainer
 from vipwire.backends.ebpf.layout import (
     HEAD,
     Flag,
+    Head,
     endpoint_slot,
     endpoints,
     frontend_key,
@@ -26,16 +27,19 @@ from vipwire.backends.ebpf.layout import (
     read_frontend_key,
 )
 from vipwire.backends.ebpf.names import FRONTENDS, PROGRAMS, rules_of
-from vipwire.backends.ebpf.render import render
+from vipwire.backends.ebpf.render import places, render
 from vipwire.backends.nftables.explain.explainer import NftablesExplainer
 from vipwire.backends.nftables.render import render as render_rules
 from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.bpf.programs import HOOKS
+from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Protocol
+from vipwire.plan.affinity import sticky_actions
 from vipwire.plan.plan import Forward, FrontendKey, ServicePlan
 from vipwire.plan.resolve import Answered, Packet, Plan, from_pod, resolve
 from vipwire.reconcile.explainer import End, ObjectState, Walk
 
+ALL = Flag.NODE | Flag.POD
 QUICK = settings(max_examples=500, phases=[Phase.generate], database=None)
 Ends = dict[tuple[Address, int], Fraction]
 
@@ -60,12 +64,12 @@ class Both(NamedTuple):
         return EbpfExplainer(family, NftablesExplainer(family)).walk(held, self.objects, packet, own)
 
 
-def both(world: World) -> Both:
+def both(world: World, remembered: frozenset[Protocol] = frozenset()) -> Both:
     services: dict[object, ServicePlan] = dict(world.planner().plans.items())
     objects: dict[Any, Any] = dict(node_objects(world.node))
     objects.update(((PROGRAMS, hook.encode()), b"as wanted") for hook in HOOKS)
     for plan in services.values():
-        rules, ours = render_rules(world.space.family, plan), render(world.space.family, plan)
+        rules, ours = render_rules(world.space.family, plan), render(world.space.family, plan, remembered)
         assert not ours.keys() & objects.keys(), "no two Services have one object"
         objects.update({**rules.own, **rules.shared, **ours})
     return Both(world, Plan(world.node, services), objects)
@@ -76,7 +80,8 @@ def as_for_ebpf(world: World) -> World:
     return replace(world, node=replace(world.node, addresses=world.space.node))
 
 
-pairs = worlds(ranges=True).map(as_for_ebpf).map(both)
+remembering = st.sampled_from([frozenset[Protocol](), frozenset({Protocol.TCP}), frozenset({*Protocol})])
+pairs = st.builds(both, worlds(ranges=True).map(as_for_ebpf), remembering)
 
 
 def frontend_of(packet: Packet) -> tuple[str, bytes]:
@@ -94,7 +99,7 @@ def role(pair: Both, packet: Packet) -> Flag:
 def led(pair: Both, packet: Packet, objects: Mapping[Any, Any]) -> Ends | None:
     """Do what the programs do: the endpoints of an unbound socket, by share; None where it is left to the rules."""
     held = objects.get(frontend_of(packet))
-    if held is None or not Flag(HEAD.unpack_from(held)[0]) & role(pair, packet):
+    if held is None or not Head.read(held).flags & role(pair, packet):
         return None
     dealt = Counter(map(read_endpoint, endpoints(pair.world.space.family, held)))
     if packet.source in {address for address, _ in dealt}:
@@ -158,6 +163,36 @@ def test_programs_lead_where_the_plan_says(data: st.DataObject, pair: Both) -> N
         ends = led(pair, packet, pair.objects)
         if ends is not None:
             assert ends == planned(pair, packet)
+
+
+def staying(pair: Both) -> dict[ServicePortName, list[bytes | None]]:
+    """List what programs have of the frontends of each Service port with affinity."""
+    found: dict[ServicePortName, list[bytes | None]] = {}
+    for plan in pair.plan.services.values():
+        for frontend in plan.frontends:
+            if any(sticky_actions(frontend)):
+                held = [pair.objects.get((FRONTENDS, key)) for key in places(plan, frontend.key)]
+                found.setdefault(frontend.port_name, []).extend(held)
+    return found
+
+
+def test_the_worlds_have_pods_that_are_remembered() -> None:
+    known = worlds(ranges=True).map(as_for_ebpf).map(lambda world: both(world, frozenset({*Protocol})))
+    find(
+        known,
+        lambda pair: any(held and all(held) for held in staying(pair).values()),
+        settings=settings(QUICK, max_examples=5000),
+    )
+
+
+@settings(max_examples=60)
+@given(pair=pairs)
+def test_programs_remember_pods_at_all_frontends_of_a_service_port_or_at_none(pair: Both) -> None:
+    for held in staying(pair).values():
+        known = [each for each in held if each is not None]
+        assert known in ([], held)
+        assert len(set(known)) <= 1, "one memory, and the same endpoints"
+        assert all(Head.read(each).seconds and Head.read(each).flags & ALL == Flag.POD for each in known)
 
 
 @settings(max_examples=60)

@@ -70,12 +70,21 @@ def test_sizes_are_those_of_the_maps(family: Family) -> None:
     assert maps[f"slots{version}"].value_size == layout.endpoint_size(family)
     assert layout.slot_size(family) == (layout.endpoint_size(family) + 7) & ~7
     assert maps[f"members{version}"].key_size == maps[f"counts{version}"].key_size == len(key + endpoint)
+    assert maps[f"sticky{version}"][1:3] == (len(key + endpoint), 8)
 
 
 def test_settings_are_as_large_as_the_programs_constants() -> None:
     settings = layout.Settings(1, 2, 3, listed=True, counting=layout.Counting.CONNECTIONS, build=4)
     assert len(settings.packed) == len(build().object.constants)
-    assert layout.Settings.read(settings.packed) == settings
+    for each in (settings, settings._replace(connected=True), settings._replace(affinity=True)):
+        assert layout.Settings.read(each.packed) == each
+
+
+def test_a_head_holds_flags_seconds_and_the_number_of_a_service_port() -> None:
+    for head in (layout.Head(layout.Flag.NODE), layout.Head(layout.Flag.POD, 86400, 2**39 - 1)):
+        assert layout.Head.read(head.packed + b"endpoints") == head
+    assert layout.Head.read(layout.Head(layout.Flag.POD, 60, 2**39 + 7).packed).service_port == 7
+    assert layout.Head(layout.Flag.POD).packed == layout.HEAD.pack(layout.Flag.POD)
 
 
 def test_keys_and_endpoints_are_read_as_they_were_written() -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from vipwire.backends.ebpf.counts import counts
-from vipwire.backends.ebpf.layout import HEAD, Flag, endpoint_slot, endpoints, frontend_key, read_endpoint
+from vipwire.backends.ebpf.layout import HEAD, Flag, Head, endpoint_slot, endpoints, frontend_key, read_endpoint
 from vipwire.backends.ebpf.names import FRONTENDS, MEMBERS, describe, is_ours, split
 from vipwire.backends.ebpf.render import render
 from vipwire.backends.ebpf.stretches import COOLING_SECONDS, FullError, Stretches
@@ -122,6 +122,75 @@ def test_connections_to_a_node_port_count_at_each_address() -> None:
     pairs = [(frontend_key(each, Protocol.TCP, 80) + endpoint, 3) for each in (NODE, OTHER, ALIAS)]
     found = counts(Family.IPV4, [plan], pairs, Counts(), endpoints=True)
     assert found.ports == {plan.frontends[0].port_name: Count(connections=6)}
+
+
+STAYS = Forward((THERE,), Masquerade.UNLESS_POD, affinity_seconds=60)
+TCP_ONLY, CONNECTED = frozenset({Protocol.TCP}), frozenset({Protocol.TCP, Protocol.UDP})
+
+
+def outer(
+    action: Forward, kind: FrontendKind = FrontendKind.EXTERNAL_IP, protocol: Protocol = Protocol.TCP
+) -> Frontend:
+    """Make what has no endpoint of this node, and is short for its Pods."""
+    dropping = frontend(Drop(Reason.NO_LOCAL_ENDPOINTS), kind, protocol)
+    return dataclasses.replace(dropping, short_circuit=action)
+
+
+def heads(*frontends: Frontend, remembered: frozenset[Protocol] = TCP_ONLY, contested: bool = False) -> list[Head]:
+    """Tell what the frontends of a Service are like that programs lead."""
+    claimed = (frontends[-1].key._replace(address=ALIAS),) if contested else ()
+    plan = ServicePlan(NAME, frontends, node_port_addresses=(NODE, ALIAS), contested=claimed)
+    found = render(Family.IPV4, plan, remembered)
+    return [Head.read(value) for (space, _), value in found.items() if space == FRONTENDS]
+
+
+def test_affinity_is_the_programs_where_that_is_asked_for_and_for_pods_alone() -> None:
+    (head,) = heads(frontend(STAYS))
+    assert head == Head(Flag.POD, 60, head.service_port)
+    assert heads(frontend(STAYS), outer(STAYS)) == [head, head], "one memory for a Service port"
+    (other,) = heads(dataclasses.replace(frontend(STAYS), port_name=ServicePortName(NAME, "b", Protocol.TCP)))
+    assert other.service_port != head.service_port
+    (local,) = heads(frontend(dataclasses.replace(STAYS, pool=BOTH)))
+    assert local.flags == Flag.POD | Flag.HAS_LOCAL
+    assert heads(frontend(STAYS), remembered=frozenset()) == []
+
+
+def test_who_is_remembered_may_go_on_with_its_endpoint() -> None:
+    found = render(Family.IPV4, ServicePlan(NAME, (frontend(STAYS),)), TCP_ONLY)
+    assert sum(space == MEMBERS for space, _ in found) == 1
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param([outer(dataclasses.replace(STAYS, masquerade=Masquerade.ALWAYS))], id="Pods are masqueraded"),
+        pytest.param([outer(dataclasses.replace(STAYS, pool=BOTH))], id="other endpoints"),
+        pytest.param([frontend(Reject(Reason.NO_ENDPOINTS), FrontendKind.EXTERNAL_IP)], id="nobody answers"),
+        pytest.param(
+            [dataclasses.replace(outer(STAYS), allowed_sources=(Prefix.parse("10.0.0.0/8"),))], id="source ranges"
+        ),
+    ],
+)
+def test_a_service_port_that_rules_serve_in_part_is_theirs(others: list[Frontend]) -> None:
+    assert heads(frontend(STAYS), *others) == []
+
+
+def test_a_memory_for_all_ports_is_the_rules() -> None:
+    assert heads(frontend(dataclasses.replace(STAYS, shared_affinity=True))) == []
+
+
+def test_affinity_of_datagrams_is_the_programs_if_connected_sockets_are() -> None:
+    served = frontend(STAYS, protocol=Protocol.UDP)
+    assert heads(served) == []
+    assert len(heads(served, remembered=CONNECTED)) == 1
+    at_port = outer(STAYS, FrontendKind.NODE_PORT, Protocol.UDP)
+    assert heads(served, at_port, remembered=CONNECTED) == [], "of node ports they are not"
+
+
+def test_affinity_of_a_node_port_that_is_claimed_by_the_address_is_the_rules() -> None:
+    at_port = outer(STAYS, FrontendKind.NODE_PORT)
+    assert len(heads(frontend(STAYS), at_port)) == 3
+    assert heads(frontend(STAYS), at_port, contested=True) == []
 
 
 def test_ejection_is_left_to_the_rules_whose_connections_are_watched() -> None:

@@ -134,12 +134,13 @@ class EBPF(Section, frozen=True):
 
     `cgroup` is the folder of cgroup2 whose sockets are translated, by default the machine's root. `clients` says
     whose they are: all, node, or the network namespaces of Pods, as paths. `connected_udp`: connected UDP sockets are
-    given endpoints, too, and ended when these go.
+    given endpoints, too, and ended when these go. `affinity`: programs serve session affinity of Pods.
     """
 
     cgroup: str = setting("cgroup", ValueKind.STRING, "", mode="ebpf")
     clients: str = setting("clients", ValueKind.STRING, "all", mode="ebpf")
     connected_udp: bool = setting("connectedUDP", ValueKind.BOOL, default=False, mode="ebpf")
+    affinity: bool = setting("affinity", ValueKind.BOOL, default=False, mode="ebpf")
 
 
 class Series(enum.Enum):

@@ -7,6 +7,7 @@ from vipwire.backends.ebpf.hits import NUMBER, tallies
 from vipwire.backends.ebpf.layout import FRONTEND, endpoint_size, slot_size, version
 from vipwire.backends.ebpf.names import FRONTENDS, OurKey
 from vipwire.backends.ebpf.pinned import NodePins
+from vipwire.bpf.maps import Map
 from vipwire.model.net import Family
 
 
@@ -18,9 +19,9 @@ class CountedConnections:
 
     def read(self) -> Iterator[tuple[bytes, int]]:
         """Read all. A pair may come twice: what it has now, and what it had in another place."""
-        counts = self._pins.find(f"counts{self._version}")
-        for pair, value in counts.items() if counts is not None else ():
-            yield pair, int.from_bytes(value, "little")
+        for counts in self._kept():
+            for pair, value in counts.items():
+                yield pair, int.from_bytes(value, "little")
         yield from self.in_slots()
 
     def in_slots(self) -> Iterator[tuple[bytes, int]]:
@@ -32,7 +33,7 @@ class CountedConnections:
         each, size = slot_size(self._family), endpoint_size(self._family)
         with closing(slots.mapped(write=False)) as places, closing(hits.mapped(write=False)) as numbers:
             for key, value in frontends.items():
-                first, count, _, _ = FRONTEND.unpack(value)
+                first, count, _ = FRONTEND.unpack(value)
                 counted = numbers[first * NUMBER : (first + count) * NUMBER]
                 dealt = places[first * each : (first + count) * each]
                 for endpoint, number in tallies(dealt, counted, size).items():
@@ -51,10 +52,13 @@ class CountedConnections:
 
     def forget(self, known: Mapping[OurKey, bytes]) -> None:
         """Remove what was kept of frontends that are gone, once the map is half full."""
-        counts = self._pins.find(f"counts{self._version}")
-        if counts is None:
-            return
-        keys = [key for key, _ in counts.items()]
-        if len(keys) > counts.shape.max_entries // 2:
-            size = len(keys[0]) // 2
-            counts.remove(key for key in keys if (FRONTENDS, key[:size]) not in known)
+        for counts in self._kept():
+            keys = [key for key, _ in counts.items()]
+            if len(keys) > counts.shape.max_entries // 2:
+                size = len(keys[0]) // 2
+                counts.remove(key for key in keys if (FRONTENDS, key[:size]) not in known)
+
+    def _kept(self) -> list[Map]:
+        """Open what counts by pairs: what slots have had, and what programs count of clients that are remembered."""
+        found = (self._pins.find(name + self._version) for name in ("counts", "sticky"))
+        return [each for each in found if each is not None]

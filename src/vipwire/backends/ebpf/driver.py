@@ -45,7 +45,7 @@ class EbpfDriver(Driver):
             _require_namespaces(config)
             cgroup = find_cgroup(config.ebpf.cgroup)
             require_mounted(may_mount=True)
-            probe(cgroup)
+            probe(cgroup, affinity=config.ebpf.affinity)
         else:
             with contextlib.suppress(UnsupportedError):  # who only looks may be where no cgroup is to be seen
                 cgroup = find_cgroup(config.ebpf.cgroup)
@@ -61,7 +61,7 @@ class EbpfDriver(Driver):
         """Attach the programs for a moment, with empty maps, and try the rules."""
         RULES.attempt(config, families)
         require_mounted(may_mount=False, could_mount="CAP_SYS_ADMIN" in capabilities())
-        probe(find_cgroup(config.ebpf.cgroup))
+        probe(find_cgroup(config.ebpf.cgroup), affinity=config.ebpf.affinity)
 
     def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any] | None:
         """Build what explains programs and rules."""
@@ -135,7 +135,8 @@ def _hooks(family: Family, families: tuple[Family, ...]) -> tuple[str, ...]:
 def _wanted(config: Config, cgroup: Path | None) -> Wanted:
     listed = config.ebpf.clients not in ("", _ALL)
     paths = config.ebpf.clients.split(",") if listed and config.ebpf.clients != _NODE else []
-    settings = Settings(_node(), 0, 0, listed, _counting(config), build().number, config.ebpf.connected_udp)
+    options = config.ebpf.connected_udp, config.ebpf.affinity
+    settings = Settings(_node(), 0, 0, listed, _counting(config), build().number, *options)
     wanted = Wanted(
         settings,
         frozenset(map(_cookie, paths)),

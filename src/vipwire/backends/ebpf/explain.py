@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from vipwire.backends.ebpf.layout import HEAD, Flag, endpoints, frontend_key, read_endpoint, version
+from vipwire.backends.ebpf.layout import HEAD, Flag, Head, endpoints, frontend_key, read_endpoint, version
 from vipwire.backends.ebpf.names import (
     FRONTENDS,
     PROGRAMS,
@@ -88,7 +88,7 @@ class EbpfExplainer:
         held, planned = observed.get(key), wanted.get(key)
         if held is None or self._hook(packet) not in observed:
             return None
-        flags, meant = (Flag(HEAD.unpack_from(each or bytes(HEAD.size))[0]) for each in (held, planned))
+        flags, meant = (Head.read(each or bytes(HEAD.size)).flags for each in (held, planned))
         dealt, pool = (
             Counter(endpoints(self._family, each)) if each else Counter[bytes]() for each in (held, planned)
         )
@@ -125,6 +125,7 @@ class EbpfExplainer:
     def _effect(self, held: bytes, packet: Packet) -> str:
         shown = self._named(set(endpoints(self._family, held)))
         which = "unconnected sockets" if packet.protocol is Protocol.UDP else "sockets"
-        flags = Flag(HEAD.unpack_from(held)[0])
+        flags, seconds, _ = Head.read(held)
         rest = "those bound to an address, and all others" if flags & Flag.AS_NODE else "all others"
-        return f"{which} of {for_whom(flags & self._led)} go to {shown} directly; {rest}, by the rules below"
+        stay = f", those of one network namespace to one, which is remembered for {seconds} s" if seconds else ""
+        return f"{which} of {for_whom(flags & self._led)} go to {shown} directly{stay}; {rest}, by the rules below"

@@ -5,6 +5,7 @@ wherever it stops. What cannot be written into a map is left to the rules, which
 is told, and tried again soon.
 """
 
+import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -90,7 +91,7 @@ class EbpfBackend:
         rules = self.rules.render(plan)
         if self.wanted.settings.counting is Counting.TRAFFIC:
             return rules
-        return Rendered({**rules.own, **render(self.family, plan)}, rules.shared)
+        return Rendered({**rules.own, **render(self.family, plan, self.wanted.settings.remembered)}, rules.shared)
 
     def describe(self, key: Any) -> str:
         """Name an object for a person."""
@@ -162,7 +163,7 @@ class EbpfBackend:
             self.rules.adopt_counters()
         data = self.pins.settings()
         if data is not None:
-            with suppress(ValueError):
+            with suppress(ValueError, struct.error):
                 settings = Settings.read(data)
                 if settings.build == self.wanted.settings.build:
                     self.wanted.settings = settings

@@ -25,13 +25,16 @@ class Flag(enum.IntFlag):
     """Of UDP, sockets that are connected are left out: nobody could tell whom to end when the endpoint goes."""
 
 
-FRONTEND: Final = struct.Struct("=IIII")
-"""The first slot, how many, flags, and a zero."""
-HEAD: Final = struct.Struct("=I")
-"""What a frontend's object begins with: its flags. Behind it stand the endpoints."""
+FRONTEND: Final = struct.Struct("=IIQ")
+"""The first slot, how many, and the head."""
+HEAD: Final = struct.Struct("=Q")
+"""What a frontend's object begins with: its flags, and its affinity above them. Behind it stand the endpoints."""
+_SECONDS: Final = 8, 17
+_SERVICE_PORT: Final = 25, 39
+"""Where both stand in the head: the lowest bit, and how many."""
 _PLACE: Final = struct.Struct(">HBB")
 _PORT: Final = struct.Struct(">HH")
-_SETTINGS: Final = struct.Struct("=QQIIIIQ")
+_SETTINGS: Final = struct.Struct("=QQIIIIIIQ")
 _VERSIONS: Final = {Family.IPV4: "4", Family.IPV6: "6"}
 
 
@@ -53,18 +56,47 @@ class Settings(NamedTuple):
     counting: Counting
     build: int
     connected: bool = False
+    affinity: bool = False
+
+    @property
+    def remembered(self) -> frozenset[Protocol]:
+        """The protocols of which programs serve session affinity: all of whose sockets they see."""
+        if not self.affinity:
+            return frozenset()
+        return frozenset({Protocol.TCP, Protocol.UDP} if self.connected else {Protocol.TCP})
 
     @property
     def packed(self) -> bytes:
         """As the programs have them."""
-        words = self.pods_level, self.listed, self.counting, self.connected
+        words = self.pods_level, self.listed, self.counting, self.connected, self.affinity, 0
         return _SETTINGS.pack(self.node, self.pods_cgroup, *words, self.build)
 
     @classmethod
     def read(cls, data: bytes) -> Self:
         """Read them. Raise struct.error where another version has other ones."""
-        node, cgroup, level, listed, counting, connected, build = _SETTINGS.unpack(data)
-        return cls(node, cgroup, level, bool(listed), Counting(min(counting, 2)), build, bool(connected))
+        node, cgroup, level, listed, counting, *options, _, build = _SETTINGS.unpack(data)
+        return cls(node, cgroup, level, bool(listed), Counting(min(counting, 2)), build, *map(bool, options))
+
+
+class Head(NamedTuple):
+    """What a frontend is like: for whom; for how long a client is remembered, 0 if it is not, and of which port."""
+
+    flags: Flag
+    seconds: int = 0
+    service_port: int = 0
+
+    @property
+    def packed(self) -> bytes:
+        """As the programs have it. A Service port has a number that is as large as there is room."""
+        (seconds, _), (port, width) = _SECONDS, _SERVICE_PORT
+        return HEAD.pack(self.flags | self.seconds << seconds | (self.service_port & (1 << width) - 1) << port)
+
+    @classmethod
+    def read(cls, value: bytes) -> Self:
+        """Read what the object of a frontend begins with."""
+        (head,) = HEAD.unpack_from(value)
+        (seconds, width), (port, _) = _SECONDS, _SERVICE_PORT
+        return cls(Flag(head & (1 << seconds) - 1), head >> seconds & (1 << width) - 1, head >> port)
 
 
 def version(family: Family) -> str:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from vipwire.backends.ebpf.layout import Settings
 from vipwire.backends.ebpf.programs import build
 from vipwire.bpf import pins
 from vipwire.bpf.elf import MapShape
@@ -35,6 +36,9 @@ ORDER: Final = (
 )
 """Who comes back must be known before anybody is sent away. They go the other way round."""
 _SETTINGS: Final = "settings"
+_OF_AFFINITY: Final = frozenset({"affinity4", "affinity6", "sticky4", "sticky6"})
+_REMEMBERED: Final = 65536
+"""The room of these, where programs serve session affinity; else they have none."""
 
 
 class NodePins:
@@ -193,7 +197,8 @@ class NodePins:
             return self._loaded[1]
         self._forget_programs()
         binary = build().object
-        maps = {name: self.take(name).descriptor for name in binary.maps}
+        room = _REMEMBERED if Settings.read(settings).affinity else 0
+        maps = {name: self.take(name, room if name in _OF_AFFINITY else 0).descriptor for name in binary.maps}
         constants = Map.constants("vw_settings", settings)
         found = {_SETTINGS: constants.descriptor}
         self._loaded = (b"", found)

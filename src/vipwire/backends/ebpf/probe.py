@@ -21,12 +21,15 @@ _NEEDED: Final = ("CAP_BPF", "CAP_NET_ADMIN")
 _FEW: Final = 16
 
 
-def probe(cgroup: Path) -> None:
-    """Raise UnsupportedError if this process cannot have the programs in force for this cgroup."""
+def probe(cgroup: Path, *, affinity: bool = False) -> None:
+    """Raise UnsupportedError if this process cannot have the programs in force for this cgroup.
+
+    What serves session affinity is tried where that is asked for: the verifier looks at nothing that is switched off.
+    """
     opened: list[int] = []
     try:
         maps = _maps(opened)
-        settings = Settings(0, 0, 0, listed=True, counting=Counting.NOTHING, build=0)
+        settings = Settings(0, 0, 0, listed=True, counting=Counting.NOTHING, build=0, affinity=affinity)
         constants = Map.constants("vw_trial", settings.packed)
         opened.append(constants.descriptor)
         target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)

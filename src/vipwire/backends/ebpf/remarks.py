@@ -31,7 +31,7 @@ def remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterato
     try:
         cgroup = find_cgroup(config.ebpf.cgroup)
         require_mounted(may_mount=False)
-        probe(cgroup)
+        probe(cgroup, affinity=config.ebpf.affinity)
     except (VipwireError, OSError) as error:
         said, _, remedy = str(error).partition(": ")
         yield Remark("programs", said, remedy, bad=True)

@@ -55,7 +55,7 @@ class Tables:
 
     def __init__(self, family: Family, pinned: NodePins) -> None:
         self._pins, self._each, self._size = pinned, slot_size(family), endpoint_size(family)
-        self._names = {name: name + version(family) for name in (*_LOOKED_UP, "hits", "counts", "peers")}
+        self._names = {name: name + version(family) for name in (*_LOOKED_UP, "hits", "counts", "peers", "affinity")}
         self.counted = CountedConnections(family, pinned)
         self._where: dict[bytes, tuple[int, int]] = {}
         self._members = 0
@@ -80,10 +80,10 @@ class Tables:
         where: dict[bytes, tuple[int, int]] = {}
         with _mapped(slots) as view:
             for key, value in frontends.items():
-                first, count, flags, _ = FRONTEND.unpack(value)
+                first, count, head = FRONTEND.unpack(value)
                 where[key] = first, count
                 dealt = view[first * self._each : (first + count) * self._each]
-                found[FRONTENDS, key] = HEAD.pack(flags) + dealt
+                found[FRONTENDS, key] = HEAD.pack(head) + dealt
         self._take_note(where, slots)
         before = len(found)
         found.update(((MEMBERS, key), b"") for key, _ in members.items())
@@ -146,7 +146,7 @@ class Tables:
         """Tell how full each map is: elements, and room."""
         found = {}
         for name, pinned_name in self._names.items():
-            if (each := self._pins.find(pinned_name)) is not None:
+            if (each := self._pins.find(pinned_name)) is not None and each.shape.max_entries > 1:
                 in_use = sum(length for _, length in self._where.values())
                 used = in_use if name in ("slots", "hits") else sum(1 for _ in each.items())
                 found[pinned_name] = used, each.shape.max_entries
@@ -177,7 +177,7 @@ class Tables:
             memory.hits[first * NUMBER : (first + length) * NUMBER] = carried(
                 dealt, self._each, self._size, gone[key]
             )
-            led[key] = FRONTEND.pack(first, length, *HEAD.unpack_from(value), 0)
+            led[key] = FRONTEND.pack(first, length, *HEAD.unpack_from(value))
             stretches[key] = first, length
         frontends.write(list(led), list(led.values()))
         for key, stretch in stretches.items():

@@ -82,6 +82,10 @@ HELP: Final[dict[str, str]] = {
         "Give connected UDP sockets endpoints, too. When an endpoint goes its sockets are ended: the next call gets "
         "ECONNABORTED, and they may connect again. Needs CAP_SYS_ADMIN and hostPID for Pods."
     ),
+    "ebpf-affinity": (
+        "Serve session affinity of Pods by programs, too, which is faster. They know a client by its network "
+        "namespace, the rules by its address: one that comes both ways may have two endpoints."
+    ),
     # Addresses and local traffic
     "bind-address": (
         "The Node's primary IP address, if it is not the one in the Node object. vipwire binds nothing to it. An "

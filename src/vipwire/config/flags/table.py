@@ -136,6 +136,7 @@ _EBPF = _group(
     _flag("ebpf-cgroup", _S, "ebpf.cgroup"),
     _flag("ebpf-clients", _S, "ebpf.clients"),
     _flag("ebpf-connected-udp", _B, "ebpf.connectedUDP"),
+    _flag("ebpf-affinity", _B, "ebpf.affinity"),
 )
 _TRAFFIC = _group(
     Group.TRAFFIC,

@@ -4,11 +4,13 @@
  *
  *   frontends   address . port . protocol     where its slots are, how many, for whom
  *   slots       number                        an endpoint; written through a mapping, no system call
- *   members     frontend . endpoint           UDP: whoever remembers this endpoint may go on with it
+ *   members     frontend . endpoint           UDP, affinity: whoever remembers this endpoint may go on with it
  *   hits        number                        connections to the endpoint in the slot of this number
  *   counts      frontend . endpoint           connections that are in no slot any more; no program reads it
  *   peers       cookie of a socket            the one frontend of a connected socket, and its endpoint
  *   told        (in the socket)               UDP, unconnected: which endpoints stand for which frontends there
+ *   affinity    client                        the endpoint that it has at a Service port, and when it came last
+ *   sticky      frontend . endpoint           connections of such clients, whose slots are not known
  *
  * What is not in `frontends` is left as it is: the packet then meets nftables. So no map needs to be complete.
  */
@@ -33,6 +35,15 @@ struct N(pair) {
 	struct N(endpoint) endpoint;
 };
 
+/* Which endpoint a client has. Its port is 0 where the rules know it. */
+struct N(memory) {
+	struct N(endpoint) endpoint;
+#if V == 6
+	__u32 zero;
+#endif
+	__u64 seen; /* in nanoseconds since the machine was started */
+};
+
 #if V == 4
 INLINE void put_frontend4(word *pair, __be32 address, __be16 port, __u8 protocol)
 {
@@ -42,6 +53,12 @@ INLINE void put_frontend4(word *pair, __be32 address, __be16 port, __u8 protocol
 INLINE void put_endpoint4(word *pair, const struct endpoint4 *from)
 {
 	put(pair + 1, from->address | (__u64)from->port << 32);
+}
+
+INLINE void put_memory4(word *memory, const word *pair, __u64 now)
+{
+	put(memory, pair ? pair[1] : 0);
+	put(memory + 1, now);
 }
 #else
 INLINE void put_frontend6(word *pair, struct address6 address, __be16 port, __u8 protocol)
@@ -58,6 +75,14 @@ INLINE void put_endpoint6(word *pair, const struct endpoint6 *from)
 	put(pair + 3, from->address.word[1] | (__u64)from->address.word[2] << 32);
 	put(pair + 4, from->address.word[3] | (__u64)from->port << 32);
 }
+
+INLINE void put_memory6(word *memory, const word *pair, __u64 now)
+{
+	put(memory, pair ? pair[2] >> 32 | pair[3] << 32 : 0);
+	put(memory + 1, pair ? pair[3] >> 32 | pair[4] << 32 : 0);
+	put(memory + 2, pair ? pair[4] >> 32 : 0);
+	put(memory + 3, now);
+}
 #endif
 
 struct N(told_value) {
@@ -72,6 +97,8 @@ MAP(N(hits), ARRAY, __u32, __u64, 65536, BPF_F_MMAPABLE);
 MAP(N(counts), HASH, struct N(pair), __u64, 65536, BPF_F_NO_PREALLOC);
 MAP(N(peers), HASH, __u64, struct N(pair), 32768, BPF_F_NO_PREALLOC);
 MAP(N(told), SK_STORAGE, __u32, struct N(told_value), 0, BPF_F_NO_PREALLOC);
+MAP(N(affinity), LRU_HASH, struct client, struct N(memory), 1, 0);
+MAP(N(sticky), HASH, struct N(pair), __u64, 1, BPF_F_NO_PREALLOC);
 
 INLINE int N(same_endpoint)(const struct N(endpoint) *a, const struct N(endpoint) *b)
 {
@@ -219,6 +246,70 @@ INLINE void N(part)(struct bpf_sock_addr *ctx)
 		map_delete(&N(peers), &cookie);
 }
 
+/* Find what is remembered of a client: the second half of the pair. `known`: what is there is the socket's already. */
+INLINE int N(stay)(__u64 head, const word *client, word *words, __u64 now, int known)
+{
+	struct N(memory) *memory = map_lookup(&N(affinity), client);
+
+	if (!memory)
+		return NOTHING;
+	if (now - memory->seen >= SECONDS_OF(head) * 1000000000)
+		return OUTDATED;
+	if (!memory->endpoint.port) {
+		memory->seen = now;
+		return BY_RULES;
+	}
+	if (known && N(same_endpoint)(&((struct N(pair) *)words)->endpoint, &memory->endpoint)) {
+		memory->seen = now;
+		return THE_SAME;
+	}
+	N(put_endpoint)(words, &memory->endpoint);
+	if (!map_lookup(&N(members), words))
+		return GONE;
+	memory->seen = now;
+	return ANOTHER;
+}
+
+/* Remember what a client was given, or, without a pair, that the rules lead it. */
+INLINE long N(remember)(const word *client, const word *pair, __u64 now, __u64 how)
+{
+	word memory[sizeof(struct N(memory)) / 8];
+
+	N(put_memory)(memory, pair, now);
+	return map_update(&N(affinity), client, memory, how);
+}
+
+/* Remember what was drawn for a client. Of sockets that come at once, what the first one was given counts. */
+INLINE void N(agree)(const word *client, word *words, __u64 now, int had)
+{
+	struct N(memory) *memory;
+
+	if (!N(remember)(client, words, now, had == NOTHING ? BPF_NOEXIST : BPF_ANY))
+		return;
+	memory = map_lookup(&N(affinity), client);
+	if (memory && memory->endpoint.port)
+		N(put_endpoint)(words, &memory->endpoint);
+}
+
+/* Count a connection of a client that is remembered. */
+INLINE void N(count_sticky)(const word *pair)
+{
+	__u64 *counted;
+	word one;
+
+	if (!conf.counting)
+		return;
+	counted = map_lookup(&N(sticky), pair);
+	if (!counted) {
+		put(&one, 1);
+		if (!map_update(&N(sticky), pair, &one, BPF_NOEXIST))
+			return;
+		counted = map_lookup(&N(sticky), pair);
+	}
+	if (counted)
+		__sync_fetch_and_add(counted, 1);
+}
+
 /* Find what a socket that names a frontend is to speak with: the first half of the pair, and the second. 0: leave it
  * alone. */
 INLINE int N(translate)(struct bpf_sock_addr *ctx, word *words, int connecting)
@@ -228,8 +319,9 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, word *words, int connecting)
 	struct N(told_value) *told = 0;
 	struct bpf_sock *sk = ctx->sk;
 	struct frontend *frontend;
-	__u64 role, protocol = ctx->protocol;
-	__u64 slot;
+	__u64 role, netns, slot, now = 0, protocol = ctx->protocol;
+	word client[sizeof(struct client) / 8];
+	int known = 0, had = NOTHING, sticky;
 
 	if (!sk)
 		return 0;
@@ -242,27 +334,51 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, word *words, int connecting)
 		return 0;
 	/* A connected UDP socket asks nobody again when its endpoint goes: it is left to connection tracking, unless it will
 	 * be ended then. With an IPv4 peer an IPv6 socket comes by sendmsg4 for each datagram, although it names nobody. */
-	if (protocol == IPPROTO_UDP && (connecting ? !conf.connected || frontend->flags & LOOSE : sk->dst_port))
+	if (protocol == IPPROTO_UDP && (connecting ? !conf.connected || frontend->head & LOOSE : sk->dst_port))
 		return 0;
-	role = role_of(netns_cookie(ctx));
-	if (!(frontend->flags & role) || sk->bound_dev_if)
+	netns = netns_cookie(ctx);
+	role = role_of(netns);
+	if (!(frontend->head & role) || sk->bound_dev_if)
 		return 0;
-	if (role == NODE && frontend->flags & AS_NODE && has_address(sk))
+	if (role == NODE && frontend->head & AS_NODE && has_address(sk))
 		return 0;
+	sticky = conf.affinity && SECONDS_OF(frontend->head);
 	if (!connecting) {
 		told = sk_storage(&N(told), sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 		if (!told)
 			return 0; /* no memory: nobody could say from whom an answer comes */
-		if (N(recall)(told, words) && map_lookup(&N(members), pair))
+		known = N(recall)(told, words) && map_lookup(&N(members), pair);
+		if (known && !sticky)
 			return 1;
 	}
-	if (!N(draw)(frontend, words, &slot))
+	if (sticky) {
+		now = since_boot();
+		put(client, netns);
+		put(client + 1, PORT_OF(frontend->head));
+		had = N(stay)(frontend->head, client, words, now, known);
+		if (known && had <= OUTDATED) { /* a socket that goes on; its client was away, or others took its place */
+			N(remember)(client, words, now, BPF_ANY);
+			return 1;
+		}
+		if (had == BY_RULES || had == THE_SAME)
+			return had == THE_SAME;
+	}
+	if (had <= GONE) {
+		if (!N(draw)(frontend, words, &slot))
+			return 0;
+		if (sticky)
+			N(agree)(client, words, now, had);
+	}
+	if ((role == POD && frontend->head & HAS_LOCAL && N(own)(ctx, &pair->endpoint, protocol)) ||
+	    (told ? !N(tell)(told, pair) : !N(note)(ctx, sk, pair))) {
+		if (sticky) /* so that its next socket meets the rules as well */
+			N(remember)(client, 0, now, BPF_ANY);
 		return 0;
-	if (role == POD && frontend->flags & HAS_LOCAL && N(own)(ctx, &pair->endpoint, protocol))
-		return 0;
-	if (told ? !N(tell)(told, pair) : !N(note)(ctx, sk, pair))
-		return 0;
-	N(count)(slot);
+	}
+	if (sticky)
+		N(count_sticky)(words);
+	else
+		N(count)(slot);
 	return 1;
 }
 

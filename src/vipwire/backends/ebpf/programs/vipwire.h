@@ -24,6 +24,7 @@ static struct bpf_sock *(*lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, _
 				      __u64 flags) = (void *)BPF_FUNC_sk_lookup_tcp;
 static struct bpf_sock *(*lookup_udp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 size, __u64 netns,
 				      __u64 flags) = (void *)BPF_FUNC_sk_lookup_udp;
+static __u64 (*since_boot)(void) = (void *)BPF_FUNC_ktime_get_boot_ns;
 static long (*release)(void *sk) = (void *)BPF_FUNC_sk_release;
 
 /* How the loader finds a map's attributes: by the symbol, in the section "maps". */
@@ -43,9 +44,25 @@ enum { NOBODY = 0, NODE = 1, POD = 2 };
  */
 enum { AS_NODE = 4, HAS_LOCAL = 8, LOOSE = 16 };
 
+/* What says of affinity is above the flags in one word: for how many seconds a client is remembered that stays away,
+ * 0: nobody is, and of which Service port.
+ */
+#define SECONDS_OF(head) ((head) >> 8 & 0x1ffff)
+#define PORT_OF(head) ((head) >> 25)
+
 struct frontend {
-	__u32 first, slots, flags, zero;
+	__u32 first, slots;
+	__u64 head;
 };
+
+/* Who is remembered: a network namespace. Which address a socket will have is not known when it connects. */
+struct client {
+	__u64 netns, service_port;
+};
+
+/* What is remembered of a client: nothing, for too long, an endpoint that has gone, that the rules lead it, an endpoint,
+ * and the one that its socket has already. */
+enum { NOTHING, OUTDATED, GONE, BY_RULES, ANOTHER, THE_SAME };
 
 /* Constants to the verifier, written by the loader before it loads. */
 struct settings {
@@ -55,6 +72,7 @@ struct settings {
 	__u32 listed;      /* whether `clients` says who is a Pod */
 	__u32 counting;
 	__u32 connected; /* whether connected UDP sockets are given endpoints: somebody ends those whose endpoint goes */
+	__u32 affinity, zero; /* whether maps have frontends with affinity */
 	__u64 build; /* of which object these programs are; nothing to the programs */
 };
 
