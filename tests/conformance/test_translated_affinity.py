@@ -30,7 +30,7 @@ from vipwire.model.net import Family, Protocol, format_endpoint, parse_address
 pytestmark = [pytest.mark.conformance, pytest.mark.direct]
 
 ENDS = ("pod-1a", "pod-2a", "pod-2b")
-INNER = {"type": "ClusterIP", "externalIPs": None, "externalTrafficPolicy": "Local"}
+INNER: dict[str, Any] = {"type": "ClusterIP", "externalIPs": None, "externalTrafficPolicy": "Local"}
 LOCAL = {"externalTrafficPolicy": "Local"}
 SECONDS = 600
 SEEN = 8
