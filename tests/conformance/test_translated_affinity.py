@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.conformance.cluster import Cluster
 from tests.conformance.packets import NODE, OTHER_POD, POD
-from tests.conformance.services import CLUSTER_IP, FrontendKind, LabService
+from tests.conformance.services import CLUSTER_IP, LabService
 from tests.conformance.test_affinity import MANY
 from tests.conformance.test_translated import asked, counted, knocked, opened, told
 from tests.conformance.translated import look
@@ -26,6 +26,7 @@ from vipwire.bpf.maps import Map
 from vipwire.bpf.namespaces import netns_cookie
 from vipwire.lab.manifests import Port
 from vipwire.model.net import Family, Protocol, format_endpoint, parse_address
+from vipwire.plan.plan import FrontendKind
 
 pytestmark = [pytest.mark.conformance, pytest.mark.direct]
 
