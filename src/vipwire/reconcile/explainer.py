@@ -52,12 +52,14 @@ class Direct(NamedTuple):
     """What sockets meet that are given an endpoint when they connect, so that no rule sees the packet.
 
     `node`: those of this node's processes, unless they are bound to an address. `pods`: those of its Pods.
-    `difference` says in what their endpoints are not as planned.
+    `difference` says in what their endpoints are not as planned. `affinity`: clients are remembered there, but not by
+    their address, so that nobody can say where one will go.
     """
 
     node: bool
     pods: bool
     difference: str = ""
+    affinity: bool = False
 
 
 BY_CHANCE: Final = "each new connection goes to one of them by chance"

@@ -88,7 +88,7 @@ class EbpfExplainer:
         held, planned = observed.get(key), wanted.get(key)
         if held is None or self._hook(packet) not in observed:
             return None
-        flags, meant = (Head.read(each or bytes(HEAD.size)).flags for each in (held, planned))
+        (flags, seconds, _), (meant, *_) = (Head.read(each or bytes(HEAD.size)) for each in (held, planned))
         dealt, pool = (
             Counter(endpoints(self._family, each)) if each else Counter[bytes]() for each in (held, planned)
         )
@@ -99,7 +99,7 @@ class EbpfExplainer:
             words.append(f"programs lead some sockets to {self._named(strays)}, which the plan does not have")
         elif dealt != pool:
             words.append("programs lead sockets to the endpoints in other shares")
-        return Direct(Flag.NODE in flags, Flag.POD in flags & self._led, "; ".join(words))
+        return Direct(Flag.NODE in flags, Flag.POD in flags & self._led, "; ".join(words), seconds > 0)
 
     def _named(self, dealt: Iterable[bytes]) -> str:
         found = sorted(map(read_endpoint, dealt))

@@ -7,7 +7,7 @@ flows     what connection tracking holds          ┘
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -151,7 +151,11 @@ def explain(
     walk = None
     if side.explainer is not None and side.observed is not None and not side.remains:
         walk = side.explainer.walk(side.observed, side.wanted, packet, situation.own_addresses)
-    return Explanation(situation, side, packet, outcome, walk, source_towards, obstacle_towards)
+    made = Explanation(situation, side, packet, outcome, walk, source_towards, obstacle_towards)
+    direct = _direct(made)
+    if walk is not None and direct is not None and direct.affinity:
+        return replace(made, walk=replace(walk, remembered=None))  # that is the rules' memory, which it does not meet
+    return made
 
 
 def agreement(explanation: Explanation) -> tuple[bool | None, str]:
