@@ -314,7 +314,8 @@ def test_programs_may_be_loaded_whatever_their_licence(pins: NodePins) -> None:
     """No helper is used that is for the GPL only."""
     binary = build().object
     maps = {name: pins.take(name).descriptor for name in binary.maps}
-    constants = Map.constants("constants", settings())
+    everything = Settings.read(settings())._replace(connected=True, affinity=True)
+    constants = Map.constants("constants", everything.packed)
     for hook in HOOKS:
         os.close(load(hook, binary.linked(f"cgroup/{hook}", maps, constants.descriptor), "Proprietary", "test"))
     constants.close()

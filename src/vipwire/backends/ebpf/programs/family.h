@@ -41,7 +41,7 @@ struct N(memory) {
 #if V == 6
 	__u32 zero;
 #endif
-	__u64 seen; /* in nanoseconds since the machine was started */
+	__u64 seen; /* in nanoseconds, by the clock of the last tick */
 };
 
 #if V == 4
@@ -352,7 +352,7 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, word *words, int connecting)
 			return 1;
 	}
 	if (sticky) {
-		now = since_boot();
+		now = clock();
 		put(client, netns);
 		put(client + 1, PORT_OF(frontend->head));
 		had = N(stay)(frontend->head, client, words, now, known);

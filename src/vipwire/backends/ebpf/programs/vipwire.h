@@ -24,7 +24,7 @@ static struct bpf_sock *(*lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, _
 				      __u64 flags) = (void *)BPF_FUNC_sk_lookup_tcp;
 static struct bpf_sock *(*lookup_udp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 size, __u64 netns,
 				      __u64 flags) = (void *)BPF_FUNC_sk_lookup_udp;
-static __u64 (*since_boot)(void) = (void *)BPF_FUNC_ktime_get_boot_ns;
+static __u64 (*clock)(void) = (void *)BPF_FUNC_ktime_get_coarse_ns;
 static long (*release)(void *sk) = (void *)BPF_FUNC_sk_release;
 
 /* How the loader finds a map's attributes: by the symbol, in the section "maps". */
