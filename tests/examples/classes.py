@@ -60,6 +60,7 @@ NOT_RUN: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "docs/gateway.md": {
         "vipwire ingress convert": "asks the reader's cluster; tests/gateway/test_gateway_convert.py runs it",
+        "kubectl get service": "needs a cluster with Pods; tests/kernel/test_gateway_services.py has one",
     },
     "docs/kernels.md": {"": "boots Debian's kernels in an emulator, for an hour; docs/kernels.md says what was seen"},
     "docs/lab.md": {
