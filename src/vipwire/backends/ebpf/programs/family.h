@@ -10,7 +10,7 @@
  *   peers       cookie of a socket            the one frontend of a connected socket, and its endpoint
  *   told        (in the socket)               UDP, unconnected: which endpoints stand for which frontends there
  *   affinity    client                        the endpoint that it has at a Service port, and when it came last
- *   sticky      frontend . endpoint           connections of such clients, whose slots are not known
+ *   sticky      frontend . endpoint           connections of such clients to endpoints whose slot is not known
  *
  * What is not in `frontends` is left as it is: the packet then meets nftables. So no map needs to be complete.
  */
@@ -35,7 +35,7 @@ struct N(pair) {
 	struct N(endpoint) endpoint;
 };
 
-/* Which endpoint a client has. Its port is 0 where the rules know it. */
+/* Which endpoint a client has; its `zero` is where in the pool it was. Its port is 0 where the rules know it. */
 struct N(memory) {
 	struct N(endpoint) endpoint;
 #if V == 6
@@ -55,9 +55,9 @@ INLINE void put_endpoint4(word *pair, const struct endpoint4 *from)
 	put(pair + 1, from->address | (__u64)from->port << 32);
 }
 
-INLINE void put_memory4(word *memory, const word *pair, __u64 now)
+INLINE void put_memory4(word *memory, const word *pair, __u64 index, __u64 now)
 {
-	put(memory, pair ? pair[1] : 0);
+	put(memory, pair ? pair[1] | index << 48 : 0);
 	put(memory + 1, now);
 }
 #else
@@ -76,11 +76,11 @@ INLINE void put_endpoint6(word *pair, const struct endpoint6 *from)
 	put(pair + 4, from->address.word[3] | (__u64)from->port << 32);
 }
 
-INLINE void put_memory6(word *memory, const word *pair, __u64 now)
+INLINE void put_memory6(word *memory, const word *pair, __u64 index, __u64 now)
 {
 	put(memory, pair ? pair[2] >> 32 | pair[3] << 32 : 0);
 	put(memory + 1, pair ? pair[3] >> 32 | pair[4] << 32 : 0);
-	put(memory + 2, pair ? pair[4] >> 32 : 0);
+	put(memory + 2, pair ? pair[4] >> 32 | index << 16 : 0);
 	put(memory + 3, now);
 }
 #endif
@@ -247,13 +247,14 @@ INLINE void N(part)(struct bpf_sock_addr *ctx)
 }
 
 /* Find what is remembered of a client: the second half of the pair. `known`: what is there is the socket's already. */
-INLINE int N(stay)(__u64 head, const word *client, word *words, __u64 now, int known)
+INLINE int N(stay)(const struct frontend *frontend, const word *client, word *words, __u64 *slot, __u64 now, int known)
 {
 	struct N(memory) *memory = map_lookup(&N(affinity), client);
+	struct N(endpoint) *endpoint;
 
 	if (!memory)
 		return NOTHING;
-	if (now - memory->seen >= SECONDS_OF(head) * 1000000000)
+	if (now - memory->seen >= SECONDS_OF(frontend->head) * 1000000000)
 		return OUTDATED;
 	if (!memory->endpoint.port) {
 		memory->seen = now;
@@ -264,31 +265,41 @@ INLINE int N(stay)(__u64 head, const word *client, word *words, __u64 now, int k
 		return THE_SAME;
 	}
 	N(put_endpoint)(words, &memory->endpoint);
+	if (memory->endpoint.zero < frontend->slots) {
+		put(slot, (__u32)(frontend->first + memory->endpoint.zero));
+		endpoint = map_lookup(&N(slots), slot);
+		if (endpoint && N(same_endpoint)(endpoint, &memory->endpoint)) {
+			memory->seen = now;
+			return AT_SLOT;
+		}
+	}
 	if (!map_lookup(&N(members), words))
 		return GONE;
 	memory->seen = now;
-	return ANOTHER;
+	return SOMEWHERE;
 }
 
 /* Remember what a client was given, or, without a pair, that the rules lead it. */
-INLINE long N(remember)(const word *client, const word *pair, __u64 now, __u64 how)
+INLINE long N(remember)(const word *client, const word *pair, __u64 index, __u64 now, __u64 how)
 {
 	word memory[sizeof(struct N(memory)) / 8];
 
-	N(put_memory)(memory, pair, now);
+	N(put_memory)(memory, pair, index, now);
 	return map_update(&N(affinity), client, memory, how);
 }
 
 /* Remember what was drawn for a client. Of sockets that come at once, what the first one was given counts. */
-INLINE void N(agree)(const word *client, word *words, __u64 now, int had)
+INLINE int N(agree)(const word *client, word *words, __u64 index, __u64 now, int had)
 {
 	struct N(memory) *memory;
 
-	if (!N(remember)(client, words, now, had == NOTHING ? BPF_NOEXIST : BPF_ANY))
-		return;
+	if (!N(remember)(client, words, index, now, had == NOTHING ? BPF_NOEXIST : BPF_ANY))
+		return AT_SLOT;
 	memory = map_lookup(&N(affinity), client);
-	if (memory && memory->endpoint.port)
-		N(put_endpoint)(words, &memory->endpoint);
+	if (!memory || !memory->endpoint.port)
+		return AT_SLOT;
+	N(put_endpoint)(words, &memory->endpoint);
+	return SOMEWHERE;
 }
 
 /* Count a connection of a client that is remembered. */
@@ -355,9 +366,9 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, word *words, int connecting)
 		now = clock();
 		put(client, netns);
 		put(client + 1, PORT_OF(frontend->head));
-		had = N(stay)(frontend->head, client, words, now, known);
+		had = N(stay)(frontend, client, words, &slot, now, known);
 		if (known && had <= OUTDATED) { /* a socket that goes on; its client was away, or others took its place */
-			N(remember)(client, words, now, BPF_ANY);
+			N(remember)(client, words, NO_INDEX, now, BPF_ANY);
 			return 1;
 		}
 		if (had == BY_RULES || had == THE_SAME)
@@ -367,15 +378,15 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, word *words, int connecting)
 		if (!N(draw)(frontend, words, &slot))
 			return 0;
 		if (sticky)
-			N(agree)(client, words, now, had);
+			had = N(agree)(client, words, slot - frontend->first, now, had);
 	}
 	if ((role == POD && frontend->head & HAS_LOCAL && N(own)(ctx, &pair->endpoint, protocol)) ||
 	    (told ? !N(tell)(told, pair) : !N(note)(ctx, sk, pair))) {
 		if (sticky) /* so that its next socket meets the rules as well */
-			N(remember)(client, 0, now, BPF_ANY);
+			N(remember)(client, 0, 0, now, BPF_ANY);
 		return 0;
 	}
-	if (sticky)
+	if (sticky && had == SOMEWHERE)
 		N(count_sticky)(words);
 	else
 		N(count)(slot);

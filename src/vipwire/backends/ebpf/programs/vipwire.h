@@ -60,9 +60,10 @@ struct client {
 	__u64 netns, service_port;
 };
 
-/* What is remembered of a client: nothing, for too long, an endpoint that has gone, that the rules lead it, an endpoint,
- * and the one that its socket has already. */
-enum { NOTHING, OUTDATED, GONE, BY_RULES, ANOTHER, THE_SAME };
+/* What is remembered of a client: nothing, for too long, an endpoint that has gone, that the rules lead it, an endpoint
+ * somewhere in the pool, one whose slot is known, and the one that its socket has already. */
+enum { NOTHING, OUTDATED, GONE, BY_RULES, SOMEWHERE, AT_SLOT, THE_SAME };
+#define NO_INDEX 0xffff
 
 /* Constants to the verifier, written by the loader before it loads. */
 struct settings {
