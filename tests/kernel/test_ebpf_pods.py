@@ -20,6 +20,8 @@ from vipwire.backends.ebpf.driver import DRIVER
 from vipwire.backends.ebpf.kernel import EbpfBackend
 from vipwire.backends.ebpf.layout import HEAD, Flag, Settings, endpoint_slot, frontend_key
 from vipwire.backends.ebpf.names import FRONTENDS
+from vipwire.bpf.maps import Map
+from vipwire.bpf.pins import pin
 from vipwire.bpf.programs import HOOKS
 from vipwire.config.configuration import Config
 from vipwire.config.sections import EBPF
@@ -158,3 +160,17 @@ def test_who_only_looks_sees_the_programs_as_they_are_wanted(node: EbpfBackend) 
         assert looking.pins.in_force() == dict.fromkeys(HOOKS, node.wanted.settings.packed)
     finally:
         looking.close()
+
+
+def test_settings_of_another_version_are_not_taken_for_ours(node: EbpfBackend) -> None:
+    """As while another version runs: a command that looks finds programs that are not as it would have them."""
+    before = node.wanted.settings
+    node.pins.put_in_force((), before._replace(affinity=True).packed)
+    node.adopt_counters()
+    assert node.wanted.settings == before._replace(affinity=True)
+    older = Map.constants("older", before.packed[:-8])
+    pin(older.descriptor, node.pins.folder / "maps" / "settings")
+    older.close()
+    node.wanted.settings = before
+    node.adopt_counters()
+    assert node.wanted.settings == before
