@@ -48,6 +48,19 @@ def test_what_is_not_wanted_wakes_nobody(tmp_path: Path) -> None:
     asyncio.run(hear())
 
 
+def test_who_has_just_been_woken_by_others_hears_what_is_wanted(tmp_path: Path) -> None:
+    async def hear() -> None:
+        with changes([tmp_path], "wanted") as changed:
+            for number in range(20):
+                (tmp_path / f"other-{number}").write_bytes(b"")
+                await asyncio.sleep(0)
+            (tmp_path / "wanted").write_bytes(b"")
+            async with asyncio.timeout(30):
+                await changed.wait()
+
+    asyncio.run(hear())
+
+
 def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
     async def watch() -> None:
         with changes([tmp_path, tmp_path / "nowhere"]):

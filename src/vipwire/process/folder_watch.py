@@ -22,6 +22,8 @@ _EVENT_SIZE: Final = 16
 """struct inotify_event: watch, mask, cookie, the length of the name, and the name, which ends with zeros."""
 QUIET_SECONDS: Final = 0.05
 """Writers do several things to a folder at once: after so long without another one they are done."""
+_OTHERS_SECONDS: Final = 0.1
+"""For so long nobody listens after something happened to other names than the one that counts."""
 _AGAIN_SECONDS: Final = 2.0
 """The pause of who cannot watch, before he tries again."""
 _LOCAL: Final = frozenset(
@@ -40,19 +42,29 @@ def changes(folders: Iterable[Path], only: str = "") -> Iterator[asyncio.Event]:
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
     wanted = {os.fsencode(only), b""}
     descriptor = _checked(_LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    pause: asyncio.TimerHandle | None = None
+
+    def listen() -> None:
+        loop.add_reader(descriptor, read)
 
     def read() -> None:
+        nonlocal pause
         with contextlib.suppress(BlockingIOError):
             names = _names(os.read(descriptor, _BUFFER))
             if not only or wanted & names:
                 changed.set()
+            else:  # a hundred proxies may write there, each several times a second
+                loop.remove_reader(descriptor)
+                pause = loop.call_later(_OTHERS_SECONDS, listen)
 
     try:
         for folder in folders:
             _checked(_LIBC.inotify_add_watch(descriptor, os.fsencode(folder), _EVENTS))
-        loop.add_reader(descriptor, read)
+        listen()
         yield changed
     finally:
+        if pause is not None:
+            pause.cancel()
         loop.remove_reader(descriptor)
         os.close(descriptor)
 
