@@ -6,6 +6,7 @@ Elsewhere `vipwire gateway --services` makes the Services itself, and they are m
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from vipwire.model.names import ObjectName
@@ -21,6 +22,16 @@ GATEWAY_NAME: Final = "gateway.networking.k8s.io/gateway-name"
 POOL: Final = ObjectName("kube-system", "vipwire-load-balancer-ranges")
 """The ConfigMap that is there if Gateways have their addresses so."""
 _LABEL: Final = re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def made_by_deployment(annotations: Mapping[str, str]) -> bool:
+    """Report whether `vipwire gateway --services` made a Service: it leads to that program's Pods."""
+    return OF_CONTROLLER in annotations
+
+
+def is_listened_at(annotations: Mapping[str, str]) -> bool:
+    """Report whether HAProxy itself listens at a Service's addresses: a Gateway has them, and no proxy takes them."""
+    return GATEWAY in annotations and not made_by_deployment(annotations)
 
 
 def service_name(gateway: str, of_class: str) -> str:

@@ -22,7 +22,7 @@ from vipwire.cluster.announcing.kinds import AnnounceKind, Found, Machine, Meta,
 from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.bgp.settings import BALANCER, CLUSTER, EXTERNAL, KINDS
 from vipwire.cluster.controllers.balanced import status_addresses
-from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER
+from vipwire.kube.gateway_addresses import is_listened_at
 from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -62,7 +62,7 @@ def routed(value: Plain) -> Found[Routed]:
     kinds, problems = _kinds(name_of(meta), words.get(BGP))
     ports = (each.get("port") for each in spec.get("ports") or () if isinstance(each, dict))
     gateway = (
-        frozenset(port for port in ports if isinstance(port, int)) if _is_of_gateway(words) else frozenset[int]()
+        frozenset(port for port in ports if isinstance(port, int)) if is_listened_at(words) else frozenset[int]()
     )
     return Routed(name_of(meta), found, frozenset(local), kinds, gateway), problems
 
@@ -93,10 +93,6 @@ def routes(
             elif kind in wanted and where and (kind not in service.local or node in where):
                 found.update(addresses)
     return tuple(sorted(found))
-
-
-def _is_of_gateway(annotations: Mapping[str, str]) -> bool:
-    return GATEWAY in annotations and OF_CONTROLLER not in annotations
 
 
 def _addresses(texts: Iterable[object]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import Final
 from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.api.answers.cells import at
 from vipwire.cluster.api.resource import Object
-from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER
+from vipwire.kube.gateway_addresses import is_listened_at
 
 CLASS: Final = "vipwire.io/pool"
 
@@ -29,8 +29,7 @@ def is_foreign(service: Object) -> bool:
 
 def mode_of(service: Object) -> str:
     """Return the ipMode of a Service's addresses: HAProxy listens at those of a Gateway, and no proxy takes them."""
-    words = at(service, "metadata", "annotations") or {}
-    return "Proxy" if GATEWAY in words and OF_CONTROLLER not in words else "VIP"
+    return "Proxy" if is_listened_at(at(service, "metadata", "annotations") or {}) else "VIP"
 
 
 def has_its_mode(service: Object) -> bool:

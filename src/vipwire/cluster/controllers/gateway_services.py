@@ -29,7 +29,7 @@ from vipwire.cluster.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire.cluster.controllers.events import warn
 from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.store.record import Key
-from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, OF_CONTROLLER, POOL, name_label, service_name
+from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, POOL, made_by_deployment, name_label, service_name
 from vipwire.process.supervision import Guard
 
 GATEWAYS: Final = next(each for each in GATEWAY_RESOURCES if each.kind == "Gateway")
@@ -222,6 +222,5 @@ def _values(gateway: Object) -> list[str]:
 def _belongs(service: Object, gateway: Object) -> bool:
     """Report whether a Service is a Gateway's, and ours: another controller may make some too (`--services`)."""
     owners = service["metadata"].get("ownerReferences") or ()
-    return not at(service, "metadata", "annotations", OF_CONTROLLER) and any(
-        each["uid"] == gateway["metadata"]["uid"] for each in owners
-    )
+    owned = any(each["uid"] == gateway["metadata"]["uid"] for each in owners)
+    return owned and not made_by_deployment(service["metadata"].get("annotations") or {})
