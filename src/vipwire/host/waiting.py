@@ -1,17 +1,13 @@
 """Finds where programs of this machine wait for clients: addresses with ports at which a socket listens."""
 
-from typing import Final
-
 from vipwire.model.net import Family, Protocol, format_address
 from vipwire.netlink.sock_diag import BY_FAMILY, list_waiting, read_socket
-from vipwire.netlink.socket import NetlinkSocket
-
-_SOCK_DIAG: Final = 4
+from vipwire.netlink.socket import NETLINK_SOCK_DIAG, NetlinkSocket
 
 
 def waiting_places() -> frozenset[tuple[str, int]]:
     """Return them, for TCP and UDP. Raise OSError where the kernel does not tell (no INET_DIAG)."""
-    with NetlinkSocket(_SOCK_DIAG) as diag:
+    with NetlinkSocket(NETLINK_SOCK_DIAG) as diag:
         return frozenset(
             (format_address(address), port)
             for family in Family

@@ -24,6 +24,7 @@ from vipwire.netlink.message import (
 )
 
 NETLINK_ROUTE = 0
+NETLINK_SOCK_DIAG = 4
 NETLINK_NETFILTER = 12
 NETLINK_GENERIC = 16
 

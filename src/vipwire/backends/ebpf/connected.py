@@ -16,12 +16,11 @@ from vipwire.bpf.namespaces import within
 from vipwire.errors import DecodeError
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.netlink.sock_diag import BY_FAMILY, DESTROY, ConnectedSocket, destroy, list_sockets, read_socket
-from vipwire.netlink.socket import NetlinkError, NetlinkSocket
+from vipwire.netlink.socket import NETLINK_SOCK_DIAG, NetlinkError, NetlinkSocket
 from vipwire.process import log
 
 Serving = Mapping[tuple[Address | None, int], frozenset[tuple[Address, int]]]
 """The endpoints that serve, by frontend."""
-_SOCK_DIAG: Final = 4
 _OWN: Final = Path("/proc/self/ns/net")
 
 
@@ -75,7 +74,7 @@ class ConnectedSockets:
 def _end(peers: Map, stale: dict[bytes, tuple[Address, int]]) -> int:
     """End the sockets of this namespace that are stale; take them out of there, and out of the map before."""
     ended = 0
-    with NetlinkSocket(_SOCK_DIAG) as diag:
+    with NetlinkSocket(NETLINK_SOCK_DIAG) as diag:
         for found in [each for family in Family for each in _sockets(diag, family)]:
             if stale.get(found.cookie) == found.peer:
                 del stale[found.cookie]
