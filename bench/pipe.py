@@ -73,7 +73,7 @@ class Pipe:
     def sync(self) -> Report[ObjectKey]:
         """Bring everything that was applied into the kernel."""
         with self.timed("plan"):
-            changes = self.planner.update(self.store.take_dirty(), self.store.view)
+            changes = self.planner.update(self.store.take_touched(), self.store.view)
         with self.timed("render"):
             for name, change in changes.items():
                 self.reconciler.desire(name, change.new)

@@ -209,7 +209,7 @@ class _Objects:
         events = listed(self._inventory, Kind) if before is None else differences(before, self._inventory)
         for event in events:
             self._store.apply(event)
-        names = self._store.take_dirty()
+        names = self._store.take_touched()
         for dirty in self._dirty.values():
             dirty.update(names)
 

@@ -83,7 +83,7 @@ def everything(backend: NftablesBackend) -> dict[ObjectKey, Object]:
     for part in slices(family):
         store.apply(Upserted(part))
     objects = dict(backend.render_node(planner.node))
-    for change in planner.update(store.take_dirty(), store.view).values():
+    for change in planner.update(store.take_touched(), store.view).values():
         assert change.new is not None
         rendered = backend.render(change.new)
         objects.update({**rendered.own, **rendered.shared})

@@ -71,7 +71,7 @@ def backend(asking: Asking) -> Iterator[NftablesBackend]:
             store.apply(Upserted(each))
             store.apply(Upserted(slice_of(each.name.name, *ENDPOINTS)))
         objects = dict(made.render_node(planner.node))
-        for change in planner.update(store.take_dirty(), store.view).values():
+        for change in planner.update(store.take_touched(), store.view).values():
             assert change.new is not None
             rendered = made.render(change.new)
             objects.update({**rendered.own, **rendered.shared})
@@ -130,7 +130,7 @@ def replaced(address: str) -> ServicePlan:
     store, planner = Store(), Planner(node_plan())
     store.apply(Upserted(service("more", address)))
     store.apply(Upserted(slice_of("more", *ENDPOINTS)))
-    (change,) = planner.update(store.take_dirty(), store.view).values()
+    (change,) = planner.update(store.take_touched(), store.view).values()
     assert change.new is not None
     return change.new
 

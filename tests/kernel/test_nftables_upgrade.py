@@ -42,7 +42,7 @@ def wanted(backend: NftablesBackend, **fields: Any) -> dict[ObjectKey, Object]:
     for name in ("web", "whole"):
         store.apply(Upserted(slice_of(name, *map(endpoint, endpoints), family=family)))
     objects = dict(backend.render_node(planner.node))
-    for change in planner.update(store.take_dirty(), store.view).values():
+    for change in planner.update(store.take_touched(), store.view).values():
         assert change.new is not None
         rendered = backend.render(change.new)
         objects.update({**rendered.shared, **rendered.own})

@@ -123,7 +123,7 @@ class World:
     def follow(self, *events: Event) -> None:
         for event in events:
             self.store.apply(event)
-        for name, change in self.planner.update(self.store.take_dirty(), self.store.view).items():
+        for name, change in self.planner.update(self.store.take_touched(), self.store.view).items():
             self.reconciler.desire(name, change.new)
         self.planner.ripen(self.store.view, 0.0)
         self.reconciler.sync()

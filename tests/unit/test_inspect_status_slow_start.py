@@ -80,7 +80,7 @@ def looked_at(make: Any, weights: tuple[int, int], **annotations: str) -> tuple[
     store.apply(Upserted(service("web", "10.96.0.1", port(80, node_port=30080), annotations=given)))
     store.apply(Upserted(slice_of("web", endpoint("10.1.0.1", HERE), endpoint("10.1.0.2"))))
     planner = Planner(node)
-    planner.update(store.take_dirty(), store.view)
+    planner.update(store.take_touched(), store.view)
     observed = dict(objects_of(node))
     for plan in planner.plans.values():
         held = mode.render(weighed(plan, weights))

@@ -22,7 +22,7 @@ def after(*events: Event) -> Store:
     store = Store()
     for event in events:
         store.apply(event)
-    store.take_dirty()
+    store.take_touched()
     store.node_changed = False
     return store
 
@@ -62,9 +62,9 @@ def test_a_service_is_dirty_once_in_the_order_of_first_changes() -> None:
     for event in (Upserted(service("web")), Upserted(service("db")), Upserted(service("web", "10.96.0.9"))):
         store.apply(event)
     assert is_dirty(store)
-    assert store.take_dirty() == (WEB, DB)
+    assert tuple(store.take_touched()) == (WEB, DB)
     assert not is_dirty(store)
-    assert store.take_dirty() == ()
+    assert not store.take_touched()
 
 
 def test_what_did_not_change_is_not_dirty() -> None:
@@ -81,7 +81,7 @@ def test_a_relist_adds_changes_and_removes_and_leaves_the_rest_alone() -> None:
     store = after(Listed(Kind.SERVICE, (same, other, gone)))
     new = service("new")
     store.apply(Listed(Kind.SERVICE, (same, service("other", "10.96.0.7"), new)))
-    assert set(store.take_dirty()) == {other.name, gone.name, new.name}
+    assert set(store.take_touched()) == {other.name, gone.name, new.name}
     assert set(store.services) == {same.name, other.name, new.name}
 
 
@@ -90,13 +90,13 @@ def test_a_relist_of_one_kind_leaves_the_other_kinds() -> None:
     store.apply(Listed(Kind.SERVICE, ()))
     assert slices_of(store, WEB) == ["a"]
     assert set(store.nodes) == {"node-1"}
-    assert store.take_dirty() == (WEB,)
+    assert tuple(store.take_touched()) == (WEB,)
 
 
 def test_a_relist_of_slices_removes_those_that_are_gone() -> None:
     store = after(Listed(Kind.ENDPOINT_SLICE, (piece("a"), piece("b"), piece("c", "db"))))
     store.apply(Listed(Kind.ENDPOINT_SLICE, (piece("b"), piece("c", "db"))))
-    assert store.take_dirty() == (WEB,)
+    assert tuple(store.take_touched()) == (WEB,)
     assert slices_of(store, WEB) == ["b"]
 
 
@@ -111,17 +111,17 @@ def test_slices_are_seen_by_their_service_in_the_order_of_their_names_before_it_
 def test_a_slice_that_moves_to_another_service_leaves_the_first() -> None:
     store = after(Upserted(piece("a", "web")), Upserted(piece("b", "web")))
     store.apply(Upserted(piece("a", "db")))
-    assert set(store.take_dirty()) == {WEB, DB}
+    assert set(store.take_touched()) == {WEB, DB}
     assert (slices_of(store, WEB), slices_of(store, DB)) == (["b"], ["a"])
     store.apply(Listed(Kind.ENDPOINT_SLICE, (piece("a", "web"), piece("b", "db"))))
-    assert set(store.take_dirty()) == {WEB, DB}
+    assert set(store.take_touched()) == {WEB, DB}
     assert (slices_of(store, WEB), slices_of(store, DB)) == (["a"], ["b"])
 
 
 def test_the_last_slice_of_a_service_can_go() -> None:
     store = after(Upserted(piece("a")))
     store.apply(Deleted(Kind.ENDPOINT_SLICE, named("a")))
-    assert store.take_dirty() == (WEB,)
+    assert tuple(store.take_touched()) == (WEB,)
     assert slices_of(store, WEB) == []
     store.apply(Deleted(Kind.ENDPOINT_SLICE, named("a")))
     assert not store.dirty

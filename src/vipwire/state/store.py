@@ -29,7 +29,7 @@ _Subject: TypeAlias = tuple[Kind, ObjectName]
 
 
 class Store:
-    """The current objects. `apply` applies an event; `take_dirty` returns the Services to plan again."""
+    """The current objects. `apply` applies an event; `take_touched` returns the Services to plan again."""
 
     def __init__(self) -> None:
         self._services: dict[ObjectName, Service] = {}
@@ -76,20 +76,19 @@ class Store:
 
     @property
     def dirty(self) -> bool:
-        """Whether any Service changed since the last `take_dirty`."""
+        """Whether any Service changed since the last `take_touched`."""
         return bool(self._dirty)
 
     @property
     def touched(self) -> int:
-        """How many Services changed since the last `take_dirty`."""
+        """How many Services changed since the last `take_touched`."""
         return len(self._dirty)
 
-    def take_dirty(self) -> tuple[ObjectName, ...]:
-        """Return the Services that changed since the last call, in the order of their first change."""
-        return tuple(self.take_touched())
-
     def take_touched(self) -> Mapping[ObjectName, bool]:
-        """Do what `take_dirty` does, and tell of each whether its object changed; else only its endpoints have."""
+        """Return the Services that changed since the last call, in the order of their first change.
+
+        Of each it tells whether its object changed; else only its endpoints have.
+        """
         dirty, self._dirty = self._dirty, {}
         return dirty
 

@@ -71,7 +71,7 @@ class Line:
 
     def sync(self) -> None:
         """Do as the proxy does: plan, compare, commit, and then what is due."""
-        for name, change in self.planner.update(self.store.take_dirty(), self.store.view).items():
+        for name, change in self.planner.update(self.store.take_touched(), self.store.view).items():
             self.reconciler.desire(name, change.new)
         self.reconciler.verify()
         self.reconciler.sync()

@@ -108,7 +108,7 @@ class Look:
         began = time.monotonic()
         changed = store.dirty or store.node_changed or self._synced
         if self._situation is None or self._pace.due(began, changed=changed):
-            store.take_dirty()
+            store.take_touched()
             store.node_changed = self._synced = False
             self._look(store, kernel)
             self._pace.looked(began, time.monotonic())
