@@ -103,8 +103,8 @@ async def written_services() -> set[Right]:
         made = BackendSlice(ObjectName(service.namespace, name), service, Family.IPV4, {}, ())
         snapshot.apply(Upserted(made, ()))
     async with asyncio.timeout(60), recording() as (recorder, access):
-        writer = ServiceWriter(access, pods, CONTROLLER, lambda: True)
-        task = asyncio.ensure_future(writer.run(lambda: {wanted.name: wanted}, snapshot))
+        writer = ServiceWriter(access, pods, CONTROLLER, snapshot, lambda: True)
+        task = asyncio.ensure_future(writer.run(lambda: {wanted.name: wanted}))
         plurals = (("", "services"), ("discovery.k8s.io", "endpointslices"))
         await recorder.until(*((group, plural, verb) for group, plural in plurals for verb in ("patch", "delete")))
         task.cancel()
@@ -188,10 +188,10 @@ async def asked(kinds: Mapping[IngressKind, IngressResource] = RESOURCES) -> set
     async with asyncio.timeout(60), recording() as (recorder, access), asyncio.TaskGroup() as group:
         resources = at_versions(kinds, await served_versions(access))
         keeper, events = LeaseKeeper(access, ObjectName("default", "edge"), "me"), EventRecorder(access, "me", qps=0)
-        writer = GatewayStatusWriter(access, resources, CONTROLLER, keeper.leading)
+        writer = GatewayStatusWriter(access, resources, CONTROLLER, snapshot, keeper.leading)
         work = (
             ApiSource(access, resources.values()).run(Snapshot(kinds).apply),
-            writer.run(lambda: planner.statuses, snapshot.declared),
+            writer.run(lambda: planner.statuses),
             keeper.run(),
             events.run(),
             *(writing(access, keeper) if IngressKind.INGRESS in kinds else ()),
@@ -218,9 +218,9 @@ async def asked(kinds: Mapping[IngressKind, IngressResource] = RESOURCES) -> set
 def writing(access: Access, keeper: LeaseKeeper) -> Iterator[Coroutine[Any, Any, None]]:
     """Write the status of an Ingress."""
     web = ObjectName("default", "web")
-    yield StatusWriter(access, lambda: ("192.0.2.1",), keeper.leading).run(
-        lambda: frozenset({web}), lambda: {web: Ingress(web)}
-    )
+    snapshot = Snapshot()
+    snapshot.apply(Upserted(Ingress(web), ()))
+    yield StatusWriter(access, lambda: ("192.0.2.1",), snapshot, keeper.leading).run(lambda: frozenset({web}))
 
 
 @pytest.mark.parametrize(("folder", "kinds"), [(FOLDER, RESOURCES), (BOTH, WITH_INGRESS)], ids=["alone", "both"])

@@ -24,6 +24,7 @@ from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
 from vipwire.model.names import ObjectName
+from vipwire.state.event import Upserted
 
 FOLDER = DEPLOY / "ingress"
 WEB = ObjectName("default", "web")
@@ -142,12 +143,13 @@ async def asked() -> set[Right]:
 
 async def _ask(recorder: Recorder, access: Access) -> None:
     keeper, events, snapshot = LeaseKeeper(access, WEB, "me"), EventRecorder(access, "me", qps=0), Snapshot()
-    writer = StatusWriter(access, lambda: ("192.0.2.1",), keeper.leading)
+    snapshot.apply(Upserted(Ingress(WEB), ()))
+    writer = StatusWriter(access, lambda: ("192.0.2.1",), snapshot, keeper.leading)
     work = (
-        ApiSource(access, RESOURCES.values()).run(snapshot.apply),
+        ApiSource(access, RESOURCES.values()).run(Snapshot().apply),
         keeper.run(),
         events.run(),
-        writer.run(lambda: [WEB], lambda: {WEB: Ingress(WEB)}),
+        writer.run(lambda: (WEB,)),
     )
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in work]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -61,15 +60,12 @@ class GatewayParts:
     ) -> Iterator[tuple[str, Part]]:
         del desired
 
-        def there(kind: IngressKind) -> Mapping[Any, Any]:
-            return snapshot.declared(kind)
-
         async def write() -> None:
-            writer = GatewayStatusWriter(access, self._resources, self._setting.controller, leading)
-            await writer.run(lambda: self._planner.statuses, there)
+            writer = GatewayStatusWriter(access, self._resources, self._setting.controller, snapshot, leading)
+            await writer.run(lambda: self._planner.statuses)
 
         yield "statuses", write
         pods = self._setting.services
         if pods is not None:
-            services = ServiceWriter(access, pods, self._setting.controller, leading)
-            yield "Gateways' Services", lambda: services.run(lambda: self._planner.services, snapshot)
+            services = ServiceWriter(access, pods, self._setting.controller, snapshot, leading)
+            yield "Gateways' Services", lambda: services.run(lambda: self._planner.services)

@@ -4,7 +4,6 @@ Objects are applied (server-side apply), so that what others have added to them 
 the API server's garbage collection deletes them with it. What a Gateway has no use for any more is deleted here.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -22,6 +21,7 @@ from vipwire.gateway.plan.addresses.service_objects import (
     slices_of,
 )
 from vipwire.http.client import reason_of
+from vipwire.ingress.run.write_loop import WriteLoop
 from vipwire.ingress.watch.objects import Declared, IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.access.access import Access
@@ -30,12 +30,12 @@ from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.process import log
 
-_EVERY: Final = 0.25
 _TIMEOUT: Final = 10.0
 _AGAIN: Final = 1.0
 """Seconds after a write before the same object is written again: our watch may not have told of it yet."""
 _LATER: Final = 10.0
 """Seconds after which a write that was refused is tried again."""
+_KINDS: Final = (IngressKind.GATEWAY, IngressKind.SERVICE, IngressKind.SLICE)
 _CORE: Final = "/api/v1/namespaces/{}/services/{}"
 _DISCOVERY: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices/{}"
 
@@ -43,33 +43,30 @@ _DISCOVERY: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices/{}"
 class ServiceWriter:
     """Writes while we are the one who is to. `pods` is the Service that selects our Pods."""
 
-    def __init__(self, access: Access, pods: ObjectName, controller: str, leading: Callable[[], bool]) -> None:
-        self._access, self._pods, self._controller, self._leading = access, pods, controller, leading
-        self._waiting: dict[str, float] = {}
-        """By path, when it may be written again."""
+    def __init__(
+        self, access: Access, pods: ObjectName, controller: str, snapshot: Snapshot, leading: Callable[[], bool]
+    ) -> None:
+        self._access, self._pods, self._controller, self._snapshot = access, pods, controller, snapshot
+        self._loop = WriteLoop[str](snapshot, _KINDS, leading)
+        """Of paths."""
         self._written: dict[str, Json] = {}
 
-    async def run(self, wanted: Callable[[], Mapping[ObjectName, OwnService] | None], snapshot: Snapshot) -> None:
+    async def run(self, wanted: Callable[[], Mapping[ObjectName, OwnService] | None]) -> None:
         """Write until cancelled. `wanted` are the Services by name, None before the first plan."""
         async with Connection(self._access, "vipwire-gateway") as connection:
-            while True:
-                services = wanted()
-                if self._leading() and services is not None:
-                    await self._keep_all(connection, services, snapshot)
-                await asyncio.sleep(_EVERY)
+            await self._loop.run(wanted, lambda services: self._keep_all(connection, services))
 
-    async def _keep_all(
-        self, connection: Connection, wanted: Mapping[ObjectName, OwnService], snapshot: Snapshot
-    ) -> None:
-        gateways = snapshot.declared(IngressKind.GATEWAY)
+    async def _keep_all(self, connection: Connection, wanted: Mapping[ObjectName, OwnService]) -> None:
+        gateways = self._snapshot.declared(IngressKind.GATEWAY)
         for service in list(wanted.values()):
             gateway = gateways.get(service.gateway)
             if gateway is not None and gateway.state.uid:
-                await self._keep(connection, service, gateway, snapshot)
-        for name in list(self._left_over(wanted, snapshot)):
+                await self._keep(connection, service, gateway)
+        for name in list(self._left_over(wanted)):
             await self._delete(connection, _CORE.format(*name))
 
-    async def _keep(self, connection: Connection, service: OwnService, gateway: Declared, snapshot: Snapshot) -> None:
+    async def _keep(self, connection: Connection, service: OwnService, gateway: Declared) -> None:
+        snapshot = self._snapshot
         uid, version = gateway.identity
         body = service_of(service, uid, version.rpartition("/")[2], self._controller)
         path = _CORE.format(*service.name)
@@ -86,10 +83,10 @@ class ServiceWriter:
         for name in (each for each in found if each.name.startswith(slice_prefix(service))):
             await self._delete(connection, _DISCOVERY.format(*name))
 
-    def _left_over(self, wanted: Mapping[ObjectName, OwnService], snapshot: Snapshot) -> Iterator[ObjectName]:
+    def _left_over(self, wanted: Mapping[ObjectName, OwnService]) -> Iterator[ObjectName]:
         """Yield our Services that no Gateway has a use for; those of Gateways that are gone go by themselves."""
-        gateways = snapshot.declared(IngressKind.GATEWAY)
-        for name, each in snapshot.services.items():
+        gateways = self._snapshot.declared(IngressKind.GATEWAY)
+        for name, each in self._snapshot.services.items():
             if each.annotations.get(OF_CONTROLLER) == self._controller and name not in wanted:
                 gateway = ObjectName(name.namespace, each.annotations.get(GATEWAY, ""))
                 if gateway in gateways:
@@ -115,15 +112,14 @@ class ServiceWriter:
         payload: Payload | None,
     ) -> bool:
         """Send a request, unless it is too early for that; report whether it was done."""
-        clock = asyncio.get_running_loop().time
-        if self._waiting.get(path, 0.0) > clock():
+        if self._loop.waits(path):
             return False
         try:
             async with connection.request(method, path, query, timeout=_TIMEOUT, payload=payload) as response:
                 reason = "" if response.status < 300 else f"{response.status} {await response.text()}"
         except TRANSPORT_ERRORS as error:
             reason = reason_of(error)
-        self._waiting[path] = clock() + (_LATER if reason else _AGAIN)
+        self._loop.retry(path, _LATER if reason else _AGAIN)
         if reason:
             log.warning("cannot write a Gateway's Service", path=path, error=reason[:300])
         return not reason

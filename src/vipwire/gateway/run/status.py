@@ -5,7 +5,6 @@ that are not ours. A condition keeps the time at which its status changed last. 
 made for, so that of two writers at once one is refused and tries again.
 """
 
-import asyncio
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -15,15 +14,16 @@ import msgspec
 from vipwire.gateway.plan.statuses import Json
 from vipwire.gateway.watch.objects import Known
 from vipwire.http.client import reason_of
+from vipwire.ingress.run.write_loop import WriteLoop
 from vipwire.ingress.watch.kinds import IngressResource
-from vipwire.ingress.watch.objects import Declared, IngressKind
+from vipwire.ingress.watch.objects import INGRESS_KINDS, Declared, IngressKind
+from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.model.names import ObjectName
 from vipwire.process import log
 
 Key = tuple[IngressKind, ObjectName]
-_EVERY: Final = 0.25
 _TIMEOUT: Final = 10.0
 _LATER: Final = 5.0
 """Seconds after which a write that was refused is tried again."""
@@ -77,40 +77,39 @@ class GatewayStatusWriter:
         access: Access,
         resources: Mapping[IngressKind, IngressResource],
         controller: str,
+        snapshot: Snapshot,
         leading: Callable[[], bool],
     ) -> None:
-        self._access, self._resources, self._controller, self._leading = access, resources, controller, leading
-        self._waiting: dict[Key, float] = {}
+        self._access, self._resources, self._controller, self._snapshot = access, resources, controller, snapshot
+        self._loop = WriteLoop[Key](snapshot, resources.keys() - set(INGRESS_KINDS), leading)
         self._written: dict[Key, tuple[str, Json]] = {}
         """The version of each object at our last write, and what was written: it is not written there again."""
 
-    async def run(
-        self, wanted: Callable[[], Mapping[Key, Json]], there: Callable[[IngressKind], Mapping[ObjectName, Declared]]
-    ) -> None:
-        """Write until cancelled. `wanted` has the statuses by object, `there` the objects."""
-        loop = asyncio.get_running_loop()
+    async def run(self, wanted: Callable[[], Mapping[Key, Json]]) -> None:
+        """Write until cancelled. `wanted` has the statuses by object."""
         async with Connection(self._access, "vipwire-gateway") as connection:
-            while True:
-                for key, status in dict(wanted()).items() if self._leading() else ():
-                    found = there(key[0]).get(key[1])
-                    if found is not None and self._waiting.get(key, 0.0) <= loop.time():
-                        await self._keep(connection, key, found, status)
-                await self._leave(connection, wanted(), there)
-                await asyncio.sleep(_EVERY)
+            await self._loop.run(wanted, lambda statuses: self._keep_all(connection, statuses))
 
-    async def _leave(
-        self,
-        connection: Connection,
-        wanted: Mapping[Key, Json],
-        there: Callable[[IngressKind], Mapping[ObjectName, Declared]],
-    ) -> None:
+    async def _keep_all(self, connection: Connection, wanted: Mapping[Key, Json]) -> None:
+        for key, status in wanted.items():
+            found = self._find(key)
+            if found is not None and not self._loop.waits(key):
+                await self._keep(connection, key, found, status)
+        await self._leave(connection, wanted)
+
+    async def _leave(self, connection: Connection, wanted: Mapping[Key, Json]) -> None:
         """Take our parents back from routes that name none of our Gateways any more."""
-        for key in [key for key in self._written if key not in wanted]:
-            found = there(key[0]).get(key[1])
-            del self._written[key]
-            if found is not None and "parents" in (found.state.status or {}) and self._leading():
+        for key in [key for key in self._written if key not in wanted and not self._loop.waits(key)]:
+            found, written = self._find(key), self._written.pop(key)
+            if found is not None and "parents" in (found.state.status or {}):
                 await self._keep(connection, key, found, {"parents": []})
                 self._written.pop(key, None)
+                if self._loop.waits(key):  # it was refused
+                    self._written[key] = written
+
+    def _find(self, key: Key) -> Declared | None:
+        kind, name = key
+        return self._snapshot.declared(kind).get(name)
 
     async def _keep(self, connection: Connection, key: Key, found: Declared, status: Json) -> None:
         known: Known = found.state
@@ -138,6 +137,6 @@ class GatewayStatusWriter:
             reason = reason_of(error)
         if reason:
             self._written.pop(key, None)
-        self._waiting[key] = asyncio.get_running_loop().time() + (_LATER if reason and code != _CONFLICT else 0.0)
+            self._loop.retry(key, 0.0 if code == _CONFLICT else _LATER)
         if reason and code != _CONFLICT:
             log.warning("cannot write a status", kind=kind.value, object=name, error=reason[:300])

@@ -271,11 +271,8 @@ class IngressProcess:
             yield from self._served.parts(access, self._snapshot, self._desired, leading)
         if IngressKind.INGRESS not in self._served.resources or not self._publishes:
             return
-        writer = StatusWriter(access, self._addresses, leading)
-        yield (
-            "status",
-            lambda: writer.run(lambda: self._controller.desired.plan.admitted, lambda: self._snapshot.ingresses),
-        )
+        writer = StatusWriter(access, self._addresses, self._snapshot, leading)
+        yield "status", lambda: writer.run(lambda: self._controller.desired.plan.admitted)
 
     @property
     def _publishes(self) -> bool:

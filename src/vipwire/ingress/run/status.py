@@ -1,20 +1,22 @@
 """`status.loadBalancer` of our Ingresses: where clients reach them, written back when it is another."""
 
-import asyncio
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
 from vipwire.http.client import reason_of
-from vipwire.ingress.watch.objects import Ingress
+from vipwire.ingress.run.write_loop import WriteLoop
+from vipwire.ingress.watch.objects import IngressKind
+from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.model.names import ObjectName
 from vipwire.process import log
 
-_EVERY = 1.0
 _TIMEOUT = 10.0
+_AGAIN = 5.0
+"""Seconds after a write before the same Ingress is written again: our watch may not have told of it yet."""
 _LATER = 30.0
 """Seconds after which a write that was refused is tried again."""
 
@@ -23,28 +25,30 @@ class StatusWriter:
     """Writes the addresses into the status of the Ingresses that are ours."""
 
     def __init__(
-        self, access: Access, addresses: Callable[[], tuple[str, ...] | None], leading: Callable[[], bool]
+        self,
+        access: Access,
+        addresses: Callable[[], tuple[str, ...] | None],
+        snapshot: Snapshot,
+        leading: Callable[[], bool],
     ) -> None:
-        """`addresses` gives what is to be written, None while that is not known; `leading` whether we are to."""
-        self._access, self._addresses, self._leading = access, addresses, leading
-        self._failed: dict[ObjectName, float] = {}
+        """`addresses` gives what is to be written, None while no Service tells; `leading` whether we are to."""
+        self._access, self._addresses, self._snapshot = access, addresses, snapshot
+        self._loop = WriteLoop[ObjectName](snapshot, (IngressKind.INGRESS, IngressKind.SERVICE), leading)
 
-    async def run(
-        self, ours: Callable[[], Iterable[ObjectName]], ingresses: Callable[[], Mapping[ObjectName, Ingress]]
-    ) -> None:
+    async def run(self, ours: Callable[[], Collection[ObjectName]]) -> None:
         """Write until cancelled; `ours` names the Ingresses that are served."""
-        loop = asyncio.get_running_loop()
         async with Connection(self._access, "vipwire-ingress") as connection:
-            while True:
-                known, wanted = ingresses(), self._addresses()
-                for name in ours() if wanted is not None and self._leading() else ():
-                    ingress = known.get(name)
-                    waiting = self._failed.get(name, 0.0) > loop.time()
-                    if wanted is not None and ingress is not None and not waiting and ingress.addresses != wanted:
-                        await self._write(connection, name, wanted, loop.time())
-                await asyncio.sleep(_EVERY)
+            await self._loop.run(ours, lambda names: self._keep_all(connection, names))
 
-    async def _write(self, connection: Connection, name: ObjectName, wanted: tuple[str, ...], now: float) -> None:
+    async def _keep_all(self, connection: Connection, names: Iterable[ObjectName]) -> None:
+        wanted = self._addresses()
+        for name in names if wanted is not None else ():
+            ingress = self._snapshot.ingresses.get(name)
+            is_other = ingress is not None and ingress.addresses != wanted
+            if wanted is not None and is_other and not self._loop.waits(name):
+                await self._write(connection, name, wanted)
+
+    async def _write(self, connection: Connection, name: ObjectName, wanted: tuple[str, ...]) -> None:
         path = f"/apis/networking.k8s.io/v1/namespaces/{name.namespace}/ingresses/{name.name}/status"
         payload = Payload(msgspec.json.encode(status_patch(wanted)), "application/merge-patch+json")
         try:
@@ -52,8 +56,7 @@ class StatusWriter:
                 reason = "" if response.status < 300 else f"{response.status} {await response.text()}"
         except TRANSPORT_ERRORS as error:
             reason = reason_of(error)
-        # What was written comes back by the watch; until then it is not written again.
-        self._failed[name] = now + (_LATER if reason else 5.0)
+        self._loop.retry(name, _LATER if reason else _AGAIN)
         if reason:
             log.warning("cannot write the status of an Ingress", object=name, error=reason[:300])
 

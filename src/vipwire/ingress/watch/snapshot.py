@@ -5,6 +5,7 @@ servers. Ingresses matter that are ours, and the Services and Secrets that they 
 matters to nobody. All else has everything planned anew. `take` tells which.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -99,6 +100,7 @@ class Snapshot:
         self._structure = False
         self.judgements = 0
         """Counts the changes of `problems`."""
+        self._events = Counter[IngressKind]()
 
     @property
     def complete(self) -> bool:
@@ -139,6 +141,10 @@ class Snapshot:
         found = self._slices.get(service, {})
         return tuple(found[name] for name in sorted(found))
 
+    def events(self, kinds: Iterable[IngressKind]) -> int:
+        """Return how many events of these kinds there were: while it is the same, so is every object of them."""
+        return sum(self._events[kind] for kind in kinds)
+
     def apply(self, event: IngressEvent) -> None:
         """Apply an event of a source."""
         match event:
@@ -147,7 +153,9 @@ class Snapshot:
             case Deleted(kind, name, problems):
                 self._set(kind, name, None, problems)
             case Upserted(changed, problems):
-                self._set(_kind_of(changed), changed.name, changed, problems)
+                kind = _kind_of(changed)
+                self._set(kind, changed.name, changed, problems)
+        self._events[kind] += 1
 
     def take(self) -> Touched:
         """Return what has changed, once."""

@@ -1,0 +1,196 @@
+"""Writers of statuses and Services look for what is to be written when something has changed, and not else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from vipwire.gateway.run.service_writer import ServiceWriter
+from vipwire.gateway.run.status import GatewayStatusWriter
+from vipwire.gateway.watch.kinds import RESOURCES
+from vipwire.gateway.watch.objects import Known
+from vipwire.ingress.run.status import StatusWriter
+from vipwire.ingress.run.write_loop import WriteLoop
+from vipwire.ingress.watch.objects import BackendService, Declared, Ingress, IngressKind
+from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.gateway_addresses import CONTROLLER
+from vipwire.model.names import ObjectName
+from vipwire.state.event import Upserted
+
+EDGE, WEB = ObjectName("default", "edge"), ObjectName("default", "web")
+ROUTE = IngressKind.HTTP_ROUTE, WEB
+PARENT = {"parentRef": {"name": "edge"}, "controllerName": CONTROLLER, "conditions": []}
+TURNS = 50
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask whether anything has changed at each turn of the event loop."""
+    monkeypatch.setattr("vipwire.ingress.run.write_loop._EVERY", 0.0)
+
+
+async def turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def gateway(content: str = "", status: Any = None) -> Upserted[Any]:
+    return Upserted(Declared(IngressKind.GATEWAY, EDGE, content, Known("u-1", "1", status)), ())
+
+
+class Look:
+    """A loop of one kind, and a writer that counts."""
+
+    def __init__(self) -> None:
+        self.snapshot, self.wanted, self.leads, self.count = Snapshot(RESOURCES), object(), True, 0
+        self.loop = WriteLoop[str](self.snapshot, (IngressKind.GATEWAY,), lambda: self.leads)
+
+    async def write(self, wanted: object) -> None:
+        assert wanted is self.wanted
+        self.count += 1
+
+    async def looked(self, act: Callable[[], None] = lambda: None) -> int:
+        """Do something; return how often the writer looked afterwards."""
+        before = self.count
+        act()
+        await turns()
+        return self.count - before
+
+    def want(self) -> None:
+        self.wanted = object()
+
+    def lead(self, *, leads: bool) -> None:
+        self.leads = leads
+
+
+def play(part: Callable[[Look], Awaitable[None]]) -> None:
+    async def run() -> None:
+        look = Look()
+        task = asyncio.ensure_future(look.loop.run(lambda: look.wanted, look.write))
+        assert await look.looked() == 1, "at first"
+        assert await look.looked() == 0, "and then it rests"
+        await part(look)
+        task.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_writer_looks_once_for_each_change() -> None:
+    async def part(look: Look) -> None:
+        assert await look.looked(look.want) == 1
+        assert await look.looked(lambda: look.snapshot.apply(gateway())) == 1
+        assert await look.looked(lambda: look.snapshot.apply(gateway(status={}))) == 1, (
+            "others write statuses as well"
+        )
+        assert await look.looked(lambda: look.snapshot.apply(Upserted(BackendService(WEB), ()))) == 0
+
+    play(part)
+
+
+def test_a_writer_looks_again_when_it_leads_again() -> None:
+    async def part(look: Look) -> None:
+        assert await look.looked(lambda: look.lead(leads=False)) == 0
+        assert await look.looked(look.want) == 0
+        assert await look.looked(lambda: look.lead(leads=True)) == 1
+
+    play(part)
+
+
+def test_a_writer_tries_again_what_it_asked_for() -> None:
+    async def part(look: Look) -> None:
+        assert await look.looked(lambda: look.loop.retry("a", 0.0)) == 1
+        assert not look.loop.waits("a")
+        assert await look.looked(lambda: look.loop.retry("a", 3600.0)) == 0
+        assert look.loop.waits("a")
+
+    play(part)
+
+
+class Counting(Snapshot):
+    """A snapshot that counts how often it is read."""
+
+    reads = 0
+
+    def declared(self, kind: IngressKind) -> Any:
+        self.reads += 1
+        return super().declared(kind)
+
+    @property
+    def ingresses(self) -> Any:
+        self.reads += 1
+        return super().ingresses
+
+
+def writers(access: Access, snapshot: Snapshot) -> Iterator[Awaitable[None]]:
+    """Run all writers; everything is as they want it."""
+    statuses = {(IngressKind.GATEWAY, EDGE): dict[str, Any]()}
+    names: Collection[ObjectName] = (WEB,)
+    services = dict[ObjectName, Any]()
+    yield GatewayStatusWriter(access, RESOURCES, CONTROLLER, snapshot, lambda: True).run(lambda: statuses)
+    yield ServiceWriter(access, ObjectName("default", "pods"), CONTROLLER, snapshot, lambda: True).run(
+        lambda: services
+    )
+    yield StatusWriter(access, lambda: ("192.0.2.1",), snapshot, lambda: True).run(lambda: names)
+
+
+def test_no_writer_reads_anything_while_nothing_changes() -> None:
+    async def run() -> None:
+        snapshot = Counting(RESOURCES)
+        snapshot.apply(gateway(status={}))
+        snapshot.apply(Upserted(Ingress(WEB, addresses=("192.0.2.1",)), ()))
+        access = load_access(None, "http://127.0.0.1:1", environ={})  # nobody is asked
+        tasks = [asyncio.ensure_future(each) for each in writers(access, snapshot)]
+        await turns()
+        before = snapshot.reads
+        assert before >= len(tasks)
+        await turns()
+        assert snapshot.reads == before
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def answering(codes: list[int]) -> AsyncIterator[tuple["asyncio.Queue[Any]", Access]]:
+    """Run an API server that answers with these codes, one after the other; give the statuses that it is sent."""
+    sent, left = asyncio.Queue[Any](), iter(codes)
+
+    async def answer(request: web.Request) -> web.Response:
+        sent.put_nowait((await request.json())["status"])
+        return web.Response(status=next(left))
+
+    app = web.Application()
+    app.router.add_route("PATCH", "/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield sent, load_access(None, f"http://127.0.0.1:{runner.addresses[0][1]}", environ={})
+    finally:
+        await runner.cleanup()
+
+
+def test_parents_are_taken_back_even_if_another_writes_the_status_at_the_same_time() -> None:
+    async def run() -> None:
+        snapshot = Snapshot(RESOURCES)
+        wanted: dict[Any, Any] = {ROUTE: {"parents": [PARENT]}}
+
+        def tell(version: str, status: Any) -> None:
+            snapshot.apply(Upserted(Declared(*ROUTE, None, Known("u-1", version, status)), ()))
+
+        tell("1", None)
+        async with asyncio.timeout(60), answering([200, 409, 200]) as (sent, access):
+            writer = GatewayStatusWriter(access, RESOURCES, CONTROLLER, snapshot, lambda: True)
+            task = asyncio.ensure_future(writer.run(lambda: wanted))
+            written = await sent.get()
+            tell("2", written)
+            wanted = {}
+            assert [written, await sent.get(), await sent.get()] == [{"parents": [PARENT]}, *2 * [{"parents": []}]]
+            task.cancel()
+
+    asyncio.run(run())
