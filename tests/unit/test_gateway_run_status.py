@@ -1,8 +1,17 @@
 """Statuses as they are written: what others have written stays, and times change with what they are about."""
 
+from ipaddress import ip_network
 from typing import Any
 
+import pytest
+
+from vipwire.gateway.plan.addresses.pool import AddressPool
+from vipwire.gateway.plan.objects import Item
 from vipwire.gateway.run.status import merged
+from vipwire.gateway.watch.objects import sound_status
+from vipwire.gateway.watch.wire import GatewaySpec
+from vipwire.ingress.watch.objects import IngressKind
+from vipwire.model.names import ObjectName
 
 OURS, OLD, NOW = "vipwire.io/gateway", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
@@ -42,3 +51,28 @@ def test_listeners_keep_their_times_by_name() -> None:
     ours = {"listeners": [{"name": name, "conditions": [condition("Accepted")]} for name in ("b", "a")]}
     made = merged(ours, before, OURS, NOW)["listeners"]
     assert [each["conditions"][0]["lastTransitionTime"] for each in made] == [NOW, OLD]
+
+
+JUNK: tuple[Any, ...] = (
+    5,
+    "x",
+    [5, None, []],
+    [{"type": [], "name": {}, "controllerName": 1, "value": []}],
+    {"a": 1},
+)
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=str)
+def test_a_status_of_other_types_is_read_as_far_as_it_is_one(junk: Any) -> None:
+    lists = ("parents", "listeners", "addresses", "conditions", "ancestors")
+    deep = {"parents": [{"controllerName": OURS, "parentRef": junk, "conditions": junk}], "listeners": junk}
+    for theirs in (junk, dict.fromkeys(lists, junk), deep):
+        found = sound_status(theirs)
+        ours = {"parents": [parent(OURS, condition("Accepted"))], "listeners": [{"name": "a", "conditions": []}]}
+        made = merged(ours | {"conditions": [condition("Accepted")]}, found, OURS, NOW)
+        assert [each["parentRef"] for each in made["parents"]] == [{"name": "edge"}]
+        assert [each["name"] for each in made["listeners"]] == ["a"]
+        assert [each["type"] for each in made["conditions"]] == ["Accepted"]
+        gateway = Item(IngressKind.GATEWAY, ObjectName("infra", "edge"), GatewaySpec(), status=found)
+        pool = AddressPool((ip_network("192.0.2.0/31"),))
+        assert pool.give([gateway], {}) == {gateway.name: ("192.0.2.0",)}

@@ -52,8 +52,8 @@ class Item:
     spec: Any
     created: str = ""
     generation: int = 0
-    status: Any = field(default=None, compare=False)
-    """As the API server has it."""
+    status: dict[str, Any] | None = field(default=None, compare=False)
+    """As the API server has it, without what is no status."""
 
     @property
     def age(self) -> tuple[str, ObjectName]:

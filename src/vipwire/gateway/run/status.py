@@ -7,7 +7,7 @@ made for, so that of two writers at once one is refused and tries again.
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -33,18 +33,17 @@ _SOMETIMES: Final = frozenset({"PartiallyInvalid", "OverlappingTLSConfig"})
 _BY_CONTROLLER: Final = ("parents", "ancestors")
 
 
-def merged(ours: Json, theirs: Any, controller: str, now: str) -> Json:
+def merged(ours: Json, theirs: Json | None, controller: str, now: str) -> Json:
     """Return the status to write: ours, with what others have written and the times of what has not changed."""
-    before = theirs if isinstance(theirs, dict) else {}
+    before = theirs or {}
     made = {**before, **ours}
     for field in _BY_CONTROLLER:
         if field in ours:
-            known = [each for each in before.get(field) or () if isinstance(each, dict)]
+            known = before.get(field, ())
             own = [_timed(each, _same(each, known, controller), now) for each in ours[field]]
             made[field] = [*own, *(each for each in known if each.get("controllerName") != controller)]
     if "listeners" in ours:
-        known = [each for each in before.get("listeners") or () if isinstance(each, dict)]
-        by_name = {each.get("name"): each for each in known}
+        by_name = {each["name"]: each for each in before.get("listeners", ())}
         made["listeners"] = [_timed(each, by_name.get(each["name"]), now) for each in ours["listeners"]]
     return _timed(made, before, now) if "conditions" in ours else made
 
@@ -59,7 +58,7 @@ def _same(entry: Json, known: Iterable[Json], controller: str) -> Json | None:
 
 def _timed(entry: Json, before: Json | None, now: str) -> Json:
     """Give conditions their times; keep those of types that we do not write."""
-    known = {each.get("type"): each for each in (before or {}).get("conditions") or () if isinstance(each, dict)}
+    known = {each["type"]: each for each in (before or {}).get("conditions", ())}
     made = []
     for condition in entry["conditions"]:
         old = known.pop(condition["type"], None)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from vipwire.gateway.watch import wire
-from vipwire.gateway.watch.objects import Content, Known
+from vipwire.gateway.watch.objects import Content, Known, sound_status
 from vipwire.ingress.watch import kinds as ingress_kinds
 from vipwire.ingress.watch.kinds import IngressResource
 from vipwire.ingress.watch.objects import Declared, IngressKind, IngressObject
@@ -49,7 +49,7 @@ def _reader(kind: IngressKind, version: str) -> object:
         labels = MappingProxyType(dict(meta.labels or {}))
         spec = source.data if isinstance(source, wire.ConfigMap) else getattr(source, "spec", None)
         content = Content(spec, meta.creation_timestamp or "", meta.generation or 0, labels)
-        known = Known(meta.uid or "", meta.resource_version or "", source.status)
+        known = Known(meta.uid or "", meta.resource_version or "", sound_status(source.status))
         return Declared(kind, name, content, known, (known.uid, version)), found.problems()
 
     return convert

@@ -2,7 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+_NAMED_BY: Final = {
+    "conditions": "type",
+    "parents": "controllerName",
+    "ancestors": "controllerName",
+    "listeners": "name",
+    "addresses": "value",
+}
+"""The lists of a status that are read, with the field of their entries that must be a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,4 +30,17 @@ class Known:
 
     uid: str = ""
     version: str = ""
-    status: Any = None
+    status: dict[str, Any] | None = None
+    """As `sound_status` leaves it."""
+
+
+def sound_status(found: Any) -> dict[str, Any] | None:
+    """Leave out what has other types than a status of the API: whoever may write it must not stop us."""
+    if not isinstance(found, dict):
+        return None
+    return {key: _entries(value, _NAMED_BY[key]) if key in _NAMED_BY else value for key, value in found.items()}
+
+
+def _entries(found: Any, name: str) -> list[dict[str, Any]]:
+    entries = (sound_status(each) for each in (found if isinstance(found, list) else ()))
+    return [each for each in entries if each is not None and isinstance(each.get(name), str)]

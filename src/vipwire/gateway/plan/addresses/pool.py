@@ -68,10 +68,8 @@ def named(gateway: Item) -> tuple[str, ...]:
 
 
 def _in_status(gateway: Item) -> tuple[str, ...]:
-    """Read the addresses of a status, which may be anything."""
-    entries = gateway.status.get("addresses") if isinstance(gateway.status, dict) else ()
-    values = (each.get("value") for each in entries or () if isinstance(each, dict))
-    return tuple(value for value in values if isinstance(value, str))
+    """Read the addresses of a status."""
+    return tuple(each["value"] for each in (gateway.status or {}).get("addresses", ()))
 
 
 def _one_of_each_family(texts: Iterable[str]) -> Iterator[str]:
