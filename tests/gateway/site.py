@@ -248,6 +248,22 @@ async def _echo(request: web.Request) -> web.StreamResponse:
     return socket_
 
 
+def tls_policy(name: str, validation: str, *targets: str) -> str:
+    """Write a BackendTLSPolicy for Services of these names, for that of its own name if there are none."""
+    refs = ", ".join(f'{{group: "", kind: Service, name: {each}}}' for each in targets or (name,))
+    return f"""
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {{name: {name}, namespace: infra}}
+spec: {{targetRefs: [{refs}], validation: {validation}}}
+"""
+
+
+def by_authority(host: str, more: str = "", name: str = "authority") -> str:
+    """Write the validation of a BackendTLSPolicy with the authorities of a ConfigMap."""
+    return f'{{hostname: {host}, caCertificateRefs: [{{group: "", kind: ConfigMap, name: {name}}}]{more}}}'
+
+
 def tls_secret(name: str, *hosts: str, namespace: str = "infra") -> str:
     """Write a Secret with a certificate for some hosts."""
     return secret_of(name, make_certificate(now(), *hosts), namespace)

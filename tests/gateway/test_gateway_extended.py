@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
-from tests.gateway.site import Answer, GatewaySite, gateways, list_all, service, tls_secret
+from tests.gateway.site import Answer, GatewaySite, by_authority, gateways, list_all, service, tls_policy, tls_secret
 
 from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.ingress.run.default_certificate import make_certificate
@@ -281,50 +281,6 @@ spec:
   - {matches: [{path: {value: /uri}}], backendRefs: [{name: uri, port: 8080}]}
 ---
 apiVersion: gateway.networking.k8s.io/v1
-kind: BackendTLSPolicy
-metadata: {name: named}
-spec:
-  targetRefs: [{group: "", kind: Service, name: named}]
-  validation:
-    hostname: secure.org
-    caCertificateRefs: [{group: "", kind: ConfigMap, name: authority}]
-    subjectAltNames: [{type: Hostname, hostname: secure.org}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: BackendTLSPolicy
-metadata: {name: misnamed}
-spec:
-  targetRefs: [{group: "", kind: Service, name: misnamed}]
-  validation:
-    hostname: secure.org
-    caCertificateRefs: [{group: "", kind: ConfigMap, name: authority}]
-    subjectAltNames: [{type: Hostname, hostname: other.org}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: BackendTLSPolicy
-metadata: {name: uri}
-spec:
-  targetRefs: [{group: "", kind: Service, name: uri}]
-  validation:
-    hostname: secure.org
-    caCertificateRefs: [{group: "", kind: ConfigMap, name: authority}]
-    subjectAltNames: [{type: Hostname, hostname: secure.org}, {type: URI, uri: "spiffe://secure.org/a"}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: BackendTLSPolicy
-metadata: {name: secure}
-spec:
-  targetRefs: [{group: "", kind: Service, name: secure}, {group: "", kind: Service, name: odd}]
-  validation: {hostname: secure.org, caCertificateRefs: [{group: "", kind: ConfigMap, name: authority}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: BackendTLSPolicy
-metadata: {name: unsure}
-spec:
-  targetRefs: [{group: "", kind: Service, name: unsure}]
-  validation: {hostname: secure.org, caCertificateRefs: [{group: "", kind: ConfigMap, name: nowhere}]}
----
-apiVersion: gateway.networking.k8s.io/v1
 kind: GRPCRoute
 metadata: {name: grpc}
 spec:
@@ -418,6 +374,19 @@ spec:
 """
 
 
+TLS_POLICIES = (
+    tls_policy("named", by_authority("secure.org", ", subjectAltNames: [{type: Hostname, hostname: secure.org}]")),
+    tls_policy("misnamed", by_authority("secure.org", ", subjectAltNames: [{type: Hostname, hostname: other.org}]")),
+    tls_policy(
+        "uri",
+        by_authority(
+            "secure.org",
+            ', subjectAltNames: [{type: Hostname, hostname: secure.org}, {type: URI, uri: "spiffe://secure.org/a"}]',
+        ),
+    ),
+    tls_policy("secure", by_authority("secure.org"), "secure", "odd"),
+    tls_policy("unsure", by_authority("secure.org", name="nowhere")),
+)
 TAKEN = """
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -479,6 +448,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
         )
         made.put(service("empty", first, made.pod_port).replace("ready: true", "ready: false"))
         made.put(OBJECTS)
+        for policy in TLS_POLICIES:
+            made.put(policy)
         made.put(tls_secret("end", "end.org"))
         with pods_of_haproxy(made, folder) as process:
             try:
@@ -749,38 +720,28 @@ def test_backends_are_spoken_to_in_their_protocol(here: GatewaySite) -> None:
     assert here.run(talking()) == "echo hello"
 
 
-BUNDLED = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: BackendTLSPolicy
-metadata: {name: named}
-spec:
-  targetRefs: [{group: "", kind: Service, name: named}]
-  validation:
-    hostname: secure.org
-    AUTHORITIES
-"""
 BUNDLE = "{group: certificates.k8s.io, kind: ClusterTrustBundle, name: 'example.com:signer:v1'}"
 
 
 def test_bundles_are_trusted_while_they_are_there(here: GatewaySite) -> None:
     """BackendTLSPolicyClusterTrustBundle: what changes in a bundle counts at once, and nothing is kept of it."""
 
-    def asked(authorities: str) -> Answer:
-        here.put(BUNDLED.replace("AUTHORITIES", authorities))
+    def asked(validation: str) -> Answer:
+        here.put(tls_policy("named", validation))
         here.settle()
         return here.ask("same", "protocols.org", "/named")
 
     try:
         for authorities in (f"clusterTrustBundleRef: {BUNDLE}", f"caCertificateRefs: [{BUNDLE}]"):
+            validation = f"{{hostname: secure.org, {authorities}}}"
             here.put(trust_bundle(here.pems["authority"]))
-            assert asked(authorities).text == "secure secure.org"
+            assert asked(validation).text == "secure secure.org"
             here.put(trust_bundle(make_certificate_of("secure.org").partition("-----BEGIN PRIVATE KEY-----")[0]))
-            assert asked(authorities).status == 503
+            assert asked(validation).status == 503
             here.remove(IngressKind.CLUSTER_TRUST_BUNDLE, "example.com:signer:v1", "")
-            assert asked(authorities).status == 500
+            assert asked(validation).status == 500
     finally:
-        authorities = "caCertificateRefs: [{group: '', kind: ConfigMap, name: authority}]"
-        assert asked(authorities).text == "secure secure.org"
+        assert asked(by_authority("secure.org")).text == "secure secure.org"
 
 
 def trust_bundle(pem: str) -> str:

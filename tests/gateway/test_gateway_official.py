@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.gateway.site import BASE, now, tls_secret
+from tests.gateway.site import BASE, now, tls_policy, tls_secret
 from tests.gateway.test_gateway_statuses import (
     CERTIFICATE,
     HTTP,
@@ -31,14 +31,8 @@ from vipwire.ingress.watch.objects import IngressKind
 from vipwire.kube.gateway_addresses import POOL
 
 ROOT = Path(__file__).parents[2]
-POLICY = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: BackendTLSPolicy
-metadata: {name: web, namespace: infra}
-spec:
-  targetRefs: [{group: "", kind: Service, name: web}]
-  validation: {hostname: a.org, wellKnownCACertificates: System}
-"""
+BY_SYSTEM = "{hostname: a.org, wellKnownCACertificates: System}"
+POLICY = tls_policy("web", BY_SYSTEM)
 GRPC = ROUTE.replace("kind: HTTPRoute", "kind: GRPCRoute")
 SETS = "allowedListeners: {namespaces: {from: Same}}"
 TLS_ROUTE = """
@@ -289,13 +283,13 @@ def test_gateway_name_maximum_length() -> None:
         ),
         (
             "BackendTLSPolicy",
-            "{hostname: a.org, wellKnownCACertificates: System}",
+            BY_SYSTEM,
             {"Accepted": "Accepted", "ResolvedRefs": "ResolvedRefs"},
         ),
     ],
 )
 def test_backend_tls_policies(case: str, validation: str, wanted: dict[str, str]) -> None:
-    policy = POLICY.replace("{hostname: a.org, wellKnownCACertificates: System}", validation)
+    policy = tls_policy("web", validation)
     planner = planned(gateway(HTTP), ROUTE, SERVICE, policy)
     (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
     assert reasons(ancestor) == wanted, case
@@ -330,7 +324,7 @@ def test_authorities_are_in_a_cluster_trust_bundle(form: str, content: str, ref:
     bundle = BUNDLE.replace("PEM", json.dumps(pem) if content == "good" else content)
     named = form.replace("REF", ref)
     validation = f"{{hostname: a.org, {named}}}"
-    policy = POLICY.replace("{hostname: a.org, wellKnownCACertificates: System}", validation)
+    policy = tls_policy("web", validation)
     more = "caCertificateRefs: [], " if "Bundle" in form[:20] else ""
     tls = f"tls: {{frontend: {{default: {{validation: {{{more}{named}}}}}}}}}"
     https = "{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}"
@@ -344,7 +338,7 @@ def test_authorities_are_in_a_cluster_trust_bundle(form: str, content: str, ref:
 
 def test_both_kinds_of_authorities_count_together() -> None:
     refs = f"caCertificateRefs: [{{group: '', kind: ConfigMap, name: nowhere}}], clusterTrustBundleRef: {REF}"
-    policy = POLICY.replace("wellKnownCACertificates: System", refs)
+    policy = tls_policy("web", f"{{hostname: a.org, {refs}}}")
     pem = make_certificate(now(), "a.org").partition("-----BEGIN PRIVATE KEY-----")[0]
     planner = planned(gateway(HTTP), ROUTE, SERVICE, policy, BUNDLE.replace("PEM", json.dumps(pem)))
     (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
@@ -352,8 +346,8 @@ def test_both_kinds_of_authorities_count_together() -> None:
 
 
 def test_backend_tls_policy_conflict_resolution() -> None:
-    younger = POLICY.replace("name: web, namespace: infra}", "name: younger, namespace: infra}")
-    one_port = younger.replace("younger", "port").replace("name: web}]", "name: web, sectionName: http}]")
+    younger = tls_policy("younger", BY_SYSTEM, "web")
+    one_port = tls_policy("port", BY_SYSTEM, "web, sectionName: http")
     planner = planned(gateway(HTTP), ROUTE, SERVICE, POLICY, younger, one_port)
     found = {
         name: reasons(status(planner, IngressKind.BACKEND_TLS_POLICY, name)["ancestors"][0])["Accepted"]

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 import yaml
-from tests.gateway.site import GatewaySite, gateways, list_all, now, service
+from tests.gateway.site import GatewaySite, by_authority, gateways, list_all, now, service, tls_policy
 
 from vipwire.ingress.run.default_certificate import make_certificate
 
@@ -90,14 +90,6 @@ checked:
   rules: [{backendRefs: [{name: secured, port: 8080}]}]
 """
 """GRPCRoutes by name; those without parents are for `NAME.org` at the first Gateway."""
-POLICY = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: BackendTLSPolicy
-metadata: {name: checked}
-spec:
-  targetRefs: [{group: "", kind: Service, name: secured}]
-  validation: {hostname: secure.org, caCertificateRefs: [{group: "", kind: ConfigMap, name: authority}]}
-"""
 RESET = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
 """What a client may see instead if HAProxy answers itself: it also resets a stream whose request has not ended."""
 SERVERS = {"one": "127.0.0.64", "two": "127.0.0.65", "three": "127.0.0.66", "secured": "127.0.0.67"}
@@ -159,7 +151,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
         first, rest = service("both", SERVERS["one"], made.pod_port).split("endpoints: [")
         made.put(f"{first}endpoints: [{{addresses: [{SERVERS['two']}], conditions: {{ready: true}}}}, {rest}")
         made.put(GATEWAYS)
-        made.put(POLICY)
+        made.put(tls_policy("checked", by_authority("secure.org"), "secured"))
         put_routes(made)
         servers = [made.run(start(made, name, credentials if name == "secured" else None)) for name in SERVERS]
         list_all(made)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from tests.gateway.site import GatewaySite, gateways, list_all, now, service, tls_secret
+from tests.gateway.site import GatewaySite, by_authority, gateways, list_all, now, service, tls_policy, tls_secret
 from tests.gateway.test_gateway_statuses import reasons
 
 from vipwire.ingress.run.default_certificate import make_certificate
@@ -38,14 +38,6 @@ TLS_ROUTES = (
     ("deeper", "*.example.com", {"a-wide": ("*.com", "one"), "b-wild": ("*.example.com", "two")}),
 )
 """A listener at a port of its own, its host, and the routes there, the older first: their hosts and Pods."""
-POLICY = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: BackendTLSPolicy
-metadata: {{name: {name}}}
-spec:
-  targetRefs: [{{group: "", kind: Service, name: {target}{section}}}]
-  validation: {{hostname: {host}, caCertificateRefs: [{{group: "", kind: ConfigMap, name: authority}}]}}
-"""
 ASKS = """
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -90,11 +82,11 @@ def put_others(here: GatewaySite) -> None:
     here.put(GATEWAY.format(name="http", listeners=f"{{name: http, port: $http, protocol: HTTP}}, {secure}"))
     for name in ("checked", "rivals", "sections"):
         put_route(here, "HTTPRoute", name, "http", f"{name}.org", name)
-    here.put(POLICY.format(name="checked", target="checked", section="", host="secure.org"))
-    here.put(POLICY.format(name="a-good", target="rivals", section="", host="secure.org"))
-    here.put(POLICY.format(name="b-rival", target="rivals", section="", host="other.org"))
-    here.put(POLICY.format(name="a-all", target="sections", section="", host="other.org"))
-    here.put(POLICY.format(name="b-port", target="sections", section=", sectionName: http", host="secure.org"))
+    here.put(tls_policy("checked", by_authority("secure.org")))
+    here.put(tls_policy("a-good", by_authority("secure.org"), "rivals"))
+    here.put(tls_policy("b-rival", by_authority("other.org"), "rivals"))
+    here.put(tls_policy("a-all", by_authority("other.org"), "sections"))
+    here.put(tls_policy("b-port", by_authority("secure.org"), "sections, sectionName: http"))
     here.put(ASKS)
     put_route(here, "HTTPRoute", "asks", "asks", "", "v1")
 
