@@ -5,6 +5,7 @@ import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -116,6 +117,13 @@ def loop_of(
     )
 
 
+async def ended(task: "asyncio.Task[None]") -> None:
+    """Cancel a loop, and wait until it has done what it does then."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 def during_a_sync(
     act: Callable[[Loop, SlowEngine, "asyncio.Task[None]"], None], given: SlowEngine | None = None
 ) -> SlowEngine:
@@ -130,14 +138,10 @@ def during_a_sync(
         act(loop, engine, task)
         engine.let_go.set()
         assert task.cancelling() or await asyncio.to_thread(engine.settled.wait, 60)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await ended(task)
 
-    try:
+    with closing(addresses):
         asyncio.run(play())
-    finally:
-        addresses.close()
     return engine
 
 
@@ -207,14 +211,10 @@ def test_a_source_that_fails_before_the_first_sync_lets_garbage_be_looked_for() 
         task = asyncio.get_running_loop().create_task(loop.look_around())
         await asyncio.sleep(0)
         assert gc.isenabled()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await ended(task)
 
-    try:
+    with closing(addresses):
         asyncio.run(asyncio.wait_for(play(), 60))
-    finally:
-        addresses.close()
 
 
 @dataclass
@@ -268,11 +268,7 @@ def test_memory_is_given_back_after_a_large_first_sync(monkeypatch: pytest.Monke
             loop.emit(Listed(kind, services if kind is Kind.SERVICE else ()))
         task = asyncio.get_running_loop().create_task(loop.run())
         assert await asyncio.to_thread(given.wait, 60)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await ended(task)
 
-    try:
+    with closing(addresses):
         asyncio.run(play())
-    finally:
-        addresses.close()
