@@ -182,25 +182,25 @@ class Ejections:
 
     def __init__(self) -> None:
         self._services: dict[ObjectName, dict[ServicePortName, Outliers]] = {}
-        self.out: dict[tuple[ServicePortName, EndpointKey], float] = {}
+        self._out: dict[tuple[ServicePortName, EndpointKey], float] = {}
         self.watched: dict[EndpointKey, set[ServicePortName]] = {}
         self.version = 0
         self.notes: list[EjectionNote] = []
 
     def due(self) -> float | None:
         """Return when the next endpoint comes back; None if none is ejected."""
-        return min(self.out.values()) if self.out else None
+        return min(self._out.values()) if self._out else None
 
     def ripe(self, now: float) -> set[ObjectName]:
         """Bring back what is due; name the Services that are to be planned."""
-        ports = {port for (port, _), until in self.out.items() if until <= now}
+        ports = {port for (port, _), until in self._out.items() if until <= now}
         for port in ports:
             self._came_back(port, self._services[port.service][port].ripe(now))
         return {port.service for port in ports}
 
     def _came_back(self, port: ServicePortName, keys: Iterable[EndpointKey]) -> None:
         for key in keys:
-            del self.out[port, key]
+            del self._out[port, key]
             self.notes.append(EjectionNote(port, key))
 
     def take(self, tallies: Tallies, now: float) -> set[ObjectName]:
@@ -210,7 +210,7 @@ class Ejections:
             for port in self.watched.get(key, ()):
                 outliers = self._services[port.service][port]
                 if (seconds := outliers.take(key, tally, now)) is not None:
-                    self.out[port, key] = now + seconds
+                    self._out[port, key] = now + seconds
                     self.notes.append(EjectionNote(port, key, seconds, outliers.failures(key), tally.last))
                     changed.add(port.service)
         return changed
@@ -238,13 +238,13 @@ class Ejections:
 
     def until(self) -> Mapping[tuple[ServicePortName, EndpointKey], float]:
         """Return what is ejected, and until when."""
-        return MappingProxyType(self.out)
+        return MappingProxyType(self._out)
 
     def _forget(self, ports: Iterable[ServicePortName], held: Mapping[ServicePortName, Outliers]) -> None:
         """Forget what is ejected and gone."""
-        for port, key in [each for each in self.out if each[0] in set(ports)]:
+        for port, key in [each for each in self._out if each[0] in set(ports)]:
             if port not in held or key not in held[port].ejected():
-                del self.out[port, key]
+                del self._out[port, key]
 
     def _watch(
         self,

@@ -67,8 +67,6 @@ class Planner:
 
     def due(self) -> float | None:
         """Return when a plan changes by the mere passing of time; None if none does."""
-        if not self._slow_start.order and not self.ejections.out:
-            return None
         grows, returns = self._slow_start.due(), self.ejections.due()
         return grows if returns is None else returns if grows is None else min(grows, returns)
 

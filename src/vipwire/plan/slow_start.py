@@ -34,25 +34,25 @@ _ALWAYS = float("-inf")
 class SlowStart(Struct):
     """Since when each endpoint is in a pool, of the Services that want slow start, and when the next step is due.
 
-    `order` has every step, the next one first, so that to ask costs the same however many Services grow; steps that
+    `_order` has every step, the next one first, so that to ask costs the same however many Services grow; steps that
     have become others are left in it until their time.
     """
 
     _since: dict[ObjectName, dict[Address, float]] = field(default_factory=dict)
     _steps: dict[ObjectName, float] = field(default_factory=dict)
-    order: list[tuple[float, ObjectName]] = field(default_factory=list)
+    _order: list[tuple[float, ObjectName]] = field(default_factory=list)
 
     def due(self) -> float | None:
         """Return when the next weight grows; None if none does."""
-        while self.order and self._steps.get(self.order[0][1]) != self.order[0][0]:
-            heapq.heappop(self.order)
-        return self.order[0][0] if self.order else None
+        while self._order and self._steps.get(self._order[0][1]) != self._order[0][0]:
+            heapq.heappop(self._order)
+        return self._order[0][0] if self._order else None
 
     def ripe(self, now: float) -> tuple[ObjectName, ...]:
         """Name the Services of which a weight is to grow now: each of them is to be seasoned."""
         found: list[ObjectName] = []
         while (at := self.due()) is not None and at <= now:
-            found.append(heapq.heappop(self.order)[1])
+            found.append(heapq.heappop(self._order)[1])
             del self._steps[found[-1]]
         return tuple(found)
 
@@ -75,7 +75,7 @@ class SlowStart(Struct):
         at = min(since[each] + (share + 1) * seconds / STEPS for each, share in shares.items())
         if self._steps.get(plan.name) != at:
             self._steps[plan.name] = at
-            heapq.heappush(self.order, (at, plan.name))
+            heapq.heappush(self._order, (at, plan.name))
         return replace(
             plan,
             frontends=tuple(_seasoned(frontend, shares) for frontend in plan.frontends),
