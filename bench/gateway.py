@@ -23,6 +23,7 @@ from bench.ingress import (
     PROXY_CORE,
     Case,
     Round,
+    Start,
     ask,
     by_hand,
     judged,
@@ -75,7 +76,7 @@ def put_routes(here: GatewaySite, hosts: tuple[str, ...], pod: int, path: str) -
         here.put(ROUTE.format(name=f"web-{number}", host=host, path=path))
 
 
-def once(case: Case, folder: Path, rounds: int, seconds: int) -> dict[str, list[Round]]:
+def once(case: Case, folder: Path, rounds: int, seconds: int) -> Start:
     """Start both configurations and measure them in turns; who begins changes from round to round."""
     pod, hand = free_port(), free_port()
     with ExitStack() as stack:
@@ -90,7 +91,7 @@ def once(case: Case, folder: Path, rounds: int, seconds: int) -> dict[str, list[
         runs = {"by hand": (hand, by_hand_pid), "vipwire": (here.port("http"), worker)}
         for _, pid in runs.values():
             os.sched_setaffinity(pid, {PROXY_CORE})
-        found: dict[str, list[Round]] = {name: [] for name in runs}
+        found: Start = {name: [] for name in runs}
         for number in range(rounds + 1):
             for name in runs if number % 2 else reversed(runs):
                 result = measure(case, folder, *runs[name], seconds)
@@ -160,11 +161,10 @@ if __name__ == "__main__":
     parser.add_argument("--routes", type=int, default=1000, help="of the second part; 0 leaves it out")
     given = parser.parse_args()
     for case in (each for each in CASES if not each.sticky and not each.tls):
-        found: dict[str, list[Round]] = {}
+        found = []
         for _ in range(given.starts):
             with tempfile.TemporaryDirectory() as folder:
-                for name, measured in once(case, Path(folder), given.rounds, given.seconds).items():
-                    found.setdefault(name, []).extend(measured)
+                found.append(once(case, Path(folder), given.rounds, given.seconds))
         if found:
             show(case.name, judged(found))
     if given.routes:

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import re
 import socket
@@ -73,6 +74,10 @@ class Round:
     busy: float
 
 
+Start = dict[str, list[Round]]
+"""The rounds of both configurations from one start of both processes."""
+
+
 @contextlib.asynccontextmanager
 async def haproxy(folder: Path, text: str) -> AsyncIterator[int]:
     """Run a HAProxy of one process; give its number."""
@@ -126,15 +131,14 @@ async def measure(case: Case, folder: Path, port: int, pid: int, seconds: int) -
 
 async def compare(case: Case, starts: int, rounds: int, seconds: int) -> dict[str, object]:
     """Start both again and again: where a process lies in memory makes it up to a fifth slower or faster for good."""
-    found: dict[str, list[Round]] = {}
+    found = []
     for _ in range(starts):
         with tempfile.TemporaryDirectory() as folder:
-            for name, measured in (await once(case, Path(folder), rounds, seconds)).items():
-                found.setdefault(name, []).extend(measured)
+            found.append(await once(case, Path(folder), rounds, seconds))
     return judged(found)
 
 
-async def once(case: Case, folder: Path, rounds: int, seconds: int) -> dict[str, list[Round]]:
+async def once(case: Case, folder: Path, rounds: int, seconds: int) -> Start:
     """Start both configurations and measure them in turns; who begins changes from round to round."""
     pod, hand = free_port(), free_port()
     async with (
@@ -153,7 +157,7 @@ async def once(case: Case, folder: Path, rounds: int, seconds: int) -> dict[str,
         runs = {"by hand": (hand, by_hand_pid), "vipwire": (here.https if case.tls else here.http, worker)}
         for _, pid in runs.values():
             os.sched_setaffinity(pid, {PROXY_CORE})
-        found: dict[str, list[Round]] = {name: [] for name in runs}
+        found: Start = {name: [] for name in runs}
         for number in range(rounds + 1):
             for name in runs if number % 2 else reversed(runs):
                 result = await measure(case, folder, *runs[name], seconds)
@@ -176,15 +180,41 @@ def by_hand(case: Case, folder: Path, port: int, pod: int) -> str:
     return text
 
 
-def judged(found: dict[str, list[Round]]) -> dict[str, object]:
-    """Give medians over the rounds, and their ratios: vipwire's to the other's."""
+def judged(starts: list[Start]) -> dict[str, object]:
+    """Give medians over all rounds, and ratios: vipwire's to the other's.
+
+    A ratio is the median over the starts, each of which tells one, that of its own medians. `interval` is where that
+    of the CPU time lies with 95 %, of six starts or more.
+    """
     columns = ("rate", "p99", "cpu", "busy")
-    medians = {
-        name: {column: round(statistics.median(getattr(each, column) for each in rounds), 3) for column in columns}
-        for name, rounds in found.items()
+    names = starts[0]
+    medians: dict[str, object] = {
+        name: {column: median([one for each in starts for one in each[name]], column) for column in columns}
+        for name in names
     }
-    ratios = {column: round(medians["vipwire"][column] / medians["by hand"][column], 3) for column in columns}
-    return medians | {"ratio": ratios}
+    ratios = {column: sorted(ratio(each, column) for each in starts) for column in columns}
+    return (
+        medians
+        | {"ratio": {column: round(statistics.median(each), 3) for column, each in ratios.items()}}
+        | {"interval": [round(each, 3) for each in interval(ratios["cpu"])]}
+    )
+
+
+def median(rounds: list[Round], column: str) -> float:
+    return round(float(statistics.median(getattr(each, column) for each in rounds)), 3)
+
+
+def ratio(start: Start, column: str) -> float:
+    return median(start["vipwire"], column) / median(start["by hand"], column)
+
+
+def interval(ordered: list[float]) -> tuple[float, float]:
+    """Tell between which of the values their median lies with 95 %, whatever their distribution (sign test)."""
+    count, rank, missed = len(ordered), 0, 0.5 ** len(ordered)
+    while missed + math.comb(count, rank + 1) * 0.5**count <= 0.025:
+        rank += 1
+        missed += math.comb(count, rank) * 0.5**count
+    return ordered[rank], ordered[-1 - rank]
 
 
 async def scale(folder: Path, count: int, changes: int) -> dict[str, object]:
