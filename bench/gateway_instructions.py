@@ -1,19 +1,21 @@
 """Instructions that HAProxy takes for a request with vipwire's configuration of HTTPRoutes, beside one by hand.
 
-`python -m bench.gateway_instructions` (needs haproxy and valgrind; loopback only) counts with one host and with a
-thousand. Unlike the times of bench.gateway they do not depend on who else is here; `bench.ingress_instructions` says
-what is counted. One more configuration by hand takes `Upgrade: h2c` out of requests, as vipwire's does: without that
-a client's HTTP/2 in HTTP/1.1 passes by all rules of HAProxy.
+`python -m bench.gateway_instructions` (needs haproxy, wrk and valgrind; loopback only) counts with one host and with
+a thousand: of requests that follow each other on one connection, and of 32 connections at once. Unlike the times of
+bench.gateway the first do not depend on who else is here; `bench.ingress_instructions` says what is counted. One more
+configuration by hand takes `Upgrade: h2c` out of requests, as vipwire's does: without that a client's HTTP/2 in
+HTTP/1.1 passes by all rules of HAProxy.
 """
 
 import json
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.gateway import haproxy, put_routes
-from bench.ingress import ANSWERING, CASES, HOST, Case, by_hand
-from bench.ingress_instructions import counted
+from bench.ingress import ANSWERING, CASES, HOST, Case, by_hand, load
+from bench.ingress_instructions import Asking, connected, counted, instructions
 from tests.fakes.ports import free_port
 from tests.gateway.site import gateways, list_all
 
@@ -33,6 +35,17 @@ def ours(case: Case, folder: Path, pod: int, port: int) -> str:
         return re.sub(r"bind '?127\.0\.0\.1:\d+'?", f"bind 127.0.0.1:{port}", text)
 
 
+def at_once(case: Case, folder: Path) -> Asking:
+    """Ask for all hosts in turn, on the connections of bench.ingress."""
+
+    def asking(port: int) -> Iterator[int]:
+        connected(port).close()
+        for seconds in (3, 10):
+            yield load(case, folder, port, seconds)[0]
+
+    return asking
+
+
 def main() -> None:
     pod, port = free_port(), free_port()
     with tempfile.TemporaryDirectory() as name:
@@ -44,7 +57,13 @@ def main() -> None:
                 hand = by_hand(case, own, port, pod)
                 texts = {"by hand": hand, "vipwire": ours(case, own, pod, port)}
                 texts["by hand, no h2c"] = hand.replace("    use_backend", f"{_NO_H2C}    use_backend")
-                found = {title: dict(counted(own, text, port)) for title, text in texts.items()}
+                found = {
+                    title: {
+                        **dict(counted(own, text, port)),
+                        "at once": instructions(own, text, port, at_once(case, own)),
+                    }
+                    for title, text in texts.items()
+                }
                 print(json.dumps({case.name: found}, indent=2), flush=True)
 
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,27 +22,36 @@ from tests.fakes.ports import free_port
 from tests.ingress.site import backend, endpoint, endpoint_slice, ingress, rule, service, site
 
 WARMING, COUNTED = 200, 1000
+Asking = Callable[[int], Iterator[int]]
+"""Asks a port twice, to warm up and to be counted; gives the number of requests each time."""
 _RETRY = "    retry-on conn-failure empty-response\n"
 
 
-def instructions(folder: Path, text: str, port: int) -> int:
+def instructions(folder: Path, text: str, port: int, asking: Asking | None = None) -> int:
     """Run a HAProxy under valgrind; give its instructions for a request, without those of its start and end."""
+    asked = (asking or one_after_the_other)(port)
     file, counted = folder / "counted.cfg", folder / "counted"
     file.write_text(text)
     valgrind = ("valgrind", "--tool=callgrind", f"--callgrind-out-file={counted}")
     command = (*valgrind, "haproxy", "-db", "-q", "-f", str(file))
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        with connected(port) as client:
-            answers = client.makefile("rb")
-            ask(client, answers, WARMING)
-            control("--zero", process.pid)
-            ask(client, answers, COUNTED)
-            control("--dump", process.pid)
+        next(asked)
+        control("--zero", process.pid)
+        count = next(asked)
+        control("--dump", process.pid)
         process.terminate()
     found = re.search(r"^(?:totals|summary): (\d+)", counted.with_suffix(".1").read_text(), re.MULTILINE)
     if found is None:
         raise RuntimeError("valgrind has counted nothing")
-    return round(int(found[1]) / COUNTED)
+    return round(int(found[1]) / count)
+
+
+def one_after_the_other(port: int) -> Iterator[int]:
+    with connected(port) as client:
+        answers = client.makefile("rb")
+        for count in (WARMING, COUNTED):
+            ask(client, answers, count)
+            yield count
 
 
 def control(what: str, pid: int) -> None:
