@@ -1,15 +1,19 @@
 """Decides which listeners a route is attached to, and what its status says about each parent. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from vipwire.gateway.plan.grants import admits
-from vipwire.gateway.plan.hostnames import covers, intersection, is_hostname
+from vipwire.gateway.plan.hostnames import covers, intersection, is_hostname, wider
 from vipwire.gateway.plan.listeners import Listener
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire.gateway.watch import wire
 from vipwire.ingress.watch.objects import IngressKind
+from vipwire.model.names import ObjectName
 
+ByOwner: TypeAlias = Mapping[tuple[str, ObjectName], Sequence[Listener]]
+"""All listeners, by the kind and name of the object that they stand in."""
 _HOSTLESS = (IngressKind.TCP_ROUTE, IngressKind.UDP_ROUTE)
 
 
@@ -30,16 +34,16 @@ class Parent:
     attachments: tuple[Attachment, ...] = ()
 
 
-def parents_of(route: Item, listeners: Sequence[Listener], world: GatewayWorld) -> tuple[Parent, ...]:
-    """Judge those parents of a route that are ours: `listeners` are all there are."""
+def parents_of(route: Item, listeners: ByOwner, world: GatewayWorld) -> tuple[Parent, ...]:
+    """Judge those parents of a route that are ours."""
     made = (_parent(route, ref, listeners, world) for ref in route.spec.parent_refs)
     return tuple(parent for parent in made if parent is not None)
 
 
-def _parent(route: Item, ref: wire.ParentRef, listeners: Sequence[Listener], world: GatewayWorld) -> Parent | None:
-    wanted = (ref.group, ref.kind, ref.namespace or route.name.namespace, ref.name)
+def _parent(route: Item, ref: wire.ParentRef, listeners: ByOwner, world: GatewayWorld) -> Parent | None:
+    wanted = (ref.kind, ObjectName(ref.namespace or route.name.namespace, ref.name))
     # Sets without a listener that is one, and Gateways without any, are nobody's parents.
-    ours = [each for each in listeners if (wire.GROUP, each.owner.kind.value, *each.owner.name) == wanted]
+    ours = listeners.get(wanted, ()) if ref.group == wire.GROUP else ()
     if not ours:
         return None
     named = [each for each in ours if ref.section_name in (None, each.spec.name) and ref.port in (None, each.port)]
@@ -66,8 +70,14 @@ def _lets_in(listener: Listener, route: Item, world: GatewayWorld) -> bool:
     return admits(wanted, own, route.name.namespace, world.labels, "Same")
 
 
-def isolated(attachment: Attachment, beside: Iterable[Listener]) -> tuple[str, ...]:
-    """Leave out the hosts that a more specific listener at the same place has: it gets all requests for them."""
+def isolated(attachment: Attachment, beside: Collection[str]) -> tuple[str, ...]:
+    """Leave out the hosts that a more specific listener at the same place has: it gets all requests for them.
+
+    `beside` are the hosts of all listeners there.
+    """
     own = attachment.listener.host
-    others = [each.host for each in beside if each.host != own and covers(own, each.host)]
-    return tuple(host for host in attachment.hosts if not any(covers(other, host) for other in others))
+    return tuple(
+        host
+        for host in attachment.hosts
+        if not any(each in beside and each != own and covers(own, each) for each in wider(host))
+    )

@@ -166,7 +166,7 @@ def _replying(policy: Policy, of: rule_wire.DirectResponse) -> tuple[Policy, str
     content = body.encode("utf-8", "replace")
     if len(content) > _LONGEST:
         raise Unsupported(f"a body of {len(content)} bytes is longer than {_LONGEST}")
-    file = f"reply-{hashlib.sha256(content).hexdigest()[:16]}.txt" if body else ""
+    file = f"reply-{hashlib.sha256(content).hexdigest()[:32]}.txt" if body else ""
     return replace(policy, reply=Reply(of.status_code, file)), content.decode()
 
 

@@ -1,6 +1,6 @@
 """Compares hosts of listeners and routes: a wildcard stands for one label or more. Pure. `*` is every host."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from vipwire.ingress.plan.sites import EVERY_HOST
 from vipwire.ingress.watch.convert import is_host
@@ -16,6 +16,17 @@ def covers(wide: str, host: str) -> bool:
     if wide in (EVERY_HOST, host):
         return True
     return wide.startswith("*.") and host != EVERY_HOST and host.endswith(wide[1:])
+
+
+def wider(host: str) -> Iterator[str]:
+    """Yield a host and all that cover it, the most specific first."""
+    yield host
+    rest = host.removeprefix("*.")
+    while "." in rest:
+        rest = rest.partition(".")[2]
+        yield f"*.{rest}"
+    if host != EVERY_HOST:
+        yield EVERY_HOST
 
 
 def intersection(listener: str, hosts: Iterable[str]) -> dict[str, str]:

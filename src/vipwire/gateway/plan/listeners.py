@@ -5,13 +5,13 @@ before those of ListenerSets, the older set before the younger: the younger one 
 listeners that want the same place none has it, for none may be picked (Gateway, spec.listeners).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Final
+from typing import Final, TypeAlias
 
 from vipwire.gateway.plan.grants import admits
-from vipwire.gateway.plan.hostnames import covers, is_hostname
+from vipwire.gateway.plan.hostnames import covers, is_hostname, wider
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire.gateway.plan.tls.certified import NO_CERTIFICATES, Certified, certify
 from vipwire.gateway.plan.tls.clients import ClientCheck, client_check
@@ -158,41 +158,66 @@ def _accepted(spec: wire.Listener) -> Verdict:
     return yes("Accepted")
 
 
+_Index: TypeAlias = dict[tuple[int, bool], dict[Mode, dict[str, list[Listener]]]]
+"""Listeners by place, mode and host: thousands of them, of many ListenerSets, are judged one by one."""
+
+
+def _note(index: _Index, listener: Listener) -> None:
+    index.setdefault(listener.place, {}).setdefault(listener.mode, {}).setdefault(listener.host, []).append(listener)
+
+
 def _without_conflicts(made: Iterable[Listener]) -> Iterator[Listener]:
     """Judge the listeners of each owner beside those of the owners before it, and among themselves."""
-    taken: list[Listener] = []
+    taken: _Index = {}
     for _, group in groupby(made, lambda each: (each.owner.kind, each.owner.name)):
         own = list(group)
         judged = [replace(each, conflict=_conflict(each, taken)) if each.accepted.holds else each for each in own]
-        rivals = [each for each in judged if each.accepted.holds and not each.conflict.holds]
-        for each in judged:
-            if any(each is rival for rival in rivals):
-                others = [rival for rival in rivals if rival is not each]
-                found = replace(each, conflict=_conflict(each, others))
-                taken += [] if found.conflict.holds else [found]
-                yield found
-            else:
-                yield each
+        rivals: _Index = {}
+        for each in filter(_is_rival, judged):
+            _note(rivals, each)
+        found = [replace(each, conflict=_conflict(each, rivals)) if _is_rival(each) else each for each in judged]
+        for each in filter(_is_rival, found):
+            _note(taken, each)
+        yield from found
 
 
-def _conflict(listener: Listener, others: Iterable[Listener]) -> Verdict:
-    there = [each for each in others if each.place == listener.place]
-    for each in there:
-        told_apart = {each.mode, listener.mode} <= TLS_MODES and each.host != listener.host
-        if each.mode is not listener.mode and not told_apart:
-            text = f"port {listener.port} is {each.spec.protocol} for the listener {each.spec.name}"
+def _is_rival(listener: Listener) -> bool:
+    return listener.accepted.holds and not listener.conflict.holds
+
+
+def _conflict(listener: Listener, others: _Index) -> Verdict:
+    there = others.get(listener.place, {})
+    for mode, hosts in there.items():
+        if mode is listener.mode:
+            continue
+        told_apart = {mode, listener.mode} <= TLS_MODES
+        rival = next(iter(hosts.get(listener.host, ()) if told_apart else next(iter(hosts.values()))), None)
+        if rival is not None:
+            text = f"port {listener.port} is {rival.spec.protocol} for the listener {rival.spec.name}"
             return yes("ProtocolConflict", text)
-    for each in there:
-        if each.host == listener.host:
+    for each in there.get(listener.mode, {}).get(listener.host, ()):
+        if each is not listener:
             return yes("HostnameConflict", f"the listener {each.spec.name} has the same port and host")
     return no("NoConflicts")
 
 
 def _with_overlaps(made: Sequence[Listener]) -> Iterator[Listener]:
     """Note where clients of TLS may come to one listener over a connection that was made for another."""
-    ending = [each for each in made if each.spec.protocol in _TLS and each.accepted.holds and not each.conflict.holds]
+    ending: dict[tuple[int, bool], dict[str, list[Listener]]] = {}
     for each in made:
-        others = [other for other in ending if other is not each and other.place == each.place]
-        names = [o.spec.name for o in others if covers(o.host, each.host) or covers(each.host, o.host)]
-        is_one = any(each is other for other in ending)
-        yield replace(each, overlaps=tuple(names)) if is_one and names else each
+        if each.spec.protocol in _TLS and _is_rival(each):
+            ending.setdefault(each.place, {}).setdefault(each.host, []).append(each)
+    for each in made:
+        there = ending.get(each.place, {})
+        if any(each is other for other in there.get(each.host, ())):
+            others = (other for host in _overlapping(each.host, there) for other in there[host] if other is not each)
+            yield replace(each, overlaps=tuple(other.spec.name for other in others))
+        else:
+            yield each
+
+
+def _overlapping(host: str, hosts: Collection[str]) -> Iterator[str]:
+    """Yield those hosts that cover a host or are covered by it."""
+    if host.startswith("*"):
+        return (each for each in hosts if covers(each, host) or covers(host, each))
+    return (each for each in wider(host) if each in hosts)

@@ -4,13 +4,14 @@ A port has one frontend. Only where listeners end TLS in one way and others in a
 each way: clients come to the one that hands on, which leads them to the others by the name that they ask for.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vipwire.gateway.plan.attach import Attachment, isolated
 from vipwire.gateway.plan.hostnames import breadth
 from vipwire.gateway.plan.ladders import Entry, routes_of
 from vipwire.gateway.plan.listeners import TLS_MODES, Listener
+from vipwire.gateway.plan.steps import HostSteps
 from vipwire.gateway.plan.tls.clients import ClientCheck
 from vipwire.ingress.plan.sites import EVERY_HOST, Choice, Frontend, Match, Mode, Route
 
@@ -26,6 +27,7 @@ class Way:
     mode: Mode
     listeners: list[Listener] = field(default_factory=list)
     entries: dict[str, list[Entry]] = field(default_factory=dict)
+    steps: dict[str, HostSteps] = field(default_factory=dict)
 
     @property
     def clients(self) -> ClientCheck | None:
@@ -40,18 +42,17 @@ class SharedPort:
     bind: str
     mark: str
     ways: dict[Mode, Way] = field(default_factory=dict)
-
-    @property
-    def listeners(self) -> tuple[Listener, ...]:
-        """All listeners."""
-        return tuple(each for way in self.ways.values() for each in way.listeners)
+    hosts: dict[str, set[Mode]] = field(default_factory=dict)
+    """Of all listeners, with their modes."""
+    known: set[int] = field(default_factory=set)
+    """All listeners, by `id`."""
 
     def objection(self, listener: Listener) -> str:
         """Say why a listener cannot be here beside those of older Gateways; "" if it can."""
         modes = {*self.ways, listener.mode}
         if len(modes) > 1 and not modes <= TLS_MODES:
             return f"port {listener.port} has another protocol for an older Gateway at the same address"
-        if any(each.host == listener.host and each.mode is not listener.mode for each in self.listeners):
+        if self.hosts.get(listener.host, set()) - {listener.mode}:
             return f"port {listener.port} has another protocol for this host, by an older Gateway at the same address"
         way = self.ways.get(listener.mode)
         if way is not None and way.clients != listener.clients:
@@ -61,16 +62,28 @@ class SharedPort:
     def add(self, listener: Listener) -> None:
         """Add a listener."""
         self.ways.setdefault(listener.mode, Way(listener.mode)).listeners.append(listener)
+        self.hosts.setdefault(listener.host, set()).add(listener.mode)
+        self.known.add(id(listener))
 
-    def put(self, attachment: Attachment, found: Iterable[Entry]) -> None:
+    def cost(self, attachment: Attachment, entries: Sequence[Entry]) -> int:
+        """Count the rules of HAProxy that a route would bring to a listener, if that is one of ours."""
+        return sum(
+            way.steps.get(host, HostSteps()).cost(entries)
+            for way in self._ways_of(attachment)
+            for host in isolated(attachment, self.hosts)
+        )
+
+    def put(self, attachment: Attachment, entries: Sequence[Entry]) -> None:
         """Take what a route brings to a listener, if that is one of ours."""
-        if not any(each is attachment.listener for each in self.listeners):
-            return
-        entries = tuple(found)
-        for host in isolated(attachment, self.listeners):
-            own = attachment.hosts[host]
-            ranked = entries if own == host else (replace(each, breadth=breadth(own)) for each in entries)
-            self.ways[attachment.listener.mode].entries.setdefault(host, []).extend(ranked)
+        for way in self._ways_of(attachment):
+            for host in isolated(attachment, self.hosts):
+                own = attachment.hosts[host]
+                ranked = entries if own == host else (replace(each, breadth=breadth(own)) for each in entries)
+                way.entries.setdefault(host, []).extend(ranked)
+                way.steps.setdefault(host, HostSteps()).add(entries)
+
+    def _ways_of(self, attachment: Attachment) -> tuple[Way, ...]:
+        return (self.ways[attachment.listener.mode],) if id(attachment.listener) in self.known else ()
 
     def made(self, shares: Mapping[str, Choice]) -> Iterator[Made]:
         """Build the frontends, the one that clients come to first; `shares` are the choices by weight."""
@@ -88,7 +101,7 @@ class SharedPort:
 
     def _led(self, inner: Iterable[tuple[str, Way]]) -> Iterator[Route]:
         """Lead the hosts of listeners that end TLS to their frontends, and there too who asks for no host of ours."""
-        hosts = {each.host for each in self.listeners}
+        hosts = set(self.hosts)
         for target, way in inner:
             first = way.listeners[0].owner
             own = {each.host: each.owner for each in way.listeners}
@@ -116,7 +129,7 @@ class SharedPort:
             any(each.host == EVERY_HOST and each.certified.certificates for each in way.listeners),
             (*choices.values(), *used),
             first if way.mode is Mode.TCP else "",
-            frozenset() if way.mode is Mode.TCP else frozenset(each.host for each in self.listeners),
+            frozenset() if way.mode is Mode.TCP else frozenset(self.hosts),
             *((clients.file, clients.optional) if (clients := way.clients) else ()),
         )
         return frontend, tuple(routes)

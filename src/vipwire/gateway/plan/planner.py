@@ -5,14 +5,16 @@ Gateway with an address has frontends of its own there. Each route costs itself:
 way that nobody has thought of, is left out and told in its status.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vipwire.gateway.plan.addresses.own_services import OwnService, OwnServices, Standing
 from vipwire.gateway.plan.addresses.pool import AddressPool, Given, named
-from vipwire.gateway.plan.attach import Parent, parents_of
+from vipwire.gateway.plan.attach import Attachment, Parent, parents_of
 from vipwire.gateway.plan.datagrams import DatagramPlace, shares_of
 from vipwire.gateway.plan.features import FEATURES, WITH_SERVICES
+from vipwire.gateway.plan.ladders import Entry
 from vipwire.gateway.plan.listeners import Listener, attached_sets, listeners_of
 from vipwire.gateway.plan.objects import (
     POLICY_KINDS,
@@ -38,10 +40,12 @@ from vipwire.gateway.plan.statuses import (
     set_status,
     tls_conditions,
 )
+from vipwire.gateway.plan.steps import MOST_STEPS, TOO_MANY
 from vipwire.gateway.plan.targets import Targets
 from vipwire.gateway.plan.tls.backend_tls import backend_tls_of, targets_of
+from vipwire.gateway.plan.tls.certified import distinct
 from vipwire.gateway.plan.tls.clients import OwnCertificate, own_certificate
-from vipwire.ingress.plan.sites import Certificate, Route, SitePlan
+from vipwire.ingress.plan.sites import Route, SitePlan
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.gateway_addresses import GATEWAY
@@ -150,11 +154,14 @@ class _Draft:
         self._places: dict[Place, SharedPort] = {}
         self._datagrams: dict[Place, DatagramPlace] = {}
         self._listeners: list[Listener] = []
+        self._by_owner: dict[tuple[str, ObjectName], list[Listener]] = {}
         self._gateways: list[tuple[Item, Verdict, tuple[str, ...]]] = []
         self._sets: list[tuple[Item, bool, Verdict]] = []
         self._counts: dict[int, int] = {}
         self._problems: list[Problem] = []
         self._own: dict[ObjectName, OwnCertificate] = {}
+        self._steps = Counter[str]()
+        """By namespace the rules of HAProxy that its routes have come to."""
         self._leading: dict[ObjectName, set[ObjectName]] = {}
         """By Service the Gateways whose routes name it."""
         self.statuses: dict[Key, Json] = {}
@@ -178,6 +185,7 @@ class _Draft:
             port = listener.port if standing is None else standing.targets.get(listener.place, 0)
             placed = self._place(listener, port, binds) if listener.serves and serves else listener
             self._listeners.append(placed)
+            self._by_owner.setdefault((placed.owner.kind.value, placed.owner.name), []).append(placed)
             self._tell(listener.owner, "spec.listeners", placed.accepted, placed.resolved)
             names = listener.certified.named
             self._targets.named.update((IngressKind.SECRET, name) for name in names)
@@ -243,7 +251,7 @@ class _Draft:
 
     def add_route(self, route: Item) -> None:
         """Attach a route to its listeners, as far as they let it."""
-        parents = parents_of(route, self._listeners, self._world)
+        parents = parents_of(route, self._by_owner, self._world)
         if not parents:
             return
         read = Read()
@@ -264,6 +272,7 @@ class _Draft:
     def _attach(self, route: Item, parents: Iterable[Parent], read: Read) -> None:
         seen = set[int]()
         services = tuple(services_of(route))
+        brought: list[tuple[Attachment, tuple[Entry, ...]]] = []
         for attachment in (each for parent in parents for each in parent.attachments):
             if id(attachment.listener) in seen:
                 continue
@@ -276,9 +285,19 @@ class _Draft:
                 for place in self._datagrams.values():
                     place.add(attachment.listener, shares)
                 continue
-            found = tuple(entries_of(route, attachment, self._targets, read))
-            for placed in self._places.values():
-                placed.put(attachment, found)
+            brought.append((attachment, tuple(entries_of(route, attachment, self._targets, read))))
+        self._put(route, brought, read)
+
+    def _put(self, route: Item, brought: Sequence[tuple[Attachment, tuple[Entry, ...]]], read: Read) -> None:
+        """Bring matches to their places, unless that is more than a namespace may have."""
+        cost = sum(placed.cost(*each) for placed in self._places.values() for each in brought)
+        if self._steps[route.name.namespace] + cost > MOST_STEPS:
+            read.failed = dict.fromkeys(range(len(route.spec.rules)), TOO_MANY)
+            return
+        self._steps[route.name.namespace] += cost
+        for placed in self._places.values():
+            for each in brought:
+                placed.put(*each)
 
     def _tell(self, item: Item, where: str, *verdicts: Verdict) -> None:
         for verdict in verdicts:
@@ -298,7 +317,7 @@ class _Draft:
         sites = SitePlan(
             tuple(routes),
             tuple(self._targets.pools.values()),
-            certificates=tuple(_certificates(self._listeners)),
+            certificates=distinct(each.certified for each in self._listeners if each.serves),
             problems=tuple(self._problems),
             named=frozenset(self._targets.named),
             frontends=tuple(frontends),
@@ -374,11 +393,3 @@ def _with_service(verdict: Verdict, standing: Standing) -> Verdict:
     if standing.lacks and verdict.reason in ("Programmed", "AddressNotAssigned", "AddressNotUsable"):
         return no("AddressNotAssigned", standing.lacks)
     return verdict
-
-
-def _certificates(listeners: Iterable[Listener]) -> Iterable[Certificate]:
-    found: dict[str, Certificate] = {}
-    for listener in listeners:
-        for each in listener.certified.certificates if listener.serves else ():
-            found.setdefault(each.name, replace(each, hosts=()))
-    return found.values()

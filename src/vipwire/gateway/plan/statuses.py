@@ -21,6 +21,8 @@ _SENTENCES: Final = {
     "NoConflicts": "nobody else wants the same",
 }
 _MOST_ANCESTORS: Final = 16
+_LONGEST: Final = 4096
+"""Characters of a message: an API server refuses a status with one of more than 32,768."""
 
 
 def condition(kind: str, verdict: Verdict, generation: int) -> Json:
@@ -29,7 +31,7 @@ def condition(kind: str, verdict: Verdict, generation: int) -> Json:
         "type": kind,
         "status": "True" if verdict.holds else "False",
         "reason": verdict.reason,
-        "message": verdict.message or _SENTENCES.get(verdict.reason, ""),
+        "message": verdict.message[:_LONGEST] or _SENTENCES.get(verdict.reason, ""),
         "observedGeneration": generation,
     }
 

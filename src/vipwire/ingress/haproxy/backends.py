@@ -242,7 +242,7 @@ def _limit(limit: Limit) -> Iterator[str]:
 def userlist_name(policy: Policy) -> str:
     """Name the list of users of a policy, by its content."""
     text = repr(policy.login and policy.login.users)
-    return f"users-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+    return f"users-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 
 
 def userlist_text(policy: Policy) -> str:

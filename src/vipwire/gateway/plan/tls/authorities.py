@@ -40,7 +40,7 @@ def authorities_of(
 
 def file_of(text: str) -> str:
     """Name the file of authorities, by its content."""
-    return f"authorities-{hashlib.sha256(text.encode()).hexdigest()[:16]}.ca"
+    return f"authorities-{hashlib.sha256(text.encode()).hexdigest()[:32]}.ca"
 
 
 def _authority(ref: rule_wire.ObjectRef, owner: Item, world: GatewayWorld, wrong_kind: str) -> tuple[str, Verdict]:

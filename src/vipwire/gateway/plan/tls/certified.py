@@ -1,6 +1,7 @@
 """Finds the certificates that a listener names: Secrets that are there, permitted and fit to be served. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from vipwire.gateway.plan.grants import may_refer
 from vipwire.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
@@ -44,6 +45,15 @@ def certify(owner: Item, tls: wire.ListenerTls | None, world: GatewayWorld) -> t
     if tls is None or not tls.certificate_refs:
         verdict = _bad("tls.certificateRefs names no certificate")
     return verdict, Certified(tuple(found), tuple(named))
+
+
+def distinct(found: Iterable[Certified]) -> tuple[Certificate, ...]:
+    """Return all certificates, each once."""
+    made: dict[str, Certificate] = {}
+    for certified in found:
+        for each in certified.certificates:
+            made.setdefault(each.name, replace(each, hosts=()))
+    return tuple(made.values())
 
 
 def _bad(message: str) -> Verdict:

@@ -77,7 +77,7 @@ def own_certificate(gateway: Item, world: GatewayWorld) -> OwnCertificate | None
     pair, reason = judge_secret(world.secrets.get(name), world.now)
     if pair is None:
         return OwnCertificate(_bad(f"Secret {name}: {reason}"), named=name)
-    file = f"client-{hashlib.sha256(pair.pem.encode()).hexdigest()[:16]}.pem"
+    file = f"client-{hashlib.sha256(pair.pem.encode()).hexdigest()[:32]}.pem"
     return OwnCertificate(yes("ResolvedRefs"), file, pair.pem, name)
 
 
