@@ -74,7 +74,7 @@ class GatewayPlanner:
 
     def __init__(self, setting: GatewaySetting, reached: Callable[[], tuple[str, ...]] | None = None) -> None:
         """`reached` finds where clients reach Gateways that name no address, if the setting does not say it."""
-        self._setting, self._reached = setting, reached
+        self._setting, self._reached = setting, reached or (lambda: setting.addresses)
         self._given: Given = {}
         self.statuses: Mapping[Key, Json] = {}
         self.services: Mapping[ObjectName, OwnService] | None = None
@@ -86,8 +86,8 @@ class GatewayPlanner:
 
     def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
         """Plan everything but the frontends that HAProxy has refused."""
-        setting = replace(self._setting, addresses=self._reached()) if self._reached else self._setting
-        made = plan_gateways(world_of(snapshot, now), setting, refused, self._given)
+        self._setting = replace(self._setting, addresses=self._reached())
+        made = plan_gateways(world_of(snapshot, now), self._setting, refused, self._given)
         self.statuses, self.services, self._given = made.statuses, made.services, made.given
         return made.sites
 
@@ -100,6 +100,10 @@ class GatewayPlanner:
             service = snapshot.services.get(name)
             return service is not None and GATEWAY in service.annotations
         return kind in _MATTER
+
+    def moved(self) -> bool:
+        """Report whether clients reach us elsewhere than at the last plan."""
+        return self._reached() != self._setting.addresses
 
 
 _MATTER = frozenset(

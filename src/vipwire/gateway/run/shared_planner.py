@@ -34,6 +34,10 @@ class SharedPlanner:
         """Report whether either may plan an object that no plan has named yet."""
         return self._ingress.wants(snapshot, kind, name) or self._gateway.wants(snapshot, kind, name)
 
+    def moved(self) -> bool:
+        """Report whether either is to plan from something else than before."""
+        return self._ingress.moved() or self._gateway.moved()
+
 
 def joined(ingress: SitePlan, gateway: SitePlan) -> SitePlan:
     """Put a plan of Ingresses and one of Gateways together. What has the same name is the same."""

@@ -72,6 +72,9 @@ class Planner(Protocol):
     def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
         """Report whether an object that no plan has named yet may be one to plan."""
 
+    def moved(self) -> bool:
+        """Report whether what is planned from, beside objects and the time, is another than at the last plan."""
+
 
 class IngressPlanner:
     """Plans Ingresses."""
@@ -94,6 +97,10 @@ class IngressPlanner:
         """Report whether an Ingress is ours."""
         ingress = snapshot.ingresses.get(name) if kind is IngressKind.INGRESS else None
         return ingress is not None and is_ours(ingress, snapshot.classes, self._setting)
+
+    def moved(self) -> bool:
+        """Report that the setting stays as it is."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from vipwire.process import log
 START = "start"
 """The reason of the first configuration, and of that after HAProxy's death."""
 _ATTEMPTS = 50
-_REPLAN = 60.0
-"""Seconds after which all is planned again without a change: certificates expire."""
+_LOOK = 60.0
+"""Seconds after which it is asked whether time alone has changed the plan: certificates expire."""
 _AT_LINE = re.compile(r"haproxy\.cfg:(\d+)\]")
 _EXPRESSION = re.compile(r"regex '([^']*)'")
 _TAKEN = re.compile(r"frontend ([^\s:]+:\S+): cannot (?:bind|create)")
@@ -67,7 +67,8 @@ class Controller:
         self.updated = asyncio.Event()
         """Set when what is desired may be another: for those who serve what HAProxy does not."""
         self._live: Configuration | None = None
-        self._reloaded = self._planned = float("-inf")
+        self._reloaded = self._looked = float("-inf")
+        self._anew = True
 
     @property
     def serving(self) -> bool:
@@ -87,7 +88,8 @@ class Controller:
             await self._progress.wait_for(lambda: self._done >= wanted)
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Follow until cancelled. If this has failed before, what had changed then is planned now."""
+        self._anew = True
         await self._haproxy.adopt()
         due: float | None = None
         while True:
@@ -95,7 +97,7 @@ class Controller:
                 heard, due = self._heard, await self._sync(behind=due is not None)
                 await self._note_progress(heard if due is None else self._done)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_REPLAN if due is None else min(due, _REPLAN)):
+                async with asyncio.timeout(_LOOK if due is None else min(due, _LOOK)):
                     await self._wake.wait()
             self._wake.clear()
 
@@ -120,8 +122,8 @@ class Controller:
         `behind`: HAProxy does not have all that the last time would have brought it.
         """
         touched, began = self._snapshot.take(), time.monotonic()
-        if began - self._planned >= _REPLAN:
-            touched, self._planned = replace(touched, structure=True), began
+        if self._is_outdated(began):
+            touched = replace(touched, structure=True)
         pools = self.desired.update(touched, time.time())
         if touched:
             self.updated.set()
@@ -138,6 +140,14 @@ class Controller:
             await self._move_servers(began)
             return wait
         return await self._reload(change.reason, began)
+
+    def _is_outdated(self, now: float) -> bool:
+        """Report whether the plan may be another though no event says so: after a failure of ours, or by now."""
+        anew, self._anew = self._anew, False
+        if now - self._looked < _LOOK:
+            return anew
+        self._looked = now
+        return anew or self.desired.is_outdated(time.time())
 
     def _change(self, pools: tuple[str, ...] | None) -> HaproxyChange:
         """Compare: all, or `pools` where nothing but their servers has changed."""

@@ -12,6 +12,7 @@ from vipwire.ingress.haproxy.configuration import Configuration, PoolError, conf
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.refused import owners_of, parts_of, without
 from vipwire.ingress.haproxy.slots import Slots, fill
+from vipwire.ingress.plan.certificates import judge_secret
 from vipwire.ingress.plan.endpoints import servers_of
 from vipwire.ingress.plan.planner import Planner
 from vipwire.ingress.plan.sites import Asker, Pool, Server, SitePlan
@@ -31,7 +32,7 @@ class Desired:
         self._by_service: dict[ObjectName, list[Pool]] = {}
         self._closed: frozenset[str] = frozenset()
         """The frontends whose addresses HAProxy cannot have."""
-        self._now = 0.0
+        self._now = self._planned = 0.0
         self._refused: dict[str, tuple[Problem, ...]] = {}
         """By part, as `haproxy.refused` names them."""
         self._configuration: Configuration | None = None
@@ -69,6 +70,16 @@ class Desired:
             self._configuration = None
             return None
         return tuple(pool.name for pool in pools)
+
+    def is_outdated(self, now: float) -> bool:
+        """Report whether time alone may have changed the plan: no object has to be another for that.
+
+        A certificate begins or ends, HAProxy can have an address that was taken, or this machine has another one.
+        """
+        if self._closed or self._planner.moved():
+            return True
+        secrets = (self._snapshot.secrets.get(name) for kind, name in self.plan.named if kind is IngressKind.SECRET)
+        return any(judge_secret(each, self._planned) != judge_secret(each, now) for each in secrets)
 
     def _is_stale(self, pool: Pool, services: Collection[ObjectName]) -> bool:
         return pool.service in services or pool.name not in self._slots
@@ -138,7 +149,7 @@ class Desired:
         self._set_plan(without(self.plan, self._refused))
 
     def _plan(self, now: float) -> None:
-        plan = self._planner.plan(self._snapshot, now, self._closed)
+        plan, self._planned = self._planner.plan(self._snapshot, now, self._closed), now
         there = parts_of(plan) if self._refused else ()
         self._refused = {part: problems for part, problems in self._refused.items() if part in there}
         self._set_plan(without(plan, self._refused))
