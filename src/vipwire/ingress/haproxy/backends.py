@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 
 from vipwire.ingress.haproxy.cors import cors_requests, cors_responses
-from vipwire.ingress.haproxy.layout import FOLDER, Layout
+from vipwire.ingress.haproxy.layout import FIRST, FOLDER, Layout
 from vipwire.ingress.haproxy.mirrors import auth_lines, mirror_lines
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
@@ -68,8 +68,8 @@ def backend_text(pool: Pool, layout: Layout) -> str:
     lines.append(line("default-server " + _server_words(policy, several=not pool.external)))
     if pool.external:
         where = plain(f"{pool.external}:{pool.port.target or pool.port.number}")
-        # The system's resolver is asked once, at the start: it has an answer when the first request comes.
-        first = "none" if layout.resolvers else "libc,none"
+        # With servers of its own HAProxy finds the address itself; else the system is asked once, for the start.
+        first = "none" if layout.resolvers else FIRST
         lines.append(line(f"server s1 {{}} resolvers cluster init-addr {first} weight 16", where))
     return "\n".join(lines) + "\n"
 

@@ -19,10 +19,11 @@ from vipwire.ingress.haproxy.frontends import (
     split_site,
     tells_listeners_apart,
 )
-from vipwire.ingress.haproxy.layout import FOLDER, MAPS, Layout
+from vipwire.ingress.haproxy.layout import FIRST, FOLDER, MAPS, Layout
 from vipwire.ingress.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
 from vipwire.ingress.haproxy.preamble import process_text
 from vipwire.ingress.haproxy.slots import Slots
+from vipwire.ingress.haproxy.words import plain
 from vipwire.ingress.plan.sites import (
     Certificate,
     Choice,
@@ -79,6 +80,8 @@ class Configuration:
     slots: dict[str, Slots]
     maps: Mapping[str, Mapping[str, str]]
     certificates: Mapping[str, str] = field(repr=False)
+    addresses: Mapping[str, str] | None = None
+    """The first addresses of names that HAProxy follows; None to let it ask, which holds it up for as long."""
 
     @property
     def mirrors(self) -> bool:
@@ -102,7 +105,16 @@ class Configuration:
         for name, text in self.shape.frontends:
             yield name, text.replace(FOLDER, self.layout.folder)
         for name, text in self.shape.backends.items():
-            yield name, text.replace(FOLDER, self.layout.folder) + server_text(self.pools[name], self.slots[name])
+            pool = self.pools[name]
+            if pool.external:
+                text = text.replace(FIRST, self._first(pool.external))  # noqa: PLW2901  # as it is written
+            yield name, text.replace(FOLDER, self.layout.folder) + server_text(pool, self.slots[name])
+
+    def _first(self, name: str) -> str:
+        """Write how HAProxy finds the first address of a name."""
+        if self.addresses is None:
+            return "libc,none"
+        return f"{plain(found)},none" if (found := self.addresses.get(name)) else "none"
 
     def files(self) -> Iterator[tuple[str, str]]:
         """Write the files beside it: name and content."""

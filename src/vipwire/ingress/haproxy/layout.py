@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 FOLDER = "@folder@"
 """Stands for the folder of files in texts that are compared between folders."""
+FIRST = "@first@"
+"""Stands for how HAProxy finds the first address of a name."""
 MAPS = ("sites", "exact", "expressions", "prefixes", "default", "listeners")
 
 

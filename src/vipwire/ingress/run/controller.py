@@ -18,6 +18,7 @@ from vipwire.ingress.haproxy.change import HaproxyChange, difference, difference
 from vipwire.ingress.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
 from vipwire.ingress.run.control import ControlError, command
 from vipwire.ingress.run.desired import Desired
+from vipwire.ingress.run.first_addresses import FirstAddresses
 from vipwire.ingress.run.process import Haproxy, Refused
 from vipwire.ingress.watch.objects import IngressEvent
 from vipwire.ingress.watch.snapshot import Snapshot
@@ -66,6 +67,7 @@ class Controller:
         self._heard = self._done = 0
         self.updated = asyncio.Event()
         """Set when what is desired may be another: for those who serve what HAProxy does not."""
+        self._names = FirstAddresses()
         self._live: Configuration | None = None
         self._reloaded = self._looked = float("-inf")
         self._anew = True
@@ -182,7 +184,7 @@ class Controller:
 
     async def _reload(self, reason: str, began: float) -> float | None:
         for _ in range(_ATTEMPTS):
-            made = self.desired.made(str(self._haproxy.next_folder()))
+            made = await self._with_addresses(self.desired.made(str(self._haproxy.next_folder())))
             try:
                 await self._haproxy.put(made)
             except Refused as refused:
@@ -195,6 +197,11 @@ class Controller:
             self._tell(Done(time.monotonic() - began, reload=reason))
             return None
         return 5.0
+
+    async def _with_addresses(self, made: Configuration) -> Configuration:
+        """Add the first addresses of names, unless HAProxy has servers of its own to ask."""
+        names = set() if made.layout.resolvers else {pool.external for pool in made.pools.values() if pool.external}
+        return replace(made, addresses=await self._names.of(names))
 
     def _exclude(self, made: Configuration, said: str) -> bool:
         """Leave out what HAProxy complains about; tell whether that was anything."""
