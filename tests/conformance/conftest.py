@@ -207,6 +207,12 @@ def mapped(request: pytest.FixtureRequest, family: Family) -> bool:
     return bool(request.param)
 
 
+@pytest.fixture(scope="session")
+def state(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the proxies of a cluster keep what is drained there."""
+    return str(tmp_path_factory.mktemp("drained"))
+
+
 @pytest.fixture
 def connecting(cluster_with: ClusterWith) -> Cluster:
     """A cluster in which connected UDP sockets are given endpoints, too."""

@@ -51,11 +51,6 @@ class Drained:
             self.done("--undo", each["endpoint"])
 
 
-@pytest.fixture(scope="session")
-def state(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tmp_path_factory.mktemp("drained"))
-
-
 @pytest.fixture
 def drained(cluster_with: ClusterWith, state: str) -> Iterator[Drained]:
     """A cluster of its own, in which nothing is drained before and after a test."""

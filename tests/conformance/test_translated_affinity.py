@@ -12,11 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.conformance.cluster import Cluster
+from tests.conformance.cluster import POD_CIDRS, Cluster
+from tests.conformance.conftest import ClusterWith
 from tests.conformance.packets import NODE, OTHER_POD, POD
 from tests.conformance.proxy import until
 from tests.conformance.services import CLUSTER_IP, LabService
 from tests.conformance.test_affinity import MANY
+from tests.conformance.test_draining import Drained
 from tests.conformance.test_translated import asked, counted, knocked, opened, told
 from tests.conformance.translated import look
 
@@ -171,6 +173,39 @@ def test_a_loose_socket_goes_where_its_pod_is_when_its_endpoint_was_away(connect
             assert asked(another, told(target))[0].pod == "pod-2a"
         sticky(connecting, name, ("pod-1a", "pod-2a"), ports, **INNER)
         assert asked(loose, told(target))[0].pod == "pod-2a"
+
+
+def test_affinity_is_switched_on_and_off(connecting: Cluster, family: Family) -> None:
+    """As S80."""
+    name = "loyal-switched"
+    for _ in range(2):
+        target = sticky(connecting, name).vip(family)
+        before = counted(connecting, target)
+        connecting.sticks(POD, target, 6)
+        assert counted(connecting, target) == before + 6
+        connecting.service(name, connecting.pods(*ENDS), externalTrafficPolicy="Local")
+        connecting.answered(POD, target, ENDS)
+        assert look(connecting.lab, connecting.node_name, target).held, "programs lead it"
+
+
+def test_who_is_with_an_endpoint_that_is_drained_is_given_another(
+    cluster_with: ClusterWith, state: str, family: Family
+) -> None:
+    """As S136 and S137."""
+    cluster = cluster_with([POD_CIDRS, "--ebpf-affinity", f"--state-dir={state}"], "draining")
+    target = sticky(cluster, "loyal-leaving", ("pod-1b", "pod-2a", "pod-2b")).vip(family)
+    pod = knocked(cluster, POD.host, target)
+    drained = Drained(cluster)
+    where = drained.address(pod, family)
+    before = counted(cluster, target)
+    drained.done(where, "--force")  # from outside nobody else may be local
+    try:
+        other = cluster.sticks(POD, target, 6)
+    finally:
+        drained.undo_all()
+    assert other != pod
+    assert cluster.sticks(POD, target, 6) == other, "it does not go back"
+    assert counted(cluster, target) == before + 12
 
 
 def test_a_pod_that_may_meet_itself_is_the_rules_from_then_on(connecting: Cluster, family: Family) -> None:

@@ -55,6 +55,11 @@ INLINE void put_endpoint4(word *pair, const struct endpoint4 *from)
 	put(pair + 1, from->address | (__u64)from->port << 32);
 }
 
+INLINE void put_no_endpoint4(word *pair)
+{
+	put(pair + 1, 0);
+}
+
 INLINE void put_memory4(word *memory, const word *pair, __u64 index, __u64 now)
 {
 	put(memory, pair ? pair[1] | index << 48 : 0);
@@ -74,6 +79,12 @@ INLINE void put_endpoint6(word *pair, const struct endpoint6 *from)
 	put(pair + 2, (__u32)pair[2] | (__u64)from->address.word[0] << 32);
 	put(pair + 3, from->address.word[1] | (__u64)from->address.word[2] << 32);
 	put(pair + 4, from->address.word[3] | (__u64)from->port << 32);
+}
+
+INLINE void put_no_endpoint6(word *pair)
+{
+	put(pair + 3, 0);
+	put(pair + 4, 0);
 }
 
 INLINE void put_memory6(word *memory, const word *pair, __u64 index, __u64 now)
@@ -330,7 +341,7 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, word *words, int connecting)
 	struct N(told_value) *told = 0;
 	struct bpf_sock *sk = ctx->sk;
 	struct frontend *frontend;
-	__u64 role, netns, slot, now = 0, protocol = ctx->protocol;
+	__u64 role, netns, slot = 0, now = 0, protocol = ctx->protocol;
 	word client[sizeof(struct client) / 8];
 	int known = 0, had = NOTHING, sticky;
 
@@ -354,6 +365,11 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, word *words, int connecting)
 	if (role == NODE && frontend->head & AS_NODE && has_address(sk))
 		return 0;
 	sticky = conf.affinity && SECONDS_OF(frontend->head);
+	/* Needed or not: before Linux 6.16 the verifier follows a condition both ways for a process without CAP_PERFMON,
+	 * also where it knows the answer, and nothing may be read there that was not written. */
+	put(client, netns);
+	put(client + 1, PORT_OF(frontend->head));
+	N(put_no_endpoint)(words);
 	if (!connecting) {
 		told = sk_storage(&N(told), sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 		if (!told)
@@ -364,8 +380,6 @@ INLINE int N(translate)(struct bpf_sock_addr *ctx, word *words, int connecting)
 	}
 	if (sticky) {
 		now = clock();
-		put(client, netns);
-		put(client + 1, PORT_OF(frontend->head));
 		had = N(stay)(frontend, client, words, &slot, now, known);
 		if (known && had <= OUTDATED) { /* a socket that goes on; its client was away, or others took its place */
 			N(remember)(client, words, NO_INDEX, now, BPF_ANY);
