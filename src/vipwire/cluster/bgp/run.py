@@ -49,6 +49,8 @@ class BgpSpeaker:
         self._listed = set[AnnounceKind]()
         self._news = asyncio.Event()
         self._applied: tuple[str, ...] | None = None
+        self._found: tuple[frozenset[tuple[str, int]], tuple[str, ...]] | None = None
+        """Where programs listened at the last look, and the routes for that; None once an object has changed."""
 
     async def run(self, follow: Follow, begun: Callable[[], None]) -> None:
         """Announce until cancelled; then nothing is announced any more. Raise UnsupportedError without BIRD."""
@@ -77,11 +79,7 @@ class BgpSpeaker:
             self._news.clear()
 
     async def _apply(self, bird: Bird) -> None:
-        placed: dict[ObjectName, set[str]] = {}
-        for each in self._slices.values():
-            placed.setdefault(each.service, set()).update(each.nodes)
-        kinds = self._settings.kinds
-        wanted = routes(self._node, self._services.values(), placed, self._machines, kinds, self._places())
+        wanted = self._routes()
         if wanted == self._applied and await bird.answers():
             return
         await bird.apply(render(self._settings, self._own, wanted))
@@ -93,6 +91,18 @@ class BgpSpeaker:
             if changed:
                 log.info(text, addresses=",".join(sorted(changed)))
         self._applied = wanted
+
+    def _routes(self) -> tuple[str, ...]:
+        """List what is to be announced; worked out again only where an object or a listening program has changed."""
+        places = self._places()
+        if self._found is None or self._found[0] != places:
+            placed: dict[ObjectName, set[str]] = {}
+            for each in self._slices.values():
+                placed.setdefault(each.service, set()).update(each.nodes)
+            kinds = self._settings.kinds
+            found = routes(self._node, self._services.values(), placed, self._machines, kinds, places)
+            self._found = places, found
+        return self._found[1]
 
     def _places(self) -> frozenset[tuple[str, int]]:
         """Look where programs listen, if that matters to any Service."""
@@ -116,6 +126,7 @@ class BgpSpeaker:
             self._note(event.object)
         for problem in event.problems:
             log.warning("invalid object", problem=problem)
+        self._found = None
         self._news.set()
 
     def _known(self, kind: AnnounceKind) -> Any:
