@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.explained import Witness
+from tests.conformance.lost import traces
 from tests.conformance.mode import Mode
 from tests.conformance.packets import PATIENCE, Caller, Packets, family_of
 from tests.conformance.proxy import Answer, Proxy, until
@@ -138,7 +139,11 @@ class Cluster(Packets):
                 results = super().send(caller, target, manner)
         else:
             results = super().send(caller, target, manner)
-        self._witness.judge(question, results, runs=self.proxy.running)
+        try:
+            self._witness.judge(question, results, runs=self.proxy.running)
+        except AssertionError as error:
+            error.add_note(traces(self.lab, results))
+            raise
         return results
 
     def health_check(self, caller: Caller, target: Target) -> Answer:

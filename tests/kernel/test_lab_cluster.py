@@ -1,13 +1,16 @@
 """The lab on the real kernel: who reaches whom, seen as whom; what a failed build and a finished lab leave behind."""
 
+import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 
@@ -17,6 +20,7 @@ from vipwire.lab.cluster import Lab
 from vipwire.lab.continuous import Continuous
 from vipwire.lab.errors import LabError
 from vipwire.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
+from vipwire.lab.probe import probe
 from vipwire.lab.processes import ProcessId
 from vipwire.lab.topology import DEFAULT, make_topology
 from vipwire.model.net import Family, Protocol
@@ -26,6 +30,7 @@ pytestmark = pytest.mark.kernel
 FAMILIES = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
 PROTOCOLS = pytest.mark.parametrize("protocol", list(Protocol), ids=lambda protocol: protocol.label)
 VIPS = {Family.IPV4: "10.96.0.10", Family.IPV6: "fd00:10:96::10"}
+AF = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
 NOBODY = {Family.IPV4: "10.244.1.99", Family.IPV6: "fd00:10:244:1::99"}
 
 
@@ -219,6 +224,33 @@ def test_continuous_connections_report_those_that_failed(lab: Lab) -> None:
     assert outcomes[Outcome.REFUSED] >= 10
     assert set(outcomes) <= {Outcome.REFUSED, Outcome.RESET}, "who was being served when the port closed is reset"
     assert report.pods["pod-1b"] >= 20
+
+
+@FAMILIES
+def test_what_times_out_says_how_far_it_came(lab: Lab, family: Family) -> None:
+    dropped = only(lab.probe("client", NOBODY[family], 80, timeout=0.1))
+    assert str(dropped) == "timed out (its SYN has no answer, not sent again)"
+    with lab.inside("pod-1a"):
+        silent = socket.create_server(("", 99), family=AF[family])
+    with silent:
+        result = only(lab.probe("client", lab.address("pod-1a", family), 99, timeout=0.3))
+    assert str(result) == "timed out (connected, what it said is acknowledged, 0 bytes have come)"
+    assert only(lab.probe("client", NOBODY[family], 80, Protocol.UDP, timeout=0.1)).progress == ""
+
+
+def test_time_in_which_the_client_stands_still_does_not_count(lab: Lab) -> None:
+    pause, opened = threading.Event(), itertools.count(1)
+
+    class SlowToOpen(PosixPath):
+        def __fspath__(self) -> str:
+            if next(opened) == 2:
+                pause.wait(1.6)
+            return str(self)
+
+    options = ProbeOptions(timeout=1.5, count=2)
+    results = probe(SlowToOpen(lab.netns("client")), Target(lab.address("pod-1a"), 80), options)
+    assert [result.pod for result in results] == ["pod-1a"] * 2
+    assert results[0].duration > 1.5
 
 
 def test_an_error_of_continuous_connections_is_raised_where_it_was_asked() -> None:

@@ -62,13 +62,17 @@ def _checked(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One attempt: `duration` in seconds, `source` it was made from, `errno` the kernel's or 0."""
+    """One attempt: `duration` in seconds, `source` it was made from, `errno` the kernel's or 0.
+
+    `progress` says how far a TCP connection came that timed out: see `progress.progress`.
+    """
 
     outcome: Outcome
     duration: float
     answer: Answer | None = None
     source: Peer | None = None
     errno: int = 0
+    progress: str = ""
 
     @property
     def pod(self) -> str:
@@ -83,7 +87,8 @@ class ProbeResult:
     def __str__(self) -> str:
         if self.answer:
             return f"{self.outcome.value} by {self.answer.pod}, which saw {self.answer.saw}"
-        return f"{self.outcome.value} ({os.strerror(self.errno)})" if self.errno else self.outcome.value
+        why = os.strerror(self.errno) if self.errno else self.progress
+        return f"{self.outcome.value} ({why})" if why else self.outcome.value
 
 
 class ProbeOptionWords(TypedDict, total=False):

@@ -7,12 +7,14 @@ stays there.
 
 import contextlib
 import errno
+import fcntl
 import itertools
 import os
 import secrets
 import selectors
 import socket
 import sys
+import termios
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -21,6 +23,7 @@ from vipwire.lab import netns
 from vipwire.lab.echo.answer import HELLO, Answer, Peer
 from vipwire.lab.errors import LabError
 from vipwire.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
+from vipwire.lab.progress import SIZE, progress
 from vipwire.lab.sctp import raw_sockets
 from vipwire.model.net import Protocol
 
@@ -53,15 +56,16 @@ def probe(namespace: Path, target: Target, options: ProbeOptions) -> list[ProbeR
     DecodeError if what answers is no echo server of a lab.
     """
     results: dict[int, ProbeResult] = {}
-    begun = 0
+    begun, waited = 0, 0.0
     with selectors.DefaultSelector() as selector:
         try:
             while len(results) < options.count:
                 while begun < options.count and begun - len(results) < options.at_a_time:
-                    attempt = _Attempt(begun, open_socket(namespace, target, options), target, options)
+                    opened = open_socket(namespace, target, options)
+                    attempt = _Attempt(begun, opened, target, options, waited + options.timeout)
                     begun += 1
                     attempt.advance(selector, results)
-                _wait(selector, results)
+                waited += _wait(selector, results, waited)
         finally:
             for key in selector.get_map().values():
                 key.data.socket.close()
@@ -149,14 +153,24 @@ def _queued_error(opened: socket.socket) -> int:
     return 0
 
 
+def _progress(opened: socket.socket) -> str:
+    """Say how far a TCP connection came; "" of another protocol."""
+    if opened.type != socket.SOCK_STREAM or opened.proto == socket.IPPROTO_SCTP:
+        return ""
+    unread = int.from_bytes(fcntl.ioctl(opened, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return progress(opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, SIZE), unread)
+
+
 class _Attempt:
     """One attempt under way, registered with a selector for the event that its generator waits for."""
 
-    def __init__(self, number: int, opened: socket.socket, target: Target, options: ProbeOptions) -> None:
+    def __init__(
+        self, number: int, opened: socket.socket, target: Target, options: ProbeOptions, patience: float
+    ) -> None:
         self.number = number
         self.socket = opened
         self.begun = time.monotonic()
-        self.deadline = self.begun + options.timeout
+        self.patience = patience
         self._raw_port = 0
         if _is_raw(opened):
             self._raw_port = options.source_port or 32768 + next(_raw_ports) % 28232
@@ -194,20 +208,30 @@ class _Attempt:
         name = self.socket.getsockname()
         source = Peer(name[0], self._raw_port or name[1])
         duration = time.monotonic() - self.begun
-        results[self.number] = ProbeResult(outcome, duration, answer, source, code)
+        told = _progress(self.socket) if outcome is Outcome.TIMED_OUT else ""
+        results[self.number] = ProbeResult(outcome, duration, answer, source, code, told)
         if self._event:
             selector.unregister(self.socket)
         self.socket.close()
 
 
-def _wait(selector: selectors.BaseSelector, results: dict[int, ProbeResult]) -> None:
+def _wait(selector: selectors.BaseSelector, results: dict[int, ProbeResult], waited: float) -> float:
+    """Wait for the next event or the end of somebody's patience; return the seconds that were waited.
+
+    `waited` is what was waited before. Only waiting counts: while this process stood still answers may have come.
+    """
     waiting: Sequence[_Attempt] = [key.data for key in selector.get_map().values()]
     if not waiting:
-        return
-    soonest = min(attempt.deadline for attempt in waiting)
-    for key, _ in selector.select(max(0.0, soonest - time.monotonic())):
+        return 0.0
+    allowed = max(0.0, min(attempt.patience for attempt in waiting) - waited)
+    since = time.monotonic()
+    ready = selector.select(allowed)
+    spent = min(allowed, time.monotonic() - since)
+    for key, _ in ready:
         key.data.advance(selector, results)
-    now = time.monotonic()
-    for attempt in waiting:
-        if attempt.deadline <= now and attempt.number not in results:
-            attempt.finish(selector, results, Outcome.TIMED_OUT)
+    if not ready:
+        for attempt in waiting:
+            if attempt.patience - waited <= allowed:
+                attempt.finish(selector, results, Outcome.TIMED_OUT)
+        return allowed
+    return spent
