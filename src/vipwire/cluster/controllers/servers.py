@@ -25,13 +25,14 @@ from vipwire.cluster.controllers.feed import Feed
 from vipwire.cluster.controllers.lease import Claim, NotOursError, Observed, release_lease, write_lease
 from vipwire.cluster.controllers.own_services import API_SERVICE, DNS_SERVICE, MANAGER, SERVER
 from vipwire.cluster.machines.leases import SERVERS
-from vipwire.cluster.store.record import Key
+from vipwire.cluster.store.record import Key, Record, RecordChange
 from vipwire.process import log
 from vipwire.process.supervision import Guard
 
 SECONDS: Final = 10
 EVERY: Final = 3.0
 _LOOK_SECONDS: Final = 1.0
+_OWN: Final = (API_SERVICE, DNS_SERVICE)
 _IDENTITY: Final = ("apiserver.kubernetes.io/identity", "vipwire")
 _OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
 
@@ -78,6 +79,7 @@ class OwnSlices:
         self._registry, self._guard = registry, guard or Guard("API servers")
         self._feed = Feed(registry.store, (ENDPOINT_SLICES, ENDPOINTS))
         self._observed = Observed(registry)
+        self._slices: dict[Key, Record] = {}
 
     async def run(self) -> None:
         """Work until cancelled. Leases end without a change, so that it looks every second."""
@@ -90,19 +92,22 @@ class OwnSlices:
 
     async def step(self, now: float) -> None:
         """Delete what belongs to nobody, and write Endpoints from the rest."""
-        self._feed.look()
-        for name in (API_SERVICE, DNS_SERVICE):
+        self._feed.follow(self._slices.clear, self._note, self._guard)
+        for name in _OWN:
             with self._guard.of(key_of(ENDPOINTS, *name)), contextlib.suppress(ApiError):
-                left = [each for each in self._slices(name) if await self._stays(each, now)]
+                left = [each for each in self._slices_of(name) if await self._stays(each, now)]
                 await self._write(name, left)
 
-    def _slices(self, name: Name) -> list[Object]:
-        namespace, service = name
-        values = (
-            readable(record)
-            for record in self._registry.store.scan(ENDPOINT_SLICES.id)
-            if record.key.namespace == namespace and record.key.name.startswith(service)
-        )
+    def _note(self, change: RecordChange) -> None:
+        key = change.record.key
+        if change.deleted or key.resource != ENDPOINT_SLICES.id or not any(_may_be_of(key, name) for name in _OWN):
+            self._slices.pop(key, None)
+        else:
+            self._slices[key] = change.record
+
+    def _slices_of(self, name: Name) -> list[Object]:
+        service = name[1]
+        values = (readable(record) for key, record in self._slices.items() if _may_be_of(key, name))
         return [each for each in values if _label(each, SERVICE) == service and _label(each, MANAGED_BY) == MANAGER]
 
     async def _stays(self, value: Object, now: float) -> bool:
@@ -139,6 +144,11 @@ class OwnSlices:
 def lease_name(node: str) -> str:
     """Name the Lease of a server."""
     return f"{SERVERS}{node}"
+
+
+def _may_be_of(key: Key, name: Name) -> bool:
+    namespace, service = name
+    return key.namespace == namespace and key.name.startswith(service)
 
 
 def _label(value: Object, name: str) -> str:
