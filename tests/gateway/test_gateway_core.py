@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from tests.gateway.site import GatewaySite, gateways, list_all, tls_secret
@@ -491,3 +492,37 @@ def test_requests_for_another_listener_than_the_connections_are_refused(
     wanted = ("--connect-to", f"::127.0.0.1:{port}", f"https://{name}:{port}/", "-H", f"Host: {host}")
     _, text = here.curl("-k", "-o", "/dev/null", "-w", "%{http_code}", *wanted)
     assert int(text) == code
+
+
+COSTLY = "(a+)+(?:LAST)?$"
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_expressions_that_need_many_steps_do_not_end_haproxy(here: GatewaySite, *, guarded: bool) -> None:
+    """A request that takes two seconds ends HAProxy, by its watchdog; three hundred of these took eight."""
+    lasts = ("c" * number for number in range(1, 301))
+    costly = [COSTLY.replace("LAST", last) for last in lasts]
+    paths: list[Any] = [[{"path": {"type": "RegularExpression", "value": f"/x/{each}"}}] for each in costly]
+    headers: list[Any] = [
+        [{"headers": [{"name": "x", "type": "RegularExpression", "value": each}]}] for each in costly
+    ]
+    guard = {"path": {"type": "RegularExpression", "value": "/guarded/[a-z]+"}}
+    to = [{"name": "v1", "port": 8080}]
+    rules = [
+        {"name": "guard", "matches": [guard], "backendRefs": to},
+        *({"matches": each} for each in (*paths, *headers)),
+    ]
+    made = {"parentRefs": [{"name": "same"}], "hostnames": ["costly.org"], "rules": rules}
+    meta = {"name": "costly", "namespace": "infra"}
+    here.put_object({"kind": "HTTPRoute", "metadata": meta, "spec": made})
+    target = {"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "costly", "sectionName": "guard"}
+    if guarded:
+        spec = {"targetRefs": [target], "denySources": ["127.0.0.0/8"]}
+        here.put_object({"kind": "TrafficPolicy", "metadata": meta, "spec": spec})
+    here.settle()
+    for _ in range(1000):  # an old worker may answer until it has heard of the new one
+        if here.ask("same", "costly.org", "/x/aaa").status == 500:
+            break
+    strange = "a" * 40 + "!"
+    assert here.ask("same", "costly.org", f"/x/{strange}", headers={"x": strange}).status == 404
+    assert here.ask("same", "costly.org", "/guarded/x").status == (403 if guarded else 200)

@@ -1,22 +1,46 @@
-"""Writes a choice as rules of a frontend: a step sets the target, and later steps no longer find the choice. Pure."""
+"""Writes a choice as rules of a frontend: a step sets the target, and later steps no longer find the choice. Pure.
+
+HAProxy ends when a request keeps a thread for two seconds, and with it all connections. PCRE alone stops after ten
+million steps, which are 30 ms: a hundred expressions of the kind `(a+)+` would do. So each has few steps here; what
+meets this limit counts as no match. Only where paths decide what guards a request, those expressions that may guard
+have all the steps that they need: there paths must be short (`longest_path`).
+"""
 
 from collections.abc import Iterator
+from typing import Final
 
 from vipwire.ingress.haproxy.words import Word, line, plain, quoted
+from vipwire.ingress.plan.expressions import is_costly
 from vipwire.ingress.plan.sites import Aspect, Bound, Chance, Choice, Compared, Condition
 
+_LIMIT: Final = "(*LIMIT_MATCH=20000)"
+"""For PCRE: 0.05 ms."""
+_LONGEST_PATH: Final = 256
+_MOST_STEPS: Final = 100_000_000
+"""Steps of all expressions for one request: 0.3 s."""
 
-def choice_lines(choice: Choice, rule: str = "http-request", path: str = "path") -> Iterator[str]:
-    """Write the steps of a choice. `rule` is the word that such a rule begins with; `path` is where the path is."""
+
+def longest_path(expressions: int) -> int:
+    """Return how long a path may be that so many expressions are to guard, each of three repeats at most."""
+    return min(_LONGEST_PATH, int((6 * _MOST_STEPS / max(1, expressions)) ** (1 / 3)))
+
+
+def choice_lines(
+    choice: Choice, rule: str = "http-request", path: str = "path", *, guards: bool = False
+) -> Iterator[str]:
+    """Write the steps of a choice. `rule` is the word that such a rule begins with; `path` is where the path is.
+
+    `guards`: expressions of the path decide what guards a request.
+    """
     name = plain(choice.name)
     for step in choice.steps:
-        target, when = plain(step.target), Word(" ".join(condition(each, path) for each in step.when))
+        target, when = plain(step.target), Word(" ".join(condition(each, path, guards=guards) for each in step.when))
         form = f"{rule} set-var(txn.target) str({target}) if {{{{ var(txn.target) -m str {name} }}}} {{}}"
         yield line(form, when).rstrip()
 
 
-def condition(of: Condition, path: str = "path") -> str:
-    """Write what must hold of a request, in braces."""
+def condition(of: Condition, path: str = "path", *, guards: bool = False) -> str:
+    """Write what must hold of a request, in braces. `guards` as for `choice_lines`."""
     if isinstance(of, Chance):
         return f"{{ rand({plain(of.whole)}) lt {plain(of.part)} }}"
     if isinstance(of, Bound):
@@ -25,7 +49,10 @@ def condition(of: Condition, path: str = "path") -> str:
     how = "-m reg" if of.expression else "-m str"
     if of.value == "}":  # which would end the condition, however it is quoted
         return f"{{ {_fetch(of, path)} -m reg -- '^}}$' }}"
-    return f"{{ {_fetch(of, path)} {how} -- {quoted(of.value)} }}"
+    # A costly one guards nothing (`gateway.plan.rules`): what it could match is closed instead.
+    is_limited = of.expression and not (guards and of.aspect is Aspect.PATH and not is_costly(of.value))
+    value = f"{_LIMIT}{of.value}" if is_limited else of.value
+    return f"{{ {_fetch(of, path)} {how} -- {quoted(value)} }}"
 
 
 def _fetch(of: Compared, path: str) -> str:

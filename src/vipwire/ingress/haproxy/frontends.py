@@ -16,11 +16,10 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from vipwire.ingress.haproxy.choices import choice_lines
+from vipwire.ingress.haproxy.choices import choice_lines, longest_path
 from vipwire.ingress.haproxy.frontend import (
     HOST,
     IF_AMBIGUOUS,
-    LONGEST_PATH,
     NOTE_PATH,
     NOWHERE,
     REFUSED,
@@ -32,7 +31,17 @@ from vipwire.ingress.haproxy.frontend import (
 )
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.words import line, plain, quoted
-from vipwire.ingress.plan.sites import EVERY_HOST, Frontend, GuardedApart, Match, Mode, Route
+from vipwire.ingress.plan.sites import (
+    EVERY_HOST,
+    Aspect,
+    Compared,
+    Frontend,
+    GuardedApart,
+    Match,
+    Mode,
+    Route,
+    Step,
+)
 
 SHARED = ("sites", "exact")
 """The maps that all frontends ask."""
@@ -141,7 +150,8 @@ def frontend_parts(
     rule = _RULES.get(frontend.mode, "tcp-request content")
     for choice in frontend.choices:
         path = "var(txn.normal)" if lookups.guarded else "path"
-        yield choice.name, "\n".join(choice_lines(choice, rule, path)) + "\n"
+        guards = choice.name in lookups.expressions
+        yield choice.name, "\n".join(choice_lines(choice, rule, path, guards=guards)) + "\n"
     yield "", "\n".join([*tail, *_way_in(frontend, layout)]) + "\n"
 
 
@@ -207,10 +217,16 @@ def _search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[st
     yield from _target(site, lookups, layout)
     if lookups.guarded:
         yield from ambiguous_lines(_target(site, lookups, layout, IF_AMBIGUOUS))
-    for name in lookups.expressions:
-        found = f"{{{{ var(txn.target) -m str {plain(name)} }}}}"
-        yield line(f"http-request return status 414 if {found} {{{{ path,length gt {LONGEST_PATH} }}}}")
+    for choice in (each for each in frontend.choices if each.name in lookups.expressions):
+        found = f"{{{{ var(txn.target) -m str {plain(choice.name)} }}}}"
+        longest = longest_path(sum(_of_path(each) for each in choice.steps))
+        yield line(f"http-request return status 414 if {found} {{{{ path,length gt {longest} }}}}")
         yield line(f"http-request deny deny_status 400 {IF_AMBIGUOUS} {found}")
+
+
+def _of_path(step: Step) -> bool:
+    """Report whether a regular expression of the path is a step's condition."""
+    return any(isinstance(each, Compared) and each.aspect is Aspect.PATH for each in step.when)
 
 
 def _target(site: str, lookups: Lookups, layout: Layout, where: str = "") -> Iterator[str]:
