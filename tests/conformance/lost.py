@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from vipwire.lab import state
 from vipwire.lab.cluster import Lab
 from vipwire.lab.outcome import Outcome, ProbeResult
 
@@ -38,6 +39,8 @@ def _lines(lab: Lab, ports: Iterable[int]) -> Iterator[str]:
         words = " or ".join(f"sport = :{each} or dport = :{each}" for each in sorted(seen))
         for host in hosts:
             yield from (f"  {host} socket: {line}" for line in _said(lab, host, ["ss", "-Hantoi", f"( {words} )"]))
+    if said := (state.directory_of(lab.name) / "echo.log").read_text(errors="replace"):
+        yield f"the echo servers said:\n{said[-2000:]}"
     yield "counted:"
     for host in hosts:
         with lab.inside(host):

@@ -8,13 +8,14 @@ from tests.conformance.lost import counters
 from vipwire.lab.progress import SIZE, progress
 
 
-def info(state: int, unacknowledged: int = 0, repeated: int = 0, received: int = 0) -> bytes:
+def info(state: int, unacknowledged: int = 0, repeated: int = 0, received: int = 0, unsent: int = 0) -> bytes:
     """Write as much of a tcp_info as is needed."""
     made = bytearray(SIZE)
     made[0] = state
     struct.pack_into("=I", made, 24, unacknowledged)
     struct.pack_into("=I", made, 100, repeated)
     struct.pack_into("=Q", made, 128, received)
+    struct.pack_into("=I", made, 144, unsent)
     return bytes(made)
 
 
@@ -24,9 +25,10 @@ def info(state: int, unacknowledged: int = 0, repeated: int = 0, received: int =
         (info(2, 1, 5), 0, "its SYN has no answer, sent again 5 times"),
         (info(2, 1), 0, "its SYN has no answer, not sent again"),
         (info(1, 1, 3), 0, "connected, what it said is not acknowledged, sent again 3 times"),
+        (info(1, unsent=6), 0, "connected, 6 bytes of what it said have not been sent"),
         (info(1), 0, "connected, what it said is acknowledged, 0 bytes have come"),
         (info(1, 0, 0, 154), 154, "connected, 154 bytes of an answer have come and are not read"),
-        (info(8), 0, "in TCP state 8"),
+        (info(8), 0, "in TCP state 8, what it said is acknowledged, 0 bytes have come"),
         (info(1)[:104], 0, ""),
     ],
 )
