@@ -331,3 +331,20 @@ def test_a_websocket_goes_on_through_a_reload(tmp_path: Path) -> None:
             assert await talk.receive_str(timeout=PATIENCE) == "echo after"
 
     play(tmp_path, scenario)
+
+
+def test_expressions_that_need_many_steps_do_not_end_haproxy(tmp_path: Path) -> None:
+    """A request that takes two seconds ends HAProxy, by its watchdog; three hundred of these took eight."""
+
+    async def scenario(here: Site) -> None:
+        await here.pods("web", POD)
+        paths = [f"/x/(a+)+(c{{{number}}})?$" for number in range(1, 301)]
+        made = rule("a.example.com", *paths, "/y/[a-z]+", kind="ImplementationSpecific")
+        here.put(ingress("web", made, annotations={"vipwire.io/use-regex": "true"}))
+        await here.settled()
+        codes = [
+            (await here.curl(f"http://a.example.com{path}")).code for path in (f"/x/{'a' * 40}!", "/y/b", "/x/aa")
+        ]
+        assert codes == [404, 200, 200]
+
+    play(tmp_path, scenario)

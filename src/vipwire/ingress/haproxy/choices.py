@@ -13,7 +13,7 @@ from vipwire.ingress.haproxy.words import Word, line, plain, quoted
 from vipwire.ingress.plan.expressions import is_costly
 from vipwire.ingress.plan.sites import Aspect, Bound, Chance, Choice, Compared, Condition
 
-_LIMIT: Final = "(*LIMIT_MATCH=20000)"
+LIMIT: Final = "(*LIMIT_MATCH=20000)"
 """For PCRE: 0.05 ms."""
 _LONGEST_PATH: Final = 256
 _MOST_STEPS: Final = 100_000_000
@@ -51,7 +51,7 @@ def condition(of: Condition, path: str = "path", *, guards: bool = False) -> str
         return f"{{ {_fetch(of, path)} -m reg -- '^}}$' }}"
     # A costly one guards nothing (`gateway.plan.rules`): what it could match is closed instead.
     is_limited = of.expression and not (guards and of.aspect is Aspect.PATH and not is_costly(of.value))
-    value = f"{_LIMIT}{of.value}" if is_limited else of.value
+    value = f"{LIMIT}{of.value}" if is_limited else of.value
     return f"{{ {_fetch(of, path)} {how} -- {quoted(value)} }}"
 
 

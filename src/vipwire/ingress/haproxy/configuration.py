@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
+from vipwire.ingress.haproxy.choices import LIMIT
 from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, NORMALIZE, NOWHERE, Stage, frontend_text, maps_of, stages_of
 from vipwire.ingress.haproxy.frontends import (
     SHARED,
@@ -24,6 +25,7 @@ from vipwire.ingress.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror
 from vipwire.ingress.haproxy.preamble import process_text
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import plain
+from vipwire.ingress.plan.expressions import is_costly
 from vipwire.ingress.plan.sites import (
     Certificate,
     Choice,
@@ -227,6 +229,7 @@ def make_maps(plan: SitePlan, lookups: Sequence[Lookups]) -> dict[str, dict[str,
     maps["sites"] = {site_key(site): site for site in sorted(plan.sites | more)}
     for each in filter(tells_listeners_apart, plan.frontends):
         maps["listeners"] |= {site_key(f"{host}{each.mark}"): host for host in sorted(each.hosts)}
+    guarding = frozenset(sites_with_guarding_expressions(plan))
     for route in sorted(plan.routes, key=_longest_first):
         match route.match:
             case Match.EXACT:
@@ -235,7 +238,9 @@ def make_maps(plan: SitePlan, lookups: Sequence[Lookups]) -> dict[str, dict[str,
                 of = own.get(split_site(route.site)[1], _OWN)
                 maps[of.prefixes][of.key(route.site, route.path)] = route.target
             case Match.EXPRESSION:
-                maps["expressions"][expression_of(route)] = route.target
+                # What may guard has all steps that it needs; paths are short there.
+                is_limited = route.site not in guarding or is_costly(route.path)
+                maps["expressions"][f"{LIMIT if is_limited else ''}{expression_of(route)}"] = route.target
     if plan.default:
         maps["default"][DEFAULT_KEY] = plan.default
     return maps
