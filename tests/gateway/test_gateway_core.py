@@ -527,3 +527,21 @@ def test_expressions_that_need_many_steps_do_not_end_haproxy(here: GatewaySite, 
     strange = "a" * 40 + "!"
     assert here.ask("same", f"{name}.org", f"/x/{strange}", headers={"x": strange}).status == 404
     assert here.ask("same", f"{name}.org", "/guarded/x").status == (403 if guarded else 200)
+
+
+def test_origins_with_many_wildcards_do_not_end_haproxy(here: GatewaySite) -> None:
+    """As many steps as regular expressions take, and 64 of them for each request."""
+    origins = [f"https://{'*a' * 12}*{number}" for number in range(64)]
+    rule = {
+        "filters": [{"type": "CORS", "cors": {"allowOrigins": origins}}],
+        "backendRefs": [{"name": "v1", "port": 8080}],
+    }
+    spec = {"parentRefs": [{"name": "same"}], "hostnames": ["origins.org"], "rules": [rule]}
+    here.put_object({"kind": "HTTPRoute", "metadata": {"name": "origins"}, "spec": spec})
+    here.settle()
+    for origin, allowed in (("https://aaaaaaaaaaaaaa7", True), (f"https://{'a' * 4000}!", False)):
+        for _ in range(1000):  # an old worker may answer until it has heard of the new one
+            answer = here.ask("same", "origins.org", headers={"Origin": origin})
+            if "Vary" in answer.headers:
+                break
+        assert (answer.status, "Access-Control-Allow-Origin" in answer.headers) == (200, allowed)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from vipwire.ingress.haproxy.choices import LIMIT
 from vipwire.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
 from vipwire.ingress.plan.policy import Cors
 
@@ -86,4 +87,4 @@ def _origin(origin: str) -> str:
     end = f"(:{own})?" if own and port in ("", own) else f":{port}" if port else ""
     # `*.` is one label or more, any other `*` whatever a host may have, nothing too.
     escaped = re.escape(bare).replace(r"\*\.", r"[a-z0-9.-]+\.").replace(r"\*", "[a-z0-9.-]*")
-    return line("acl origin_allowed req.fhdr(origin) -m reg -i {}", quoted(f"^{escaped}{end}$"))
+    return line("acl origin_allowed req.fhdr(origin) -m reg -i {}", quoted(f"{LIMIT}^{escaped}{end}$"))
