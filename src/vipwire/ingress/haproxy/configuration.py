@@ -4,11 +4,12 @@ What can change while it runs (slots, maps, certificates) stands apart from what
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
-from vipwire.ingress.haproxy.choices import LIMIT
+from vipwire.ingress.haproxy.choices import LIMIT, longest_path
 from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, NORMALIZE, NOWHERE, Stage, frontend_text, maps_of, stages_of
 from vipwire.ingress.haproxy.frontends import (
     SHARED,
@@ -57,7 +58,7 @@ class Shape:
     unlisted: frozenset[str]
     """The certificates that only other frontends' lists have."""
     resolve: bool
-    bounded: tuple[str, ...] = ()
+    bounded: tuple[tuple[str, int], ...] = ()
     """The sites whose paths must be short, since regular expressions guard some."""
     frontends: tuple[tuple[str, str], ...] = ()
     """The text of the frontends beside the operator's own, each part with the choice that it belongs to, if any."""
@@ -170,7 +171,7 @@ def configure(
         {each.name: each.hosts for each in certificates},
         frozenset(each.name for each in certificates if not each.listed),
         any(pool.external for pool in plan.pools),
-        sites_with_guarding_expressions(plan),
+        _bounded(plan),
         frontends,
         plan.authorities,
         lists,
@@ -200,6 +201,13 @@ def _frontends(
         names = each.certificates if each.has_default else ((DEFAULT_CERTIFICATE, ()), *each.certificates)
         lists[file] = "".join(f"{' '.join((anywhere.certificate_file(name), *to))}\n" for name, to in names)
     return tuple(parts), lists, frozenset(asked)
+
+
+def _bounded(plan: SitePlan) -> tuple[tuple[str, int], ...]:
+    """Say how long paths may be at the sites where regular expressions guard: the shorter the more there are."""
+    able = (each.site for each in plan.routes if each.match is Match.EXPRESSION and not is_costly(each.path))
+    counts = Counter(able)
+    return tuple((site, longest_path(counts[site])) for site in sites_with_guarding_expressions(plan))
 
 
 class PoolError(Exception):

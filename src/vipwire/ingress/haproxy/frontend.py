@@ -57,8 +57,8 @@ _READ_OTHERWISE = (("%25", "%"), (r"%(?:2f|5c)|\\\\", "/"), ("%3b", ";"), ("(?:;
 """What some servers make of a path, in order."""
 IF_AMBIGUOUS = "if {{ var(txn.ambiguous) -m bool }}"
 NOTE_PATH = line("http-request set-var(txn.path) path")
-LONGEST_PATH = 256
-"""Bytes of a path at sites where regular expressions guard: PCRE gives up on long ones, which counts as no match."""
+Bounded = tuple[str, int]
+"""A site where regular expressions guard, and how long its paths may be: PCRE gives up on long ones: no match."""
 _SITES_IN_A_LINE = 20
 _LOG_FORMAT = (
     '{"time":"%[date,ltime(%Y-%m-%dT%H:%M:%S%z)]","client":"%[src]","host":"%[var(txn.host),json(utf8s)]",'
@@ -90,7 +90,7 @@ def maps_of(stages: Collection[Stage]) -> Iterator[str]:
 
 
 def frontend_text(
-    layout: Layout, stages: Collection[Stage], choices: tuple[Choice, ...], bounded: Sequence[str] = ()
+    layout: Layout, stages: Collection[Stage], choices: tuple[Choice, ...], bounded: Sequence[Bounded] = ()
 ) -> str:
     """Write the one frontend, and the backends that answer themselves. Paths of `bounded` sites must be short."""
     lines = ["frontend ingress", *_binds(layout), *log_lines(layout), *header_lines(layout, _scheme(layout))]
@@ -195,12 +195,17 @@ def normal_form_lines() -> Iterator[str]:
     yield line("http-request set-pathq %[var(txn.sent)] if {{ var(txn.sent) -m found }}")
 
 
-def _bounds(sites: Sequence[str]) -> Iterator[str]:
+def _bounds(bounded: Sequence[Bounded]) -> Iterator[str]:
     """Refuse long paths where an expression guards."""
-    for start in range(0, len(sites), _SITES_IN_A_LINE):
-        chosen = plains(sites[start : start + _SITES_IN_A_LINE])
-        long = f"{{{{ path,length gt {LONGEST_PATH} }}}}"
-        yield line(f"http-request return status 414 if {long} {{{{ var(txn.site) -m str {{}} }}}}", chosen)
+    for start in range(0, len(bounded), _SITES_IN_A_LINE):
+        chosen = bounded[start : start + _SITES_IN_A_LINE]
+        for longest in sorted({length for _, length in chosen}):
+            yield _bound(longest, [site for site, length in chosen if length == longest])
+
+
+def _bound(longest: int, sites: Iterable[str]) -> str:
+    chosen, long = plains(sites), f"{{{{ path,length gt {longest} }}}}"
+    return line(f"http-request return status 414 if {long} {{{{ var(txn.site) -m str {{}} }}}}", chosen)
 
 
 def ambiguous_lines(search: Iterable[str]) -> Iterator[str]:
