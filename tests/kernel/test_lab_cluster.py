@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path, PosixPath
 
 import pytest
+from tests.conformance.lost import traces
 
 from vipwire.errors import DecodeError
 from vipwire.lab import netns, state
@@ -236,6 +237,20 @@ def test_what_times_out_says_how_far_it_came(lab: Lab, family: Family) -> None:
         result = only(lab.probe("client", lab.address("pod-1a", family), 99, timeout=0.3))
     assert str(result) == "timed out (connected, what it said is acknowledged, 0 bytes have come)"
     assert only(lab.probe("client", NOBODY[family], 80, Protocol.UDP, timeout=0.1)).progress == ""
+
+
+def test_hosts_tell_what_became_of_a_connection_that_timed_out(lab: Lab) -> None:
+    assert traces(lab, lab.probe("client", lab.address("pod-1a"), 80)) == ""
+    with lab.inside("pod-1a"):
+        full = socket.create_server(("", 98), backlog=0)
+    with full:
+        results = lab.probe("client", lab.address("pod-1a"), 98, count=3, timeout=0.2)
+        told = traces(lab, results)
+    lost = [result.source for result in results if result.outcome is Outcome.TIMED_OUT and result.source]
+    assert all(f"from port {source.port}:" in told for source in lost[:3]), told
+    assert "  pod-1a socket: " in told, "the one that was not accepted"
+    (counted,) = (line for line in told.splitlines() if line.startswith("  pod-1a: "))
+    assert "ListenOverflows" in counted, counted
 
 
 def test_time_in_which_the_client_stands_still_does_not_count(lab: Lab) -> None:
