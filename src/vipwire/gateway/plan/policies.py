@@ -63,6 +63,7 @@ class Policies:
     by_place: dict[Place, Asked] = field(default_factory=dict)
     all: list[Judged] = field(default_factory=list)
     named: set[tuple[IngressKind, ObjectName]] = field(default_factory=set)
+    """What policies are for, and what they read, whether it is there or not."""
 
     def traffic(self, route: Item, rule: rule_wire.Rule, listener: Listener, policy: Policy) -> Policy | None:
         """Complete the policy of a rule at a listener; None if what is asked cannot be read."""
@@ -137,6 +138,7 @@ def _attach(made: Policies, policy: Item, asked: Asked, here: "_Here") -> None:
         kind, verdict = here.find(policy, target)
         if kind is not None:
             place = (kind, ObjectName(policy.name.namespace, target.name), target.section)
+            made.named.add(place[:2])
             if made.by_place.setdefault(place, asked) is not asked:
                 verdict = no("Conflicted", "an older policy is for the same")
         if verdict.reason != "Conflicted" and verdict.holds and judged.problems:
