@@ -197,6 +197,7 @@ def judged(starts: list[Start]) -> dict[str, object]:
         medians
         | {"ratio": {column: round(statistics.median(each), 3) for column, each in ratios.items()}}
         | {"interval": [round(each, 3) for each in interval(ratios["cpu"])]}
+        | {"cpu of each start": [round(each, 3) for each in ratios["cpu"]]}
     )
 
 
