@@ -1,6 +1,7 @@
 """Turns a rule's filters, timeouts, retries and session persistence into the policy of its pools. Pure."""
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -49,14 +50,15 @@ class Filters:
     listener: Listener | None = None
 
     def share_of(self, mirror: rule_wire.Mirror) -> tuple[int, int]:
-        """Return the share of the requests that are mirrored."""
+        """Return the share of the requests that are mirrored: so many of so many, in the least numbers."""
         if mirror.fraction is not None:
             part, whole = mirror.fraction.numerator, mirror.fraction.denominator
         else:
             part, whole = 100 if mirror.percent is None else mirror.percent, 100
         if not 0 <= part <= whole or not 0 < whole < 2**31:
             raise Unsupported(f"{part} of {whole} is no share of the requests")
-        return part, whole
+        common = math.gcd(part, whole)
+        return part // common, whole // common
 
 
 def read_filters(

@@ -33,8 +33,15 @@ local function protected(done)
     if not message.channel:is_resp() then pcall(done, self, txn, message) end
   end
 end
+-- Of each `whole` requests `part` are drawn, as lots from an urn: the share is exact for few requests too.
+local function is_drawn(urn, txn)
+  if urn.lots == 0 then urn.lots, urn.hits = urn.whole, urn.part end
+  local hit = txn.f:rand(urn.lots) < urn.hits
+  urn.lots, urn.hits = urn.lots - 1, urn.hits - (hit and 1 or 0)
+  return hit
+end
 Mirror.http_headers = protected(function(self, txn, message)
-  if self.part < self.whole and txn.f:rand(self.whole) >= self.part then return end
+  if not is_drawn(self.urn, txn) then return end
   local sent = {["HEADER"] = {self.pool}}
   for name, values in pairs(message:get_headers()) do
     if not own[name] and name ~= "HEADER" then
@@ -65,7 +72,7 @@ Mirror.http_end = protected(function(self)
   end)
 end)
 core.register_filter("vipwire_mirror", Mirror, function(of, words)
-  of.pool, of.part, of.whole = words[1], tonumber(words[2]), tonumber(words[3])
+  of.pool, of.urn = words[1], {part = tonumber(words[2]), whole = tonumber(words[3]), lots = 0, hits = 0}
   return of
 end)
 local framing = {["host"] = true, ["connection"] = true, ["content-length"] = true, ["transfer-encoding"] = true}

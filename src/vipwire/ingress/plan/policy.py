@@ -177,7 +177,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """A copy of `part` of `whole` requests goes to a pool, by its name; its answers are thrown away."""
+    """Copies of `part` of each `whole` requests go to a pool, by its name; its answers are thrown away."""
 
     pool: str
     part: int = 1
