@@ -219,7 +219,9 @@ class IngressProcess:
         """Run until a signal, or until a successor wants our place: then HAProxy goes on for it."""
         options, stop = self._options, Stop(lambda: None)
         claim.when_asked(stop.make_room)
-        log.info("starting", version=__version__, ingress_class=options.setting.class_name, folder=options.folder)
+        serves_ingresses = IngressKind.INGRESS in self._served.resources
+        about = {"ingress_class": options.setting.class_name} if serves_ingresses else {}
+        log.info("starting", version=__version__, **about, folder=options.folder)
         source = await make_source(options, self._access, self._served)
         reason = "an error"
         try:
