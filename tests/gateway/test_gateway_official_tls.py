@@ -1,5 +1,6 @@
 """Cases of the official suite about TLS- and TCPRoutes and policies of TLS, at a real HAProxy. Its names."""
 
+import asyncio
 import json
 import ssl
 from collections.abc import Iterator
@@ -87,6 +88,13 @@ def put_others(here: GatewaySite) -> None:
     here.put(tls_policy("b-rival", by_authority("other.org"), "rivals"))
     here.put(tls_policy("a-all", by_authority("other.org"), "sections"))
     here.put(tls_policy("b-port", by_authority("secure.org"), "sections, sectionName: http"))
+    modes = {"passes": HANDED_ON, "ended": ENDED, "plainly": "protocol: TCP"}
+    lost = ", ".join(f"{{name: {name}, port: ${name}, {mode}}}" for name, mode in modes.items())
+    here.put(GATEWAY.format(name="lost", listeners=lost))
+    for name, kind in (("passes", "TLSRoute"), ("ended", "TLSRoute"), ("plainly", "TCPRoute")):
+        put_route(
+            here, kind, f"lost-{name}", "lost", "any.org" if kind == "TLSRoute" else "", "none", sectionName=name
+        )
     here.put(ASKS)
     put_route(here, "HTTPRoute", "asks", "asks", "", "v1")
 
@@ -162,6 +170,35 @@ def test_what_was_in_tls_is_encrypted_again(here: GatewaySite) -> None:
     assert {each["ancestorRef"]["name"] for each in ancestors} == {"ends", "http"}
     for each in ancestors:
         assert reasons(each) == {"Accepted": "Accepted", "ResolvedRefs": "ResolvedRefs"}
+
+
+def told(here: GatewaySite, port: str, name: str) -> bytes:
+    """Ask by HTTP, over TLS if there is a name to ask for; return what comes before the connection ends."""
+
+    async def asking() -> bytes:
+        context = None
+        if name:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        try:
+            where = ("127.0.0.1", here.port(port))
+            reader, writer = await asyncio.open_connection(*where, ssl=context, server_hostname=name or None)
+            writer.write(b"GET / HTTP/1.1\r\nHost: any.org\r\n\r\n")
+            found = await reader.read()
+            writer.close()
+        except (ConnectionResetError, ssl.SSLEOFError):  # any other error of TLS is about bytes that came
+            return b""
+        return found
+
+    return bytes(here.run(asking()))
+
+
+@pytest.mark.parametrize(("port", "name"), [("passes", "any.org"), ("ended", "any.org"), ("plainly", "")])
+def test_connections_for_a_backend_that_is_not_there_end_without_a_byte(
+    here: GatewaySite, port: str, name: str
+) -> None:
+    """TLSRouteInvalidBackendRefNonexistent, TLSRouteInvalidBackendRefUnknownKind, TLSRouteInvalidReferenceGrant."""
+    assert told(here, port, name) == b""
 
 
 @pytest.mark.parametrize(("port", "pod"), [("first", "v1"), ("second", "v2")])

@@ -1,7 +1,8 @@
 """Finds what a rule leads to: pools of Services, shared by weight, or an answer of HAProxy's own. Pure.
 
 A backend that cannot be had takes its share of the requests all the same. It answers 500 (HTTPRoute, backendRefs), or
-what clients of gRPC read as UNAVAILABLE, which is 503 (GRPCRoute, backendRefs).
+what clients of gRPC read as UNAVAILABLE, which is 503 (GRPCRoute, backendRefs). Where no HTTP is spoken the
+connection ends without a byte (TLSRoute and TCPRoute, backendRefs).
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,12 +20,18 @@ from vipwire.gateway.watch import rule_wire
 from vipwire.ingress.plan.canaries import shared
 from vipwire.ingress.plan.policy import BackendProtocol, Mirrored, Policy, Reply
 from vipwire.ingress.plan.pool_policy import APPLICATIONS
-from vipwire.ingress.plan.sites import BROKEN, UNAVAILABLE, Choice, Pool, choice_of, pool_name
+from vipwire.ingress.plan.sites import BROKEN, REFUSED, UNAVAILABLE, Choice, Pool, choice_of, pool_name
 from vipwire.ingress.watch.objects import BackendPort, BackendService, IngressKind
 from vipwire.model.names import ObjectName
 
 _MOST_WEIGHT = 1_000_000
 _NOWHERE = Reply(500, "reply-nowhere.txt")
+_BROKEN_FOR = {
+    IngressKind.GRPC_ROUTE: UNAVAILABLE,
+    IngressKind.TLS_ROUTE: REFUSED,
+    IngressKind.TCP_ROUTE: REFUSED,
+}
+"""What stands for a backend that cannot be had, if it is not an answer of HTTP."""
 NO_SERVICE = ObjectName("", "")
 
 
@@ -154,10 +161,8 @@ class Targets:
 
     def _broken(self, route: Item, policy: Policy) -> str:
         """Return what answers for a backend that cannot be had; browsers may read it where a rule lets them."""
-        if route.kind is IngressKind.GRPC_ROUTE:
-            return UNAVAILABLE
-        if policy.cors is None:
-            return BROKEN
+        if route.kind in _BROKEN_FOR or policy.cors is None:
+            return _BROKEN_FOR.get(route.kind, BROKEN)
         self.bodies[_NOWHERE.body] = "this route leads nowhere, as its status tells\n"
         return self._answer(replace(policy, location=None, reply=_NOWHERE))
 

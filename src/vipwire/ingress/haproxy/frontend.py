@@ -27,12 +27,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from vipwire.ingress.haproxy.choices import choice_lines
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.words import line, plain, plains, quoted
-from vipwire.ingress.plan.sites import BROKEN, CLOSED, EVERY_HOST, UNAVAILABLE, Choice
+from vipwire.ingress.plan.sites import BROKEN, CLOSED, EVERY_HOST, REFUSED, UNAVAILABLE, Choice
 
 NOWHERE = "nowhere"
 """The backend that answers 404."""
-REFUSED = "refused"
-"""The backend that takes no connection, where no HTTP is spoken."""
 DEFAULT_KEY = "default"
 
 

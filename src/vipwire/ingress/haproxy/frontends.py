@@ -22,7 +22,6 @@ from vipwire.ingress.haproxy.frontend import (
     IF_AMBIGUOUS,
     NOTE_PATH,
     NOWHERE,
-    REFUSED,
     ambiguous_lines,
     header_lines,
     log_lines,
@@ -33,6 +32,7 @@ from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.words import line, plain, quoted
 from vipwire.ingress.plan.sites import (
     EVERY_HOST,
+    REFUSED,
     Aspect,
     Compared,
     Frontend,

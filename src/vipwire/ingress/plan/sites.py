@@ -22,6 +22,8 @@ CLOSED = "closed"
 """The pool that answers 503 for a path that had to be closed, since what guards it cannot be had."""
 BROKEN = "broken"
 """The pool that answers 500 for a route whose backend cannot be had, as the Gateway API asks."""
+REFUSED = "refused"
+"""The pool that takes no connection: BROKEN where no HTTP is spoken."""
 EVERY_HOST = "*"
 """The site of rules without a host."""
 
