@@ -499,3 +499,25 @@ def test_listeners_that_change_are_served_so(here: GatewaySite) -> None:
         assert tuple(found) == codes
         made = here.status(IngressKind.GATEWAY, "changing")["listeners"]
         assert [each["attachedRoutes"] for each in made] == [int(codes[0] == 200)] * len(listeners)
+
+
+WOKEN = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: woken}
+spec: {parentRefs: [{name: same}], hostnames: [woken.org], rules: [{backendRefs: [{name: v1, port: 8080}]}]}
+"""
+
+
+def test_who_tells_of_a_change_is_woken_by_it(here: GatewaySite) -> None:
+    """A look at a Gateway that comes before its first status ends the suite's case (GatewayMustHaveCondition)."""
+    answers: list[str] = []
+
+    def tell() -> None:
+        answers.append(here.status(IngressKind.HTTP_ROUTE, "woken")["parents"][0]["parentRef"]["name"])
+
+    here.controller.desired.taken.add(tell)
+    here.put(WOKEN)
+    here.settle()
+    here.controller.desired.taken.discard(tell)
+    assert answers[-1:] == ["same"]

@@ -337,6 +337,14 @@ def test_gateway_update_listener_hostname() -> None:
         assert [reasons(each)["Accepted"] for each in found] == [accepted] * 2
 
 
+def test_parents_are_written_before_their_routes() -> None:
+    """The suite reads the ListenerSet as soon as the route is accepted, and fails if it has no status of ours yet."""
+    made = listener_set("more", "{name: x, port: 81, protocol: HTTP}")
+    planner = planned(gateway(HTTP, more=SETS), made, ROUTE, SERVICE, POLICY)
+    kinds = [kind.value for kind, _ in planner.statuses]
+    assert kinds == ["GatewayClass", "ListenerSet", "Gateway", "HTTPRoute", "BackendTLSPolicy"]
+
+
 THEIRS = {
     "controllerName": "example.com/other",
     "conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted", "lastTransitionTime": "then"}],

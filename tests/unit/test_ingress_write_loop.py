@@ -91,6 +91,17 @@ def test_a_writer_looks_once_for_each_change() -> None:
     play(part)
 
 
+def test_a_writer_that_is_woken_looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def part(look: Look) -> None:
+        monkeypatch.setattr("vipwire.ingress.run.write_loop._EVERY", 3600.0)
+        await turns()
+        assert await look.looked(look.want) == 0
+        assert await look.looked(look.loop.wake) == 1
+        assert await look.looked(look.loop.wake) == 0, "nothing has changed"
+
+    play(part)
+
+
 def test_a_writer_looks_again_when_it_leads_again() -> None:
     async def part(look: Look) -> None:
         assert await look.looked(lambda: look.lead(leads=False)) == 0

@@ -34,6 +34,7 @@ from vipwire.gateway.plan.statuses import (
     Json,
     class_status,
     gateway_status,
+    ordered,
     own_policy_status,
     parents_status,
     policy_status,
@@ -328,7 +329,7 @@ class _Draft:
             authorities=tuple(sorted(self._files())),
             datagrams=tuple(place.frontend for _, place in sorted(self._datagrams.items())),
         )
-        return GatewayPlan(sites, self.statuses, services=self.services.wanted if self.services else {})
+        return GatewayPlan(sites, ordered(self.statuses), services=self.services.wanted if self.services else {})
 
     def _files(self) -> set[tuple[str, str]]:
         """Collect the files of certificates that are neither a site's nor read anew while HAProxy runs."""

@@ -11,6 +11,7 @@ from vipwire.gateway.plan.policies import Judged
 from vipwire.gateway.plan.tls.backend_tls import Checked
 from vipwire.gateway.watch import wire
 from vipwire.ingress.watch.objects import IngressKind
+from vipwire.model.names import ObjectName
 
 Json: TypeAlias = dict[str, Any]
 _NOT_ACCEPTED: Final = ("UnsupportedAddress", "InvalidParameters")
@@ -23,6 +24,17 @@ _SENTENCES: Final = {
 _MOST_ANCESTORS: Final = 16
 _LONGEST: Final = 4096
 """Characters of a message: an API server refuses a status with one of more than 32,768."""
+
+
+_FIRST: Final = (IngressKind.GATEWAY_CLASS, IngressKind.LISTENER_SET, IngressKind.GATEWAY)
+
+
+def ordered(
+    statuses: Mapping[tuple[IngressKind, ObjectName], Json],
+) -> dict[tuple[IngressKind, ObjectName], Json]:
+    """Order statuses as they are to be written: whoever reads that a route is accepted finds its parents' as well."""
+    first = [key for kind in _FIRST for key in statuses if key[0] is kind]
+    return {key: statuses[key] for key in (*first, *statuses)}
 
 
 def condition(kind: str, verdict: Verdict, generation: int) -> Json:

@@ -58,11 +58,13 @@ class GatewayParts:
     def _parts(
         self, access: Access, snapshot: Snapshot, desired: Desired, leading: Callable[[], bool]
     ) -> Iterator[tuple[str, Part]]:
-        del desired
-
         async def write() -> None:
             writer = GatewayStatusWriter(access, self._resources, self._setting.controller, snapshot, leading)
-            await writer.run(lambda: self._planner.statuses)
+            desired.taken.add(writer.wake)
+            try:
+                await writer.run(lambda: self._planner.statuses)
+            finally:
+                desired.taken.discard(writer.wake)
 
         yield "statuses", write
         pods = self._setting.services

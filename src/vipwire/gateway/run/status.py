@@ -84,6 +84,10 @@ class GatewayStatusWriter:
         self._written: dict[Key, tuple[str, Json]] = {}
         """The version of each object at our last write, and what was written: it is not written there again."""
 
+    def wake(self) -> None:
+        """Look now for what is to be written."""
+        self._loop.wake()
+
     async def run(self, wanted: Callable[[], Mapping[Key, Json]]) -> None:
         """Write until cancelled. `wanted` has the statuses by object."""
         async with Connection(self._access, "vipwire-gateway") as connection:

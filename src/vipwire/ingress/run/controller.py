@@ -98,6 +98,8 @@ class Controller:
         while True:
             if self._snapshot.complete:
                 heard, due = self._heard, await self._sync(behind=due is not None)
+                for tell in self.desired.taken:
+                    tell()
                 await self._note_progress(heard if due is None else self._done)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK if due is None else min(due, _LOOK)):

@@ -5,7 +5,7 @@ so that it costs the same however many others there are. Where rules may change,
 but only what is another is read, filled and written: what Ingresses ask for, slots and texts are kept.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from vipwire.ingress.haproxy.configuration import Configuration, PoolError, configure, expression_of
@@ -28,6 +28,8 @@ class Desired:
     def __init__(self, snapshot: Snapshot, planner: Planner, layout: Layout, default_pem: str) -> None:
         self._snapshot, self._planner, self._layout, self._default_pem = snapshot, planner, layout, default_pem
         self.plan = SitePlan()
+        self.taken: set[Callable[[], None]] = set()
+        """Called after each change, when HAProxy has it or soon will: for those who tell of it elsewhere."""
         self._slots: dict[str, Slots] = {}
         self._by_service: dict[ObjectName, list[Pool]] = {}
         self._closed: frozenset[str] = frozenset()

@@ -2,10 +2,12 @@
 
 A look takes longer the more objects there are; the question whether anything has changed does not. So a writer looks
 when what it wants to write is another, when objects of the kinds that it reads have changed, when it has become the
-one who writes, and when it may try again what it asked for before.
+one who writes, and when it may try again what it asked for before. It asks now and then, and at
+once when it is woken.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
@@ -25,6 +27,11 @@ class WriteLoop(Generic[_Key]):
         self._snapshot, self._kinds, self._leading = snapshot, frozenset(kinds), leading
         self._waiting: dict[_Key, float] = {}
         """When each may be written again."""
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Ask now whether anything has changed."""
+        self._woken.set()
 
     def retry(self, key: _Key, after: float) -> None:
         """Call the writer after so many seconds, whatever happens; until then `waits` holds."""
@@ -48,7 +55,10 @@ class WriteLoop(Generic[_Key]):
             elif is_due or written is None or written[0] is not what or written[1] != events:
                 written = what, events
                 await write(what)
-            await asyncio.sleep(_EVERY)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY):
+                    await self._woken.wait()
+            self._woken.clear()
 
     def _end_waits(self) -> bool:
         """Report whether a wait is over."""
