@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from vipwire.gateway.plan.objects import GatewaySetting
+from vipwire.gateway.run.app import GatewayParts
 from vipwire.gateway.run.service_writer import ServiceWriter
 from vipwire.gateway.run.status import GatewayStatusWriter
 from vipwire.gateway.watch.kinds import RESOURCES
 from vipwire.gateway.watch.objects import Known
+from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.run.status import StatusWriter
 from vipwire.ingress.run.write_loop import WriteLoop
 from vipwire.ingress.watch.objects import BackendService, Declared, Ingress, IngressKind
@@ -162,6 +166,25 @@ def test_no_writer_reads_anything_while_nothing_changes() -> None:
         assert snapshot.reads == before
         for task in tasks:
             task.cancel()
+
+    asyncio.run(run())
+
+
+def test_writers_of_gateways_are_woken_by_each_change_while_they_run() -> None:
+    async def run() -> None:
+        snapshot = Snapshot(RESOURCES)
+        served = GatewayParts(GatewaySetting(services=ObjectName("default", "pods"))).served
+        desired = Desired(snapshot, served.planner, Layout("/run", "", "", ""), "")
+        access = load_access(None, "http://127.0.0.1:1", environ={})  # nobody is asked
+        assert served.parts is not None
+        parts = served.parts(access, snapshot, desired, lambda: True)
+        tasks = [asyncio.ensure_future(part()) for _, part in parts]
+        await turns()
+        assert len(desired.taken) == len(tasks) == 2
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert not desired.taken
 
     asyncio.run(run())
 

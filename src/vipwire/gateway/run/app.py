@@ -60,14 +60,16 @@ class GatewayParts:
     ) -> Iterator[tuple[str, Part]]:
         async def write() -> None:
             writer = GatewayStatusWriter(access, self._resources, self._setting.controller, snapshot, leading)
-            desired.taken.add(writer.wake)
-            try:
+            with desired.telling(writer.wake):
                 await writer.run(lambda: self._planner.statuses)
-            finally:
-                desired.taken.discard(writer.wake)
 
         yield "statuses", write
         pods = self._setting.services
         if pods is not None:
             services = ServiceWriter(access, pods, self._setting.controller, snapshot, leading)
-            yield "Gateways' Services", lambda: services.run(lambda: self._planner.services)
+
+            async def keep() -> None:
+                with desired.telling(services.wake):
+                    await services.run(lambda: self._planner.services)
+
+            yield "Gateways' Services", keep

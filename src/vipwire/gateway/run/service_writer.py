@@ -51,6 +51,10 @@ class ServiceWriter:
         """Of paths."""
         self._written: dict[str, Json] = {}
 
+    def wake(self) -> None:
+        """Look now for what is to be written."""
+        self._loop.wake()
+
     async def run(self, wanted: Callable[[], Mapping[ObjectName, OwnService] | None]) -> None:
         """Write until cancelled. `wanted` are the Services by name, None before the first plan."""
         async with Connection(self._access, "vipwire-gateway") as connection:

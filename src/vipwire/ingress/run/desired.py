@@ -5,7 +5,8 @@ so that it costs the same however many others there are. Where rules may change,
 but only what is another is read, filled and written: what Ingresses ask for, slots and texts are kept.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vipwire.ingress.haproxy.configuration import Configuration, PoolError, configure, expression_of
@@ -40,6 +41,15 @@ class Desired:
         self._configuration: Configuration | None = None
         self._before: Configuration | None = None
         self._plans = 0
+
+    @contextlib.contextmanager
+    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Call something after each change, as long as the context lasts."""
+        self.taken.add(tell)
+        try:
+            yield
+        finally:
+            self.taken.discard(tell)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
