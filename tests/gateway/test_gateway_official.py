@@ -15,6 +15,7 @@ from tests.gateway.test_gateway_statuses import (
     NOW,
     ROUTE,
     SERVICE,
+    drawn,
     gateway,
     listener_set,
     planned,
@@ -27,6 +28,7 @@ from vipwire.gateway.plan.features import FEATURES, WITH_SERVICES
 from vipwire.gateway.plan.objects import GatewaySetting
 from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.ingress.run.default_certificate import make_certificate
+from vipwire.ingress.run.system_authorities import has_system_authorities
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.kube.gateway_addresses import POOL
 
@@ -343,6 +345,22 @@ def test_both_kinds_of_authorities_count_together() -> None:
     planner = planned(gateway(HTTP), ROUTE, SERVICE, policy, BUNDLE.replace("PEM", json.dumps(pem)))
     (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
     assert reasons(ancestor) == {"Accepted": "Accepted", "ResolvedRefs": "not InvalidCACertificateRef"}
+
+
+def test_a_machine_without_authorities_says_so() -> None:
+    """HAProxy would refuse the whole configuration."""
+    planner, sites = drawn(gateway(HTTP), ROUTE, SERVICE, POLICY, setting=GatewaySetting(system_authorities=False))
+    (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
+    assert reasons(ancestor) == {"Accepted": "not Invalid", "ResolvedRefs": "ResolvedRefs"}
+    assert all(pool.policy.verify is None for pool in sites.pools)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_haproxy_says_whether_it_has_authorities(tmp_path: Path, code: int) -> None:
+    program = tmp_path / "haproxy"
+    program.write_text(f'#!/bin/sh\ngrep -q "ca-file @system-ca" "$3" || exit 2\nexit {code}\n')
+    program.chmod(0o755)
+    assert has_system_authorities(str(program)) == (code == 0)
 
 
 def test_backend_tls_policy_conflict_resolution() -> None:

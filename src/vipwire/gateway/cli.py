@@ -111,6 +111,7 @@ def _options(given: dict[str, Any]) -> Any:
 def _parts(given: dict[str, Any]) -> Any:
     from vipwire.gateway.plan.objects import GatewaySetting  # noqa: PLC0415  # not for --help
     from vipwire.gateway.run.app import GatewayParts  # noqa: PLC0415
+    from vipwire.ingress.run.system_authorities import has_system_authorities  # noqa: PLC0415
 
     for flag, texts in (("--bind", (given["bind"],)), ("--address", given["address"])):
         for text in texts:
@@ -123,7 +124,8 @@ def _parts(given: dict[str, Any]) -> Any:
     options = _options(given)
     services = _service(given, pool)
     reserved = frozenset(map(_place, filter(None, (options.layout.http, options.layout.https))))
-    setting = GatewaySetting(given["controller"], given["zone"], bind, reached, usable, pool, reserved, *services)
+    first = (given["controller"], given["zone"], bind, reached, usable, pool, reserved)
+    setting = GatewaySetting(*first, *services, has_system_authorities(options.haproxy))
     ingresses = options.setting if given["ingress"] else None
     return GatewayParts(setting, given.get("udp_timeout", 60.0), None if reached else _own_address, ingresses)
 

@@ -87,6 +87,8 @@ class GatewaySetting:
     """The Service that selects our Pods, if each Gateway is to have a Service of its own that leads to them."""
     service_ports: range = range(20000, 22000)
     """The ports of nodes that such Services lead to: each port of each Gateway gets its own."""
+    system_authorities: bool = True
+    """Whether HAProxy has this machine's own authorities, which BackendTLSPolicies may name (System)."""
 
     def reserves(self, bind: str, port: int) -> bool:
         """Report whether a place is for Ingresses. All addresses of IPv6 are those of IPv4 as well."""

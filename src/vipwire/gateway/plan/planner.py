@@ -127,7 +127,7 @@ def plan_gateways(
     world: GatewayWorld, setting: GatewaySetting, refused: Collection[str] = (), before: Given | None = None
 ) -> GatewayPlan:
     """Plan everything. `refused` are frontends whose addresses cannot be had; `before` is what the pool gave last."""
-    draft = _Draft(world, setting, Targets(world, backend_tls_of(world)), refused)
+    draft = _Draft(world, setting, Targets(world, backend_tls_of(world, system=setting.system_authorities)), refused)
     classes = [
         each for each in world.all(IngressKind.GATEWAY_CLASS) if each.spec.controller_name == setting.controller
     ]

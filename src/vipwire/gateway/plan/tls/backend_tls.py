@@ -45,11 +45,11 @@ class BackendTls:
         return self.by_port.get((service, port.name)) or self.by_port.get((service, ""))
 
 
-def backend_tls_of(world: GatewayWorld) -> BackendTls:
-    """Read all policies."""
+def backend_tls_of(world: GatewayWorld, *, system: bool) -> BackendTls:
+    """Read all policies. `system`: whether this machine has authorities of its own."""
     made = BackendTls()
     for policy in world.all(IngressKind.BACKEND_TLS_POLICY):
-        checked = _checked(policy, world, made.files)
+        checked = _checked(policy, world, made.files, system=system)
         conflicts = False
         for key in targets_of(policy):
             conflicts |= made.by_port.setdefault(key, checked) is not checked
@@ -67,7 +67,7 @@ def targets_of(policy: Item) -> Iterator[tuple[ObjectName, str]]:
             yield ObjectName(policy.name.namespace, ref.name), ref.section_name or ""
 
 
-def _checked(policy: Item, world: GatewayWorld, files: dict[str, str]) -> Checked:
+def _checked(policy: Item, world: GatewayWorld, files: dict[str, str], *, system: bool) -> Checked:
     validation: wire.TlsValidation = policy.spec.validation
     accepted, resolved = yes("Accepted"), yes("ResolvedRefs")
     host = validation.hostname
@@ -77,18 +77,22 @@ def _checked(policy: Item, world: GatewayWorld, files: dict[str, str]) -> Checke
         text = "HAProxy checks certificates for the name that it asks for: subjectAltNames can only be the hostname"
         return Checked(policy, no("Invalid", text), resolved)
     if validation.well_known is not None:
-        if (
-            validation.well_known != _WELL_KNOWN
-            or validation.ca_certificate_refs
-            or validation.cluster_trust_bundle_ref
-        ):
-            return Checked(
-                policy, no("Invalid", "wellKnownCACertificates can only be System, without references"), resolved
-            )
-        return Checked(policy, accepted, resolved, Verification(host))
+        accepted = _well_known(validation, system=system)
+        return Checked(policy, accepted, resolved, Verification(host) if accepted.holds else None)
     text, resolved = authorities_of(validation, policy, world, "InvalidKind")
     if not text:
         return Checked(policy, no("NoValidCACertificate", resolved.message), resolved)
     file = file_of(text)
     files[file] = text
     return Checked(policy, accepted, resolved, Verification(host, file))
+
+
+def _well_known(validation: wire.TlsValidation, *, system: bool) -> Verdict:
+    """Judge a policy that names this machine's own authorities."""
+    others = validation.ca_certificate_refs or validation.cluster_trust_bundle_ref
+    if validation.well_known != _WELL_KNOWN or others:
+        return no("Invalid", "wellKnownCACertificates can only be System, without references")
+    if not system:
+        text = "wellKnownCACertificates: HAProxy finds no authorities on this machine (Debian: ca-certificates)"
+        return no("Invalid", text)
+    return yes("Accepted")
