@@ -146,6 +146,13 @@ def unexpected(error: Exception) -> str:
     return f"cannot be read, which is a defect of vipwire: {type(error).__name__}: {str(error)[:200]}"
 
 
+def without_nulls(value: Any) -> Any:
+    """Copy a value without nulls, which mean that nothing is said."""
+    if isinstance(value, dict):
+        return {key: without_nulls(part) for key, part in value.items() if part is not None}
+    return [without_nulls(part) for part in value if part is not None] if isinstance(value, list) else value
+
+
 def name_of(value: Named) -> ObjectName:
     """Return the name by which an object is known in events."""
     return value.name if isinstance(value.name, ObjectName) else ObjectName("", value.name)

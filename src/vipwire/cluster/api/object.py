@@ -134,10 +134,3 @@ def wrong_uid(resource: Resource, name: str, wanted: str, found: str) -> ApiErro
     why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
     message = f'Operation cannot be fulfilled on {resource.id} "{name}": {why}'
     return ApiError(409, "Conflict", message, {"name": name, "group": resource.group, "kind": resource.plural})
-
-
-def without_nulls(value: Any) -> Any:
-    """Copy a value without nulls, which mean that nothing is said."""
-    if isinstance(value, dict):
-        return {key: without_nulls(part) for key, part in value.items() if part is not None}
-    return [without_nulls(part) for part in value if part is not None] if isinstance(value, list) else value

@@ -55,7 +55,6 @@ from vipwire.cluster.api.object import (
     key_of,
     readable,
     shown,
-    without_nulls,
 )
 from vipwire.cluster.api.patches import apply as ssa
 from vipwire.cluster.api.patches import last_applied
@@ -75,6 +74,7 @@ from vipwire.cluster.api.transition import (
 )
 from vipwire.cluster.store.record import Key, Record, Write
 from vipwire.cluster.store.store import Store
+from vipwire.kube.resource import without_nulls
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,16 @@ except ImportError:  # a PyYAML without libyaml is ten times slower and does the
     from yaml import SafeLoader  # type: ignore[assignment]
 
 from vipwire.errors import DecodeError
-from vipwire.kube.resource import BROKEN, Resource, document_name, explain, name_of, printable, unexpected
+from vipwire.kube.resource import (
+    BROKEN,
+    Resource,
+    document_name,
+    explain,
+    name_of,
+    printable,
+    unexpected,
+    without_nulls,
+)
 from vipwire.kube.yaml_errors import NOT_YAML
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -66,7 +75,11 @@ def kind_in_manifests(resource: Resource[K, T], *older: str, namespaced: bool = 
     """Return how a resource stands in files; `older` versions are read like the one that is watched."""
 
     def read(document: object) -> tuple[tuple[T, ...], tuple[Problem, ...]]:
-        converted, problems = resource.convert(msgspec.convert(document, resource.type))
+        try:
+            source = msgspec.convert(document, resource.type)
+        except msgspec.ValidationError:  # perhaps because of keys without a value, which an API server leaves out
+            source = msgspec.convert(without_nulls(document), resource.type)
+        converted, problems = resource.convert(source)
         return () if converted is None else (converted,), problems
 
     return ManifestKind(resource.kind, resource.kind.value, (resource.api_version, *older), read, namespaced)
