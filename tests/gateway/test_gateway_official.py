@@ -349,7 +349,9 @@ def test_both_kinds_of_authorities_count_together() -> None:
 
 def test_a_machine_without_authorities_says_so() -> None:
     """HAProxy would refuse the whole configuration."""
-    planner, sites = drawn(gateway(HTTP), ROUTE, SERVICE, POLICY, setting=GatewaySetting(system_authorities=False))
+    planner, sites = drawn(
+        gateway(HTTP), ROUTE, SERVICE, POLICY, setting=GatewaySetting(has_system_authorities=lambda: False)
+    )
     (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
     assert reasons(ancestor) == {"Accepted": "not Invalid", "ResolvedRefs": "ResolvedRefs"}
     assert all(pool.policy.verify is None for pool in sites.pools)

@@ -10,7 +10,7 @@ from vipwire.gateway.plan.ladders import Entry
 from vipwire.gateway.plan.matches import PathMatch, RequestMatch
 from vipwire.gateway.plan.objects import GatewaySetting, Item, world_of
 from vipwire.gateway.plan.planner import plan_gateways
-from vipwire.gateway.plan.steps import MOST_STEPS, HostSteps
+from vipwire.gateway.plan.steps import MOST_STEPS, HostSteps, steps_of
 from vipwire.ingress.plan.policy import Policy
 from vipwire.ingress.plan.sites import Aspect, Compared, Match, choice_of, pool_name
 from vipwire.ingress.watch.objects import IngressKind
@@ -45,8 +45,8 @@ def entry(match: Match, path: str, *conditions: Compared) -> Entry:
 )
 def test_rules_are_counted_before_they_are_written(before: list[Entry], more: list[Entry], cost: int) -> None:
     host = HostSteps()
-    host.add(before)
-    assert host.cost(more) == cost
+    host.add(steps_of(before))
+    assert host.cost(steps_of(more)) == cost
 
 
 def route(name: str, namespace: str, rules: str) -> str:

@@ -1,6 +1,7 @@
 """`vipwire gateway`, and `vipwire gateway render`."""
 
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,7 +126,8 @@ def _parts(given: dict[str, Any]) -> Any:
     services = _service(given, pool)
     reserved = frozenset(map(_place, filter(None, (options.layout.http, options.layout.https))))
     first = (given["controller"], given["zone"], bind, reached, usable, pool, reserved)
-    setting = GatewaySetting(*first, *services, has_system_authorities(options.haproxy))
+    authorities = cache(lambda: has_system_authorities(options.haproxy))
+    setting = GatewaySetting(*first, *services, authorities)
     ingresses = options.setting if given["ingress"] else None
     return GatewayParts(setting, given.get("udp_timeout", 60.0), None if reached else _own_address, ingresses)
 

@@ -1,6 +1,6 @@
 """The objects that are planned, by kind, with the words that routes and Gateways share."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final, NamedTuple
@@ -87,8 +87,8 @@ class GatewaySetting:
     """The Service that selects our Pods, if each Gateway is to have a Service of its own that leads to them."""
     service_ports: range = range(20000, 22000)
     """The ports of nodes that such Services lead to: each port of each Gateway gets its own."""
-    system_authorities: bool = True
-    """Whether HAProxy has this machine's own authorities, which BackendTLSPolicies may name (System)."""
+    has_system_authorities: Callable[[], bool] = lambda: True
+    """Whether HAProxy has this machine's own authorities; asked once a BackendTLSPolicy names them (System)."""
 
     def reserves(self, bind: str, port: int) -> bool:
         """Report whether a place is for Ingresses. All addresses of IPv6 are those of IPv4 as well."""

@@ -11,7 +11,7 @@ from vipwire.gateway.plan.attach import Attachment, isolated
 from vipwire.gateway.plan.hostnames import breadth
 from vipwire.gateway.plan.ladders import Entry, routes_of
 from vipwire.gateway.plan.listeners import TLS_MODES, Listener
-from vipwire.gateway.plan.steps import HostSteps
+from vipwire.gateway.plan.steps import HostSteps, steps_of
 from vipwire.gateway.plan.tls.clients import ClientCheck
 from vipwire.ingress.plan.sites import EVERY_HOST, Choice, Frontend, Match, Mode, Route
 
@@ -33,6 +33,25 @@ class Way:
     def clients(self) -> ClientCheck | None:
         """What is asked of clients' certificates: the same by all listeners, so of the first."""
         return self.listeners[0].clients if self.listeners else None
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What a route brings to a host."""
+
+    way: Way
+    host: str
+    entries: Sequence[Entry]
+    steps: HostSteps
+
+    def cost(self) -> int:
+        """Count the rules of HAProxy that come with it."""
+        return self.way.steps.get(self.host, HostSteps()).cost(self.steps)
+
+    def put(self) -> None:
+        """Put it beside what others have brought."""
+        self.way.entries.setdefault(self.host, []).extend(self.entries)
+        self.way.steps.setdefault(self.host, HostSteps()).add(self.steps)
 
 
 @dataclass(slots=True)
@@ -65,25 +84,15 @@ class SharedPort:
         self.hosts.setdefault(listener.host, set()).add(listener.mode)
         self.known.add(id(listener))
 
-    def cost(self, attachment: Attachment, entries: Sequence[Entry]) -> int:
-        """Count the rules of HAProxy that a route would bring to a listener, if that is one of ours."""
-        return sum(
-            way.steps.get(host, HostSteps()).cost(entries)
-            for way in self._ways_of(attachment)
-            for host in isolated(attachment, self.hosts)
-        )
-
-    def put(self, attachment: Attachment, entries: Sequence[Entry]) -> None:
-        """Take what a route brings to a listener, if that is one of ours."""
-        for way in self._ways_of(attachment):
-            for host in isolated(attachment, self.hosts):
-                own = attachment.hosts[host]
-                ranked = entries if own == host else (replace(each, breadth=breadth(own)) for each in entries)
-                way.entries.setdefault(host, []).extend(ranked)
-                way.steps.setdefault(host, HostSteps()).add(entries)
-
-    def _ways_of(self, attachment: Attachment) -> tuple[Way, ...]:
-        return (self.ways[attachment.listener.mode],) if id(attachment.listener) in self.known else ()
+    def brought(self, attachment: Attachment, entries: Sequence[Entry]) -> Iterator[Brought]:
+        """Yield what a route brings to the hosts of a listener, if that is one of ours."""
+        if id(attachment.listener) not in self.known:
+            return
+        way, more = self.ways[attachment.listener.mode], steps_of(entries)
+        for host in isolated(attachment, self.hosts):
+            own = attachment.hosts[host]
+            ranked = entries if own == host else [replace(each, breadth=breadth(own)) for each in entries]
+            yield Brought(way, host, ranked, more)
 
     def made(self, shares: Mapping[str, Choice]) -> Iterator[Made]:
         """Build the frontends, the one that clients come to first; `shares` are the choices by weight."""

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from vipwire.gateway.plan.addresses.own_services import OwnService, OwnServices, Standing
 from vipwire.gateway.plan.addresses.pool import AddressPool, Given, named
-from vipwire.gateway.plan.attach import Attachment, Parent, parents_of
+from vipwire.gateway.plan.attach import Parent, parents_of
 from vipwire.gateway.plan.datagrams import DatagramPlace, shares_of
 from vipwire.gateway.plan.features import FEATURES, WITH_SERVICES
-from vipwire.gateway.plan.ladders import Entry
 from vipwire.gateway.plan.listeners import Listener, attached_sets, listeners_of
 from vipwire.gateway.plan.objects import (
     POLICY_KINDS,
@@ -27,7 +26,7 @@ from vipwire.gateway.plan.objects import (
     world_of,
     yes,
 )
-from vipwire.gateway.plan.places import SharedPort
+from vipwire.gateway.plan.places import Brought, SharedPort
 from vipwire.gateway.plan.policies import policies_of
 from vipwire.gateway.plan.rules import Read, entries_of, services_of
 from vipwire.gateway.plan.statuses import (
@@ -127,7 +126,8 @@ def plan_gateways(
     world: GatewayWorld, setting: GatewaySetting, refused: Collection[str] = (), before: Given | None = None
 ) -> GatewayPlan:
     """Plan everything. `refused` are frontends whose addresses cannot be had; `before` is what the pool gave last."""
-    draft = _Draft(world, setting, Targets(world, backend_tls_of(world, system=setting.system_authorities)), refused)
+    tls = backend_tls_of(world, has_system=setting.has_system_authorities)
+    draft = _Draft(world, setting, Targets(world, tls), refused)
     classes = [
         each for each in world.all(IngressKind.GATEWAY_CLASS) if each.spec.controller_name == setting.controller
     ]
@@ -277,7 +277,7 @@ class _Draft:
     def _attach(self, route: Item, parents: Iterable[Parent], read: Read) -> None:
         seen = set[int]()
         services = tuple(services_of(route))
-        brought: list[tuple[Attachment, tuple[Entry, ...]]] = []
+        found: list[Brought] = []
         for attachment in (each for parent in parents for each in parent.attachments):
             if id(attachment.listener) in seen:
                 continue
@@ -290,19 +290,19 @@ class _Draft:
                 for place in self._datagrams.values():
                     place.add(attachment.listener, shares)
                 continue
-            brought.append((attachment, tuple(entries_of(route, attachment, self._targets, read))))
-        self._put(route, brought, read)
+            entries = tuple(entries_of(route, attachment, self._targets, read))
+            found += [each for placed in self._places.values() for each in placed.brought(attachment, entries)]
+        self._put(route, found, read)
 
-    def _put(self, route: Item, brought: Sequence[tuple[Attachment, tuple[Entry, ...]]], read: Read) -> None:
+    def _put(self, route: Item, found: Sequence[Brought], read: Read) -> None:
         """Bring matches to their places, unless that is more than a namespace may have."""
-        cost = sum(placed.cost(*each) for placed in self._places.values() for each in brought)
+        cost = sum(each.cost() for each in found)
         if self._steps[route.name.namespace] + cost > MOST_STEPS:
             read.failed = dict.fromkeys(range(len(route.spec.rules)), TOO_MANY)
             return
         self._steps[route.name.namespace] += cost
-        for placed in self._places.values():
-            for each in brought:
-                placed.put(*each)
+        for each in found:
+            each.put()
 
     def _tell(self, item: Item, where: str, *verdicts: Verdict) -> None:
         for verdict in verdicts:

@@ -32,9 +32,8 @@ class HostSteps:
     """By prefix the number of keys whose rules go on to it."""
     expressions: int = 0
 
-    def cost(self, entries: Collection[Entry]) -> int:
+    def cost(self, more: "HostSteps") -> int:
         """Count the rules that more matches would add, or somewhat more."""
-        more = _read(entries)
         found = more.expressions * len(self.keys) + sum(
             number * self.reaching[path] for path, number in more.conditional.items()
         )
@@ -45,9 +44,8 @@ class HostSteps:
             )
         return found
 
-    def add(self, entries: Collection[Entry]) -> None:
+    def add(self, more: "HostSteps") -> None:
         """Take more matches."""
-        more = _read(entries)
         self.ended |= more.ended
         self.conditional.update(more.conditional)
         self.expressions += more.expressions
@@ -56,8 +54,8 @@ class HostSteps:
         self.keys |= more.keys
 
 
-def _read(entries: Collection[Entry]) -> HostSteps:
-    """Sort matches. An Exact path whose first match has no condition needs no rule."""
+def steps_of(entries: Collection[Entry]) -> HostSteps:
+    """Sort the matches of a route. An Exact path whose first match has no condition needs no rule."""
     made = HostSteps()
     settled = set[str]()
     for each in entries:

@@ -2,8 +2,8 @@
 
 A look takes longer the more objects there are; the question whether anything has changed does not. So a writer looks
 when what it wants to write is another, when objects of the kinds that it reads have changed, when it has become the
-one who writes, and when it may try again what it asked for before. It asks now and then, and at
-once when it is woken.
+one who writes, and when it may try again what it asked for before. It asks now and then, and at once when it is
+woken.
 """
 
 import asyncio

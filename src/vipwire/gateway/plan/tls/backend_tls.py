@@ -3,7 +3,7 @@
 Of several policies for the same port the one that names the port wins, then the oldest; the others are told so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from vipwire.gateway.plan.hostnames import is_hostname
@@ -45,11 +45,11 @@ class BackendTls:
         return self.by_port.get((service, port.name)) or self.by_port.get((service, ""))
 
 
-def backend_tls_of(world: GatewayWorld, *, system: bool) -> BackendTls:
-    """Read all policies. `system`: whether this machine has authorities of its own."""
+def backend_tls_of(world: GatewayWorld, *, has_system: Callable[[], bool]) -> BackendTls:
+    """Read all policies. `has_system` tells whether this machine has authorities of its own."""
     made = BackendTls()
     for policy in world.all(IngressKind.BACKEND_TLS_POLICY):
-        checked = _checked(policy, world, made.files, system=system)
+        checked = _checked(policy, world, made.files, has_system=has_system)
         conflicts = False
         for key in targets_of(policy):
             conflicts |= made.by_port.setdefault(key, checked) is not checked
@@ -67,7 +67,7 @@ def targets_of(policy: Item) -> Iterator[tuple[ObjectName, str]]:
             yield ObjectName(policy.name.namespace, ref.name), ref.section_name or ""
 
 
-def _checked(policy: Item, world: GatewayWorld, files: dict[str, str], *, system: bool) -> Checked:
+def _checked(policy: Item, world: GatewayWorld, files: dict[str, str], *, has_system: Callable[[], bool]) -> Checked:
     validation: wire.TlsValidation = policy.spec.validation
     accepted, resolved = yes("Accepted"), yes("ResolvedRefs")
     host = validation.hostname
@@ -77,7 +77,7 @@ def _checked(policy: Item, world: GatewayWorld, files: dict[str, str], *, system
         text = "HAProxy checks certificates for the name that it asks for: subjectAltNames can only be the hostname"
         return Checked(policy, no("Invalid", text), resolved)
     if validation.well_known is not None:
-        accepted = _well_known(validation, system=system)
+        accepted = _well_known(validation, has_system=has_system)
         return Checked(policy, accepted, resolved, Verification(host) if accepted.holds else None)
     text, resolved = authorities_of(validation, policy, world, "InvalidKind")
     if not text:
@@ -87,12 +87,12 @@ def _checked(policy: Item, world: GatewayWorld, files: dict[str, str], *, system
     return Checked(policy, accepted, resolved, Verification(host, file))
 
 
-def _well_known(validation: wire.TlsValidation, *, system: bool) -> Verdict:
+def _well_known(validation: wire.TlsValidation, *, has_system: Callable[[], bool]) -> Verdict:
     """Judge a policy that names this machine's own authorities."""
     others = validation.ca_certificate_refs or validation.cluster_trust_bundle_ref
     if validation.well_known != _WELL_KNOWN or others:
         return no("Invalid", "wellKnownCACertificates can only be System, without references")
-    if not system:
+    if not has_system():
         text = "wellKnownCACertificates: HAProxy finds no authorities on this machine (Debian: ca-certificates)"
         return no("Invalid", text)
     return yes("Accepted")
