@@ -13,7 +13,8 @@ def process_text(layout: Layout, mark: str, *, resolve: bool, mirrors: bool = Fa
     `normalizes` says whether paths are put into their normal form.
     """
     resolvers = _resolvers(layout) if resolve else ()
-    lua = [line("lua-load {}", quoted(layout.certificate_file(MIRROR_FILE)))] if mirrors else []
+    # HAProxy 2.6 ends by a fault when filters of several threads share one state of Lua, as with `lua-load`.
+    lua = [line("lua-load-per-thread {}", quoted(layout.certificate_file(MIRROR_FILE)))] if mirrors else []
     return "\n".join([*_global(layout, mark, normalizes=normalizes), *lua, *_defaults(), *resolvers]) + "\n"
 
 
