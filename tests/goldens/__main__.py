@@ -1,0 +1,9 @@
+"""Write the golden files anew: `python -m tests.goldens [NAME …]`, as root. Read the difference before a commit."""
+
+import sys
+
+from tests.goldens.surface import LISTS, collect, golden
+
+for name in sys.argv[1:] or LISTS:
+    golden(name).write_text(collect(name), encoding="utf-8")
+    sys.stdout.write(f"{name}\n")
