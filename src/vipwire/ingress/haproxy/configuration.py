@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
 from vipwire.ingress.haproxy.choices import LIMIT, longest_path
-from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, NORMALIZE, NOWHERE, Stage, frontend_text, maps_of, stages_of
+from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, NORMALIZE, Stage, frontend_text, maps_of, stages_of
 from vipwire.ingress.haproxy.frontends import (
     SHARED,
     Lookups,
@@ -28,6 +28,7 @@ from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import plain
 from vipwire.ingress.plan.expressions import is_costly
 from vipwire.ingress.plan.sites import (
+    NOWHERE,
     Certificate,
     Choice,
     Match,

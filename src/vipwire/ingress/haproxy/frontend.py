@@ -27,10 +27,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from vipwire.ingress.haproxy.choices import choice_lines
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.words import line, plain, plains, quoted
-from vipwire.ingress.plan.sites import BROKEN, CLOSED, EVERY_HOST, REFUSED, UNAVAILABLE, Choice
+from vipwire.ingress.plan.sites import BROKEN, CLOSED, EVERY_HOST, NOWHERE, REFUSED, UNAVAILABLE, Choice
 
-NOWHERE = "nowhere"
-"""The backend that answers 404."""
 DEFAULT_KEY = "default"
 
 

@@ -21,7 +21,6 @@ from vipwire.ingress.haproxy.frontend import (
     HOST,
     IF_AMBIGUOUS,
     NOTE_PATH,
-    NOWHERE,
     ambiguous_lines,
     header_lines,
     log_lines,
@@ -32,6 +31,7 @@ from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.words import line, plain, quoted
 from vipwire.ingress.plan.sites import (
     EVERY_HOST,
+    NOWHERE,
     REFUSED,
     Aspect,
     Compared,

@@ -16,6 +16,7 @@ from vipwire.ingress.plan.policy import inherited
 from vipwire.ingress.plan.sites import (
     CLOSED,
     EVERY_HOST,
+    NOWHERE,
     Asker,
     Certificate,
     Choice,
@@ -170,7 +171,8 @@ class _Draft:
         self._certificates: dict[str, Certificate] = {}
         self.problems: list[Problem] = []
         self._named: set[tuple[IngressKind, ObjectName]] = set()
-        self._default = ""
+        self._defaults: list[tuple[ObjectName, str]] = []
+        """The targets of default backends, the oldest Ingress's first."""
         self._shut: list[tuple[str, str]] = []
         """Sites and the paths below which all is closed."""
 
@@ -187,8 +189,9 @@ class _Draft:
             self._claim(wanted, rule, key)
         if ingress.default_backend is not None:
             target = self._target(wanted, ingress.default_backend, None, "spec.defaultBackend")
-            self._default = self._default or target
-            self._fallbacks += [(wanted, rule.host or EVERY_HOST, target) for rule in ingress.rules]
+            self._defaults.append((ingress.name, target))
+            sites = (rule.host or EVERY_HOST for rule in ingress.rules)
+            self._fallbacks += [(wanted, site, target) for site in sites if not self._is_apart(site, ingress.name)]
         return []
 
     def divide(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
@@ -223,6 +226,8 @@ class _Draft:
         for wanted, site, target in self._fallbacks:
             key = site, Match.PREFIX, ""
             self._routes.setdefault(key, Route(*key, target, wanted.ingress.name))
+        if self._defaults and self._tenancy.hosts_apart:
+            self._keep_defaults_apart()
         for site, below in self._shut:
             self._close(site, below)
         used = {route.target for route in self._routes.values()}
@@ -231,7 +236,7 @@ class _Draft:
             tuple(self._pools.values()),
             tuple(choice for name, choice in self._choices.items() if name in used),
             tuple(self._certificates.values()),
-            self._default,
+            self._defaults[0][1] if self._defaults else "",
             admitted,
             tuple(self.problems),
             frozenset(self._named | {(IngressKind.INGRESS, name) for name in admitted}),
@@ -247,6 +252,17 @@ class _Draft:
             )
             self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
         return owner is not None
+
+    def _is_apart(self, site: str, ingress: ObjectName) -> bool:
+        """Report whether a site is another namespace's, where hosts are apart."""
+        return self._tenancy.hosts_apart and self._tenancy.stranger_to(site, ingress.namespace) is not None
+
+    def _keep_defaults_apart(self) -> None:
+        """Lead what no path of a host takes to the first default backend that may have it, or nowhere."""
+        for site in {*self._tenancy.owners, *(key[0] for key in self._routes)}:
+            near = (each for each in self._defaults if not self._is_apart(site, each[0]))
+            name, target = next(near, (ObjectName("", ""), NOWHERE))
+            self._routes.setdefault((site, Match.PREFIX, ""), Route(site, Match.PREFIX, "", target, name))
 
     def _close(self, site: str, below: str) -> None:
         """Close all paths of a site at or below one."""

@@ -24,6 +24,8 @@ BROKEN = "broken"
 """The pool that answers 500 for a route whose backend cannot be had, as the Gateway API asks."""
 REFUSED = "refused"
 """The pool that takes no connection: BROKEN where no HTTP is spoken."""
+NOWHERE = "nowhere"
+"""The pool that answers 404 for a path that no rule has."""
 EVERY_HOST = "*"
 """The site of rules without a host."""
 
