@@ -92,6 +92,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"type": "ExternalName"}, "spec.externalName: Required value"),
     ({"clusterIP": "10.0.0"}, 'spec.clusterIPs[0]: Invalid value: "10.0.0": must be a valid IP address'),
     ({"externalIPs": ["::1"]}, 'spec.externalIPs[0]: Invalid value: "::1": may not be in the loopback range'),
+    ({"externalIPs": ["255.255.255.255"]}, 'spec.externalIPs[0]: Invalid value: "255.255.255.255"'),
+    ({"externalIPs": ["0.0.0.0"]}, 'spec.externalIPs[0]: Invalid value: "0.0.0.0"'),
+    ({"externalIPs": ["::"]}, 'spec.externalIPs[0]: Invalid value: "::"'),
+    ({"externalIPs": ["ff02::1"]}, 'spec.externalIPs[0]: Invalid value: "ff02::1"'),
     (
         {"type": "LoadBalancer", "clusterIP": "None"},
         "spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for LoadBalancer services",
@@ -350,6 +354,36 @@ def test_who_declares_a_pod_that_no_service_leads_to_is_warned(tmp_path: Path, a
         body = {"metadata": {"name": "p"}, "spec": spec, "status": {"podIP": address} if address else {}}
         await here.post(PODS, body)
         assert [warning in text for text in here.warnings] == ([True] if warning else [])
+
+    play(tmp_path, scenario)
+
+
+NO_HOSTS = ("255.255.255.255", "0.0.0.0", "::", "224.0.0.1", "ff02::1")  # refused, not bound
+
+
+@pytest.mark.parametrize("address", NO_HOSTS)
+def test_no_pod_no_endpoint_and_no_load_balancer_has_an_address_of_no_machine(tmp_path: Path, address: str) -> None:
+    family = "IPv6" if ":" in address else "IPv4"
+    slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+
+    async def scenario(here: Here) -> None:
+        async def fields(method: str, path: str, body: dict[str, Any], patch: str = "") -> list[str]:
+            code, status = await here.send(method, path, body, **({"patch": patch} if patch else {}))
+            assert (code, status["reason"]) == (422, "Invalid"), (path, status)
+            return [cause["field"] for cause in status["details"]["causes"]]
+
+        made = {"metadata": {"name": "a"}, "addressType": family, "endpoints": [{"addresses": [address]}]}
+        assert await fields("POST", slices, made) == ["endpoints[0].addresses[0]"]
+        subsets = {"metadata": {"name": "a"}, "subsets": [{"addresses": [{"ip": address}], "ports": [{"port": 80}]}]}
+        assert await fields("POST", "/api/v1/namespaces/default/endpoints", subsets) == ["subsets[0].addresses[0].ip"]
+        assert await fields("POST", PODS, pod("a", status={"podIP": address})) == ["status.podIPs[0].ip"]
+        await here.post(PODS, pod("b", status={"podIP": "192.0.2.1"}))
+        moved = {"status": {"podIP": address, "podIPs": [{"ip": address}]}}
+        assert await fields("PATCH", f"{PODS}/b/status", moved, "merge-patch+json") == ["status.podIPs[0].ip"]
+        await here.post(SERVICES, service("web", type="LoadBalancer"))
+        balanced = {"status": {"loadBalancer": {"ingress": [{"ip": address}]}}}
+        found = await fields("PATCH", f"{WEB}/status", balanced, "merge-patch+json")
+        assert found == ["status.loadBalancer.ingress[0].ip"]
 
     play(tmp_path, scenario)
 

@@ -286,7 +286,7 @@ def test_bad_endpoints_are_left_out_and_the_others_stay() -> None:
     endpoints[1]["addresses"] = []
     endpoints[2]["addresses"] = ["10.0.0.256"]
     endpoints[3]["addresses"] = ["fd00::1"]
-    endpoints[4]["addresses"] = ["127.0.0.1"]
+    endpoints[4]["addresses"] = ["255.255.255.255"]
     converted, problems = one_slice(value)
     assert [format_address(endpoint.address) for endpoint in converted.endpoints] == ["10.0.0.1", "10.128.0.5"]
     assert problems == [

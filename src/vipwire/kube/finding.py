@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Prefix, Protocol, parse_address
 from vipwire.model.problem import Problem
+from vipwire.model.special_addresses import SPECIAL_FIRST_BYTES, special_use
 
 MOST_PROBLEMS = 20
 """As many problems of one object are told in full."""
@@ -23,21 +24,6 @@ _OCTETS: Final = {str(number): bytes((number,)) for number in range(256)}
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 _ALLOWED_PROTOCOLS = ", ".join(protocol.name for protocol in Protocol)
-
-_SPECIAL = tuple(
-    (Prefix.parse(text), name)
-    for text, name in (
-        ("0.0.0.0/32", "the unspecified address"),
-        ("127.0.0.0/8", "a loopback address"),
-        ("224.0.0.0/4", "a multicast address"),
-        ("::/128", "the unspecified address"),
-        ("::1/128", "a loopback address"),
-        ("ff00::/8", "a multicast address"),
-    )
-)
-_LINK_LOCAL = (Prefix.parse("169.254.0.0/16"), Prefix.parse("fe80::/10"))
-_SPECIAL_FIRST_BYTES = frozenset((0, 127, 169, *range(224, 240), 0xFE, 0xFF))
-"""Of either family; every endpoint is checked, and nearly all are done with this."""
 
 Choice = TypeVar("Choice", bound=Enum)
 
@@ -70,7 +56,7 @@ class Findings:
     def address(self, field: str, text: str | None, *, local_use: bool = True) -> Address | None:
         """Read one address that packets can be sent to.
 
-        No proxy may take over the unspecified, loopback and multicast addresses. `local_use=False` refuses
+        No proxy may take over the unspecified, loopback, multicast and broadcast addresses. `local_use=False` refuses
         link-local ones too, as the API server does for endpoints and externalIPs.
         """
         ordinary = ordinary_address(text or "")
@@ -81,7 +67,7 @@ class Findings:
         except ValueError as error:
             self.note(field, str(error))
             return None
-        if special := _special_use(address, local_use=local_use):
+        if special := special_use(address, link_local=not local_use):
             self.note(field, f"{text!r} is {special}, which cannot be balanced")
             return None
         return address
@@ -202,20 +188,9 @@ def ordinary_address(text: str) -> Address | None:
 def _beginning(text: str) -> bytes:
     """Read the first three octets, which the Pods of a node have in common. Raise KeyError or ValueError."""
     first, second, third = (_OCTETS[octet] for octet in text.split("."))
-    if first[0] in _SPECIAL_FIRST_BYTES:
+    if first[0] in SPECIAL_FIRST_BYTES:
         raise ValueError
     return first + second + third
-
-
-def _special_use(address: Address, *, local_use: bool) -> str:
-    if address[0] not in _SPECIAL_FIRST_BYTES:
-        return ""
-    for prefix, name in _SPECIAL:
-        if address in prefix:
-            return name
-    if not local_use and any(address in prefix for prefix in _LINK_LOCAL):
-        return "a link-local address"
-    return ""
 
 
 def _cut(text: str) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from vipwire.cluster.api import names
-from vipwire.cluster.api.addresses import address_problem, family_of
+from vipwire.cluster.api.addresses import family_of
 from vipwire.cluster.api.answers.cells import at
+from vipwire.cluster.api.endpoint_address import no_host_problem
 from vipwire.cluster.api.errors import Cause, forbidden, invalid
 from vipwire.cluster.api.resource import Object
 
@@ -56,7 +57,7 @@ def check_addresses(entries: list[Object], path: str) -> Iterator[Cause]:
 
 
 def _check_entry(entry: Object, path: str) -> Iterator[Cause]:
-    if entry.get("ip") and (problem := address_problem(entry["ip"])):
+    if entry.get("ip") and (problem := no_host_problem(entry["ip"])):
         yield invalid(f"{path}.ip", entry["ip"], problem)
     if entry.get("ipMode") and not entry.get("ip"):
         yield forbidden(f"{path}.ipMode", "may not be specified when `ip` is not set")

@@ -7,7 +7,7 @@ from typing import Any, Final
 from vipwire.cluster.api import names
 from vipwire.cluster.api.addresses import NO_ADDRESS, family_of
 from vipwire.cluster.api.answers.cells import AGE, NAME, NONE, at, path_cell
-from vipwire.cluster.api.endpoint_address import problem_of
+from vipwire.cluster.api.endpoint_address import no_host_problem, problem_of
 from vipwire.cluster.api.errors import Cause, duplicate, forbidden, invalid, missing, required
 from vipwire.cluster.api.kinds.amounts import check_amounts, check_resources
 from vipwire.cluster.api.kinds.pod_types import POD_TYPES
@@ -54,7 +54,7 @@ def _check(new: Object, old: Object | None) -> Iterator[Cause]:
     if spec.get("nodeName") and (problem := names.subdomain(spec["nodeName"])):
         yield invalid("spec.nodeName", spec["nodeName"], problem)
     yield from check_amounts(spec.get("overhead") or {}, "spec.overhead")
-    yield from _check_addresses(new.get("status") or {})
+    yield from _check_addresses(new.get("status") or {}, old)
     if old is not None:
         yield from _check_unchanged(spec, old.get("spec") or {})
 
@@ -114,10 +114,13 @@ def _check_ports(container: Object, path: str) -> Iterator[Cause]:
         seen.add(name)
 
 
-def _check_addresses(status: Object) -> Iterator[Cause]:
+def _check_addresses(status: Object, old: Object | None) -> Iterator[Cause]:
+    known = at(old, "status", "podIPs") or () if old is not None else ()
     for index, entry in enumerate(status.get("podIPs") or ()):
         if not family_of(entry.get("ip") or ""):
             yield invalid(f"status.podIPs[{index}].ip", entry.get("ip"), NO_ADDRESS)
+        elif (problem := no_host_problem(entry["ip"])) and entry not in known:
+            yield invalid(f"status.podIPs[{index}].ip", entry["ip"], problem)
 
 
 def _check_unchanged(spec: Object, old: Object) -> Iterator[Cause]:
