@@ -34,6 +34,11 @@ MODE: Final = ModeSpec(
             "With the algorithm maglev, connections go to endpoints at random. vipwire reports that.",
             "iptables has no match that looks an endpoint up in a table.",
         ),
+        Difference(
+            ("S169",),
+            "Where another program has a base chain of nft at the same priority, the one loaded last decides.",
+            "The rules stand in iptables' own chains, which have nft's priorities dstnat and srcnat.",
+        ),
     ),
     tools=(Tool("iptables-restore", "iptables mode writes its rules with it", needed=True),),
     port_ranges=True,

@@ -43,6 +43,11 @@ MODE: Final = ModeSpec(
             "Deleting a Service ends its open connections.",
             "The kernel forgets the connections of a virtual server together with it.",
         ),
+        Difference(
+            ("S168", "S169"),
+            "A host port of a Pod, or another nat rule for an address of the node, takes a Service's connections.",
+            "IPVS sees packets at input only, behind all nat chains, and every VIP is an address of the node.",
+        ),
     ),
     tools=(Tool("ipvsadm", "shows the virtual servers of ipvs mode"),),
     vip_devices=frozenset({"kube-ipvs0"}),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from vipwire.backends.nftables.language import SetSpec
-from vipwire.backends.nftables.names import Chain, Hook, frontend_bytes
+from vipwire.backends.nftables.names import SRCNAT, Chain, Hook, frontend_bytes
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.netlink.nftables.counters import ElementCounter
@@ -100,7 +100,7 @@ def connection_chains(family: Family, counters: CounterLevel) -> Iterator[tuple[
         return
     yield "count-connection", Chain(tuple(_count(family, CONNECTIONS)))
     # What ends on this node passes here; if it began here too, it was counted on its way out: each is tried once.
-    yield "nat-input", Chain((COUNT_CONNECTION,), Hook("nat", "input", 100))
+    yield "nat-input", Chain((COUNT_CONNECTION,), Hook("nat", "input", SRCNAT))
 
 
 COUNT_CONNECTION = f"{_COUNT}connection"

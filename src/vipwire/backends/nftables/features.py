@@ -13,8 +13,10 @@ from vipwire.backends.nftables.counts import CONNECTIONS, CounterLevel, connecti
 from vipwire.backends.nftables.language import SetSpec
 from vipwire.backends.nftables.names import (
     CHAIN,
+    DSTNAT,
     FLOWTABLE,
     SET,
+    SRCNAT,
     Chain,
     Flowtable,
     Hook,
@@ -65,15 +67,15 @@ def _filtering(_words: Words, _family: Family) -> Objects:
 
 def _translating(words: Words, family: Family) -> Objects:
     vip = "192.0.2.1" if family is Family.IPV4 else "2001:db8::1"
-    return _chain("dnat", f"dnat {words.ip} to {vip}", hook=Hook("nat", "prerouting", -100))
+    return _chain("dnat", f"dnat {words.ip} to {vip}", hook=Hook("nat", "prerouting", DSTNAT))
 
 
 def _at_input(_words: Words, _family: Family) -> Objects:
-    return _chain("input", "return", hook=Hook("nat", "input", 100))
+    return _chain("input", "return", hook=Hook("nat", "input", SRCNAT))
 
 
 def _masquerading(_words: Words, _family: Family) -> Objects:
-    return _chain("masquerade", "masquerade fully-random", hook=Hook("nat", "postrouting", 100))
+    return _chain("masquerade", "masquerade fully-random", hook=Hook("nat", "postrouting", SRCNAT))
 
 
 def _rejecting(_words: Words, _family: Family) -> Objects:

@@ -279,10 +279,13 @@ class NftablesBackend:
         return [item for item in found if item.table == TABLE]
 
     def _wrong_hook(self, objects: Mapping[ObjectKey, Object]) -> bool:
-        """Report whether a chain or flowtable has another hook than ours of that name: a hook cannot be changed."""
+        """Report whether a chain of our name has no hook where ours has one, or the reverse, or a flowtable another.
+
+        A base chain with another hook is replaced alone. One without may be referred to by rules of others.
+        """
         for key, ours in self._known.items():
             found = objects.get(key)
-            if isinstance(ours, Chain) and isinstance(found, Chain) and ours.hook != found.hook:
+            if isinstance(ours, Chain) and isinstance(found, Chain) and (ours.hook is None) != (found.hook is None):
                 return True
             if isinstance(ours, Flowtable) and isinstance(found, Flowtable) and ours != found:
                 return True

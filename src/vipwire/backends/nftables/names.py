@@ -37,6 +37,13 @@ FLOWTABLE = "flowtable "
 LARGEST_POOL = 65534
 """So many slots at most: a size has 16 bits in a class handle, and so has a slot's number, which counts from 1."""
 
+DSTNAT, SRCNAT = -104, 96
+"""The priorities of the nat chains: before those of others, at nft's dstnat (-100) and srcnat (100) or later.
+
+The kernel calls all nat chains of a hook together, at dstnat or srcnat (net/netfilter/nf_nat_proto.c): the priorities
+order them among each other only. docs/design/0019 lists which program has which.
+"""
+
 
 ordered_bytes = struct.Struct(">I").pack
 """Lays out a slot in the key of an interval set, where values sort as bytes."""

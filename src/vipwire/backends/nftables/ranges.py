@@ -1,9 +1,9 @@
 """Ranges of ports in the table: sets whose keys are intervals, and hooks that are there while a Service has a range.
 
     prerouting, output  -109   ranges-firewall    as firewall-check, one by one the same as for single ports
-    prerouting, output   -99   ranges             behind `services`: what that has translated never comes here
+    prerouting, output  -103   ranges             behind `services`: what that has translated never comes here
     input, forward, output -1  ranges-check       before other ports of a ClusterIP are refused
-    postrouting          101   ranges-hairpin     behind `masquerading`
+    postrouting           97   ranges-hairpin     behind `masquerading`
 
 A look-up in an interval set takes longer than one in a hash; so whatever has no Service with a range does not pay for
 it: the chains with the hooks belong to the Services that have one, together.
@@ -15,7 +15,7 @@ is in network order, for these sets sort their keys as bytes.
 from collections.abc import Iterator
 
 from vipwire.backends.nftables.language import SetSpec
-from vipwire.backends.nftables.names import CHAIN, Chain, Hook, Object, ObjectKey
+from vipwire.backends.nftables.names import CHAIN, DSTNAT, SRCNAT, Chain, Hook, Object, ObjectKey
 
 RANGE_ADDRESSES = "range-addresses"
 """The endpoints that keep the packet's port."""
@@ -26,12 +26,12 @@ _HOOKS = {
         f"filter-{hook}-ranges-pre-dnat": (f"{_NEW} ranges-firewall", ("filter", hook, -109))
         for hook in ("prerouting", "output")
     },
-    **{f"nat-{hook}-ranges": ("jump ranges", ("nat", hook, -99)) for hook in ("prerouting", "output")},
+    **{f"nat-{hook}-ranges": ("jump ranges", ("nat", hook, DSTNAT + 1)) for hook in ("prerouting", "output")},
     **{
         f"filter-{hook}-ranges": (f"{_NEW} ranges-check", ("filter", hook, -1))
         for hook in ("input", "forward", "output")
     },
-    "nat-postrouting-ranges": ("jump ranges-hairpin", ("nat", "postrouting", 101)),
+    "nat-postrouting-ranges": ("jump ranges-hairpin", ("nat", "postrouting", SRCNAT + 1)),
 }
 HOOKED: tuple[tuple[ObjectKey, Object], ...] = tuple(
     ((CHAIN, name.encode()), Chain((rule,), Hook(*hook))) for name, (rule, hook) in _HOOKS.items()

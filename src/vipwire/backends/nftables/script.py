@@ -2,6 +2,8 @@
 
 sets, flowtables and chains
               appear          before anything refers to them
+base chains whose hook differs
+              are made anew   the kernel changes no hook; nothing refers to a base chain
 sets of others are emptied    they may lead to chains that disappear
 elements go, then come        a changed element is both: the kernel has no operation that changes one
 rules are written             a changed chain is emptied and filled again; nobody sees it empty
@@ -65,6 +67,7 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
         yield DescribedOperation(encode.new_table(family, TABLE, COMMENT), "add table")
     if added:
         yield from _declarations(family, added)
+    yield from _new_hooks(family, going, coming)
     for key, value in removed.get(SET, ()):
         if isinstance(value, SetSpec) and not value.key:  # none of this layout: what is in it has not been read
             yield DescribedOperation(encode.flush_set(family, TABLE, key.decode()), f"flush set {key.decode()}")
@@ -125,6 +128,15 @@ def _declarations(family: Family, added: _Groups) -> Iterator[DescribedOperation
 def _hook(chain: Chain) -> encode.Hook | None:
     hook = chain.hook
     return None if hook is None else encode.Hook(hook.type, encode.HOOKS[hook.hook], hook.priority)
+
+
+def _new_hooks(family: Family, going: _Groups, coming: _Groups) -> Iterator[DescribedOperation]:
+    """Replace the base chains that stay, but at another hook or priority."""
+    before = dict(_chains(going))
+    for name, chain in _chains(coming):
+        if name in before and before[name].hook != chain.hook:
+            yield DescribedOperation(encode.delete_chain(family, TABLE, name), f"delete chain {name}")
+            yield DescribedOperation(encode.new_chain(family, TABLE, name, _hook(chain)), f"add chain {name}")
 
 
 def _removals(family: Family, removed: _Groups) -> Iterator[DescribedOperation]:

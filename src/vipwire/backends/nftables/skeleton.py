@@ -1,11 +1,11 @@
 """Writes the constant part of the table: sets, base chains, and the rules that no Service changes.
 
     prerouting, output  -110  firewall-check             drop what loadBalancerSourceRanges does not allow
-    prerouting, output  -100  services                   find the frontend, mark for masquerading, choose, DNAT
+    prerouting, output  -104  services                   find the frontend, mark for masquerading, choose, DNAT
     input, forward, output 0  service-endpoints-check    what still has a frontend's address was not translated:
                               nodeport-endpoints-check   nobody answers (reject), or nobody here (drop)
                               cluster-ips-check          no such port (reject), no such ClusterIP (drop)
-    postrouting          100  masquerading
+    postrouting           96  masquerading
 
     services ─┬▶ service-ip ─┬▶ cluster-ip ──────────┐
               │              ├▶ local-policy-ip ─────┤         ┌▶ service-pick-3      DNAT to one of 3
@@ -29,7 +29,19 @@ from vipwire.backends.nftables.counts import (
 )
 from vipwire.backends.nftables.fastpath import fastpath_objects
 from vipwire.backends.nftables.language import CompiledRule, SetSpec, compile_rule
-from vipwire.backends.nftables.names import CHAIN, SET, Chain, Class, Hook, Memory, Object, ObjectKey, Space
+from vipwire.backends.nftables.names import (
+    CHAIN,
+    DSTNAT,
+    SET,
+    SRCNAT,
+    Chain,
+    Class,
+    Hook,
+    Memory,
+    Object,
+    ObjectKey,
+    Space,
+)
 from vipwire.backends.nftables.ranges import RANGE_ADDRESSES, RANGE_ALLOWED, RANGE_SETS, range_sets
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
@@ -118,9 +130,9 @@ def _chains(node: NodePlan, counters: CounterLevel) -> Iterator[tuple[str, Chain
     yield from connection_chains(node.family, counters)
     yield from traffic_chains(node.family, counters)
     for hook in ("prerouting", "output"):
-        yield f"nat-{hook}", Chain(("jump services",), Hook("nat", hook, -100))
+        yield f"nat-{hook}", Chain(("jump services",), Hook("nat", hook, DSTNAT))
     count = (COUNT_CONNECTION,) if counters else ()
-    yield "nat-postrouting", Chain((*count, "jump masquerading"), Hook("nat", "postrouting", 100))
+    yield "nat-postrouting", Chain((*count, "jump masquerading"), Hook("nat", "postrouting", SRCNAT))
     yield "masquerading", Chain(_masquerading(node, words))
     yield "services", Chain(_services(node, words))
     yield (

@@ -36,8 +36,11 @@ def script(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
     for key, old in delta.removed.items():
         yield _command("delete", table, family, key, old)
     for key, (old, new) in delta.changed.items():
-        if isinstance(new, Chain):
-            yield f"flush chain {table} {key[1].decode()}"
+        if isinstance(new, Chain) and isinstance(old, Chain):
+            name = f"{table} {key[1].decode()}"
+            yield f"flush chain {name}"
+            if old.hook != new.hook:
+                yield f"delete chain {name}\nadd chain {name}{_hook(new)}"
         else:
             yield _command("delete", table, family, key, old)
         yield _command("add", table, family, key, new)

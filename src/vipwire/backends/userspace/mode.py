@@ -42,6 +42,16 @@ MODE: Final = ModeSpec(
             "Bytes are counted, but not packets.",
             "The relay reads streams, in which there are no packets.",
         ),
+        Difference(
+            ("S169",),
+            "Where another program has a base chain of nft at the same priority, the one loaded last decides.",
+            "The rules stand in iptables' own chains, which have nft's priorities dstnat and srcnat.",
+        ),
+        Difference(
+            ("S170",),
+            "Rules for source NAT of what the node itself sends hold for the relay's connections, too.",
+            "The relay connects to endpoints as any process of the node does.",
+        ),
     ),
     port_ranges=True,
     per_address=True,
