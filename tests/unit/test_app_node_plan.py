@@ -31,6 +31,11 @@ def made(
     return node_plan(Config(**fields), family, "node-1", node, cidrs, MACHINE)
 
 
+@pytest.mark.parametrize("node", [None, Node("node-1")])
+def test_an_api_server_s_node_without_addresses_has_no_primary_address(node: Node | None) -> None:
+    assert [primary_address(Config(), family, node, MACHINE) for family in Family] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("bind", "node", "four", "six"),
     [
@@ -44,7 +49,7 @@ def made(
     ],
 )
 def test_the_primary_address(bind: str, node: Node | None, four: str, six: str | None) -> None:
-    config = Config(bind_address=bind)
+    config = Config(bind_address=bind, manifests=("/etc/vipwire/services",))
     assert primary_address(config, FOUR, node, MACHINE) == ip(four)
     assert primary_address(config, SIX, node, MACHINE) == (None if six is None else ip(six))
 

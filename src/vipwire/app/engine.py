@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
+from vipwire.app.node_plan import complete_node
 from vipwire.backends.spec import Mode
 from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.model.names import ObjectName, ServicePortName
@@ -215,6 +216,8 @@ class Engine:
         self.store = Store()
         self._node_name = node_name
         self._make_node_plan = make_node_plan
+        self.known_node: Node | None = None
+        """Our Node with the last known value of each fact that the object no longer states."""
         self._node_stale = True
         self._calm_until = float("-inf")
 
@@ -235,7 +238,10 @@ class Engine:
 
     def apply(self, event: Event) -> tuple[Problem, ...]:
         """Put an event into the store; return its problems that are new."""
-        return self.store.apply(event)
+        problems = self.store.apply(event)
+        if self.store.node_changed:
+            self.known_node = complete_node(self.node, self.known_node)
+        return problems
 
     def node_moved(self) -> None:
         """Note that this machine's addresses have changed."""

@@ -1,7 +1,8 @@
 """Makes the `NodePlan` out of the configuration, our Node object and this machine.
 
-Pure. The addresses of a node are, as in kube-proxy: a specific `bindAddress`, else those of the Node object, else
-(without a cluster there may be no such object) those of the machine, in their order.
+Pure. The addresses of a node are, as in kube-proxy: a specific `bindAddress`, else those of the Node object. A Node
+that is deleted and created again has no addresses for a while, and the machine's own first address may be any: so the
+last known ones stay in force. Manifests need not contain the Node: there the machine's addresses count.
 """
 
 from collections.abc import Iterable, Sequence
@@ -57,10 +58,45 @@ def planned_node(
     store: Store,
     machine: Sequence[Address],
     drained: frozenset[Drain] = frozenset(),
+    known: Node | None = None,
 ) -> NodePlan:
-    """Plan this node as the current objects have it."""
-    plan = node_plan(config, family, name, store.nodes.get(name), store.service_cidrs, machine, drained)
+    """Plan this node as the current objects have it; `known` has the last known facts of the Node."""
+    node = effective_node(config, store.nodes.get(name), known)
+    plan = node_plan(config, family, name, node, store.service_cidrs, machine, drained)
     return replace(plan, crowded=selected(config).terse and family in store.crowded)
+
+
+def effective_node(config: Config, node: Node | None, known: Node | None) -> Node | None:
+    """Return the Node object, completed by its last known facts if an API server is the source."""
+    return node if config.manifests else complete_node(node, known)
+
+
+def complete_node(node: Node | None, known: Node | None) -> Node | None:
+    """Return the Node with addresses, podCIDRs and zone of `known` where it has none.
+
+    A Node without a zone label keeps the old zone only while it has no addresses either: a kubelet or a cloud
+    provider has yet to initialise it. After that the label was removed on purpose.
+    """
+    if node is None or known is None:
+        return node or known
+    return replace(
+        node,
+        addresses=node.addresses or known.addresses,
+        pod_cidrs=node.pod_cidrs or known.pod_cidrs,
+        zone=node.zone or ("" if node.addresses else known.zone),
+    )
+
+
+def awaited_facts(config: Config, node: Node | None) -> tuple[str, ...]:
+    """Name the fields of the Node object that rules depend on and that no API server has told yet."""
+    if config.manifests:
+        return ()
+    by_address = config.allowed_node_port_addresses == (PRIMARY,) and not any(parse_address(config.bind_address))
+    by_pod_cidr = config.local_mode is LocalMode.NODE_CIDR
+    return (
+        *(("status.addresses",) if by_address and not (node and node.addresses) else ()),
+        *(("spec.podCIDRs",) if by_pod_cidr and not (node and node.pod_cidrs) else ()),
+    )
 
 
 def _named_addresses(config: Config, family: Family, machine: Sequence[Address]) -> tuple[Address, ...]:
@@ -75,7 +111,9 @@ def primary_address(config: Config, family: Family, node: Node | None, machine: 
     bind = parse_address(config.bind_address)
     if family_of(bind) is family and any(bind):
         return bind
-    known = node.addresses if node is not None and node.addresses else machine
+    known = node.addresses if node is not None else ()
+    if not known and config.manifests:
+        known = tuple(machine)
     return next((address for address in known if family_of(address) is family), None)
 
 

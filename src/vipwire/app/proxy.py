@@ -20,10 +20,10 @@ from vipwire.app.fallback import mode_here
 from vipwire.app.loop import Loop, Parts, Source
 from vipwire.app.machine import adjust_machine
 from vipwire.app.modes import attach_counters
-from vipwire.app.node_plan import health_check_prefixes, planned_node
-from vipwire.app.record import ProxyRecord, Recorder
+from vipwire.app.node_plan import awaited_facts, health_check_prefixes, planned_node
+from vipwire.app.record import ProxyRecord, Recorder, recorded_facts, recorded_node
 from vipwire.app.reloader import Reloader
-from vipwire.app.report import Reporter, missing_node
+from vipwire.app.report import Reporter, missing_node, unknown_fact
 from vipwire.app.servers import Servers
 from vipwire.app.view.history import open_history
 from vipwire.app.view.process import ViewProcess
@@ -78,6 +78,7 @@ class Proxy:
             for family, mode in modes.items()
         ]
         self._engine = Engine(lines, self._node_name, self._make_node_plan)
+        self._engine.known_node = recorded_node(config.state_dir, self._node_name)
         self._health = ProxyHealth(tuple(modes), tuple(kind.value for kind in Kind), sync.sync_period)
         gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
         self.metrics = Metrics(config.proxy_mode, version=__version__, features=gates)
@@ -135,9 +136,18 @@ class Proxy:
             explicit_flags(dataclasses.replace(self._config, explicit=self._config.explicit | {"mode"})),
             self._health.last_updated(),
             self._health.failing(),
-            (missing_node(self._node_name),) if self._health.node_missing else (),
+            self._node_problems(),
             self._ejections.current,
+            recorded_facts(self._engine.known_node),
         )
+
+    def _complete(self) -> bool:
+        """Report whether all rules are in the kernel: another mode's rules serve what these do not serve yet."""
+        return self._engine.complete and not self._health.awaited_node_facts
+
+    def _node_problems(self) -> tuple[str, ...]:
+        missing = (missing_node(self._node_name),) if self._health.node_missing else ()
+        return (*missing, *(unknown_fact(self._node_name, each) for each in self._health.awaited_node_facts))
 
     async def _serve(
         self, parts: Parts, recorder: EventRecorder | None, reloader: Reloader, claim: Claim | None
@@ -162,7 +172,7 @@ class Proxy:
                 tasks.create_task(self._recorder.run(self._record), name="record"),
                 tasks.create_task(parts.history.run(), name="changes"),
                 tasks.create_task(ViewProcess(lambda: self._config).run(), name="view"),
-                tasks.create_task(self._handover.run(lambda: self._engine.complete), name="hand-over"),
+                tasks.create_task(self._handover.run(self._complete), name="hand-over"),
             ]
             if recorder:
                 running.append(tasks.create_task(recorder.run(), name="events"))
@@ -230,8 +240,19 @@ class Proxy:
         took.observe(answered.seconds)
 
     def _make_node_plan(self, family: Family, store: Store) -> NodePlan:
-        machine = global_addresses(self._addresses.addresses)
-        return planned_node(self._config, family, self._node_name, store, machine, self._drains.drained)
+        machine, known = global_addresses(self._addresses.addresses), self._engine.known_node
+        self._await_facts(awaited_facts(self._config, known))
+        return planned_node(self._config, family, self._node_name, store, machine, self._drains.drained, known)
+
+    def _await_facts(self, awaited: tuple[str, ...]) -> None:
+        """Note, and log once, which fields of our Node are not known yet; /readyz waits for them."""
+        before, self._health.awaited_node_facts = self._health.awaited_node_facts, awaited
+        for path in awaited:
+            if path not in before:
+                log.warning(unknown_fact(self._node_name, path), node=self._node_name, field=path)
+        for path in before:
+            if path not in awaited:
+                log.info("a field of the Node is known now", node=self._node_name, field=path)
 
     def _listeners(self) -> ServiceListeners:
         return ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses())

@@ -22,6 +22,8 @@ import msgspec
 from msgspec import field
 
 from vipwire.app.claim import running_proxy
+from vipwire.model.net import Prefix, format_address, parse_address
+from vipwire.model.node import Node
 from vipwire.model.value import Value
 from vipwire.process import log
 from vipwire.process.single_instance import Holder
@@ -52,13 +54,21 @@ class EjectedEndpoint(Value, frozen=True):
     until: float
 
 
+class NodeFacts(Value, frozen=True):
+    """The last known facts of the Node object, for a start while it is away."""
+
+    addresses: tuple[str, ...] = ()
+    pod_cidrs: tuple[str, ...] = ()
+    zone: str = ""
+
+
 class ProxyRecord(Value, frozen=True):
     """One proxy. Times are seconds since the epoch.
 
     `flags` would start the same proxy again; they include what its configuration file says. `synced` has the time of
     each family's last successful sync, `failing` the error of each kind of object that cannot be read, `problems`
-    further texts for the operator, `ejected` the endpoints that its rules leave out. `seen` is when the record was
-    written, `ended` and `reason` when and why it ended.
+    further texts for the operator, `ejected` the endpoints that its rules leave out, `facts` the last known facts of
+    its Node. `seen` is when the record was written, `ended` and `reason` when and why it ended.
     """
 
     pid: int
@@ -71,6 +81,7 @@ class ProxyRecord(Value, frozen=True):
     failing: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     ejected: tuple[EjectedEndpoint, ...] = ()
+    facts: NodeFacts = NodeFacts()
     seen: float = 0.0
     ended: float | None = None
     reason: str = ""
@@ -96,6 +107,26 @@ def read_record(state_dir: str, namespace: str = "") -> tuple[ProxyState, ProxyR
     if holder is not None and holder.uid == owner and _wrote(holder, record):
         return ProxyState.RUNNING, record
     return (ProxyState.DIED if record.ended is None else ProxyState.ENDED), record
+
+
+def recorded_facts(node: Node | None) -> NodeFacts:
+    """Write down the last known facts of a Node."""
+    if node is None:
+        return NodeFacts()
+    return NodeFacts(tuple(map(format_address, node.addresses)), tuple(map(str, node.pod_cidrs)), node.zone)
+
+
+def recorded_node(state_dir: str, name: str) -> Node | None:
+    """Return the last known facts of a Node, as the last proxy of this network namespace has recorded them."""
+    _, record = read_record(state_dir)
+    if record is None or record.node != name or record.facts == NodeFacts():
+        return None
+    facts = record.facts
+    try:
+        addresses = tuple(map(parse_address, facts.addresses))
+        return Node(name, addresses, tuple(map(Prefix.parse, facts.pod_cidrs)), facts.zone)
+    except ValueError:
+        return None
 
 
 def _wrote(holder: Holder, record: ProxyRecord) -> bool:

@@ -209,6 +209,15 @@ def missing_node(name: str) -> str:
     return f"there is no Node {name!r}: every endpoint counts as another node's (--hostname-override names the Node)"
 
 
+def unknown_fact(name: str, path: str) -> str:
+    """Explain what vipwire does not serve until the API server has this field of our Node."""
+    effects = {
+        "status.addresses": "vipwire serves node ports of `primary` at no address",
+        "spec.podCIDRs": "vipwire recognises no traffic of this node's Pods",
+    }
+    return f"{path} of Node {name!r} is not known: {effects[path]}"
+
+
 def _log_sync(family: Family, outcome: Outcome) -> None:
     report = outcome.report
     log.info(

@@ -15,8 +15,8 @@ from typing import Any
 from vipwire.app.drain_orders import drains_path, in_force, read_orders
 from vipwire.app.machine import families
 from vipwire.app.modes import build_explainer, build_modes, vip_devices
-from vipwire.app.node_plan import planned_node
-from vipwire.app.record import read_record
+from vipwire.app.node_plan import effective_node, planned_node
+from vipwire.app.record import read_record, recorded_node
 from vipwire.backends.spec import Mode
 from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError
@@ -27,6 +27,7 @@ from vipwire.inspect.status.slow_start import grown
 from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Protocol, parse_address
+from vipwire.model.node import Node
 from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.counts import AdoptsCounters
@@ -57,10 +58,15 @@ class Situation:
         return next((side for side in self.sides if side.family is family), None)
 
     @cached_property
+    def node(self) -> Node | None:
+        """Our Node object, completed by its last known facts as the proxy does."""
+        name = self.node_name
+        return effective_node(self.config, self.store.nodes.get(name), recorded_node(self.config.state_dir, name))
+
+    @cached_property
     def own_addresses(self) -> frozenset[Address]:
         """The addresses of this node: the machine's, and those of its Node object."""
-        node = self.store.nodes.get(self.node_name)
-        known = node.addresses if node else ()
+        known = self.node.addresses if self.node else ()
         return frozenset((*(item.address for item in self.addresses), *known))
 
 
@@ -168,7 +174,7 @@ def plan_family(
     """Plan one family, as the proxy does that has ejected these."""
     name = node_name(config)
     machine = global_addresses(addresses)
-    node = planned_node(config, family, name, store, machine, drained)
+    node = planned_node(config, family, name, store, machine, drained, recorded_node(config.state_dir, name))
     planner = Planner(node)
     ejected = ejected or {}
     planner.ejected_elsewhere = {service: frozenset(each) for service, each in ejected.items()}

@@ -3,7 +3,7 @@
 A family is unhealthy from the moment when its *oldest* change that is not in the kernel yet has waited for twice the
 sync period. A family without a waiting change is healthy, also before its first sync: that is kube-proxy's rule, and
 why its /healthz is no readiness probe. /readyz is: it is 200 from the moment when the first lists are complete and
-the first sync of every family is in the kernel.
+the first sync of every family is in the kernel, made with all facts of our Node that rules need.
 
 /healthz is also what load balancers of `externalTrafficPolicy: Cluster` Services ask (KEP-3836), so it fails on a
 node that is about to go away; /livez, which restarts the Pod, does not. Bodies are kube-proxy's, byte for byte.
@@ -51,6 +51,7 @@ class ProxyHealth(Struct):
     lists: tuple[str, ...]
     sync_period: float
     node_missing: bool = False
+    awaited_node_facts: tuple[str, ...] = ()
     _health: dict[Family, _FamilyHealth] = field(default_factory=dict)
     _awaited: list[str] = field(default_factory=list)
     _eligible: bool = True
@@ -96,7 +97,7 @@ class ProxyHealth(Struct):
         return all(self._family_healthy(health, now) for health in self._health.values())
 
     def ready(self) -> bool:
-        """Report whether the first lists and the first sync of every family are done."""
+        """Report whether the first lists and the first sync of every family are done, with all facts of our Node."""
         return not self._waiting()
 
     def livez(self, now: float) -> Answer:
@@ -129,7 +130,8 @@ class ProxyHealth(Struct):
 
     def _waiting(self) -> list[str]:
         lists = [f"lists: {', '.join(self._awaited)}"] if self._awaited else []
-        return lists + [f"first sync: {family.value}" for family in self.families if not self._synced(family)]
+        facts = [f"Node: {', '.join(self.awaited_node_facts)}"] if self.awaited_node_facts else []
+        return lists + [f"first sync: {family.value}" for family in self.families if not self._synced(family)] + facts
 
     def _synced(self, family: Family) -> bool:
         return self._health[family].updated is not None

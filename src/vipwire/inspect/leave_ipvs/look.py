@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 
 from vipwire import __version__
 from vipwire.app.machine import families
-from vipwire.app.node_plan import node_plan
+from vipwire.app.node_plan import planned_node
+from vipwire.app.record import recorded_node
 from vipwire.backends.ipvs.names import DEVICE
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, VipwireError
@@ -53,7 +54,8 @@ def look(config: Config) -> tuple[Leaving, list[str]]:
     store = tried("Services", lambda: read_objects(config), Store())
     machine = global_addresses(item for item in read_addresses() if item.interface != DEVICE)
     name = node_name(config)
-    plans = {family: node_plan(config, family, name, store.nodes.get(name), (), machine) for family in families()}
+    known = recorded_node(config.state_dir, name)
+    plans = {family: planned_node(config, family, name, store, machine, known=known) for family in families()}
     leaving = Leaving(
         config,
         kernel,

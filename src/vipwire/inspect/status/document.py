@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from vipwire.app.report import missing_node
+from vipwire.app.node_plan import awaited_facts
+from vipwire.app.report import missing_node, unknown_fact
 from vipwire.backends.spec import Remark
 from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.situation import Situation
@@ -259,13 +260,16 @@ def _refusals(
 
 
 def _node_problems(situation: Situation) -> list[Problem]:
-    """Report that no Node has the name by which endpoints of this node are known."""
+    """Report that no Node has the name by which endpoints of this node are known, and facts that rules need of it."""
     store, name = situation.store, situation.node_name
+    about = ObjectName("", name)
+    awaited = awaited_facts(situation.config, situation.node)
+    unknown = [Problem("Node", about, path, unknown_fact(name, path)) for path in awaited]
     if name in store.nodes or (situation.config.manifests and not store.nodes):  # manifests need no Node
-        return []
+        return unknown
     near = difflib.get_close_matches(name, store.nodes, 1)
     text = missing_node(name) + (f"; did you mean {near[0]!r}?" if near else "")
-    return [Problem("Node", ObjectName("", name), "metadata.name", text)]
+    return [Problem("Node", about, "metadata.name", text), *unknown]
 
 
 def _plan_problems(situation: Situation) -> list[Problem]:
