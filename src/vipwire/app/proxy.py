@@ -39,6 +39,7 @@ from vipwire.kube.access.access import load_access
 from vipwire.kube.access.connection import Answered
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder
+from vipwire.kube.kept import KeptSource
 from vipwire.kube.proxied import proxy_resources
 from vipwire.model.net import Family, format_address
 from vipwire.plan.node import NodePlan
@@ -99,7 +100,8 @@ class Proxy:
 
     async def run(self, reloader: Reloader, claim: Claim | None = None) -> int:
         """Run until a signal, or until a successor wants the place of `claim`; return the exit status."""
-        source, recorder = self._source()
+        given, recorder = self._source()
+        source = KeptSource(given)
         reporter = Reporter(self._engine, self.metrics, recorder, self._node_name)
         flows = FlowFollower(self._addresses, self.metrics)
         changed, spec = self._recorder.soon, selected(self._config)

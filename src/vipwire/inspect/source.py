@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, ungrouped
 from vipwire.kube.contact import Health
+from vipwire.kube.kept import KeptSource
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.proxied import proxy_resources
 from vipwire.kube.proxied_manifests import MANIFESTS
@@ -39,10 +40,10 @@ def node_name(config: Config) -> str:
 def make_source(config: Config) -> "Source":
     """Choose the source that the flags name; kubectl's without any, and say so. Raise ConfigError without either."""
     if config.manifests:
-        return ManifestSource(map(Path, config.manifests), MANIFESTS)
+        return KeptSource(ManifestSource(map(Path, config.manifests), MANIFESTS))
     from vipwire.kube.client import ApiSource  # noqa: PLC0415 - an HTTP client takes 0.3 s to load
 
-    return ApiSource(api_access(config), proxy_resources(node_name(config)))
+    return KeptSource(ApiSource(api_access(config), proxy_resources(node_name(config))))
 
 
 def api_access(config: Config) -> "Access":

@@ -17,6 +17,7 @@ from vipwire.state.event import Deleted, K, K_co, Listed, Named, T, T_co, Upsert
 
 BROKEN = (msgspec.MsgspecError, RecursionError, ValueError)
 """What decoding foreign bytes raises: bad JSON, a wrong type, nesting without end, text that is not UTF-8."""
+_LONGEST_TEXT = 1000
 
 
 class Decoded(Protocol):
@@ -131,8 +132,8 @@ def document_name(document: object) -> ObjectName:
 
 
 def printable(value: object) -> str:
-    """Escape a text of a file: YAML's escapes can name characters that no encoding has."""
-    return str(value or "").encode(errors="replace").decode()
+    """Return a text of a file for messages, cut; escapes can name characters that no encoding has."""
+    return str(value or "")[:_LONGEST_TEXT].encode(errors="replace").decode()
 
 
 def explain(error: Exception) -> tuple[str, str]:

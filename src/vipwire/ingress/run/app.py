@@ -41,6 +41,7 @@ from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.access.user_kubeconfig import kubectls, of_this_machine
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder
+from vipwire.kube.kept import KeptSource
 from vipwire.kube.manifests.documents import ManifestReader
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.model.names import ObjectName
@@ -159,11 +160,12 @@ def find_api_server(options: Options) -> Access | None:
 
 async def list_once(options: Options, served: Served) -> Snapshot:
     """Read all objects once; raise ConfigError when they do not come."""
-    snapshot, source = Snapshot(served.resources), await make_source(options, find_api_server(options), served)
+    snapshot = Snapshot(served.resources)
+    source = KeptSource(await make_source(options, find_api_server(options), served))
     task = asyncio.ensure_future(source.run(snapshot.apply))
     try:
         async with asyncio.timeout(_LIST_SECONDS):
-            while not snapshot.complete and not task.done():  # noqa: ASYNC110  # a short-lived command
+            while not snapshot.complete:  # noqa: ASYNC110  # a short-lived command
                 await asyncio.sleep(0.02)
     except TimeoutError:
         errors = "; ".join(health.error for health in source.health() if health.error)

@@ -1,8 +1,7 @@
 """The text of a manifest file as objects, of the kinds that somebody reads. Pure: text in, entries and problems out.
 
-YAML as Kubernetes reads it: several documents a file, lists of objects, JSON too. Two of PyYAML's habits are switched
-off, since they change what was written: dates become no date objects (a timestamp is a string on the wire), and a
-key that stands twice in a mapping is an error, not a silent loss of the first.
+YAML as Kubernetes reads it: several documents a file, lists of objects, JSON too. A key that stands twice in a
+mapping is an error, not a silent loss of the first.
 
 Other kinds (Deployments, Knative's `Service`) are ordinary in people's folders: they are left out, and named. A kind
 that Kubernetes does not have in a group of its own is a mistake, and told as a problem.
@@ -10,17 +9,13 @@ that Kubernetes does not have in a group of its own is a mistake, and told as a 
 
 import difflib
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic
+from typing import Final, Generic
 
 import msgspec
-import yaml
-
-try:
-    from yaml import CSafeLoader as SafeLoader
-except ImportError:  # a PyYAML without libyaml is ten times slower and does the same
-    from yaml import SafeLoader  # type: ignore[assignment]
 
 from vipwire.errors import DecodeError
 from vipwire.kube.resource import (
@@ -33,12 +28,15 @@ from vipwire.kube.resource import (
     unexpected,
     without_nulls,
 )
-from vipwire.kube.yaml_errors import NOT_YAML
+from vipwire.kube.yaml_values import place_after, read_documents
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.state.event import K, K_co, T, T_co
 
 _DEEPEST_LIST = 8
+_MOST_ALIASED: Final = 1_000_000
+"""Values that the aliases of one file may stand for."""
+_SPACE: Final = re.compile(r"\s*")
 _KINDS_OF_KUBERNETES = {
     "": frozenset(
         (
@@ -122,17 +120,22 @@ class ManifestReader(Generic[K, T]):
 
         A file whose name ends in `.json` is JSON, any other is YAML.
         """
-        entries, problems, ignored = [], [], set()
+        file = printable(file)
+        entries: list[Entry[K, T]] = []
+        problems, ignored = list[Problem](), set[str]()
         for index, document in enumerate(_parse(text, json_only=file.endswith(".json"))):
-            for item in _objects(document, "", 0):
-                if isinstance(item, str):
-                    problems.append(file_problem(file, f"document {index + 1}", item))
-                elif entry := self._entry(item):
-                    entries.append(entry)
-                elif mistake := self._mistake(str(item["kind"]), str(item["apiVersion"])):
-                    problems.append(file_problem(file, f"document {index + 1}", mistake))
-                else:
-                    ignored.add(f"{item['kind']} ({item['apiVersion']})")
+            try:
+                for item in _objects(document, "", 0):
+                    if isinstance(item, str):
+                        problems.append(file_problem(file, f"document {index + 1}", item))
+                    elif entry := self._entry(item):
+                        entries.append(entry)
+                    elif mistake := self._mistake(str(item["kind"]), str(item["apiVersion"])):
+                        problems.append(file_problem(file, f"document {index + 1}", mistake))
+                    else:
+                        ignored.add(f"{item['kind']} ({item['apiVersion']})")
+            except Exception as error:  # noqa: BLE001 - it is about this document and no other
+                problems.append(file_problem(file, f"document {index + 1}", unexpected(error)))
         return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
 
     def _mistake(self, word: str, version: str) -> str:
@@ -173,53 +176,38 @@ def read_object(kind: ManifestKind[K, T], document: object) -> tuple[tuple[T, ..
 
 def file_problem(file: str, place: str, message: str) -> Problem:
     """Build a problem of a whole file, or of a place in it that has no object's name."""
-    return Problem("Manifest", ObjectName("", file), place, message)
-
-
-class _Loader(SafeLoader):
-    """YAML without dates, and without keys that stand twice."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # the stubs call it an instance's
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for first, resolvers in SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands twice", key.start_mark
-                )
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
+    return Problem("Manifest", ObjectName("", printable(file)), place, message)
 
 
 def _parse(text: str, *, json_only: bool) -> list[object]:
-    if json_only:
-        return list(_json_documents(text))
-    try:
-        return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "YAML"
-        raise DecodeError(f"{where}: {error.problem or error.context}") from error
-    except NOT_YAML as error:
-        raise DecodeError(f"YAML: {' '.join(str(error).split())}") from error
+    documents = _json_documents(text) if json_only else read_documents(text, len(text) + _MOST_ALIASED)
+    return [document for document in documents if document is not None]
 
 
 def _json_documents(text: str) -> Iterator[object]:
-    decoder, rest = json.JSONDecoder(), len(text) - len(text.lstrip())
+    decoder, rest = json.JSONDecoder(object_pairs_hook=_without_repeats), _skip_space(text, 0)
     while rest < len(text):
         try:
-            document, rest = decoder.raw_decode(text, rest)
+            document, end = decoder.raw_decode(text, rest)
         except json.JSONDecodeError as error:
             raise DecodeError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
-        except RecursionError as error:
-            raise DecodeError("JSON: nested too deep") from error
+        except Exception as error:  # numbers and nesting without end, a key that stands twice
+            reason = "nested too deep" if isinstance(error, RecursionError) else error
+            raise DecodeError(f"{place_after(text[:rest])}: in the document that begins here: {reason}") from error
         yield document
-        rest = len(text) - len(text[rest:].lstrip())
+        rest = _skip_space(text, end)
+
+
+def _skip_space(text: str, start: int) -> int:
+    space = _SPACE.match(text, start)
+    return space.end() if space else start
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise DecodeError(f"the key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} stands twice")
+    return found
 
 
 def _objects(document: object, version: str, depth: int, kind: str = "") -> Iterator[dict[str, object] | str]:

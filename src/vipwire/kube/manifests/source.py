@@ -1,9 +1,9 @@
 """Folders and files of manifests as a source of events: read at start, watched ever after.
 
 A folder's files are those directly in it that end in .yaml, .yml or .json and do not begin with a dot. What is wrong
-with a file costs that file's changes only: its last good objects stay, and so do those that are missing while one of
-its documents cannot be read. So does a path that vanishes as a whole; a file that leaves a folder takes its objects
-with it.
+with a file, whatever it is, costs that file's changes only: its last good objects stay, and so do those that are
+missing while one of its documents cannot be read. So does a path that vanishes as a whole; a file that leaves a
+folder takes its objects with it.
 
 Changes are seen by inotify, and by a look at the files' times every few seconds as well: a link's target elsewhere,
 or a network file system, makes no event here. A mounted ConfigMap swaps a link in its folder; editors rename a new
@@ -13,6 +13,7 @@ file over the old one. Both change the folder, which is what is watched (for a s
 import asyncio
 import logging
 import os
+import select
 import stat
 import time
 from collections.abc import Callable, Iterable
@@ -25,6 +26,8 @@ from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.contact import Health
 from vipwire.kube.manifests.documents import Manifest, ManifestReader, file_problem
 from vipwire.kube.manifests.inventory import Inventory, differences, listed, take_inventory
+from vipwire.kube.resource import printable, unexpected
+from vipwire.kube.yaml_values import place_after
 from vipwire.model.problem import Problem
 from vipwire.process import folder_watch
 from vipwire.state.event import EventOf, K, T
@@ -35,10 +38,23 @@ SETTLE: Final = 0.4
 LOOK: Final = 2.0
 """Seconds after which the files' times are looked at without an event."""
 
+MOST_BYTES: Final = 64 << 20
+"""A larger file is not read."""
+PIPE_SECONDS: Final = 10.0
+"""Seconds without data after which a pipe that an operator has named is left alone."""
 FRESH = 5.0
 """Seconds for which a file that has become empty is taken for one that is being written."""
 
 Signature: TypeAlias = tuple[int, int, int, int]
+_UNREAD: Final[Signature] = (0, 0, 0, 0)
+"""The signature of a file that could not be read: it is tried at every look."""
+_KINDS: Final = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -142,23 +158,22 @@ class ManifestSource(Generic[K, T]):
     def _read(self, name: str) -> _File[K, T] | None:
         """Read a file if it changed; None when it vanished between being listed and being read."""
         known = self._files.get(name)
-        signature = known.signature if known else (0, 0, 0, 0)
         try:
             status = os.stat(name)  # noqa: PTH116 - a string all along
-            signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-            if known is not None and (known.signature == signature or _is_being_written(status)):
+            if known is not None and (known.signature == _signature(status) or _is_being_written(status)):
                 return known
-            manifest = self._reader.read(Path(name).read_text(encoding="utf-8"), name)
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError, DecodeError) as error:
-            good: Manifest[K, T] = known.manifest if known else Manifest(name)
-            return _File(signature, good, file_problem(name, *_place(error)))
+            manifest = self._reader.read(_text(_content(name, status, is_named=Path(name) in self._paths)), name)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not os.path.islink(name):  # noqa: PTH114 - as above
+                return None
+            return _broken(name, known, _UNREAD, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is about this file and no other
+            return _broken(name, known, _signature(status), error)
         if manifest.problems and known is not None:
             manifest = _with_missing(manifest, known.manifest)
         if manifest.ignored:
-            _log.info("%s: kinds that are not read here: %s", name, ", ".join(sorted(manifest.ignored)))
-        return _File(signature, manifest)
+            _log.info("%s: kinds that are not read here: %s", manifest.file, ", ".join(sorted(manifest.ignored)))
+        return _File(_signature(status), manifest)
 
     def _note_health(self, *, synced: bool) -> None:
         for path in self._paths:
@@ -183,8 +198,47 @@ def _with_missing(manifest: Manifest[K, T], before: Manifest[K, T]) -> Manifest[
     return replace(manifest, entries=(*manifest.entries, *missing))
 
 
+def _broken(name: str, known: _File[K, T] | None, signature: Signature, error: Exception) -> _File[K, T]:
+    good: Manifest[K, T] = known.manifest if known else Manifest(printable(name))
+    return _File(signature, good, file_problem(name, *_place(error)))
+
+
 def _is_manifest(entry: os.DirEntry[str]) -> bool:
-    return entry.name.endswith(SUFFIXES) and not entry.name.startswith(".") and entry.is_file()
+    return entry.name.endswith(SUFFIXES) and not entry.name.startswith(".")
+
+
+def _signature(status: os.stat_result) -> Signature:
+    if stat.S_ISFIFO(status.st_mode):  # what a pipe has told is never told again
+        return status.st_dev, status.st_ino, 0, 0
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _content(name: str, status: os.stat_result, *, is_named: bool) -> bytes:
+    """Read a file, or a pipe that an operator has named (`/dev/stdin`). To open a device can do harm."""
+    is_pipe = stat.S_ISFIFO(status.st_mode)
+    if not stat.S_ISREG(status.st_mode) and not (is_pipe and is_named):
+        raise DecodeError(f": is {_KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}, not a file")
+    content, ready = bytearray(), select.poll()
+    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        ready.register(descriptor, select.POLLIN)
+        while max(len(content), status.st_size) <= MOST_BYTES:
+            if not ready.poll(PIPE_SECONDS * 1000 if is_pipe else 0):
+                raise DecodeError(": its end does not come")
+            if not (more := os.read(descriptor, 1 << 20)):
+                return bytes(content)
+            content += more
+    finally:
+        os.close(descriptor)
+    raise DecodeError(f": is larger than {MOST_BYTES >> 20} MiB")
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        place = place_after(content[: error.start].decode(errors="replace"))
+        raise DecodeError(f"{place}: is not UTF-8: {error.reason}") from error
 
 
 def _is_being_written(status: os.stat_result) -> bool:
@@ -201,4 +255,5 @@ def _place(error: Exception) -> tuple[str, str]:
     if isinstance(error, DecodeError):
         where, _, message = str(error).partition(": ")
         return where, f"{message}; its last good objects stay"
-    return "", f"cannot be read, its last good objects stay: {error}"
+    reason = (error.strerror or error) if isinstance(error, OSError) else unexpected(error)
+    return "", f"cannot be read, its last good objects stay: {reason}"

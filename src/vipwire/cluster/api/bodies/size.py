@@ -3,10 +3,10 @@
 from typing import Any, Final, TypeVar
 
 from vipwire.cluster.api.errors import ApiError, bad_request
+from vipwire.kube.yaml_values import MOST_DEEP
 
 MOST_VALUES: Final = 50_000
 """Values of one body, all looked at on the event loop. An EndpointSlice with a thousand endpoints has a quarter."""
-MOST_DEEP: Final = 100
 _NESTED: Final = (dict, list)
 _LARGEST: Final = 1 << 64  # what can be written as JSON again
 Value = TypeVar("Value")

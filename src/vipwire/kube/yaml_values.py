@@ -1,0 +1,233 @@
+"""Reads YAML as the values that JSON has, event by event: no text exhausts a stack, memory or the processor. Pure.
+
+libyaml composes nested nodes by recursion in C, so that a file of brackets ends the process by a signal: only its
+events are used here, and depth is counted. An alias stands for all of its anchor; aliases of aliases double a
+document with each line (CVE-2019-11253): each anchor knows its number of values, and the sum is bounded.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+from yaml.constructor import SafeConstructor
+from yaml.reader import ReaderError
+
+from vipwire.errors import DecodeError
+
+MOST_DEEP: Final = 100
+_MOST_DIRECTIVES: Final = 100
+"""libyaml compares each %TAG with all before, while no other thread of the process runs."""
+_DIRECTIVE: Final = re.compile(r"(?:^|[\n\r\x85\xa8\xa9\u2028\u2029])%TAG")
+_LONGEST_NUMBER: Final = 100
+_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG: Final = "tag:yaml.org,2002:"
+_TEXT, _MERGE = f"{_TAG}str", f"{_TAG}merge"
+_CONSTRUCTOR: Final = SafeConstructor()
+_READERS: Final = {
+    f"{_TAG}int": _CONSTRUCTOR.construct_yaml_int,
+    f"{_TAG}float": _CONSTRUCTOR.construct_yaml_float,
+    f"{_TAG}bool": _CONSTRUCTOR.construct_yaml_bool,
+    f"{_TAG}null": _CONSTRUCTOR.construct_yaml_null,
+}
+_RESOLVERS: Final = {
+    first: [(tag, pattern) for tag, pattern in found if tag in _READERS or tag == _MERGE]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}  # no dates: on the wire, a time is a text
+
+
+class _Merge:
+    """The key `<<`."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A list or map that is being read: its values, and in a map the key that waits for one."""
+
+    values: Any
+    anchor: str | None
+    begun: int
+    key: Any = None
+    has_key: bool = False
+    merged: list[dict[str, Any]] = field(default_factory=list)
+
+
+def read_documents(text: str | bytes, most: int, repeated: list[str] | None = None) -> list[Any]:
+    """Read all documents. Raise DecodeError, with line and column where there are any.
+
+    They may stand for `most` values, aliases written out. A key that stands twice in a mapping is an error, unless
+    `repeated` takes its path.
+    """
+    if _count_directives(text) > _MOST_DIRECTIVES:
+        raise DecodeError(f"YAML: more than {_MOST_DIRECTIVES} %TAG directives")
+    reading, event = _Reading(most, repeated), None
+    try:
+        for event in yaml.parse(text, Loader=_LOADER):
+            reading.take(event)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise DecodeError(f"{_at(mark)}: {error.problem or error.context}") from error
+    except ReaderError as error:
+        raise DecodeError(f"{_position(text, error.position)}: {error.reason}") from error
+    except Exception as error:
+        raise DecodeError(f"{_at(event.start_mark if event else None)}: {' '.join(str(error).split())}") from error
+    return reading.documents
+
+
+def _count_directives(text: str | bytes) -> int:
+    if isinstance(text, bytes):  # perhaps UTF-16, which libyaml reads too
+        text = text.replace(b"\0", b"").decode("latin-1")
+    return len(_DIRECTIVE.findall(text)) if "%TAG" in text else 0
+
+
+def _at(mark: Any) -> str:
+    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "YAML"
+
+
+def _position(text: str | bytes, offset: int) -> str:
+    """Write an offset in bytes as line and column."""
+    before = (text.encode(errors="replace") if isinstance(text, str) else text)[:offset].decode(errors="replace")
+    return place_after(before)
+
+
+def place_after(text: str) -> str:
+    """Write the line and column that follow a text."""
+    return f"line {text.count(chr(10)) + 1}, column {len(text) - text.rfind(chr(10))}"
+
+
+class _Reading:
+    """The documents as far as they are read."""
+
+    def __init__(self, most: int, repeated: list[str] | None) -> None:
+        self.documents: list[Any] = []
+        self._most, self._repeated = most, repeated
+        self._frames: list[_Frame] = []
+        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._size = 0
+
+    def take(self, event: Any) -> None:
+        """Take the next event. Raise ValueError."""
+        match event:
+            case yaml.ScalarEvent():
+                value = _scalar(event)
+                self._grow(1)
+                if event.anchor:
+                    self._anchors[event.anchor] = value, 1
+                self._put(value)
+            case yaml.AliasEvent():
+                if event.anchor not in self._anchors:
+                    raise ValueError(f"found undefined alias {event.anchor!r}, or one inside of what it stands for")
+                value, size = self._anchors[event.anchor]
+                self._grow(size)
+                self._put(value)
+            case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
+                self._open(event, {} if isinstance(event, yaml.MappingStartEvent) else [])
+            case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
+                self._close()
+            case yaml.DocumentStartEvent():
+                self._anchors.clear()
+
+    def _grow(self, by: int) -> None:
+        self._size += by
+        if self._size > self._most:
+            raise ValueError("excessive aliasing, or too many values")
+
+    def _open(self, event: Any, values: Any) -> None:
+        kind = f"{_TAG}{'map' if isinstance(values, dict) else 'seq'}"
+        if event.tag not in (None, "!", kind):
+            raise ValueError(f"tag {event.tag!r} is not known")
+        if len(self._frames) >= MOST_DEEP:
+            raise ValueError("exceeded max depth")
+        if self._frames and self._awaits_key(self._frames[-1]):
+            raise ValueError("a key is a mapping or a list, not text (is it a template?)")
+        self._frames.append(_Frame(values, event.anchor, self._size))
+        self._grow(1)
+
+    def _close(self) -> None:
+        frame = self._frames.pop()
+        value = frame.values
+        for merged in reversed(frame.merged):
+            value = merged | value
+        if frame.anchor:
+            self._anchors[frame.anchor] = value, self._size - frame.begun
+        self._put(value)
+
+    def _awaits_key(self, frame: _Frame) -> bool:
+        return isinstance(frame.values, dict) and not frame.has_key
+
+    def _put(self, value: Any) -> None:
+        frame = self._frames[-1] if self._frames else None
+        if frame is not None and self._awaits_key(frame):
+            self._put_key(frame, value)
+            return
+        value = "<<" if value is _Merge else value
+        if frame is None:
+            self.documents.append(value)
+        elif isinstance(frame.values, list):
+            frame.values.append(value)
+        else:
+            if frame.key is _Merge:
+                frame.merged += _merged(value)
+            else:
+                frame.values[frame.key] = value
+            frame.has_key = False
+
+    def _put_key(self, frame: _Frame, value: Any) -> None:
+        frame.key, frame.has_key = value if value is _Merge else _key(value), True
+        if frame.key in frame.values:
+            if self._repeated is None:
+                raise ValueError(f"the key {frame.key!r} stands twice")
+            self._repeated.append(".".join((*self._path(), frame.key)).replace(".[", "["))
+
+    def _path(self) -> Iterator[str]:
+        for frame in self._frames[:-1]:
+            if isinstance(frame.values, list):
+                yield f"[{len(frame.values)}]"
+            else:
+                yield str(frame.key)
+
+
+def _scalar(event: Any) -> Any:
+    text, tag = event.value, event.tag
+    if tag in (None, "!"):
+        tag = _resolved(text) if event.implicit[0] else _TEXT
+    if tag == _MERGE:
+        return _Merge
+    if tag in (_TEXT, f"{_TAG}binary"):
+        return text
+    if tag not in _READERS:
+        raise ValueError(f"tag {tag!r} is not known")
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError("a number is too long")
+    try:
+        value = _READERS[tag](yaml.ScalarNode(tag, text))
+    except Exception:  # noqa: BLE001 - PyYAML lets through what each conversion raises
+        raise ValueError(f"{text!r} does not fit the tag {tag!r}") from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{text} is not a number of JSON")
+    return value
+
+
+def _resolved(text: str) -> str:
+    if len(text) <= _LONGEST_NUMBER:
+        for tag, pattern in _RESOLVERS.get(text[:1], ()):
+            if pattern.match(text):
+                return str(tag)
+    return _TEXT
+
+
+def _key(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise ValueError("a key is not text")
+
+
+def _merged(value: Any) -> list[dict[str, Any]]:
+    found = value if isinstance(value, list) else [value]
+    if not all(isinstance(part, dict) for part in found):
+        raise ValueError("expected a mapping or a list of mappings for merging")
+    return found
