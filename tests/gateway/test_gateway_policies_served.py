@@ -104,14 +104,16 @@ def test_a_client_may_ask_so_often(here: GatewaySite) -> None:
         ("/", 200),
         ("/administration", 200),
         ("/admin", 403),
-        ("//admin", 403),
-        ("/x/../admin/y", 403),
-        ("/%61dmin", 403),
+        ("//admin", 400),
+        ("/x/../admin/y", 400),
+        ("/%61dmin", 400),
         ("/x%2f..%2fadmin", 400),
         ("/area/", 200),
         ("/area/one", 403),
-        ("/x/../area/one", 403),
-        ("/area/%6fne", 403),
+        ("/x/../area/one", 400),
+        ("/area/%6fne", 400),
+        ("/area/one%2f", 400),
+        ("/x/%C3%BC", 200),
         (f"/area/{'a' * 300}", 414),
         ("/deep/b", 503),
         ("/deep/" + "a" * 40, 503),
@@ -125,9 +127,9 @@ def test_no_way_of_writing_a_path_leads_past_a_guard(here: GatewaySite, path: st
 
 
 def test_pods_get_a_guarded_path_as_it_was_sent(here: GatewaySite) -> None:
-    url = f"http://127.0.0.1:{here.port('edge')}/x/../%7Euser//y"
+    url = f"http://127.0.0.1:{here.port('edge')}/x/%C3%BC?/../y"
     _, output = here.curl("--path-as-is", "-HHost: parts.org", url)
-    assert '"path": "/x/../%7Euser//y"' in output
+    assert '"path": "/x/%C3%BC?/../y"' in output
 
 
 def test_a_service_is_asked_whether_it_is_well(here: GatewaySite) -> None:

@@ -8,7 +8,7 @@ from vipwire.ingress.haproxy.frontends import lookups_of
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.slots import fill
 from vipwire.ingress.plan.policy import Policy
-from vipwire.ingress.plan.sites import Frontend, GuardedApart, Match, Mode, Pool, Route, SitePlan
+from vipwire.ingress.plan.sites import Apart, Frontend, Match, Mode, Pool, Route, SitePlan
 from vipwire.ingress.watch.objects import BackendPort
 from vipwire.model.names import ObjectName
 
@@ -40,7 +40,7 @@ def test_only_what_routes_need_is_searched(
 ) -> None:
     frontend = Frontend("gateway:80", "*:80", ":80", mode, hosts=frozenset(listeners))
     made = [Route(f"{host}:80", Match.PREFIX, "", "pool", OWNER) for host in routes]
-    found = lookups_of(frontend, made, GuardedApart(), "prefixes-0")
+    found = lookups_of(frontend, made, Apart(), "prefixes-0")
     assert (set(found.maps), found.depths, found.hostless) == (maps, depths, hostless)
     assert found.plain == (maps == {"prefixes"})
     assert found.asked == {"prefixes-0" if each == "prefixes" else each for each in maps}

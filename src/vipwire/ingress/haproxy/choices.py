@@ -9,6 +9,7 @@ have all the steps that they need: there paths must be short (`longest_path`).
 from collections.abc import Iterator
 from typing import Final
 
+from vipwire.ingress.haproxy.readings import parameter
 from vipwire.ingress.haproxy.words import Word, line, plain, quoted
 from vipwire.ingress.plan.expressions import is_costly
 from vipwire.ingress.plan.sites import Aspect, Bound, Chance, Choice, Compared, Condition
@@ -25,21 +26,19 @@ def longest_path(expressions: int) -> int:
     return min(_LONGEST_PATH, int((6 * _MOST_STEPS / max(1, expressions)) ** (1 / 3)))
 
 
-def choice_lines(
-    choice: Choice, rule: str = "http-request", path: str = "path", *, guards: bool = False
-) -> Iterator[str]:
-    """Write the steps of a choice. `rule` is the word that such a rule begins with; `path` is where the path is.
+def choice_lines(choice: Choice, rule: str = "http-request", *, guards: bool = False) -> Iterator[str]:
+    """Write the steps of a choice. `rule` is the word that such a rule begins with.
 
     `guards`: expressions of the path decide what guards a request.
     """
     name = plain(choice.name)
     for step in choice.steps:
-        target, when = plain(step.target), Word(" ".join(condition(each, path, guards=guards) for each in step.when))
+        target, when = plain(step.target), Word(" ".join(condition(each, guards=guards) for each in step.when))
         form = f"{rule} set-var(txn.target) str({target}) if {{{{ var(txn.target) -m str {name} }}}} {{}}"
         yield line(form, when).rstrip()
 
 
-def condition(of: Condition, path: str = "path", *, guards: bool = False) -> str:
+def condition(of: Condition, *, guards: bool = False) -> str:
     """Write what must hold of a request, in braces. `guards` as for `choice_lines`."""
     if isinstance(of, Chance):
         return f"{{ rand({plain(of.whole)}) lt {plain(of.part)} }}"
@@ -48,22 +47,32 @@ def condition(of: Condition, path: str = "path", *, guards: bool = False) -> str
         return f"{begin} {{ nbsrv({plain(of.pool)}) gt 0 }}"
     how = "-m reg" if of.expression else "-m str"
     if of.value == "}":  # which would end the condition, however it is quoted
-        return f"{{ {_fetch(of, path)} -m reg -- '^}}$' }}"
+        return f"{_found(of)}{{ {_fetch(of)} -m reg -- '^}}$' }}"
     # A costly one guards nothing (`gateway.plan.rules`): what it could match is closed instead.
     is_limited = of.expression and not (guards and of.aspect is Aspect.PATH and not is_costly(of.value))
     value = f"{LIMIT}{of.value}" if is_limited else of.value
-    return f"{{ {_fetch(of, path)} {how} -- {quoted(value)} }}"
+    return f"{_found(of)}{{ {_fetch(of)} {how} -- {quoted(value)} }}"
 
 
-def _fetch(of: Compared, path: str) -> str:
+def _found(of: Compared) -> str:
+    """Write that a query has a parameter: where it has not, `_fetch` takes the whole query."""
+    if of.aspect is not Aspect.QUERY:
+        return ""
+    return f"{{ query -m reg -- {quoted(f'(?:^|&){parameter(of.name)}(?:[=&]|$)')} }} "
+
+
+def _fetch(of: Compared) -> str:
     match of.aspect:
         case Aspect.METHOD:
             return "method"
         case Aspect.PATH:
-            return path
+            return "path"
         case Aspect.COOKIE:
             return f"req.cook({plain(of.name)})"
         case Aspect.QUERY:
-            return f"url_param({plain(of.name)}),url_dec"
+            # `url_param` takes `;` and `?` for borders as well, and compares names that are not decoded.
+            name = parameter(of.name)
+            first = f"^(?:(?!{name}(?:[=&]|$))[^&]*+&)*+{name}=?([^&]*+).*$"
+            return quoted(f'query,regsub("{first}","\\1"),url_dec(1)')
         case Aspect.HEADER:
             return f"req.hdr({plain(of.name)})" if of.split else f"req.fhdr({plain(of.name)})"

@@ -5,12 +5,12 @@ What can change while it runs (slots, maps, certificates) stands apart from what
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
 from vipwire.ingress.haproxy.choices import LIMIT, longest_path
-from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, NORMALIZE, Stage, frontend_text, maps_of, stages_of
+from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, maps_of, stages_of
 from vipwire.ingress.haproxy.frontends import (
     SHARED,
     Lookups,
@@ -24,6 +24,7 @@ from vipwire.ingress.haproxy.frontends import (
 from vipwire.ingress.haproxy.layout import FIRST, FOLDER, MAPS, Layout
 from vipwire.ingress.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
 from vipwire.ingress.haproxy.preamble import process_text
+from vipwire.ingress.haproxy.readings import APART, decoded
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import plain
 from vipwire.ingress.plan.expressions import is_costly
@@ -31,11 +32,12 @@ from vipwire.ingress.plan.sites import (
     NOWHERE,
     Certificate,
     Choice,
+    Compared,
     Match,
     Pool,
     Route,
     SitePlan,
-    guarded_apart,
+    apart_of,
     sites_with_guarding_expressions,
 )
 
@@ -69,6 +71,8 @@ class Shape:
     """Their lists of certificates: content by file name."""
     asked: frozenset[str] = frozenset()
     """The maps that are looked up: HAProxy knows no others."""
+    deciding: Mapping[str, tuple[Compared, ...]] = field(default_factory=dict)
+    """The conditions of choices that decide what guards a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +102,16 @@ class Configuration:
 
     def parts(self, mark: str) -> Iterator[tuple[str, str]]:
         """Write haproxy.cfg in parts, each with the pool that it belongs to, or an empty text."""
-        guarded = Stage.GUARDS in self.shape.stages or any(NORMALIZE in text for _, text in self.shape.frontends)
         resolve = self.shape.resolve
-        yield "", process_text(self.layout, mark, resolve=resolve, mirrors=self.mirrors, normalizes=guarded)
+        yield "", process_text(self.layout, mark, resolve=resolve, mirrors=self.mirrors)
         if self.shape.users:
             yield "", self.shape.users
-        yield "", frontend_text(self.layout, self.shape.stages, self.shape.choices, self.shape.bounded)
+        yield (
+            "",
+            frontend_text(
+                self.layout, self.shape.stages, self.shape.choices, self.shape.bounded, self.shape.deciding
+            ),
+        )
         if self.mirrors:
             yield "", mirror_frontend(self.layout, NOWHERE)
         for name, text in self.shape.frontends:
@@ -150,17 +158,15 @@ def configure(
 
     `before` is one for the same operator's flags: the texts of pools that are the same are taken from it.
     """
-    apart = guarded_apart(plan)
+    apart = apart_of(plan)
     lookups = tuple(
         lookups_of(each, plan.routes, apart, f"prefixes-{index}") for index, each in enumerate(plan.frontends)
     )
-    maps = make_maps(plan, lookups)
+    maps = make_maps(plan, lookups, apart.sites)
     pools = {pool.name: pool for pool in plan.pools}
     users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
     certificates = (Certificate(DEFAULT_CERTIFICATE, default_pem), *plan.certificates)
     stages = stages_of(_own(maps) if plan.frontends else maps)
-    if any(":" not in site for site in apart.sites):
-        stages |= {Stage.GUARDS}
     frontends, lists, asked = _frontends(plan, layout, lookups)
     shape = Shape(
         stages,
@@ -177,6 +183,7 @@ def configure(
         plan.authorities,
         lists,
         asked | frozenset(maps_of(stages)),
+        apart.choices,
     )
     pems = {each.name: each.pem for each in certificates}
     return Configuration(layout, shape, pools, slots, maps, pems)
@@ -230,8 +237,11 @@ def _known_text(pool: Pool, before: Configuration | None) -> str:
     return before.shape.backends[pool.name] if before and before.pools.get(pool.name) is pool else ""
 
 
-def make_maps(plan: SitePlan, lookups: Sequence[Lookups]) -> dict[str, dict[str, str]]:
-    """Build the maps that lead a request to its backend. `lookups` has the searches of each frontend, in order."""
+def make_maps(plan: SitePlan, lookups: Sequence[Lookups], apart: Collection[str] = ()) -> dict[str, dict[str, str]]:
+    """Build the maps that lead a request to its backend. `lookups` has the searches of each frontend, in order.
+
+    `apart` are the sites whose paths lead to different places: there paths are found in a second spelling, too.
+    """
     own = {each.mark: found for each, found in zip(plan.frontends, lookups, strict=True)}
     maps: dict[str, dict[str, str]] = {name: {} for name in (*MAPS, *(found.prefixes for found in lookups))}
     more = {f"{host}{each.mark}" for each in plan.frontends for host in each.hosts}
@@ -240,19 +250,28 @@ def make_maps(plan: SitePlan, lookups: Sequence[Lookups]) -> dict[str, dict[str,
         maps["listeners"] |= {site_key(f"{host}{each.mark}"): host for host in sorted(each.hosts)}
     guarding = frozenset(sites_with_guarding_expressions(plan))
     for route in sorted(plan.routes, key=_longest_first):
-        match route.match:
-            case Match.EXACT:
-                maps["exact"][f"{route.site}{route.path}/"] = route.target
-            case Match.PREFIX:
-                of = own.get(split_site(route.site)[1], _OWN)
-                maps[of.prefixes][of.key(route.site, route.path)] = route.target
-            case Match.EXPRESSION:
-                # What may guard has all steps that it needs; paths are short there.
-                is_limited = route.site not in guarding or is_costly(route.path)
-                maps["expressions"][f"{LIMIT if is_limited else ''}{expression_of(route)}"] = route.target
+        if route.match is Match.EXPRESSION:
+            # What may guard has all steps that it needs; paths are short there.
+            is_limited = route.site not in guarding or is_costly(route.path)
+            maps["expressions"][f"{LIMIT if is_limited else ''}{expression_of(route)}"] = route.target
+        else:
+            name, key = _key(route, own, route.path)
+            maps[name][key] = route.target
+    for route in (each for each in plan.routes if each.site in apart and each.match is not Match.EXPRESSION):
+        name, key = _key(route, own, decoded(route.path))
+        maps[name].setdefault(key, route.target)
+    maps[APART] = dict.fromkeys(sorted(apart), "1")
     if plan.default:
         maps["default"][DEFAULT_KEY] = plan.default
     return maps
+
+
+def _key(route: Route, own: Mapping[str, Lookups], path: str) -> tuple[str, str]:
+    """Name the map that a route's path is in, and write the path's key."""
+    if route.match is Match.EXACT:
+        return "exact", f"{route.site}{path}/"
+    of = own.get(split_site(route.site)[1], _OWN)
+    return of.prefixes, of.key(route.site, path)
 
 
 def expression_of(route: Route) -> str:

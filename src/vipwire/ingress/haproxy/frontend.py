@@ -14,11 +14,9 @@ Each step takes time of every request, so only those are written that some rule 
 prefixes of hosts in full, one search is all there is (`plain_search`). The first rule that needs another step is a
 reload.
 
-A path is compared as it was sent. Where some paths of a host are guarded and others are not, it is compared in the
-form that servers take it for (RFC 3986 6.2.2), or /public/../admin would pass the guard of /admin. Pods get it as it
-was sent. Some servers also take %2F and a backslash for a slash, decode twice, or leave out what follows a
-semicolon: a path that would lead elsewhere if it were read so is refused with 400, for nobody knows how a Pod reads
-it. A regular expression that meets PCRE's limits counts as no match; where one guards, long paths are refused (414).
+A path is compared as it was sent, and Pods get it so. Where a server could read it otherwise, and it would lead
+elsewhere then, the request is refused (`readings`). A regular expression that meets PCRE's limits counts as no match;
+where one guards, long paths are refused (414).
 """
 
 import enum
@@ -26,8 +24,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vipwire.ingress.haproxy.choices import choice_lines
 from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.readings import APART, READ, doubt_lines, path_lines
 from vipwire.ingress.haproxy.words import line, plain, plains, quoted
-from vipwire.ingress.plan.sites import BROKEN, CLOSED, EVERY_HOST, NOWHERE, REFUSED, UNAVAILABLE, Choice
+from vipwire.ingress.plan.sites import BROKEN, CLOSED, EVERY_HOST, NOWHERE, REFUSED, UNAVAILABLE, Choice, Compared
 
 DEFAULT_KEY = "default"
 
@@ -40,22 +39,26 @@ class Stage(enum.Enum):
     WILDCARDS = "a first host with a wildcard"
     HOSTLESS = "a first rule without a host"
     DEFAULT = "a first default backend"
-    GUARDS = "a first path that is guarded otherwise than others of its host"
+    APART = "a first host whose paths lead to different places"
 
 
 _NEED_SITE = frozenset({Stage.EXPRESSIONS, Stage.WILDCARDS, Stage.HOSTLESS})
 HOST = "req.hdr(host,1),host_only,lower"
-NORMALIZE = "http-request normalize-uri "
-_NORMAL_FORM = ("percent-decode-unreserved", "path-merge-slashes", "path-strip-dot", "path-strip-dotdot full")
 _MISSING = "unless {{ var(txn.target) -m found }}"
-_AMBIGUOUS = r"%(?:25|2f|5c|3b|00|0a|0d)|\\|;"
-_READ_OTHERWISE = (("%25", "%"), (r"%(?:2f|5c)|\\\\", "/"), ("%3b", ";"), ("(?:;|%0[0ad])[^/]*", ""))
-"""What some servers make of a path, in order."""
-IF_AMBIGUOUS = "if {{ var(txn.ambiguous) -m bool }}"
 NOTE_PATH = line("http-request set-var(txn.path) path")
 Bounded = tuple[str, int]
 """A site where regular expressions guard, and how long its paths may be: PCRE gives up on long ones: no match."""
 _SITES_IN_A_LINE = 20
+_NO_HOST = "[^A-Za-z0-9._:*%[\\]-]"
+_TOLD = (
+    r"forwarded|proxy|front\Wend\Whttps|(?:x\W)?(?:real|client|cluster\Wclient)\Wip"
+    r"|x\W(?:(?:forwarded|original|envoy)(?:\W.*)?|rewrite\Wurl|(?:url\W)?scheme|(?:http\W)?host(?:\Woverride)?)"
+).replace(r"\W", "[^a-z0-9]")
+"""The headers by which proxies tell servers about clients and the request that they sent.
+
+Servers of CGI and WSGI take other characters for a dash, as in `X_Forwarded_For`.
+"""
+_WITH_DASHES = "[a-z0-9-]+"
 _LOG_FORMAT = (
     '{"time":"%[date,ltime(%Y-%m-%dT%H:%M:%S%z)]","client":"%[src]","host":"%[var(txn.host),json(utf8s)]",'
     '"method":"%[var(txn.method),json(utf8s)]","path":"%[var(txn.path),json(utf8s)]","status":%ST,'
@@ -71,6 +74,7 @@ def stages_of(maps: Mapping[str, Mapping[str, str]]) -> frozenset[Stage]:
         Stage.WILDCARDS: any(site.startswith("*.") for site in maps["sites"]),
         Stage.HOSTLESS: EVERY_HOST in maps["sites"],
         Stage.DEFAULT: bool(maps["default"]),
+        Stage.APART: bool(maps["apart"]),
     }
     return frozenset(stage for stage, is_needed in needed.items() if is_needed)
 
@@ -80,27 +84,35 @@ def maps_of(stages: Collection[Stage]) -> Iterator[str]:
     yield "prefixes"
     if not _NEED_SITE.isdisjoint(stages):
         yield "sites"
-    for stage, name in ((Stage.EXACT, "exact"), (Stage.EXPRESSIONS, "expressions"), (Stage.DEFAULT, "default")):
+    for stage in (Stage.EXACT, Stage.EXPRESSIONS, Stage.DEFAULT, Stage.APART):
         if stage in stages:
-            yield name
+            yield stage.name.lower()
 
 
 def frontend_text(
-    layout: Layout, stages: Collection[Stage], choices: tuple[Choice, ...], bounded: Sequence[Bounded] = ()
+    layout: Layout,
+    stages: Collection[Stage],
+    choices: tuple[Choice, ...],
+    bounded: Sequence[Bounded] = (),
+    deciding: Mapping[str, tuple[Compared, ...]] | None = None,
 ) -> str:
-    """Write the one frontend, and the backends that answer themselves. Paths of `bounded` sites must be short."""
+    """Write the one frontend, and the backends that answer themselves. Paths of `bounded` sites must be short.
+
+    `deciding` has the conditions of choices that decide what guards a request.
+    """
     lines = ["frontend ingress", *_binds(layout), *log_lines(layout), *header_lines(layout, _scheme(layout))]
-    if stages or choices or layout.access_log:
+    searches = choices or set(stages) - {Stage.APART}
+    if searches or layout.access_log:
         lines.append(NOTE_PATH)
-    if Stage.GUARDS in stages:
-        lines += normal_form_lines()
-    if stages or choices:
+    if searches:
         lines += [*_key(layout, stages), *_bounds(bounded), *_target(layout, stages)]
-        if Stage.GUARDS in stages:
-            keys = (f"{each} {IF_AMBIGUOUS.format()}" for each in _key(layout, stages) if "txn.key" in each)
-            lines += ambiguous_lines((*keys, *_target(layout, stages, IF_AMBIGUOUS)))
         for choice in choices:
-            lines += choice_lines(choice)
+            lines += [*doubt_lines(choice.name, (deciding or {}).get(choice.name, ())), *choice_lines(choice)]
+    if Stage.APART in stages:
+        lines += path_lines(
+            _site(stages), layout.map_file(APART), lambda decoded: _target(layout, stages, READ, decoded)
+        )
+    if searches:
         lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
     else:
         lines += plain_search(layout.map_file("prefixes"))
@@ -167,7 +179,17 @@ def _scheme(layout: Layout) -> str:
 
 
 def header_lines(layout: Layout, scheme: str) -> Iterator[str]:
-    """Tell Pods the client's address and scheme. Headers of clients count only if they are balancers of ours."""
+    """Refuse what is no request for a path of a host, and tell Pods the client's address and scheme.
+
+    Headers of clients that tell Pods such things are removed, unless clients are balancers of ours.
+    """
+    # A tunnel (CONNECT) would lead past all guards. Only the host and the path of an absolute URL are compared.
+    yield line("http-request deny deny_status 400 if {{ req.fhdr(host) -m reg {} }}", quoted(_NO_HOST))
+    star = "{{ method OPTIONS }} {{ url -m str * }}"
+    yield line(
+        f"http-request deny deny_status 400 unless {{{{ url -m beg / }}}} or {{{{ path -m beg / }}}} or {star}"
+    )
+    yield line("http-request set-uri %[pathq] if !{{ url -m beg / }} {{ path -m beg / }}")
     said = {"For": "%[var(sess.client)]", "Proto": scheme, "Host": "%[req.fhdr(host)]"}
     if layout.trust_forwarded:
         said["For"] = "%[src]"
@@ -175,20 +197,18 @@ def header_lines(layout: Layout, scheme: str) -> Iterator[str]:
     else:
         # To write an address as text is a third of what its header costs: once for a connection is enough.
         yield line("tcp-request session set-var(sess.client) src,concat()")
+    form = f"^(?!{_WITH_DASHES}$)(?:{_TOLD})$" if layout.trust_forwarded else f"^(?:{_TOLD})$"
+    yield line("http-request del-header {} -m reg", quoted(form))
     for name, value in said.items():
         kept = f" unless {{{{ req.hdr(x-forwarded-{name.lower()}) -m found }}}}" if layout.trust_forwarded else ""
         yield line(f"http-request set-header X-Forwarded-{name} {value}{kept}")
     # HTTP/2 that begins with a request is a tunnel to the Pod, past all guards; RFC 9113 has taken it out.
     yield line("http-request del-header Upgrade if {{ req.hdr(upgrade) -m sub -i h2c }}")
+    # A proxy in a Pod removes the headers that `Connection` names (RFC 9110 7.6.1), such as those above.
+    upgrades = "{{ req.hdr(connection) -m sub -i upgrade }}"
+    yield line(f"http-request set-header Connection Upgrade if {upgrades}")
+    yield line(f"http-request del-header Connection if {{{{ req.hdr(connection) -m found }}}} !{upgrades}")
     yield line("http-request disable-l7-retry unless {{ method GET HEAD OPTIONS }}")
-
-
-def normal_form_lines() -> Iterator[str]:
-    """Note a path in the form in which it is compared, and put the one that was sent back."""
-    yield line("http-request set-var(txn.sent) pathq")
-    yield from (line(f"{NORMALIZE}{form}") for form in _NORMAL_FORM)
-    yield line("http-request set-var(txn.normal) path")
-    yield line("http-request set-pathq %[var(txn.sent)] if {{ var(txn.sent) -m found }}")
 
 
 def _bounds(bounded: Sequence[Bounded]) -> Iterator[str]:
@@ -204,61 +224,34 @@ def _bound(longest: int, sites: Iterable[str]) -> str:
     return line(f"http-request return status 414 if {long} {{{{ var(txn.site) -m str {{}} }}}}", chosen)
 
 
-def ambiguous_lines(search: Iterable[str]) -> Iterator[str]:
-    """Refuse a path that leads elsewhere if it is read as some servers do. `search` looks it up again."""
-    none = "!{{ var(txn.target) -m found }}"
-    found = f"if {{{{ path -m reg -i {quoted(_AMBIGUOUS)} }}}}"
-    yield line(f"http-request set-var(txn.ambiguous) bool(true) {found}")
-    yield line(f"http-request set-var(txn.target) str(-) {IF_AMBIGUOUS} {none}")
-    yield line(f"http-request set-var(txn.first) var(txn.target) {IF_AMBIGUOUS}")
-    for pattern, text in _READ_OTHERWISE:
-        form = quoted(f'%[path,regsub("{pattern}","{text}",gi)]')
-        yield line(f"http-request set-path {{}} {IF_AMBIGUOUS}", form)
-    # HAProxy 2.6 takes this one with a condition and then never does it; what was sent is put back for all.
-    yield line(f"{NORMALIZE}{_NORMAL_FORM[0]}")
-    yield from (line(f"{NORMALIZE}{form} {IF_AMBIGUOUS}") for form in _NORMAL_FORM[1:])
-    yield line(f"http-request set-var(txn.normal) path {IF_AMBIGUOUS}")
-    yield line("http-request set-pathq %[var(txn.sent)] if {{ var(txn.sent) -m found }}")
-    yield line(f"http-request unset-var(txn.target) {IF_AMBIGUOUS}")
-    yield from search
-    yield line(f"http-request set-var(txn.target) str(-) {IF_AMBIGUOUS} {none}")
-    same = "!{{ var(txn.target),strcmp(txn.first) eq 0 }}"
-    yield line(f"http-request deny deny_status 400 {IF_AMBIGUOUS} {same}")
-
-
-def _host(stages: Collection[Stage]) -> str:
-    """Cut a host at a slash: behind one a client could write another path into a map's key."""
-    return HOST.replace("(host,1)", "(host,1),field(1,/)") if Stage.GUARDS in stages else HOST
-
-
-def _path(stages: Collection[Stage]) -> str:
-    return "txn.normal" if Stage.GUARDS in stages else "txn.path"
+def _site(stages: Collection[Stage]) -> str:
+    """Write how the site of a request is found, once `_key` has looked for it."""
+    return HOST if _NEED_SITE.isdisjoint(stages) else "var(txn.site)"
 
 
 def _key(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
-    """Find the site that a host is of, and make the key that maps are asked for."""
-    site = host = _host(stages)
-    if not _NEED_SITE.isdisjoint(stages):
-        sites, missing = layout.map_file("sites"), "unless {{ var(txn.site) -m found }}"
-        yield line(f"http-request set-var(txn.site) {host},map_str({sites})")
-        if Stage.WILDCARDS in stages:
-            yield line(f"http-request set-var(txn.site) '{host},regsub(^[^.]*,*),map_str({sites})' {missing}")
-        if Stage.HOSTLESS in stages:
-            yield line(f"http-request set-var(txn.site) str({EVERY_HOST}) {missing}")
-        site = "var(txn.site)"
-    yield line(f"http-request set-var(txn.key) {site},concat(,{_path(stages)},/)")
+    """Find the site that a host is of, where more than the host tells it."""
+    if _NEED_SITE.isdisjoint(stages):
+        return
+    sites, missing = layout.map_file("sites"), "unless {{ var(txn.site) -m found }}"
+    yield line(f"http-request set-var(txn.site) {HOST},map_str({sites})")
+    if Stage.WILDCARDS in stages:
+        yield line(f"http-request set-var(txn.site) '{HOST},regsub(^[^.]*,*),map_str({sites})' {missing}")
+    if Stage.HOSTLESS in stages:
+        yield line(f"http-request set-var(txn.site) str({EVERY_HOST}) {missing}")
 
 
-def _target(layout: Layout, stages: Collection[Stage], where: str = "") -> Iterator[str]:
+def _target(layout: Layout, stages: Collection[Stage], path: str = "txn.path", decoded: str = "") -> Iterator[str]:
+    """Search for the target of the path in a variable. `decoded` is what decodes a path for regular expressions."""
+    yield line(f"http-request set-var(txn.key) {_site(stages)},concat(,{path},/)")
     lookups = {
         "exact": "var(txn.key),map_str({})",
-        "expressions": f"var(txn.site),concat(,{_path(stages)}),map_reg({{}})",
+        "expressions": f"var(txn.site),concat(,{path}){decoded},map_reg({{}})",
         "prefixes": "var(txn.key),map_beg({})",
         "default": f"str({DEFAULT_KEY}),map_str({{}})",
     }
-    asked, missing = set(maps_of(stages)), where
+    asked, missing = set(maps_of(stages)), ""
     for name in (name for name in lookups if name in asked):
-        yield line(
-            f"http-request set-var(txn.target) {lookups[name].format(layout.map_file(name))} {missing}"
-        ).rstrip()
-        missing = f"{where} !{{{{ var(txn.target) -m found }}}}" if where else _MISSING
+        found = lookups[name].format(layout.map_file(name))
+        yield line(f"http-request set-var(txn.target) {found} {missing}").rstrip()
+        missing = _MISSING

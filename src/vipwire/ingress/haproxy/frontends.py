@@ -8,8 +8,8 @@ the longest one wins:
     host ─▶ sites.map[host + mark] ─▶ sites.map[last 3 labels + "*" + mark] ─▶ … 2 labels ─▶ "*" + mark
          ─▶ exact.map[site + path + "/"] ─▶ prefixes.map[longest of site + path + "/"] ─▶ choices ─▶ pool
 
-As in the operator's own frontend, paths are compared in their normal form where some are guarded and others are not,
-and only those steps are written that some route needs.
+As in the operator's own frontend, paths that servers read otherwise are refused where they would lead elsewhere, and
+only those steps are written that some route needs.
 """
 
 import hashlib
@@ -19,31 +19,30 @@ from dataclasses import dataclass
 from vipwire.ingress.haproxy.choices import choice_lines, longest_path
 from vipwire.ingress.haproxy.frontend import (
     HOST,
-    IF_AMBIGUOUS,
     NOTE_PATH,
-    ambiguous_lines,
     header_lines,
     log_lines,
-    normal_form_lines,
     plain_search,
 )
 from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.haproxy.readings import APART, READ, doubt_lines, path_lines
 from vipwire.ingress.haproxy.words import line, plain, quoted
 from vipwire.ingress.plan.sites import (
     EVERY_HOST,
     NOWHERE,
     REFUSED,
+    Apart,
     Aspect,
     Compared,
+    Condition,
     Frontend,
-    GuardedApart,
     Match,
     Mode,
     Route,
     Step,
 )
 
-SHARED = ("sites", "exact")
+SHARED = ("sites", "exact", APART)
 """The maps that all frontends ask."""
 _PLAIN_SEARCH = frozenset({"prefixes"})
 _RULES = {Mode.HTTP: "http-request", Mode.HTTPS: "http-request"}
@@ -61,27 +60,27 @@ class Lookups:
     maps: frozenset[str] = frozenset()
     depths: tuple[int, ...] = ()
     hostless: bool = False
-    guarded: bool = False
-    """Whether paths of one host are guarded differently."""
-    expressions: tuple[str, ...] = ()
-    """The choices in which a regular expression of a path decides what guards a request."""
-
+    apart: bool = False
+    """Whether paths of one host lead to different places."""
+    deciding: tuple[tuple[str, tuple[Compared, ...]], ...] = ()
+    """The choices whose conditions decide what guards a request, with these."""
     plain: bool = False
     """Whether prefixes of hosts in full are all that is looked for."""
 
     @property
     def asked(self) -> frozenset[str]:
         """Name the maps that are asked."""
-        return frozenset(self.prefixes if name == "prefixes" else name for name in self.maps)
+        apart = {APART} if self.apart else set()
+        return frozenset(self.prefixes if name == "prefixes" else name for name in self.maps | apart)
 
     def key(self, site: str, path: str) -> str:
         """Write the key of a prefix."""
         return f"{split_site(site)[0] if self.plain else site}{path}/"
 
     @property
-    def path(self) -> str:
-        """Name the variable with the path that is compared."""
-        return "txn.normal" if self.guarded else "txn.path"
+    def expressions(self) -> tuple[str, ...]:
+        """Name the choices in which a regular expression of a path decides what guards a request."""
+        return tuple(name for name, conditions in self.deciding if any(map(_is_of_path, conditions)))
 
 
 def is_of_frontend(key: str) -> bool:
@@ -111,7 +110,7 @@ def wildcard_depths(hosts: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted({host.count(".") for host in hosts if host.startswith("*.")}, reverse=True))
 
 
-def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: GuardedApart, prefixes: str) -> Lookups:
+def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: Apart, prefixes: str) -> Lookups:
     """Return the searches that a frontend's routes need. `prefixes` is the name of its map of prefixes."""
     hosts, kinds = set[str](), set[Match]()
     for route in routes:
@@ -128,15 +127,14 @@ def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: GuardedApart,
     maps = {"prefixes"} | ({"exact"} if Match.EXACT in kinds else set())
     maps |= {"sites"} if falls or frontend.mode in _NAMES else set()
     maps |= {"listeners"} if tells_listeners_apart(frontend) else set()
-    guarded = any(split_site(site)[1] == frontend.mark for site in apart.sites)
     return Lookups(
         prefixes,
         frozenset(maps),
         depths,
         hostless,
-        guarded,
-        tuple(each.name for each in frontend.choices if each.name in apart.choices),
-        maps == _PLAIN_SEARCH and not frontend.choices and not guarded,
+        any(split_site(site)[1] == frontend.mark for site in apart.sites),
+        tuple((each.name, apart.choices[each.name]) for each in frontend.choices if each.name in apart.choices),
+        maps == _PLAIN_SEARCH and not frontend.choices,
     )
 
 
@@ -148,10 +146,11 @@ def frontend_parts(
     head, tail = writing(frontend, lookups, layout, certificates)
     yield "", "\n".join([line("frontend {}", plain(frontend.name), indent=0), *head]) + "\n"
     rule = _RULES.get(frontend.mode, "tcp-request content")
+    deciding = dict(lookups.deciding)
     for choice in frontend.choices:
-        path = "var(txn.normal)" if lookups.guarded else "path"
         guards = choice.name in lookups.expressions
-        yield choice.name, "\n".join(choice_lines(choice, rule, path, guards=guards)) + "\n"
+        doubts = doubt_lines(choice.name, deciding.get(choice.name, ()))
+        yield choice.name, "\n".join((*doubts, *choice_lines(choice, rule, guards=guards))) + "\n"
     yield "", "\n".join([*tail, *_way_in(frontend, layout)]) + "\n"
 
 
@@ -193,9 +192,15 @@ def _http(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: st
     head += header_lines(layout, scheme)
     if not lookups.plain or layout.access_log:
         head.append(NOTE_PATH)
-    if lookups.guarded:
-        head += normal_form_lines()
     tail: list[str] = []
+    if lookups.apart:
+        site = _site(frontend, lookups)
+        tail += path_lines(
+            site,
+            layout.map_file(APART),
+            lambda _: _target(site, lookups, layout, READ),
+            lookups.expressions,
+        )
     if lookups.plain:
         tail += plain_search(layout.map_file(lookups.prefixes))
     elif lookups.maps:
@@ -206,38 +211,43 @@ def _http(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: st
 
 
 def _search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
-    site = f"{HOST},concat({frontend.mark})"
     if not lookups.maps.isdisjoint(("sites", "listeners")):
         yield line(f"http-request set-var(txn.host) {HOST}")
     if "listeners" in lookups.maps:
         yield from _misdirected(frontend, layout)
     if "sites" in lookups.maps:
         yield from _sites("http-request", frontend, lookups, layout)
-        site = "var(txn.site)"
-    yield from _target(site, lookups, layout)
-    if lookups.guarded:
-        yield from ambiguous_lines(_target(site, lookups, layout, IF_AMBIGUOUS))
+    yield from _target(_site(frontend, lookups), lookups, layout)
     for choice in (each for each in frontend.choices if each.name in lookups.expressions):
         found = f"{{{{ var(txn.target) -m str {plain(choice.name)} }}}}"
         longest = longest_path(sum(_of_path(each) for each in choice.steps))
         yield line(f"http-request return status 414 if {found} {{{{ path,length gt {longest} }}}}")
-        yield line(f"http-request deny deny_status 400 {IF_AMBIGUOUS} {found}")
+
+
+def _site(frontend: Frontend, lookups: Lookups) -> str:
+    """Write how the site of a request is found, once it has been looked for."""
+    return "var(txn.site)" if "sites" in lookups.maps else f"{HOST},concat({frontend.mark})"
+
+
+def _is_of_path(condition: Condition) -> bool:
+    return isinstance(condition, Compared) and condition.aspect is Aspect.PATH
 
 
 def _of_path(step: Step) -> bool:
     """Report whether a regular expression of the path is a step's condition."""
-    return any(isinstance(each, Compared) and each.aspect is Aspect.PATH for each in step.when)
+    return any(map(_is_of_path, step.when))
 
 
-def _target(site: str, lookups: Lookups, layout: Layout, where: str = "") -> Iterator[str]:
-    """Search for the target; with a condition `where`, only if it holds."""
-    yield line(f"http-request set-var(txn.key) {site},concat(,{lookups.path},/) {where}").rstrip()
-    missing = where
+def _target(site: str, lookups: Lookups, layout: Layout, path: str = "txn.path") -> Iterator[str]:
+    """Search for the target of the path in a variable."""
+    host = HOST if lookups.plain else site
+    yield line(f"http-request set-var(txn.key) {host},concat(,{path},/)")
+    missing = ""
     for name, search in (("exact", "map_str"), (lookups.prefixes, "map_beg")):
         if name in lookups.asked:
             found = f"var(txn.key),{search}({layout.map_file(name)})"
             yield line(f"http-request set-var(txn.target) {found} {missing}").rstrip()
-            missing = f"{where or 'if'} !{{{{ var(txn.target) -m found }}}}"
+            missing = "if !{{ var(txn.target) -m found }}"
 
 
 def _sites(rule: str, frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:

@@ -6,7 +6,7 @@ FOLDER = "@folder@"
 """Stands for the folder of files in texts that are compared between folders."""
 FIRST = "@first@"
 """Stands for how HAProxy finds the first address of a name."""
-MAPS = ("sites", "exact", "expressions", "prefixes", "default", "listeners")
+MAPS = ("apart", "sites", "exact", "expressions", "prefixes", "default", "listeners")
 
 
 @dataclass(frozen=True, slots=True)

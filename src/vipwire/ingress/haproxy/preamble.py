@@ -7,22 +7,16 @@ from vipwire.ingress.haproxy.mirrors import MIRROR_FILE
 from vipwire.ingress.haproxy.words import line, plain, quoted
 
 
-def process_text(layout: Layout, mark: str, *, resolve: bool, mirrors: bool = False, normalizes: bool = False) -> str:
-    """Write `global`, `defaults` and resolvers. `mark` is what the process tells about itself, to be known by.
-
-    `normalizes` says whether paths are put into their normal form.
-    """
+def process_text(layout: Layout, mark: str, *, resolve: bool, mirrors: bool = False) -> str:
+    """Write `global`, `defaults` and resolvers. `mark` is what the process tells about itself, to be known by."""
     resolvers = _resolvers(layout) if resolve else ()
     # HAProxy 2.6 ends by a fault when filters of several threads share one state of Lua, as with `lua-load`.
     lua = [line("lua-load-per-thread {}", quoted(layout.certificate_file(MIRROR_FILE)))] if mirrors else []
-    return "\n".join([*_global(layout, mark, normalizes=normalizes), *lua, *_defaults(), *resolvers]) + "\n"
+    return "\n".join([*_global(layout, mark), *lua, *_defaults(), *resolvers]) + "\n"
 
 
-def _global(layout: Layout, mark: str, *, normalizes: bool) -> Iterator[str]:
+def _global(layout: Layout, mark: str) -> Iterator[str]:
     yield "global"
-    if normalizes:
-        # HAProxy calls normalize-uri an experiment, since servers may take a path for what it does not guess.
-        yield line("expose-experimental-directives")
     yield line("description {}", plain(mark))
     yield line("stats socket {} mode 600 level admin expose-fd listeners", quoted(layout.socket))
     yield line("stats timeout 1m")

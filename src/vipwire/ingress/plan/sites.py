@@ -6,7 +6,7 @@ A request comes in at a *frontend*, is of a *site* (its host), takes the best *r
 
 import enum
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
@@ -251,34 +251,38 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardedApart:
-    """The sites whose paths are guarded differently: there it matters what a server takes a path for.
+class Apart:
+    """Where it matters how a Pod reads a request.
 
-    `choices` are those in which a regular expression of a path decides what guards a request.
+    `sites` are those whose paths lead to different places. `choices` are those whose conditions decide what guards a
+    request, with these conditions; to refuse HEAD is one, where GET is guarded.
     """
 
     sites: frozenset[str] = frozenset()
-    choices: frozenset[str] = frozenset()
+    choices: Mapping[str, tuple[Compared, ...]] = field(default_factory=dict)
 
 
-def guarded_apart(plan: SitePlan) -> GuardedApart:
-    """Find where paths are guarded differently."""
-    guards: dict[str, tuple[object, ...]] = {pool.name: pool.policy.guard for pool in plan.pools}
+def apart_of(plan: SitePlan) -> Apart:
+    """Find where it matters how a Pod reads a request."""
+    guards: dict[str, tuple[object, ...]] = {pool.name: _guard_of(pool.policy) for pool in plan.pools}
     guards[CLOSED] = (CLOSED,)
     choices = {choice.name: choice for choice in plan.all_choices}
     for name in choices:
         _note_guard(name, choices, guards)
-    deciding = frozenset(name for name, choice in choices.items() if _is_deciding(choice, guards))
-    found: dict[str, set[tuple[object, ...]]] = {}
+    deciding = {name: tuple(_deciding(choice, guards)) for name, choice in choices.items()}
+    by_path = {name for name, choice in choices.items() if any(map(_is_of_path, _conditions(choice)))}
+    found: dict[str, set[str]] = {}
     for route in plan.routes:
-        found.setdefault(route.site, set()).add(guards.get(route.target, ()))
-    if plan.default:
-        for site in found.keys() - {route.site for route in plan.routes if (route.match, route.path) == ROOT}:
-            found[site].add(guards.get(plan.default, ()))
-    apart = {site for site, known in found.items() if len(known) > 1}
-    if deciding:
-        apart |= {route.site for route in plan.routes if route.target in deciding}
-    return GuardedApart(frozenset(apart), deciding)
+        found.setdefault(route.site, set()).add(route.target)
+    for site in found.keys() - {route.site for route in plan.routes if (route.match, route.path) == ROOT}:
+        found[site].add(plan.default)
+    apart = {site for site, targets in found.items() if len(targets) > 1 or targets & by_path}
+    return Apart(frozenset(apart), {name: conditions for name, conditions in deciding.items() if conditions})
+
+
+def _guard_of(policy: Policy) -> tuple[object, ...]:
+    """Return what keeps requests from endpoints: a guard, or a reply in their place."""
+    return policy.guard or (policy.reply,) * bool(policy.reply)
 
 
 def _note_guard(
@@ -291,10 +295,21 @@ def _note_guard(
     return guards.get(name, ())
 
 
-def _is_deciding(choice: Choice, guards: Mapping[str, tuple[object, ...]]) -> bool:
-    conditions = (each for step in choice.steps for each in step.when)
-    looks = any(isinstance(each, Compared) and each.aspect is Aspect.PATH for each in conditions)
-    return looks and len({guards.get(step.target, ()) for step in choice.steps}) > 1
+def _conditions(choice: Choice) -> Iterator[Compared]:
+    return (each for step in choice.steps for each in step.when if isinstance(each, Compared))
+
+
+def _is_of_path(condition: Compared) -> bool:
+    return condition.aspect is Aspect.PATH
+
+
+def _deciding(choice: Choice, guards: Mapping[str, tuple[object, ...]]) -> Iterator[Compared]:
+    """Yield the conditions of a choice if they decide what guards a request."""
+    if len({guards.get(step.target, ()) for step in choice.steps}) < 2:  # all are guarded alike
+        return
+    yield from _conditions(choice)
+    if any(guards.get(step.target) for step in choice.steps if Compared(Aspect.METHOD, "GET") in step.when):
+        yield Compared(Aspect.METHOD, "HEAD")
 
 
 def sites_with_guarding_expressions(plan: SitePlan) -> tuple[str, ...]:
