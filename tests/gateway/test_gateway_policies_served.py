@@ -114,6 +114,7 @@ def test_a_client_may_ask_so_often(here: GatewaySite) -> None:
         ("/area/%6fne", 400),
         ("/area/one%2f", 400),
         ("/x/%C3%BC", 200),
+        ("/x/%c3%bc", 400),
         (f"/area/{'a' * 300}", 414),
         ("/deep/b", 503),
         ("/deep/" + "a" * 40, 503),

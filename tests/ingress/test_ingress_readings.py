@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.frameworks import FRAMEWORKS, framework
 from tests.fakes.spellings import exchanged, passed, refused, spellings
-from tests.ingress.site import Site, endpoint, endpoint_slice, ingress, play, rule, service
+from tests.ingress.site import Site, backend, endpoint, endpoint_slice, ingress, play, rule, service
 
 POD = "127.0.0.11"
 GUARD = {"vipwire.io/deny-source-range": "127.0.0.0/8"}
@@ -26,6 +26,35 @@ def test_no_spelling_of_a_path_passes_a_guard(tmp_path: Path, name: str) -> None
                 here.http, "GET /admin/x HTTP/1.1\r\nHost: a.example.com\r\nConnection: close\r\n\r\n"
             )
             assert status == 403
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_no_spelling_of_a_path_passes_an_expression_or_another_kind_of_rule(tmp_path: Path, name: str) -> None:
+    async def scenario(here: Site) -> None:
+        with framework(name, tmp_path, POD, here.pod_port):
+            here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
+            hosts = ("*.w.example.com", "")
+            here.put(
+                ingress("web", *(rule(host, "/", "/admin/public") for host in hosts), rule("r.example.com", "/"))
+            )
+            here.put(ingress("exact", rule("r.example.com", "/x", kind="Exact"), rule("d.example.com", "/x")))
+            here.put(ingress("default", defaultBackend=backend("web")))
+            guarded = ("/admin", "/@team", "/caf%C3%A9")
+            here.put(
+                ingress("admin", *(rule(host, *guarded) for host in (*hosts, "d.example.com")), annotations=GUARD)
+            )
+            expressions = rule("r.example.com", "/admin", "/@[a-z]+", "/caf%C3%A9", kind="ImplementationSpecific")
+            here.put(ingress("some", expressions, annotations=GUARD | {"vipwire.io/use-regex": "true"}))
+            await here.settled()
+            for host in ("x.w.example.com", "unknown.org", "r.example.com", "d.example.com"):
+                assert await passed(here.http, host) == [], host
+            assert await refused(here.http, "x.w.example.com") == []
+            status, told = await exchanged(
+                here.http, "GET /a+b:c/x=y HTTP/1.1\r\nHost: r.example.com\r\nConnection: close\r\n\r\n"
+            )
+            assert (status, told["raw"]) == (200, "/a+b:c/x=y")
 
     play(tmp_path, scenario)
 

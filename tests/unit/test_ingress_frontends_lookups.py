@@ -68,8 +68,8 @@ def test_a_frontend_of_prefixes_finds_hosts_as_clients_send_them_in_a_map_of_its
     text = live.text("mark")
     assert "use_backend %[var(txn.target)] if { base,concat(/),map_beg(/run/x/prefixes-0.map)" in text
     assert "http-request set-var(txn.path) path" not in text
-    more = two_frontends(route("a.org:80", "/x"), route("a.org:443", ""), route("b.org:443", "/y"))
-    assert difference(live, more).commands == ("add map /run/x/prefixes-1.map <<\nb.org/y/ pool\n",)
+    more = two_frontends(route("a.org:80", "/x"), route("a.org:443", ""), route("b.org:443", ""))
+    assert difference(live, more).commands == ("add map /run/x/prefixes-1.map <<\nb.org/ pool\n",)
 
 
 def test_a_frontend_that_looks_for_more_marks_the_keys_of_its_map() -> None:

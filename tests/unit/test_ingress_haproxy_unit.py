@@ -117,7 +117,7 @@ def test_paths_change_by_commands() -> None:
     change = difference(live, desired)
     assert change.reason == ""
     assert change.commands == (
-        "add map /run/x/prefixes.map <<\na.org/c;d/ p\n",
+        "add map /run/x/prefixes.map <<\na.org/c;d/ p\na.org/c%3Bd/ p\n",
         "set map /run/x/prefixes.map a.org/a/ q",
         "del map /run/x/prefixes.map a.org/b/",
     )
@@ -155,7 +155,11 @@ def test_a_backend_that_nobody_needs_waits_for_the_next_reload() -> None:
     live = configured(plan(("", "p"), ("/q", "q"), pools=("p", "q")), q=fill((), (server(1),)))
     desired = configured(plan(("", "p")))
     change = difference(live, desired)
-    assert change.commands == ("del map /run/x/prefixes.map a.org/q/", "set server q/s1 state maint")
+    assert change.commands == (
+        "del map /run/x/apart.map a.org",
+        "del map /run/x/prefixes.map a.org/q/",
+        "set server q/s1 state maint",
+    )
     after = merged(live, desired)
     assert not difference(after, desired)
     again = configured(plan(("", "p"), ("/q", "q"), pools=("p", "q")), q=fill((), (server(1),)))

@@ -24,7 +24,7 @@ from vipwire.ingress.haproxy.frontends import (
 from vipwire.ingress.haproxy.layout import FIRST, FOLDER, MAPS, Layout
 from vipwire.ingress.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
 from vipwire.ingress.haproxy.preamble import process_text
-from vipwire.ingress.haproxy.readings import APART, decoded
+from vipwire.ingress.haproxy.readings import APART, decoded, is_plain
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import plain
 from vipwire.ingress.plan.expressions import is_costly
@@ -254,24 +254,22 @@ def make_maps(plan: SitePlan, lookups: Sequence[Lookups], apart: Collection[str]
             # What may guard has all steps that it needs; paths are short there.
             is_limited = route.site not in guarding or is_costly(route.path)
             maps["expressions"][f"{LIMIT if is_limited else ''}{expression_of(route)}"] = route.target
+        elif route.match is Match.EXACT:
+            maps["exact"][f"{route.site}{route.path}/"] = route.target
         else:
-            name, key = _key(route, own, route.path)
-            maps[name][key] = route.target
-    for route in (each for each in plan.routes if each.site in apart and each.match is not Match.EXPRESSION):
-        name, key = _key(route, own, decoded(route.path))
-        maps[name].setdefault(key, route.target)
+            of = own.get(split_site(route.site)[1], _OWN)
+            maps[of.prefixes][of.key(route.site, route.path)] = route.target
+    for route in plan.routes:
+        if route.site in apart and route.match is not Match.EXPRESSION and not is_plain(route.path):
+            path = decoded(route.path)
+            of = own.get(split_site(route.site)[1], _OWN)
+            exact = route.match is Match.EXACT
+            found = maps["exact" if exact else of.prefixes]
+            found.setdefault(f"{route.site}{path}/" if exact else of.key(route.site, path), route.target)
     maps[APART] = dict.fromkeys(sorted(apart), "1")
     if plan.default:
         maps["default"][DEFAULT_KEY] = plan.default
     return maps
-
-
-def _key(route: Route, own: Mapping[str, Lookups], path: str) -> tuple[str, str]:
-    """Name the map that a route's path is in, and write the path's key."""
-    if route.match is Match.EXACT:
-        return "exact", f"{route.site}{path}/"
-    of = own.get(split_site(route.site)[1], _OWN)
-    return of.prefixes, of.key(route.site, path)
 
 
 def expression_of(route: Route) -> str:

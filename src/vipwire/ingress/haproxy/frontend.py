@@ -110,7 +110,7 @@ def frontend_text(
             lines += [*doubt_lines(choice.name, (deciding or {}).get(choice.name, ())), *choice_lines(choice)]
     if Stage.APART in stages:
         lines += path_lines(
-            _site(stages), layout.map_file(APART), lambda decoded: _target(layout, stages, READ, decoded)
+            _site(stages), layout.map_file(APART), lambda written: _target(layout, stages, READ, written)
         )
     if searches:
         lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
@@ -241,17 +241,17 @@ def _key(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
         yield line(f"http-request set-var(txn.site) str({EVERY_HOST}) {missing}")
 
 
-def _target(layout: Layout, stages: Collection[Stage], path: str = "txn.path", decoded: str = "") -> Iterator[str]:
-    """Search for the target of the path in a variable. `decoded` is what decodes a path for regular expressions."""
+def _target(layout: Layout, stages: Collection[Stage], path: str = "txn.path", written: str = "") -> Iterator[str]:
+    """Search for the target of the path in a variable. `written` changes it for regular expressions."""
     yield line(f"http-request set-var(txn.key) {_site(stages)},concat(,{path},/)")
     lookups = {
         "exact": "var(txn.key),map_str({})",
-        "expressions": f"var(txn.site),concat(,{path}){decoded},map_reg({{}})",
+        "expressions": f"var(txn.site),concat(,{path}){written},map_reg({{}})",
         "prefixes": "var(txn.key),map_beg({})",
         "default": f"str({DEFAULT_KEY}),map_str({{}})",
     }
     asked, missing = set(maps_of(stages)), ""
     for name in (name for name in lookups if name in asked):
         found = lookups[name].format(layout.map_file(name))
-        yield line(f"http-request set-var(txn.target) {found} {missing}").rstrip()
+        yield line(f"http-request set-var(txn.target) {{}} {missing}", quoted(found)).rstrip()
         missing = _MISSING

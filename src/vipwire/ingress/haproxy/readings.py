@@ -45,8 +45,14 @@ _LONGEST: Final = 4000
 _RESTRUCTURED: Final = f'regsub("//+","/",g),regsub("%2F","/",gi),regsub("{_CUT}.*","",i)'
 _DECODED: Final = 'regsub("%2F","%252F",gi),url_dec,url_enc,regsub("%2F","/",g)'
 _READINGS: Final = ("path", f"path,{_DECODED}", f"path,{_RESTRUCTURED}", f"path,{_RESTRUCTURED},{_DECODED}")
-_SPELLED: Final = rf"//|%(?:2[1-9a-f]|3[0-9a-f]|[4567])|{_CUT}"
+_WRITTEN: Final = "".join(f',regsub("%{ord(each):02X}","{each}",g)' for each in "!&*+,:=@")
+"""Writes what `_DECODED` makes as operators write it in regular expressions."""
+_SPELLED: Final = rf"//|%(?:2[1-9a-f]|3[0-9a-f]|[4567])|(?-i:%.?[a-f])|{_CUT}"
 """A path that a regular expression may meet in one reading and miss in another."""
+
+
+is_plain = re.compile("[A-Za-z0-9/._~-]*").fullmatch
+"""Reports whether `_DECODED` leaves a path as it is."""
 
 
 def decoded(path: str) -> str:
@@ -60,8 +66,8 @@ def path_lines(
     """Refuse a path unless all its readings lead to the same place. These are the last rules for requests.
 
     `site` is how a request's site is found, `apart` the file of the map of those whose paths lead to different
-    places. `search` writes the rules that look up the path in the variable `READ`. In the choices `expressions`,
-    regular expressions of the path decide what guards it.
+    places. `search` writes the rules that look up the path in the variable `READ`; its argument changes the path for
+    regular expressions. In the choices `expressions`, regular expressions of the path decide what guards it.
     """
     yield line(
         f"http-request allow unless {{{{ path -m reg -- {{}} }}}} {{{{ {site},map_str({apart}) -m found }}}}",
@@ -74,7 +80,7 @@ def path_lines(
     for number, reading in enumerate(_READINGS):
         yield line(f"http-request set-var({READ}) {{}}", quoted(reading))
         yield line("http-request unset-var(txn.target)")
-        yield from search("" if number == 0 else ",url_dec")
+        yield from search(_WRITTEN if "url_dec" in reading else "")
         yield line("http-request set-var(txn.target) str(-) unless {{ var(txn.target) -m found }}")
         if number == 0:
             yield line("http-request set-var(txn.first) var(txn.target)")

@@ -264,7 +264,10 @@ class Apart:
 
 def apart_of(plan: SitePlan) -> Apart:
     """Find where it matters how a Pod reads a request."""
-    guards: dict[str, tuple[object, ...]] = {pool.name: _guard_of(pool.policy) for pool in plan.pools}
+    # A reply in place of an endpoint guards it as well.
+    guards: dict[str, tuple[object, ...]] = {
+        pool.name: pool.policy.guard or (pool.policy.reply and (pool.policy.reply,)) or () for pool in plan.pools
+    }
     guards[CLOSED] = (CLOSED,)
     choices = {choice.name: choice for choice in plan.all_choices}
     for name in choices:
@@ -278,11 +281,6 @@ def apart_of(plan: SitePlan) -> Apart:
         found[site].add(plan.default)
     apart = {site for site, targets in found.items() if len(targets) > 1 or targets & by_path}
     return Apart(frozenset(apart), {name: conditions for name, conditions in deciding.items() if conditions})
-
-
-def _guard_of(policy: Policy) -> tuple[object, ...]:
-    """Return what keeps requests from endpoints: a guard, or a reply in their place."""
-    return policy.guard or (policy.reply,) * bool(policy.reply)
 
 
 def _note_guard(
