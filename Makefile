@@ -134,7 +134,7 @@ lock:
 
 man:
 	@scripts/setup demo
-	@$(BIN)/vipwire man --to build/man8
+	@$(BIN)/python -m scripts.man build/man8
 
 .venv/ready-for-test: pyproject.toml scripts/setup requirements/test.lock
 	@scripts/setup test

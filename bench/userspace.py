@@ -60,10 +60,8 @@ def measure(options: Options) -> list[Figure]:
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(_server())
         ours, haproxy = stack.enter_context(_relay(port)), stack.enter_context(_haproxy(port))
-        two = stack.enter_context(_relay(port, 2))
         return [
             *_connections(options, port, ours, haproxy),
-            *_workers(options, ours, two),
             *_throughput(port, ours, haproxy),
             *_idle(ours, haproxy),
         ]
@@ -105,23 +103,6 @@ def _connections(options: Options, port: int, ours: Proxy, haproxy: Proxy) -> It
     yield Figure("  ours / HAProxy's (0.8 of its connections a core)", mine / theirs, "ratio", 1.25)
     for name, values in pace.items():
         yield Figure(f"  connections a second, whole machine: {name}", statistics.median(values), "/s")
-
-
-def _workers(options: Options, one: Proxy, two: Proxy) -> Iterator[Figure]:
-    """Compare a relay of one process with one of two workers, in turns, with their clients on the same cores."""
-    each = max(2000, options.connections)
-    pace: list[float] = []
-    cost: list[float] = []
-    for _ in range(TURNS):
-        found = []
-        for proxy in (one, two):
-            before, began = proxy.seconds(), time.perf_counter()
-            _in_processes(lambda number=proxy.port: _connect(number, each), 3)  # type: ignore[misc]
-            found.append((time.perf_counter() - began, proxy.seconds() - before))
-        pace.append(found[0][0] / found[1][0])
-        cost.append(found[1][1] / found[0][1])
-    yield Figure("two workers / one: connections a second, whole machine", statistics.median(pace), "ratio")
-    yield Figure("  processor time of a connection", statistics.median(cost), "ratio")
 
 
 def _throughput(port: int, ours: Proxy, haproxy: Proxy) -> Iterator[Figure]:
@@ -249,8 +230,8 @@ def _pour(sock: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def _relay(port: int, workers: int = 1) -> Iterator[Proxy]:
-    call = Call.start(f"{relay_name(Family.IPV4)}-{workers}", Settings(workers=workers))
+def _relay(port: int) -> Iterator[Proxy]:
+    call = Call.start(f"{relay_name(Family.IPV4)}-bench", Settings())
     try:
         place, share = Place(_LOOPBACK, 0), Share(Place(_LOOPBACK, port))
         opened = call.ask(Put({"one": Listener("bench", 6, (place,), (share,))}), Opened)

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from scripts.man import write_pages
+
 ROOT: Final = Path(__file__).parents[1]
 HOME: Final = Path("usr/lib/vipwire")
 PYTHON: Final = Path("/usr/bin/python3")
@@ -117,7 +119,7 @@ def add_files(stage: Path, version: str) -> None:
     (units / "vipwire.service").write_text("".join(lines).replace("/opt/vipwire/bin", "/usr/bin"), encoding="utf-8")
     shutil.copyfile(ROOT / "deploy/systemd/vipwire.env", etc / "vipwire.env")
     pages = stage / "usr/share/man/man8"
-    run(sys.executable, "-m", "vipwire", "man", "--to", pages)
+    write_pages(pages)
     for page in sorted(pages.iterdir()):
         packed(page)
     for shell, name in COMPLETIONS.items():

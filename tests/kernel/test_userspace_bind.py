@@ -164,12 +164,6 @@ EXPECTED: dict[str, dict[tuple[str, str, str], Place]] = {
         ("web", "node port", "IPv6"): ("2001:db8::10", NODE_PORT),
         ("dns", "cluster IP", "IPv4"): (DNS["IPv4"], 5353),
     },
-    "loopback": {
-        ("web", "cluster IP", "IPv4"): ("127.96.0.1", PORT),
-        ("web", "node port", "IPv4"): ("127.0.0.1", NODE_PORT),
-        ("web", "node port", "IPv6"): ("::1", NODE_PORT),
-        ("dns", "cluster IP", "IPv4"): ("127.96.0.10", 5353),
-    },
     "none": {},
 }
 
@@ -212,7 +206,6 @@ def test_without_a_single_right_clients_reach_pods_at_the_listeners(tmp_path: Pa
             told = places_told(daemon)
             unknown = {
                 "vip": [],
-                "loopback": [places[each, "cluster IP", "IPv6"] for each in ("web", "dns")],
                 "none": [*places.values()],
             }
             assert told == set(map(tuple, unknown[bind])), "the log tells of ports that nobody can know"
@@ -255,17 +248,17 @@ def test_at_the_limit_of_open_files_new_clients_are_refused_and_said_and_served_
     within = ("prlimit", "--nofile=400:400", *BARE)
 
     async def scenario() -> None:
-        async with pods(), Daemon(*flags(written(tmp_path), "loopback"), within=within) as daemon:
+        async with pods(), Daemon(*flags(written(tmp_path), "vip"), within=within) as daemon:
             await daemon.heard("synced", ip_family="IPv4")
-            held = await asyncio.to_thread(flooding, ("127.96.0.1", PORT))
+            held = await asyncio.to_thread(flooding, (VIPS["IPv4"], PORT))
             assert 100 < len(held) <= 150, "one listener has three quarters of the room"
             record = await daemon.heard("default/web:http cluster IP 10.96.0.1:8000/tcp: " + AT_LIMIT)
             assert (record["level"], record["times"] > 0) == ("warning", True)
-            assert await answer(("127.0.0.1", NODE_PORT)) == PODS["IPv4"], "another listener is not concerned"
-            assert await echoed(("127.96.0.10", 5353)) == b"to you"
+            assert await answer(("192.0.2.10", NODE_PORT)) == PODS["IPv4"], "another listener is not concerned"
+            assert await echoed((DNS["IPv4"], 5353)) == b"to you"
             for each in held:
                 each.close()
-            assert await answered_in_time(("127.96.0.1", PORT)) == PODS["IPv4"]
+            assert await answered_in_time((VIPS["IPv4"], PORT)) == PODS["IPv4"]
             assert await daemon.terminate() == 0
 
     with machine():

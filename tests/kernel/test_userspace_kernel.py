@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.fakes.values import cidr, endpoint, ip, named, node_plan, port, service, slice_of
@@ -18,7 +17,6 @@ from tests.kernel.own_network import own_network, run
 
 from vipwire.backends.userspace.build import build, leftovers
 from vipwire.backends.userspace.control_client import Call, relay_name
-from vipwire.backends.userspace.driver import DRIVER
 from vipwire.backends.userspace.entrance import Entrance
 from vipwire.backends.userspace.kernel import UserspaceBackend, sights
 from vipwire.backends.userspace.leftovers import forget_relayed
@@ -27,7 +25,6 @@ from vipwire.backends.userspace.names import Front, Key, Value
 from vipwire.backends.userspace.remote_relay import Remote
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.tool import choose
-from vipwire.config.configuration import Config
 from vipwire.conntrack.flows import FlowTable
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
@@ -365,10 +362,10 @@ def test_cleaning_up_leaves_nothing_of_ours_and_all_of_others(family: Family, se
 def test_without_rules_clients_reach_the_listeners_and_iptables_is_left_alone(
     family: Family, server: socket.socket
 ) -> None:
-    choices = Choices(bind=Bind.LOOPBACK)
+    choices = Choices(bind=Bind.VIP)
+    run(f"ip address add {VIP[family]}/{32 if family is Family.IPV4 else 128} dev lo")
     started(family, planned(family, server.getsockname()[1]), choices=choices).sync()
-    address = "127.96.0.1" if family is Family.IPV4 else "::1"
-    assert answers(server, address, 80 if family is Family.IPV4 else 30080)
+    assert answers(server, VIP[family], 80)
     assert "KUBE" not in run("nft list ruleset")
 
 
@@ -450,29 +447,6 @@ def test_what_the_operator_chooses_reaches_a_relay_that_runs_and_its_limit_is_ra
             assert resource.prlimit(welcome.pid, resource.RLIMIT_NOFILE)[0] >= min(WANTED, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def test_workers_that_the_operator_asks_for_serve_what_rules_lead_to_them_and_go(
-    family: Family, server: socket.socket
-) -> None:
-    built = DRIVER.build(Config(mode="userspace", userspace_workers=2), [family], prepare=True)
-    backend: UserspaceBackend = built[family]  # type: ignore[assignment]
-    reconciler: Reconciler[Key, Value] = Reconciler(backend)
-    reconciler.desire_node(backend.render_node(_node(family)))
-    plan = planned(family, server.getsockname()[1])
-    reconciler.desire(plan.name, plan)
-    reconciler.sync()
-    call = Call.find(relay_name(family))
-    assert call is not None
-    welcome = call.ask(Hello(), Welcome)
-    call.close()
-    assert welcome.settings.workers == 2
-    assert len(Path(f"/proc/{welcome.pid}/task/{welcome.pid}/children").read_text().split()) == 2
-    assert answers(server, VIP[family], 80)
-    assert sum(count.connections or 0 for count in backend.counts([plan]).ports.values()) == 1
-    assert backend.delete()
-    until(lambda: not _has_relay(family))
-    backend.close()
 
 
 def test_one_socket_of_a_client_reaches_every_port_of_a_range_that_it_names(family: Family) -> None:

@@ -77,6 +77,17 @@ def test_the_version_is_shown(runner: CliRunner, arguments: list[str]) -> None:
     assert (result.exit_code, result.output) == (0, "vipwire 0.1.0\n")
 
 
+@pytest.mark.parametrize(
+    "arguments", [["man", "proxy"], ["proxy", "--userspace-workers=2"], ["lab", "compare", "--html=page.html"]]
+)
+def test_a_flag_or_command_of_an_earlier_version_is_refused_by_its_name(
+    runner: CliRunner, arguments: list[str]
+) -> None:
+    result = runner.invoke(main, arguments)
+    assert result.exit_code == 2
+    assert "was removed: " in result.output
+
+
 def test_the_module_runs_like_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "vipwire", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"vipwire {__version__}\n", "")

@@ -115,7 +115,6 @@ DEFAULTS = {
     "ipvs-udp-timeout": "0s",
     "ebpf-clients": "all",
     "udp-timeout": "250ms",
-    "userspace-workers": "1",
     "oom-score-adj": "-999",
     "conntrack-max-per-core": "32768",
     "conntrack-min": "131072",

@@ -110,8 +110,6 @@ INVALID = [
         f'clusterCIDR: Invalid value: "10.0.0.0/8,fd00::/8,11.0.0.0/8": {DUAL}',
     ),
     ("portRange: 9-3", 'portRange: Invalid value: "9-3": must be a port range such as 30000-32767, or empty'),
-    ("userspaceWorkers: 65", "userspaceWorkers: Invalid value: 65: must be 0 to 64"),
-    ("userspaceWorkers: -1", "userspaceWorkers: Invalid value: -1: must be 0 to 64"),
     ("udpIdleTimeout: -1s", 'udpIdleTimeout: Invalid value: "-1s": must be greater than 0'),
     ("logging: {format: xml}", 'logging.format: Invalid value: "xml": must be text or json'),
     ("logging: {flushFrequency: -1s}", 'logging.flushFrequency: Invalid value: "-1s": must not be negative'),
@@ -172,11 +170,6 @@ def test_what_kube_proxy_accepts_is_accepted(text: str) -> None:
 def test_all_errors_are_told_at_once() -> None:
     config = _config("mode: x\noomScoreAdj: 5000\nbindAddress: y\nclusterCIDR: z\n")
     assert [error.path for error in validate(config)] == ["mode", "oomScoreAdj", "bindAddress", "clusterCIDR"]
-
-
-def test_an_unknown_feature_gate_is_an_error_that_lists_the_known_ones() -> None:
-    (error,) = validate(_config("featureGates: {Nope: true}"))
-    assert "unrecognized feature gate: Nope; known: AllAlpha, AllBeta, " in error.message
 
 
 @pytest.mark.parametrize(

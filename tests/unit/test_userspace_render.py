@@ -262,7 +262,6 @@ def test_frontends_of_a_port_share_what_they_remember_and_ask_those_of_the_other
     ("bind", "expected"),
     [
         (Bind.VIP, {Place(ip("10.96.0.1"), 80), Place(ip("192.168.0.2"), 30080), Place(ip("127.0.0.1"), 30080)}),
-        (Bind.LOOPBACK, {Place(ip("127.96.0.1"), 80), Place(ip("127.0.0.1"), 30080)}),
         (Bind.NONE, {Place(bytes(4), 0)}),
     ],
 )

@@ -68,9 +68,9 @@ _ELSEWHERE: Final = {
     "store": ("vipwire.cluster.cli", "store", "Back up and restore the objects of `vipwire up`."),
     "install": ("vipwire.cli.install", "install", "Install vipwire as a service of this machine."),
     "completion": ("vipwire.cli.completion", "completion", "Print a script that completes commands in a shell."),
-    "man": ("vipwire.cli.man", "man", "Print the manual page of a command, or write all of them."),
 }
 """Commands that are imported when they are used: module, attribute, and what they do."""
+_REMOVED: Final = {"man": "the Debian package has the manual pages, and `make man` writes them"}
 
 
 _TASKS: Final = {
@@ -113,6 +113,8 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             import difflib  # noqa: PLC0415  # only for a mistake
 
+            if args[0] in _REMOVED:
+                raise click.UsageError(f"`vipwire {args[0]}` was removed: {_REMOVED[args[0]]}", ctx) from None
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
             if not near or "Did you mean" in error.message:
                 raise

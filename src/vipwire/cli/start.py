@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from vipwire.process import cyclic_garbage, early_sighup, lean_msgspec, lean_prometheus
+from vipwire.process import cyclic_garbage, early_sighup, lean_prometheus
 from vipwire.process.first_process import end_by_sigterm
 
 
@@ -27,7 +27,6 @@ def _proxy(words: Sequence[str]) -> None:
     end_by_sigterm()
     early_sighup.remember()
     cyclic_garbage.rest()
-    lean_msgspec.prepare()
     lean_prometheus.prepare()
     from vipwire.cli.proxy import given_flags, run  # noqa: PLC0415  # from here on a SIGHUP ends nothing
 

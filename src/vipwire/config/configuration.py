@@ -94,7 +94,6 @@ class Config(Section, frozen=True):
     port_range: str = setting("portRange", ValueKind.STRING, "", mode="userspace")
     udp_idle_timeout: float = setting("udpIdleTimeout", ValueKind.DURATION, 0.25, written=False, mode="userspace")
     userspace_bind: str = setting("userspaceBind", ValueKind.STRING, "", written=False, mode="userspace")
-    userspace_workers: int = setting("userspaceWorkers", ValueKind.INT, 1, written=False, mode="userspace")
     windows_run_as_service: bool = setting("windowsRunAsService", ValueKind.BOOL, default=False, applied=_NEVER)
 
     master: str = ""

@@ -1,15 +1,15 @@
 """Feature gates: which ones exist, which are locked, and what `A=true,B=false` turns on.
 
 A gate that is generally available is locked: naming it with its own value is harmless, turning it off is an error, as
-it is in kube-proxy. `AllAlpha` and `AllBeta` set every gate of that stage that is not named itself. Gates of
-Kubernetes that mean nothing to a service proxy are taken, and it is said (`config_gates_foreign`).
+it is in kube-proxy. `AllAlpha` and `AllBeta` set every gate of that stage that is not named itself.
+
+Clusters give one list of gates to every component and to several versions, so an unknown gate causes a warning. An
+unknown gate whose name is close to one of `SECURITY_GATES` is an error: a typing mistake must not leave a check off.
 """
 
 import enum
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
-
-from vipwire.config.foreign_gates import FOREIGN_GATES
 
 Gates = tuple[tuple[str, bool], ...]
 """Feature gates as somebody set them: (name, value), sorted by name."""
@@ -45,6 +45,8 @@ KNOWN_GATES: Final[Mapping[str, Gate]] = {
     "PreferSameTrafficDistribution": Gate(default=True, stage=Stage.GA, locked=True),
     "StrictIPCIDRValidation": Gate(default=True, stage=Stage.BETA),
 }
+SECURITY_GATES: Final = ("AllowServiceExternalIPs", "StrictIPCIDRValidation")
+"""Gates that decide which objects vipwire trusts."""
 _GROUPS: Final = {"AllAlpha": Stage.ALPHA, "AllBeta": Stage.BETA}
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
@@ -78,25 +80,25 @@ def gate_errors(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     errors = []
     for name, value in gates:
         gate = KNOWN_GATES.get(name)
-        if gate is None and name not in FOREIGN_GATES:
-            errors.append(f"unrecognized feature gate: {name}{_meant(name)}; known: {', '.join(sorted(KNOWN_GATES))}")
+        if gate is None and (meant := _security_gate_like(name)):
+            errors.append(f"unrecognized feature gate: {name} (did you mean {meant}?)")
         elif gate is not None and gate.locked and value != gate.default:
             locked_to = str(gate.default).lower()
             errors.append(f"cannot set feature gate {name} to {str(value).lower()}: it is locked to {locked_to}")
     return tuple(errors)
 
 
-def _meant(name: str) -> str:
+def _security_gate_like(name: str) -> str:
     import difflib  # noqa: PLC0415  # only for a mistake
 
-    near = difflib.get_close_matches(name, (*KNOWN_GATES, *FOREIGN_GATES), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = difflib.get_close_matches(name.lower(), [gate.lower() for gate in SECURITY_GATES], n=1, cutoff=0.8)
+    return next((gate for gate in SECURITY_GATES if gate.lower() in near), "")
 
 
 def gate_notes(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     """List the gates that were set and have no effect."""
-    foreign = [name for name, _ in gates if name in FOREIGN_GATES]
-    return (f"feature gates of Kubernetes that have no effect here: {', '.join(foreign)}",) if foreign else ()
+    foreign = [name for name, _ in gates if name not in KNOWN_GATES]
+    return (f"feature gates that have no effect here: {', '.join(foreign)}",) if foreign else ()
 
 
 def enabled_gates(gates: Iterable[tuple[str, bool]]) -> Mapping[str, bool]:

@@ -16,7 +16,6 @@ from vipwire.config.sections import Series
 from vipwire.model.net import Prefix, parse_address
 
 _MAX_VERBOSITY = 2**31 - 1
-_MOST_WORKERS = 64
 
 
 class FieldError(NamedTuple):
@@ -188,10 +187,9 @@ def _userspace(config: Config) -> Iterator[FieldError]:
         yield FieldError("portRange", config.port_range, "must be a port range such as 30000-32767, or empty")
     if config.udp_idle_timeout <= 0:
         yield FieldError("udpIdleTimeout", format_duration(config.udp_idle_timeout), "must be greater than 0")
-    if config.userspace_bind not in ("", "vip", "loopback", "none"):
-        yield FieldError("userspaceBind", config.userspace_bind, "must be vip, loopback, none or empty")
-    if not 0 <= config.userspace_workers <= _MOST_WORKERS:
-        yield FieldError("userspaceWorkers", config.userspace_workers, f"must be 0 to {_MOST_WORKERS}")
+    if config.userspace_bind not in ("", "vip", "none"):
+        removed = "; loopback was removed" if config.userspace_bind == "loopback" else ""
+        yield FieldError("userspaceBind", config.userspace_bind, f"must be vip, none or empty{removed}")
 
 
 def _counters(config: Config) -> Iterator[FieldError]:

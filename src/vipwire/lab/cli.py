@@ -3,7 +3,6 @@
 import json
 import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -16,6 +15,7 @@ from vipwire.lab.cluster import Lab, take_down_stale
 from vipwire.lab.outcome import ProbeOptions, Target
 from vipwire.lab.probe import probe
 from vipwire.lab.topology import make_topology
+from vipwire.process.removed_option import refuse
 from vipwire.process.terminal import note, plain_errors, say
 
 _NAME = click.option(
@@ -172,7 +172,7 @@ def manifests(name: str) -> None:
 
 @lab.command(short_help="Run all modes on the same Services and packets.")
 @click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; may be given again.")
-@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page to keep, too.")
+@click.option("--html", expose_value=False, hidden=True, callback=refuse("--html", "use -o wide or -o json"))
 @click.option("--here", is_flag=True, help="Boot no guest for a mode that this kernel cannot run.")
 @click.option(
     "--output",
@@ -182,7 +182,7 @@ def manifests(name: str) -> None:
     show_default=True,
     help="How to print it; wide shows a packet's way through each mode's rules.",
 )
-def compare(modes: tuple[str, ...], page: Path | None, output: str, *, here: bool) -> None:
+def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
     """Run all modes, one after the other, on the same Services and packets, and compare them. About a minute.
 
     Who answers, whom the Pods see, what is written, what a change and a connection cost, and which rules a packet
@@ -190,12 +190,9 @@ def compare(modes: tuple[str, ...], page: Path | None, output: str, *, here: boo
     package user-mode-linux), which boots in seconds.
     """
     from vipwire.lab.compare import measure, table  # noqa: PLC0415 - only this command needs it
-    from vipwire.lab.compare.page import html_page  # noqa: PLC0415 - as above
 
     with plain_errors():
         document = measure.compare(modes or mode_names(), lambda mode: note(f"running {mode} mode …"), here=here)
-        if page is not None:
-            page.write_text(html_page(document), encoding="utf-8")
     if output == "json":
         click.echo(json.dumps(document, indent=2))
     else:

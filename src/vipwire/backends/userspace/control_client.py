@@ -81,9 +81,7 @@ class Call:
         if call is not None:
             with call.closed_by_failure():
                 welcome = call.hello()
-                if welcome is not None and welcome.settings.workers != settings.workers:
-                    call.retire()
-                elif welcome is not None:
+                if welcome is not None:
                     if welcome.settings != settings:
                         call.tell(settings)
                     return call

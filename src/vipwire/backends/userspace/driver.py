@@ -1,6 +1,5 @@
 """The Driver of userspace mode."""
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -27,7 +26,6 @@ class UserspaceDriver(Driver):
             ports=(ports[0], ports[-1]) if ports else (0, 0),
             udp_timeout=config.udp_idle_timeout,
             localhost_node_ports=config.iptables.localhost_node_ports,
-            workers=config.userspace_workers or len(os.sched_getaffinity(0)),
         )
         return userspace.build(families, choices, prepare=prepare)
 

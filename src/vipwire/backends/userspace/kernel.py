@@ -62,7 +62,7 @@ class UserspaceBackend:
     ) -> None:
         self.family, self._choices, self._tool = family, choices, tool
         self._sight, self._clock, self._runs = sight, clock, runs
-        settings = Settings(choices.ports, choices.udp_timeout, choices.workers)
+        settings = Settings(choices.ports, choices.udp_timeout)
         self._remote = Remote(relay_name(family), settings, starts=runs)
         self._seen: int | None = None
         self._node = NodePlan(family)

@@ -70,14 +70,10 @@ class Hello(msgspec.Struct, tag=True):
 
 
 class Settings(msgspec.Struct, tag=True, frozen=True):
-    """Settings that all listeners share. The range is [first, last], [0, 0] for any; the timeout in seconds.
-
-    `workers` are the processes that relay TCP connections; a relay with one is that itself, and keeps their number.
-    """
+    """Settings that all listeners share. The range is [first, last], [0, 0] for any; the timeout in seconds."""
 
     ports: tuple[int, int] = (0, 0)
     udp_timeout: float = 0.25
-    workers: int = 1
 
 
 class Observe(msgspec.Struct, tag=True):

@@ -160,15 +160,9 @@ class _Writer:
         key, family = frontend.key, self._node.family
         if self._choices.bind is Bind.NONE:
             return (Place(_ANYWHERE[family], 0),)
-        if self._choices.bind is Bind.VIP:
-            if key.address is not None:
-                return (Place(key.address, key.port),)
-            return tuple(Place(address, key.port) for address in self._node_port_addresses())
-        if key.address is None:
-            return (Place(_LOOPBACK[family], key.port),)
-        if family is Family.IPV4:
-            return (Place(b"\x7f" + key.address[1:], key.port),)
-        return (Place(_LOOPBACK[family], 0),)
+        if key.address is not None:
+            return (Place(key.address, key.port),)
+        return tuple(Place(address, key.port) for address in self._node_port_addresses())
 
     def _sides(self, entrance: Entrance) -> tuple[_NamedForward | None, _NamedForward | None]:
         """Name the fronts: of clients in general, and of those on this node where they have one of their own."""

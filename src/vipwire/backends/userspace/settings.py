@@ -9,19 +9,17 @@ class Bind(enum.Enum):
     """Where the relay listens; the value is that of `--userspace-bind`.
 
     RULES: at ports of its own, and rules of iptables lead there. The others use no rules: at the VIPs themselves; at
-    addresses of loopback that are made from the VIPs; at ports of its own, which the log tells.
+    ports of its own, which the log tells.
     """
 
     RULES = ""
     VIP = "vip"
-    LOOPBACK = "loopback"
     NONE = "none"
 
 
 class Choices(Value, frozen=True):
     """The settings. `ports` are [first, last] of `--proxy-port-range`, (0, 0) for any; the timeout is in seconds.
 
-    `workers` are the processes of a family that relay TCP.
     `localhost_node_ports`: node ports are served at 127.0.0.1 and ::1 as well.
     """
 
@@ -29,4 +27,3 @@ class Choices(Value, frozen=True):
     ports: tuple[int, int] = (0, 0)
     udp_timeout: float = 0.25
     localhost_node_ports: bool = True
-    workers: int = 1

@@ -28,7 +28,7 @@ HELP: Final[dict[str, str]] = {
     ),
     "write-config-to": "Write the configuration that results from all flags and the file to this file, and exit.",
     "feature-gates": f"Feature gates, as Name=true,Other=false. Known: {', '.join(sorted(KNOWN_GATES))}."
-    " Other gates of Kubernetes from 1.20 on are accepted and have no effect.",
+    " Other gates cause a warning and have no effect.",
     # How Services are carried
     "proxy-mode": f"One of {', '.join(mode_names())}; empty means {DEFAULT}.",
     "proxy-mode-fallback": (
@@ -61,12 +61,8 @@ HELP: Final[dict[str, str]] = {
     # userspace mode
     "proxy-port-range": "Ports to listen on, as begin-end (both inclusive); empty means any. Unused in other modes.",
     "userspace-bind": (
-        "Write no iptables rules; listen at the VIPs (vip), at loopback addresses made of them (loopback: 10.96.3.7 "
-        "becomes 127.96.3.7) or at the proxy's own ports (none). Empty means with rules."
-    ),
-    "userspace-workers": (
-        "Processes for each IP family that relay TCP connections; 0 means one for each core. They share turns, "
-        "affinity and counters."
+        "Write no iptables rules; listen at the VIPs (vip) or at the proxy's own ports (none). Empty means with "
+        "rules."
     ),
     "udp-timeout": "How long an idle UDP flow is kept. Must be greater than 0. Unused in other modes.",
     # ebpf mode

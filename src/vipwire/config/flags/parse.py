@@ -17,7 +17,7 @@ from typing import Any, Final
 from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT, Config, complete, with_port
 from vipwire.config.duration import format_duration, parse_duration
 from vipwire.config.file import Loaded, load_config
-from vipwire.config.flags.table import FLAG_OF_PATH, FLAGS, SHORT, Flag, Group
+from vipwire.config.flags.table import FLAG_OF_PATH, FLAGS, REMOVED, SHORT, Flag, Group
 from vipwire.config.gates import gate_notes, parse_bool, parse_gates
 from vipwire.config.schema import ValueKind, file_fields, file_paths, setting_of
 from vipwire.config.sections import ModuleVerbosity
@@ -76,6 +76,8 @@ def _find(argument: str) -> tuple[Flag, str | None]:
         return flag, argument[2:].removeprefix("=") or None
     name, equals, text = argument[2:].partition("=")
     flag = FLAGS.get(name.replace("_", "-"))
+    if flag is None and (instead := REMOVED.get(name.replace("_", "-"))):
+        raise ConfigError(f"--{name} was removed: {instead}")
     if flag is None:
         import difflib  # noqa: PLC0415  # only for a mistake
 

@@ -129,7 +129,6 @@ _USERSPACE = _group(
     _flag("proxy-port-range", _S, "portRange"),
     _flag("udp-timeout", _D, "udpIdleTimeout"),
     _flag("userspace-bind", _S, "userspaceBind"),
-    _flag("userspace-workers", _I, "userspaceWorkers"),
 )
 _EBPF = _group(
     Group.EBPF,
@@ -239,6 +238,8 @@ FLAGS: Final[dict[str, Flag]] = {
     )
     for flag in group
 }
+REMOVED: Final = {"userspace-workers": "one process relays the connections of an IP family; leave the flag out"}
+"""Flags of earlier versions, and what to do in their place."""
 SHORT: Final[dict[str, Flag]] = {flag.short: flag for flag in FLAGS.values() if flag.short}
 FLAG_OF_PATH: Final[dict[str, str]] = {
     path: f"--{flag.name}" for flag in reversed(FLAGS.values()) for path in flag.paths if flag.group is not Group.OLD

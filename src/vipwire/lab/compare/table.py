@@ -6,7 +6,6 @@ from typing import Any, Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from vipwire.lab.compare.page import more_text
 from vipwire.process.columns import Column, Grid, Prose
 
 Document = dict[str, Any]
@@ -21,6 +20,11 @@ _MODES: Final = (
     Column("explain", rank=3),
     Column("kernel", rank=4),
 )
+
+
+def more_text(microseconds: float) -> str:
+    """Print the time that a Service adds; less than 1 µs is noise of the clock."""
+    return f"+{microseconds:.0f} µs" if microseconds >= 1 else "nothing"
 
 
 def view(document: Document, *, wide: bool) -> RenderableType:

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-from typing import NoReturn
 
 from vipwire.backends.userspace.relay.control_socket import ControlSocket
 from vipwire.backends.userspace.relay.loop import Loop
@@ -35,7 +34,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     loop = Loop()
     relay = Relay(loop, limit, os.getpid())
-    signal.signal(signal.SIGTERM, lambda *_: _end(relay))
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))  # with all connections
     ControlSocket(loop, relay, listening, os.geteuid())
     os.close(tell)
     # Connections are freed when they end; a collection that walks over all of them would stop the relaying.
@@ -44,13 +43,6 @@ def main() -> int:
     gc.set_threshold(200_000, 20, 100)
     loop.run()
     return 0
-
-
-def _end(relay: Relay) -> NoReturn:
-    """End with all connections, those of workers too."""
-    if relay.crew is not None:
-        relay.crew.terminate()
-    os._exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

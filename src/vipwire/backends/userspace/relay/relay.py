@@ -5,7 +5,6 @@ changes. Established connections know nothing of listeners and outlive them.
 """
 
 import _socket
-import errno
 import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -40,8 +39,6 @@ from vipwire.backends.userspace.relay.listener import BaseListener, Shared
 from vipwire.backends.userspace.relay.loop import Loop
 from vipwire.backends.userspace.relay.sockets import ListenError, open_listener
 from vipwire.backends.userspace.relay.stream import StreamListener
-from vipwire.backends.userspace.relay.workers.crew import Crew
-from vipwire.backends.userspace.relay.workers.handed import HandedListener
 from vipwire.model.net import Protocol
 
 _SWEEP_SECONDS: Final = 5.0
@@ -59,7 +56,6 @@ class Relay:
         self._listeners: dict[str, BaseListener] = {}
         self._memories: dict[str, Memory] = {}
         self._retired = False
-        self._crew: Crew | None = None
         self.retire: Callable[[], None] = lambda: None
         self._sweeping = loop.timer_queue(_SWEEP_SECONDS, self._sweep)
         loop.schedule(self._sweeping, None)
@@ -83,8 +79,6 @@ class Relay:
             case AskCounters():
                 return self._counted()
             case AskNotes():
-                if self._crew is not None:
-                    self._crew.hear()
                 notes = list(self._loop.notes.items())
                 self._loop.notes.clear()
                 return Notes(notes)
@@ -92,20 +86,11 @@ class Relay:
                 self._retire()
         return Done()
 
-    @property
-    def crew(self) -> Crew | None:
-        """The workers, if there are any beside this process."""
-        return self._crew
-
     def _take(self, settings: Settings) -> None:
         self._settings = settings
         self.shared.set_udp_timeout(settings.udp_timeout)
-        if settings.workers > 1 and self._crew is None:
-            self._crew = Crew(self._loop, settings.workers, self._end_if_idle)
 
     def _put(self, listeners: Mapping[str, Listener], instead: Iterable[str]) -> Answer:
-        if self._crew is not None and not self._crew.fits(listeners.values()):
-            return Refused(next(iter(listeners)), errno.ENOSPC, "there are too many endpoints for so many workers")
         ending = [key for key in instead if key in self._listeners and key not in listeners]
         moving = [key for key, each in listeners.items() if key in self._listeners and not self._stays(key, each)]
         inherited = {place: sock for key in (*ending, *moving) for place, sock in self._listeners[key].places()}
@@ -125,8 +110,6 @@ class Relay:
                 self._open(key, listener, opened[key])
             else:
                 self._settle(self._listeners[key], listener)
-        if self._crew is not None:
-            self._crew.hand([key for key in listeners if key in self._crew.listeners], opened)
         return Opened({key: self._listeners[key].ports for key in listeners})
 
     def _stays(self, key: str, listener: Listener) -> bool:
@@ -155,14 +138,8 @@ class Relay:
         return sockets
 
     def _open(self, key: str, listener: Listener, sockets: list[_socket.socket]) -> None:
-        opened: BaseListener
-        if listener.protocol != Protocol.TCP:
-            opened = DatagramListener(self.shared, key, listener, sockets)
-        elif self._crew is None:
-            opened = StreamListener(self.shared, key, listener, sockets)
-        else:
-            opened = HandedListener(self.shared, key, listener, sockets, self._crew.pool())
-            self._crew.listeners[key] = opened
+        kind = StreamListener if listener.protocol == Protocol.TCP else DatagramListener
+        opened: BaseListener = kind(self.shared, key, listener, sockets)
         self._listeners[key] = opened
         self.budget.others += len(sockets)
         self._settle(opened, listener)
@@ -184,8 +161,6 @@ class Relay:
         return found
 
     def _close(self, keys: Iterable[str]) -> None:
-        if self._crew is not None and (handed := [key for key in keys if key in self._crew.listeners]):
-            self._crew.remove(handed)
         for key in keys:
             opened = self._listeners.pop(key, None)
             if opened is not None:
@@ -193,8 +168,6 @@ class Relay:
                 opened.close()
 
     def _counted(self) -> RelayCounters:
-        if self._crew is not None:
-            self._crew.hear()
         now = self._loop.now
         listeners = {
             key: [
@@ -203,14 +176,9 @@ class Relay:
             ]
             for key, opened in self._listeners.items()
         }
-        if self._crew is None:
-            return RelayCounters(listeners, dict(self.shared.refused), self.budget.links)
-        refused = self.shared.refused + self._crew.refused
-        return RelayCounters(listeners, dict(refused), self.budget.links + self._crew.links)
+        return RelayCounters(listeners, dict(self.shared.refused), self.budget.links)
 
     def _sweep(self, _: object) -> None:
-        if self._crew is not None:
-            self._crew.rows.sweep()
         for opened in self._listeners.values():
             opened.pool.sweep(self._loop.now)
         listeners = [opened.listener for opened in self._listeners.values()]
@@ -222,10 +190,8 @@ class Relay:
         self._close(list(self._listeners))
         self._retired = True
         self.retire()
-        if self._crew is not None:
-            self._crew.retire()
         self._end_if_idle()
 
     def _end_if_idle(self) -> None:
-        if self._retired and not self.budget.links and not (self._crew is not None and self._crew.members):
+        if self._retired and not self.budget.links:
             self._loop.stopped = True

@@ -1,10 +1,13 @@
-r"""`vipwire man`: manual pages of all commands, made of what `--help` is made of, so that they say the same.
+r"""Writes the manual page of every command into a folder: `python -m scripts.man build/man8`.
+
+They are made of what `--help` is made of, so that both say the same.
 
 The pages are in section 8 (system administration), in the macros of man(7). Every hyphen is written as `\-`, or else
 groff would print some as a typographic hyphen, which no shell takes for a dash.
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -12,6 +15,7 @@ from typing import Final
 import click
 
 from vipwire import __version__
+from vipwire.cli.main import main
 from vipwire.config.flags.parse import default_text
 from vipwire.config.flags.table import FLAGS, Flag, Group
 from vipwire.config.flags.usage import usage
@@ -29,28 +33,6 @@ _FILES: Final = (
     ("/var/lib/kube-proxy/config.conf", "KubeProxyConfiguration, where kubeadm's ConfigMap is mounted (--config)."),
     ("/etc/vipwire/services", "Manifests of a machine without a cluster, by convention (--manifests)."),
 )
-
-
-@click.command()
-@click.argument("names", nargs=-1, metavar="[COMMAND]...")
-@click.option("--to", type=click.Path(file_okay=False, path_type=Path), help="Write all pages into this folder.")
-@click.pass_context
-def man(ctx: click.Context, names: tuple[str, ...], to: Path | None) -> None:
-    """Print a manual page: `vipwire man proxy | man -l -`, or write all of them with --to."""
-    root = ctx.find_root().command
-    pages = dict(all_pages(root))
-    if to is None:
-        if names not in pages:
-            known = ", ".join(" ".join(each) for each in pages if each)
-            raise click.UsageError(f"there is no command {' '.join(names)!r}; there are: {known}", ctx)
-        click.echo(pages[names], nl=False)
-        return
-    try:
-        to.mkdir(parents=True, exist_ok=True)
-        for path, text in pages.items():
-            (to / f"{_title(path)}.{SECTION}").write_text(text, encoding="ascii")
-    except OSError as error:
-        raise click.ClickException(f"{to}: cannot write the manual pages: {error.strerror}") from error
 
 
 def all_pages(root: click.Command) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -163,3 +145,14 @@ def _text(text: str) -> str:
     escaped = flat.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq")
     escaped = "".join(each if each.isascii() else f"\\[u{ord(each):04X}]" for each in escaped)
     return f"\\&{escaped}" if escaped.startswith(".") else escaped
+
+
+def write_pages(folder: Path) -> None:
+    """Write all pages."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in all_pages(main):
+        (folder / f"{_title(path)}.{SECTION}").write_text(text, encoding="ascii")
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]))

@@ -1,1 +1,0 @@
-"""More processes than one for the TCP connections of a relay."""

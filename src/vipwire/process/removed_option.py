@@ -1,0 +1,16 @@
+"""Refuses an option of an earlier version with a line that names its replacement."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+
+def refuse(option: str, instead: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """Return the callback of a hidden option that this version no longer has."""
+
+    def callback(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+        if value is not None:
+            raise click.UsageError(f"{option} was removed: {instead}", ctx)
+
+    return callback
