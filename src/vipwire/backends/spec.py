@@ -7,7 +7,7 @@ No mode knows another. What it must know of others, such as whose rules are in f
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from msgspec import field
 
@@ -83,6 +83,21 @@ class Remark(NamedTuple):
     bad: bool = False
 
 
+class Place(NamedTuple):
+    """Where a mode decides: the priorities of its nat chains at prerouting and output, and its own table of nftables.
+
+    Of others' nat chains those with these priorities or smaller ones decide before it. The default is iptables'.
+    """
+
+    prerouting: int = -100
+    output: int = -100
+    table: str = ""
+
+
+BEHIND_ALL: Final = 1 << 31
+"""The place of what sees packets only behind all nat chains of a hook."""
+
+
 def _always_writes_rules(_: Config) -> bool:
     return False
 
@@ -147,6 +162,11 @@ class Driver:
         """Name the kernel settings that it wants."""
         del config
         return ()
+
+    def place(self, config: Config) -> Place:
+        """Return where it decides about a connection."""
+        del config
+        return Place()
 
     def explainer(self, family: Family, mode: Any) -> "Explainer[Any, Any] | None":
         """Build what explains its objects, as `mode` sees them; None where there is nothing of the kind."""

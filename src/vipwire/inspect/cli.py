@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.inspect import decisions, difference, show
 from vipwire.inspect.check.facts import gather
 from vipwire.inspect.check.findings import check_document, check_view, judge
+from vipwire.inspect.earlier.look import earlier_chains, earlier_for
 from vipwire.inspect.explain.document import explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain as explanation_of
 from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
@@ -126,7 +128,8 @@ def status(
         found = find_services(situation.store.services, scope.services)
         counted = see(situation, (each.name for each in found))
         standing = driver_of(selected(config)).standing(config)
-        return status_document(situation, found, counted, proxy_document(config), standing)
+        earlier = earlier_chains(config, (side.family for side in situation.sides))
+        return status_document(situation, found, counted, proxy_document(config), standing, earlier)
 
     scope.show(document, lambda made: status_view(made, wide=output == "wide", details=bool(service)))
 
@@ -286,7 +289,8 @@ def explain(
         packet = read_packet(situation, client["source"], destination, client["interface"])
         if not packet.from_node and not packet.interface:
             packet = packet._replace(interface=interface_towards(packet.source))
-        explanation = explanation_of(situation, packet, source_towards, obstacle_towards)
+        earlier = partial(earlier_for, config, own=situation.own_addresses)
+        explanation = explanation_of(situation, packet, source_towards, obstacle_towards, earlier)
         if explanation is None:
             raise UnsupportedError("this machine has no IPv6")
         if flow:

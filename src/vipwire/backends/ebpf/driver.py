@@ -17,7 +17,7 @@ from vipwire.backends.ebpf.pinned import NodePins
 from vipwire.backends.ebpf.probe import probe
 from vipwire.backends.ebpf.programs import build
 from vipwire.backends.nftables.driver import DRIVER as RULES
-from vipwire.backends.spec import Driver, Mode, ModeSpec, Remark
+from vipwire.backends.spec import Driver, Mode, ModeSpec, Place, Remark
 from vipwire.bpf.namespaces import cookie_of, netns_cookie
 from vipwire.bpf.pins import of_node, require_mounted
 from vipwire.bpf.programs import HOOKS
@@ -62,6 +62,10 @@ class EbpfDriver(Driver):
         RULES.attempt(config, families)
         require_mounted(may_mount=False, could_mount="CAP_SYS_ADMIN" in capabilities())
         probe(find_cgroup(config.ebpf.cgroup), affinity=config.ebpf.affinity)
+
+    def place(self, config: Config) -> Place:
+        """Return where the rules decide. The programs decide before a packet is made."""
+        return RULES.place(config)
 
     def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any] | None:
         """Build what explains programs and rules."""

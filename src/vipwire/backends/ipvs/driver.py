@@ -11,7 +11,7 @@ from vipwire.backends.ipvs.leftovers import IpvsRemains
 from vipwire.backends.ipvs.mode import MODE
 from vipwire.backends.ipvs.ownership import IpvsOwner
 from vipwire.backends.ipvs.writing import Settings, Writing
-from vipwire.backends.spec import Driver, Mode, ModeSpec, Others, Supposed
+from vipwire.backends.spec import BEHIND_ALL, Driver, Mode, ModeSpec, Others, Place, Supposed
 from vipwire.config.configuration import Config
 from vipwire.errors import CommitError
 from vipwire.host.kernel import KernelRelease
@@ -20,6 +20,9 @@ from vipwire.model.sysctl import Sysctl
 from vipwire.netlink.ipvs import Timeouts
 from vipwire.reconcile.backend import Backend
 from vipwire.reconcile.explainer import Explainer
+
+_OUTPUT: Final = -98
+"""The priority of IPVS for packets that this node sends: NF_IP_PRI_NAT_DST + 2."""
 
 
 class IpvsDriver(Driver):
@@ -39,6 +42,11 @@ class IpvsDriver(Driver):
     def sysctls(self, config: Config) -> tuple[Sysctl, ...]:
         """Name what this kernel's IPVS needs."""
         return start.ipvs_sysctls(KernelRelease.running()[:2], strict_arp=config.ipvs.strict_arp)
+
+    def place(self, config: Config) -> Place:
+        """Return where IPVS is called (net/netfilter/ipvs/ip_vs_core.c): at input, and at output behind nat."""
+        del config
+        return Place(BEHIND_ALL, _OUTPUT)
 
     def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any]:
         """Build what explains virtual servers."""

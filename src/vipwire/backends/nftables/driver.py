@@ -7,8 +7,9 @@ from vipwire.backends.nftables.counts import CounterLevel
 from vipwire.backends.nftables.kernel import NftablesBackend
 from vipwire.backends.nftables.leftovers import TableRemains, tables
 from vipwire.backends.nftables.mode import MODE
+from vipwire.backends.nftables.names import DSTNAT, TABLE
 from vipwire.backends.nftables.probe import obstacle_to_offloading, probe
-from vipwire.backends.spec import Driver, Mode, ModeSpec, Remark
+from vipwire.backends.spec import Driver, Mode, ModeSpec, Place, Remark
 from vipwire.config.configuration import Config
 from vipwire.config.sections import Series
 from vipwire.host.kernel import require_nftables
@@ -37,6 +38,11 @@ class NftablesDriver(Driver):
         """Try the table in a transaction that cannot succeed."""
         del config
         probe(families)
+
+    def place(self, config: Config) -> Place:
+        """Return the priority of the table's nat chains."""
+        del config
+        return Place(DSTNAT, DSTNAT, TABLE)
 
     def explainer(self, family: Family, mode: Any) -> "Explainer[Any, Any]":
         """Build what explains a table."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from vipwire.backends.spec import Driver, Mode, ModeSpec
+from vipwire.backends.spec import BEHIND_ALL, Driver, Mode, ModeSpec, Place
 from vipwire.backends.userspace import build as userspace
 from vipwire.backends.userspace.leftovers import RelayRemains
 from vipwire.backends.userspace.mode import MODE
@@ -33,6 +33,10 @@ class UserspaceDriver(Driver):
         """Name what a client of many endpoints needs."""
         del config
         return userspace.SYSCTLS
+
+    def place(self, config: Config) -> Place:
+        """Return where rules lead to the relay; without rules its sockets see what all nat chains have left."""
+        return Place(BEHIND_ALL, BEHIND_ALL) if config.userspace_bind else Place()
 
     def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any]:
         """Build what explains a relay."""

@@ -24,6 +24,7 @@ from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.host.kernel import KernelRelease
 from vipwire.host.rights import capabilities
 from vipwire.host.sysctl import read_sysctl
+from vipwire.inspect.earlier.look import EarlierChain, earlier_chains
 from vipwire.model.net import Family
 from vipwire.netlink.nftables import decode, encode
 from vipwire.netlink.nftables.wire import MessageType
@@ -65,7 +66,7 @@ class Facts:
     `sysctls` are by path, numbers only. `tools` are paths in PATH, with what they say of their variant. `tables` is
     None where nftables cannot be read. `legacy` are the chains in tables of the old iptables. `conntrack_losses`
     are the kernel's counts of connections that found no room, or no port. `proxy` is that of this network namespace.
-    `remarks` are what the selected mode says of the machine.
+    `remarks` are what the selected mode says of the machine, `earlier` the chains of others that decide before it.
     """
 
     release: KernelRelease | None = None
@@ -84,6 +85,7 @@ class Facts:
     settings_writable: bool = True
     proxy: tuple[ProxyState, ProxyRecord | None] = (ProxyState.NONE, None)
     remarks: tuple[Remark, ...] = ()
+    earlier: tuple[EarlierChain, ...] = ()
 
 
 def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
@@ -105,6 +107,7 @@ def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
         settings_writable=os.access(proc / "sys/net/ipv4/ip_forward", os.W_OK),
         proxy=read_record(config.state_dir),
         remarks=tuple(driver_of(selected(config)).remarks(config)),
+        earlier=earlier_chains(config, families()),
     )
 
 

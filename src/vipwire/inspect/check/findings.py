@@ -11,6 +11,7 @@ from vipwire.app.record import ProxyState
 from vipwire.backends.registry import every_spec, spec_of
 from vipwire.handover.rules import own_chains
 from vipwire.inspect.check.facts import Facts, ForeignTable
+from vipwire.inspect.earlier.effects import Effect
 from vipwire.inspect.show import coloured, plural, table
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.process.columns import Column
@@ -209,6 +210,15 @@ def _others(facts: Facts, mode: str) -> Iterator[Finding]:
     yield from _ipvs(facts, mode)
 
 
+def _earlier(facts: Facts, mode: str) -> Iterator[Finding]:
+    """Name the chains of others that decide before the mode: those that translate take connections from Services."""
+    del mode
+    for each in facts.earlier:
+        level = Level.WARNING if Effect.TRANSLATE in each.effects else Level.NOTE
+        remedy = "`vipwire explain` says whether it concerns a Service; if so, give the chain a later priority"
+        yield Finding("earlier", f"{each.table} {each.chain}", level, str(each), remedy)
+
+
 def _kube_proxies_tables(tables: tuple[ForeignTable, ...], mode: str) -> Iterator[Finding]:
     for each in tables:
         if _is_kube_proxy(each):
@@ -260,7 +270,17 @@ def _remarks(facts: Facts, mode: str) -> Iterator[Finding]:
         yield Finding(f"{mode} mode", each.what, level, each.said, each.remedy)
 
 
-CHECKS: Final[tuple[Check, ...]] = (_kernel, _modes, _tools, _proxy, _sysctls, _remarks, _conntrack, _others)
+CHECKS: Final[tuple[Check, ...]] = (
+    _kernel,
+    _modes,
+    _tools,
+    _proxy,
+    _sysctls,
+    _remarks,
+    _conntrack,
+    _others,
+    _earlier,
+)
 
 
 def judge(facts: Facts, mode: str) -> list[Finding]:

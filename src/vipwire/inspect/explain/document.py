@@ -7,7 +7,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from vipwire.inspect.explain.explanation import Explanation, agreement, seen_source
+from vipwire.inspect.explain.explanation import Explanation, agreement, seen_source, state_of
 from vipwire.inspect.explain.reasons import reasons
 from vipwire.inspect.explain.way import Way
 from vipwire.inspect.show import coloured, shown_time, table
@@ -61,7 +61,13 @@ def explain_document(explanation: Explanation) -> Document:
             for out in explanation.ejected
         ],
         "healthChecks": [_health_check(check) for check in explanation.health_checks],
-        "kernel": {"agrees": agrees, "difference": difference, **_walk_document(explanation.walk)},
+        "kernel": {
+            "agrees": agrees,
+            "state": state_of(explanation),
+            "difference": difference,
+            "earlier": [each.document for each in explanation.earlier],
+            **_walk_document(explanation.walk),
+        },
     }
     if explanation.flows is not None:
         document["flows"] = [flow_document(flow) for flow in explanation.flows]
@@ -155,7 +161,7 @@ def _kernel(kernel: Document) -> Iterator[RenderableType]:
     if kernel["agrees"]:
         yield Text.assemble("kernel: ", ("does the same", "green"))
     elif kernel["agrees"] is None:
-        yield Text.assemble("kernel: ", ("unknown", "yellow"), f": {kernel['difference']}")
+        yield Text.assemble("kernel: ", (kernel["state"], "yellow"), f": {kernel['difference']}")
     else:
         yield Text.assemble("kernel: ", ("does otherwise", "bold red"), f": {kernel['difference']}")
     if remembered := kernel.get("remembered"):

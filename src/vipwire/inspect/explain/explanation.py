@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
+from vipwire.inspect.earlier.look import EarlierChain
 from vipwire.inspect.explain.health_checks import checks_at
 from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.situation import Situation
@@ -29,6 +30,9 @@ _Shares = Mapping[tuple[Address, int] | None, Fraction]
 _NEARLY = Fraction(1, 100)
 _MANY = 5
 
+EarlierThan = Callable[[Packet], tuple[EarlierChain, ...]]
+"""Finds the chains of others that may decide about a packet before vipwire."""
+
 SourceTowards = Callable[[Address], Address | None]
 """Tells from which address this node sends to another."""
 
@@ -40,7 +44,10 @@ _ENDS = {Answered: End.ANSWERED, Dropped: End.DROPPED, Rejected: End.REJECTED}
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything that is known about a packet. `walk` is None where the kernel or the mode cannot tell."""
+    """Everything that is known about a packet. `walk` is None where the kernel or the mode cannot tell.
+
+    `earlier` are chains of others that may decide about it before vipwire.
+    """
 
     situation: Situation
     side: FamilyView
@@ -50,6 +57,7 @@ class Explanation:
     source_towards: SourceTowards
     obstacle_towards: ObstacleTowards = lambda _: ""
     flows: tuple[Flow, ...] | None = None
+    earlier: tuple[EarlierChain, ...] = ()
 
     @property
     def planned(self) -> End:
@@ -142,6 +150,7 @@ def explain(
     packet: Packet,
     source_towards: SourceTowards,
     obstacle_towards: ObstacleTowards = lambda _: "",
+    earlier: EarlierThan = lambda _: (),
 ) -> Explanation | None:
     """Explain a packet; None if this machine does not have its family."""
     side = situation.side(family_of(packet.destination))
@@ -153,6 +162,8 @@ def explain(
         walk = side.explainer.walk(side.observed, side.wanted, packet, situation.own_addresses)
     made = Explanation(situation, side, packet, outcome, walk, source_towards, obstacle_towards)
     direct = _direct(made)
+    if direct is None:  # what a program has led meets the chains as a packet to the endpoint
+        made = replace(made, earlier=earlier(packet))
     if walk is not None and direct is not None and direct.affinity:
         return replace(made, walk=replace(walk, remembered=None))  # that is the rules' memory, which it does not meet
     return made
@@ -161,7 +172,8 @@ def explain(
 def agreement(explanation: Explanation) -> tuple[bool | None, str]:
     """Compare plan and kernel: whether they agree (None if unknown), and in what they differ.
 
-    The kernel is its routes, too: without one to the destination a process here sends nothing that a rule could meet.
+    Where a chain of others may decide before vipwire's rules, nobody can tell what the kernel does. The kernel is its
+    routes, too: without one to the destination a process here sends nothing that a rule could meet.
     """
     agrees, difference = _agreement_of_rules(explanation)
     direct = _direct(explanation)
@@ -171,7 +183,18 @@ def agreement(explanation: Explanation) -> tuple[bool | None, str]:
         return False, f"{difference}; sockets to which programs give an endpoint when they connect are as planned"
     if agrees and (missing := _missing_route(explanation)):
         return False, missing
+    if agrees and explanation.earlier:
+        return None, _listed([str(each) for each in explanation.earlier])
     return agrees, difference
+
+
+def state_of(explanation: Explanation) -> str:
+    """Name the kernel's state for this packet in a word: `same`, `otherwise`, `undecided` or `unknown`."""
+    agrees, _ = agreement(explanation)
+    if agrees is None:
+        decided = _agreement_of_rules(explanation)[0] is None
+        return "unknown" if decided or not explanation.earlier else "undecided"
+    return "same" if agrees else "otherwise"
 
 
 def _direct(explanation: Explanation) -> Direct | None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from vipwire.app.machine import families
@@ -12,6 +13,7 @@ from vipwire.config.configuration import Config
 from vipwire.config.modes import mode_names
 from vipwire.errors import ConfigError, UnsupportedError, VipwireError
 from vipwire.inspect.difference import diff_document
+from vipwire.inspect.earlier.look import earlier_for
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
 from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
@@ -100,7 +102,8 @@ def _explain(situation: Situation, asked: Asked) -> Document:
         if mode not in mode_names():
             raise ConfigError(f"{mode!r} is no mode; there is {', '.join(mode_names())}")
         return _supposed(situation, packet, mode)
-    found = explain(situation, packet, source_towards, obstacle_towards)
+    earlier = partial(earlier_for, situation.config, own=situation.own_addresses)
+    found = explain(situation, packet, source_towards, obstacle_towards, earlier)
     if found is None:
         raise UnsupportedError("this machine has no IPv6")
     return explain_document(found)

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from vipwire.app.node_plan import awaited_facts
 from vipwire.app.report import missing_node, unknown_fact
 from vipwire.backends.spec import Remark
+from vipwire.inspect.earlier.look import EarlierChain
 from vipwire.inspect.family_view import FamilyView
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.status.counts import AllCounts, count_document, open_document, refusal_documents
@@ -218,10 +219,11 @@ def status_document(
     seen: AllCounts | None = None,
     proxy: Document | None = None,
     standing: Iterable[Remark] = (),
+    earlier: Iterable[EarlierChain] = (),
 ) -> Document:
     """Describe everything, or the Services that were asked for; `seen` is what was counted, `proxy` who keeps it.
 
-    `standing` is what the mode says of itself.
+    `standing` is what the mode says of itself, `earlier` are chains of others that decide before it.
     """
     seen = seen or AllCounts()
     wanted = {service.name for service in services}
@@ -233,6 +235,7 @@ def status_document(
         **({} if proxy is None else {"proxy": proxy}),
         "families": [family_document(side) for side in situation.sides],
         **({"standing": said} if (said := [each._asdict() for each in standing]) else {}),
+        "earlier": [each.document | {"said": str(each)} for each in earlier],
         "services": [service_document(situation, service, seen) for service in services],
         "refusals": refusal_documents(_refusals(seen, wanted, everything=everything)),
         "problems": problem_documents(situation, None if everything else wanted),

@@ -52,6 +52,9 @@ def _head(document: Document) -> Text:
         text.append(f"\n{each['what']}: ", style="dim")
         text.append(each["said"], style="yellow" if each["remedy"] or each["bad"] else "")
         text.append(f" ({each['remedy']})" if each["remedy"] else "")
+    for each in document["earlier"]:
+        text.append("\nearlier: ", style="dim")
+        text.append(each["said"], style="yellow" if "translate" in each["may"] else "")
     return text
 
 

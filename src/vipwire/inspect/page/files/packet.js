@@ -49,7 +49,7 @@ function wayOf(said) {
   const kernel = said.kernel;
   const agrees = said.supposed
     ? el("p", { class: "dim" }, `As ${said.mode} mode would do it: by the rules that it would write, which are not in the kernel.`)
-    : el("p", null, "The kernel ", kernel.agrees === true ? badge("does the same", "good") : kernel.agrees === null ? [badge("unknown", "warn"), ` ${kernel.difference}`] : [badge("does otherwise", "bad"), ` ${kernel.difference}`]);
+    : el("p", null, "The kernel ", kernel.agrees === true ? badge("does the same", "good") : kernel.agrees === null ? [badge(kernel.state, "warn"), ` ${kernel.difference}`] : [badge("does otherwise", "bad"), ` ${kernel.difference}`]);
   return [
     el("div", { class: `card verdict ${tone(said.outcome)}` },
       el("h2", null, said.packet.from, el("span", { class: "dim" }, said.packet.fromThisNode ? " (this node)" : said.packet.fromPod ? " (a Pod)" : ""), " → ", `${said.packet.to}/${said.packet.protocol} `, badge(said.outcome)),

@@ -1,0 +1,109 @@
+"""What a rule may do to the first packet of a connection, and where it leads, whoever wrote it. Pure.
+
+A rule has effects only if its conditions can hold for the packet: those that the packet's bytes decide are compared,
+all others may hold. So a chain without effects lets the packet pass, and one with effects may decide about it.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+
+class Effect(enum.Enum):
+    """What decides about a packet before vipwire does; the value is what JSON has."""
+
+    TRANSLATE = "translate"
+    DROP = "drop"
+    QUEUE = "queue"
+    DIVERT = "divert"
+    UNTRACK = "untrack"
+    OTHER = "other"
+
+
+class Rule(NamedTuple):
+    """A rule for one packet. `ends`: the packet certainly goes no further in this chain."""
+
+    effects: frozenset[Effect] = frozenset()
+    chains: tuple[str, ...] = ()
+    ends: bool = False
+
+
+NOTHING: Final = Rule()
+_NAMES: Final = {
+    **dict.fromkeys(("DNAT", "SNAT", "REDIRECT", "MASQUERADE", "NETMAP", "DNPT", "SNPT"), Effect.TRANSLATE),
+    **dict.fromkeys(("DROP", "REJECT", "TARPIT"), Effect.DROP),
+    **dict.fromkeys(("QUEUE", "NFQUEUE"), Effect.QUEUE),
+    **dict.fromkeys(("TPROXY", "SYNPROXY"), Effect.DIVERT),
+    "NOTRACK": Effect.UNTRACK,
+}
+_HARMLESS: Final = frozenset(
+    (
+        *(
+            "AUDIT",
+            "CHECKSUM",
+            "CLASSIFY",
+            "CONNMARK",
+            "CONNSECMARK",
+            "CT",
+            "DSCP",
+            "ECN",
+            "HL",
+            "HMARK",
+            "IDLETIMER",
+        ),
+        *("LED", "LOG", "MARK", "NFLOG", "RATEEST", "SECMARK", "SET", "TCPMSS", "TCPOPTSTRIP", "TEE", "TOS", "TRACE"),
+        *("TTL", "ULOG"),
+    )
+)
+
+
+def of_target(name: str) -> frozenset[Effect]:
+    """Return what a target of xtables does; a target that is not known may do anything."""
+    if name in _HARMLESS:
+        return frozenset()
+    return frozenset({_NAMES.get(name, Effect.OTHER)})
+
+
+def effects_of(
+    start: str,
+    rules: Callable[[str], Sequence[Rule]],
+    *,
+    drops: bool,
+    ours: Callable[[str], bool],
+    ends_at_ours: bool,
+) -> frozenset[Effect]:
+    """Collect what a base chain and all chains that it leads to may do. `drops`: its policy is drop.
+
+    The chains `ours` are passed over. With `ends_at_ours` vipwire decides there, so that nothing behind counts.
+    """
+    found: set[Effect] = set()
+    seen, waiting = {start}, [start]
+    while waiting:
+        name = waiting.pop()
+        for rule in rules(name):
+            found |= rule.effects
+            led = [chain for chain in rule.chains if not ours(chain)]
+            waiting += [chain for chain in led if chain not in seen]
+            seen.update(led)
+            if rule.ends or (ends_at_ours and len(led) < len(rule.chains)):
+                break
+        else:
+            if drops and name == start:
+                found.add(Effect.DROP)
+    return frozenset(found)
+
+
+def words(effects: Iterable[Effect]) -> str:
+    """Write effects for a person: `translate or drop`."""
+    names = [_WORDS[each] for each in Effect if each in effects]
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+_WORDS: Final = {
+    Effect.TRANSLATE: "translate",
+    Effect.DROP: "drop",
+    Effect.QUEUE: "queue",
+    Effect.DIVERT: "divert",
+    Effect.UNTRACK: "untrack",
+    Effect.OTHER: "change",
+}

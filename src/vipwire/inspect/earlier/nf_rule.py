@@ -1,0 +1,248 @@
+"""A rule of nf_tables, of nft or of iptables-nft, for one packet: its expressions in their order. Pure.
+
+Registers are followed as far as the packet's own bytes go: addresses, protocol, port, the interface by its name, and
+that the connection is new. All else is unknown, and a comparison with it may hold.
+"""
+
+import struct
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from vipwire.errors import DecodeError
+from vipwire.inspect.earlier.effects import NOTHING, Effect, Rule, of_target
+from vipwire.model.net import Family, family_of
+from vipwire.netlink.attributes import attributes, number_of, text_of, walk
+from vipwire.netlink.nftables import expressions as nft
+from vipwire.netlink.nftables.elements import Verdict, decode_verdict
+from vipwire.netlink.nftables.wire import DATA_VALUE, DATA_VERDICT_ATTRIBUTE, NFPROTO, Code
+from vipwire.plan.resolve import Packet
+
+_Bytes = list[int | None]
+_Attributes = Mapping[int, memoryview]
+Verdicts = Callable[[str], Iterable[Verdict]]
+"""Lists the verdicts of a map by its name."""
+
+_REGISTERS: Final = 64
+_META_PROTOCOL, _META_NFPROTO = 1, 15
+_ETHERTYPES: Final = {Family.IPV4: b"\x08\x00", Family.IPV6: b"\x86\xdd"}
+_ADDRESSES: Final = {Family.IPV4: range(12, 20), Family.IPV6: range(8, 40)}
+_NEW: Final = (8).to_bytes(4, sys.byteorder)
+"""The connection's state as `ct state` loads it (NF_CT_STATE_BIT of IP_CT_NEW)."""
+_RETURNED, _QUEUE = Code.RETURN, 3
+_EFFECTS: Final = {
+    **dict.fromkeys(("nat", "redir", "masq"), Effect.TRANSLATE),
+    "reject": Effect.DROP,
+    "queue": Effect.QUEUE,
+    **dict.fromkeys(("tproxy", "synproxy"), Effect.DIVERT),
+    "notrack": Effect.UNTRACK,
+}
+_ENDING: Final = frozenset({"nat", "redir", "masq", "reject", "queue"})
+_PASSING: Final = frozenset({"counter", "log", "last", "objref", "dup", "flow_offload"})
+_CONNTRACK: Final = struct.Struct("=146x3H")
+"""Of struct xt_conntrack_mtinfo2 and 3: match_flags, invert_flags, state_mask."""
+_STATE, _STATE_NEW = 1, 8
+
+
+class Seen(NamedTuple):
+    """What is known of a packet at a hook: bytes of its headers, and metadata by nft's key."""
+
+    network: _Bytes
+    transport: _Bytes
+    meta: Mapping[int, _Bytes]
+    state: _Bytes
+
+    @classmethod
+    def of(cls, packet: Packet | None, *, tracked: bool) -> "Seen":
+        """Say what is known; nothing without a packet. `tracked`: connection tracking has seen it."""
+        network: _Bytes = [None] * 40
+        state: _Bytes = [*_NEW] if tracked else [None] * 4
+        if packet is None:
+            return cls(network, [None] * 4, {}, state)
+        family = family_of(packet.destination)
+        addresses = _ADDRESSES[family]
+        network[addresses.start : addresses.stop] = packet.source + packet.destination
+        network[9 if family is Family.IPV4 else 6] = packet.protocol
+        meta: dict[int, _Bytes] = {
+            nft.META_L4PROTO: [packet.protocol],
+            _META_NFPROTO: [NFPROTO[family]],
+            _META_PROTOCOL: [*_ETHERTYPES[family]],
+        }
+        if packet.interface or packet.from_node:
+            meta[nft.META_IIFNAME] = [*packet.interface.encode().ljust(16, b"\0")]
+        return cls(network, [None, None, *packet.port.to_bytes(2)], meta, state)
+
+
+def read_rule(expressions: bytes, seen: Seen, verdicts: Verdicts) -> Rule:
+    """Tell what a rule may do; one that cannot be decoded may do anything."""
+    reading = _Reading(seen, verdicts)
+    try:
+        for _, value in walk(expressions):
+            found = attributes(value)
+            reading.take(text_of(found[1]), attributes(found.get(2, b"")))
+            if reading.holds is False:
+                return NOTHING
+    except (DecodeError, KeyError, IndexError, struct.error):
+        return Rule(frozenset({Effect.OTHER}))
+    return Rule(frozenset(reading.effects), tuple(reading.chains), reading.ends and reading.holds is True)
+
+
+class _Reading:
+    """One rule in the reading. `holds` is None once something cannot be told."""
+
+    def __init__(self, seen: Seen, verdicts: Verdicts) -> None:
+        self._seen, self._verdicts = seen, verdicts
+        self._registers: _Bytes = [None] * _REGISTERS
+        self.holds: bool | None = True
+        self.effects: set[Effect] = set()
+        self.chains: list[str] = []
+        self.ends = False
+
+    def take(self, name: str, data: _Attributes) -> None:
+        """Read the next expression."""
+        if name in _EFFECTS:
+            self.effects.add(_EFFECTS[name])
+            self.ends = name in _ENDING
+        elif (read := _READ.get(name)) is not None:
+            read(self, data)
+        elif name not in _PASSING:  # it may stop here, and change any register
+            self._registers = [None] * _REGISTERS
+            self._judge(None)
+
+    def _judge(self, held: bool | None) -> None:  # noqa: FBT001 - three answers
+        if held is not True:
+            self.holds = held if held is False else None
+
+    def _load(self, register: memoryview, value: _Bytes, length: int = 0) -> None:
+        at = _place(register)
+        size = length or len(value)
+        self._registers[at : at + size] = (value + [None] * size)[:size]
+
+    def _stored(self, register: memoryview, size: int) -> _Bytes:
+        at = _place(register)
+        return self._registers[at : at + size]
+
+    def payload(self, data: _Attributes) -> None:
+        base, offset, length = (number_of(data[kind]) for kind in (2, 3, 4))
+        header = {nft.NETWORK_HEADER: self._seen.network, nft.TRANSPORT_HEADER: self._seen.transport}.get(base, [])
+        if 5 not in data:
+            self._load(data[1], header[offset : offset + length], length)
+        elif (base == nft.NETWORK_HEADER and 8 <= offset < 40 and length >= 4) or (
+            base == nft.TRANSPORT_HEADER and offset < 4
+        ):  # an address or a port is written, not a checksum or a field of one byte
+            self.effects.add(Effect.TRANSLATE)
+
+    def meta(self, data: _Attributes) -> None:
+        if 1 in data:
+            self._load(data[1], self._seen.meta.get(number_of(data[2]), []), 16)
+
+    def ct(self, data: _Attributes) -> None:
+        if 1 in data:
+            self._load(data[1], self._seen.state if number_of(data[2]) == nft.CT_STATE else [], 16)
+
+    def bitwise(self, data: _Attributes) -> None:
+        size = number_of(data[3])
+        if 4 not in data or 5 not in data:
+            self._load(data[2], [], size)
+            return
+        mask, xor = (attributes(data[kind])[DATA_VALUE] for kind in (4, 5))
+        held = self._stored(data[1], size)
+        made = [x if m == 0 else None if h is None else h & m ^ x for h, m, x in zip(held, mask, xor, strict=False)]
+        self._load(data[2], made, size)
+
+    def cmp(self, data: _Attributes) -> None:
+        wanted = bytes(attributes(data[3])[DATA_VALUE])
+        held, operation = self._stored(data[1], len(wanted)), number_of(data[2])
+        pairs = list(zip(held, wanted, strict=False))
+        if operation in (nft.CMP_EQ, nft.CMP_NEQ):
+            same = False if any(h is not None and h != w for h, w in pairs) else None if None in held else True
+            self._judge(same if same is None or operation == nft.CMP_EQ else not same)
+        elif None in held:
+            self._judge(None)
+        else:
+            self._judge(_ORDERS[operation](bytes(h for h in held if h is not None), wanted))
+
+    def range(self, data: _Attributes) -> None:
+        first, last = (bytes(attributes(data[kind])[DATA_VALUE]) for kind in (3, 4))
+        held = self._stored(data[1], len(first))
+        known = bytes(h for h in held if h is not None)
+        inside = None if len(known) < len(first) else first <= known <= last
+        self._judge(inside if inside is None or number_of(data[2]) == 0 else not inside)
+
+    def lookup(self, data: _Attributes) -> None:
+        if 3 not in data:
+            self._judge(None)
+        elif number_of(data[3]) == 0:
+            self._judge(None)
+            for verdict in self._verdicts(text_of(data[1])):
+                self._verdict(verdict)
+        else:
+            self._load(data[3], [], 16)
+            self._judge(None)
+
+    def immediate(self, data: _Attributes) -> None:
+        value = attributes(data[2])
+        if number_of(data[1]) == 0:
+            self._verdict(decode_verdict(value[DATA_VERDICT_ATTRIBUTE]))
+        else:
+            self._load(data[1], [*value[DATA_VALUE]])
+
+    def _verdict(self, verdict: Verdict) -> None:
+        if verdict.chain:
+            self.chains.append(verdict.chain)
+        if verdict.code == Code.DROP:
+            self.effects.add(Effect.DROP)
+        elif verdict.code & 0xFF == _QUEUE and verdict.code > 0:
+            self.effects.add(Effect.QUEUE)
+        self.ends = verdict.code in (Code.DROP, Code.ACCEPT, Code.GOTO, _RETURNED)
+
+    def match(self, data: _Attributes) -> None:
+        name, info = text_of(data[1]), bytes(data[3])
+        if name in ("tcp", "udp"):  # struct xt_tcp and xt_udp begin with the ports from, the ports to
+            low, high = struct.unpack_from("=2H", info, 4)
+            port = bytes(byte for byte in self._seen.transport[2:] if byte is not None)
+            inverted = info[11 if name == "tcp" else 8] & 2
+            inside = low <= int.from_bytes(port) <= high if len(port) == 2 else None
+            # Other conditions of the struct may fail: it is never certain.
+            self._judge(None if inside is None or inside is not bool(inverted) else False)
+        elif name == "conntrack" and number_of(data[2]) >= 2 and self._seen.state[0] is not None:
+            flags, inverted, states = _CONNTRACK.unpack_from(info)
+            new = bool(states & _STATE_NEW) is not bool(inverted & _STATE)
+            self._judge(new if flags == _STATE else False if flags & _STATE and not new else None)
+        elif name != "comment":
+            self._judge(None)
+
+    def target(self, data: _Attributes) -> None:
+        name, info = text_of(data[1]), bytes(data[3])
+        found = of_target(name)
+        if name == "CT" and info[0] & 1:  # XT_CT_NOTRACK, the first bit of struct xt_ct_target_info
+            found = frozenset({Effect.UNTRACK})
+        self.effects |= found
+        self.ends = bool(found & {Effect.TRANSLATE, Effect.DROP, Effect.QUEUE})
+
+
+def _place(register: memoryview) -> int:
+    """Find a register's first byte: NFT_REG_1 to 4 have 16 bytes, NFT_REG32_00 to 15 four."""
+    number = number_of(register)
+    return 16 * (number - 1) if number < 8 else 4 * (number - 8)
+
+
+_ORDERS: Final[Mapping[int, Callable[[bytes, bytes], bool]]] = {
+    2: lambda held, wanted: held < wanted,
+    3: lambda held, wanted: held <= wanted,
+    4: lambda held, wanted: held > wanted,
+    5: lambda held, wanted: held >= wanted,
+}
+"""NFT_CMP_LT, LTE, GT, GTE."""
+_READ: Final[Mapping[str, Callable[[_Reading, _Attributes], None]]] = {
+    "payload": _Reading.payload,
+    "meta": _Reading.meta,
+    "ct": _Reading.ct,
+    "bitwise": _Reading.bitwise,
+    "cmp": _Reading.cmp,
+    "range": _Reading.range,
+    "lookup": _Reading.lookup,
+    "immediate": _Reading.immediate,
+    "match": _Reading.match,
+    "target": _Reading.target,
+}
