@@ -54,9 +54,9 @@ def test_what_is_good_is_kept_and_what_is_not_is_made_again(tmp_path: Path) -> N
 
 
 def test_a_certificate_of_another_authority_is_replaced(tmp_path: Path) -> None:
-    pair = Authority(tmp_path, NOW).client("admin", "admin", ())
-    for name in ("ca.crt", "ca.key"):
-        (tmp_path / name).unlink()
+    pair, other = Authority(tmp_path, NOW).client("admin", "admin", ()), Authority(tmp_path / "other", NOW).pair
+    for path in (other.certificate, other.key):
+        path.rename(tmp_path / path.name)
     authority = Authority(tmp_path, NOW)
     authority.client("admin", "admin", ())
     certificate(pair.certificate).verify_directly_issued_by(certificate(authority.pair.certificate))

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from tests.unit.cluster_here import Here, play
 from tests.unit.up_here import Up, up
 
@@ -22,6 +24,7 @@ from vipwire.cluster.joining import join as joining
 from vipwire.cluster.joining.ended_tokens import delete_once
 from vipwire.cluster.joining.manage import create_token, delete_token, dismiss, list_tokens, say_goodbye
 from vipwire.cluster.joining.membership import Folder, Member, access_by_token, read_server
+from vipwire.cluster.joining.pinned import read_certificate
 from vipwire.cluster.joining.tokens import NAMESPACE, Token, accepts, parse, read_secret, secret_of
 from vipwire.cluster.machines.leases import NODE_LEASES
 from vipwire.cluster.machines.objects import LocalObjects, Objects, RemoteObjects
@@ -83,8 +86,8 @@ def test_a_servers_url_may_leave_out_what_is_usual() -> None:
     ]
 
 
-def authority(folder: Folder) -> str:
-    return folder.authority.read_text()
+def authority(folder: Folder) -> x509.Certificate:
+    return read_certificate(folder.authority.read_text())
 
 
 def admin(folder: Path) -> Access:
@@ -263,13 +266,18 @@ def test_nobody_but_a_machine_to_be_gets_a_certificate(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with up(tmp_path / "up") as here:
             folder = Folder(tmp_path / "there")
-            folder.prepare()
-            body = {"request": folder.request(folder.node, "n2")}
+            folder.prepare("")
+            body = {"request": folder.request(folder.node, "n2").public_bytes(Encoding.PEM).decode()}
             code, answer = await here.ask("POST", "/vipwire.io/v1/certificates", body)  # an admin's own token
             assert (code, answer["reason"]) == (403, "Forbidden")
+            token, pinned = await words_for(here, tmp_path / "up")
+            access = access_by_token(here.url, token, await joining.find_authority(here.url, pinned))
             odd_ones: tuple[Any, ...] = ({}, {"request": 1}, {"request": "none"}, [])
-            for odd in odd_ones:
-                assert (await here.ask("POST", "/vipwire.io/v1/certificates", odd))[0] == 400
+            async with RemoteObjects(access, "test") as objects:
+                for odd in odd_ones:
+                    with pytest.raises(ApiError) as caught:
+                        await objects.ask("POST", "/vipwire.io/v1/certificates", odd)
+                    assert caught.value.code == 400
             assert (await here.ask("GET", "/vipwire.io/v1/nothing"))[0] == 404
 
     asyncio.run(scenario())

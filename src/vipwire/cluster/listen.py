@@ -89,7 +89,7 @@ async def serve_api(
     keys.when_read = server.end_withdrawn
     shared = SharedCredentials(registry, keys, place.node, supervisor.guard("shared credentials"))
     enrolment = Enrolment(registry, keys.authority, clock, shared.look)
-    keys.access.bootstrap, server.answer_extra = enrolment.user_of, enrolment.answer
+    keys.access.bootstrap, server.extra = enrolment.user_of, enrolment
     try:
         runner, port = await server.listen(place.address, place.port, tls)
     except OSError as error:

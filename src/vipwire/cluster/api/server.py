@@ -11,8 +11,8 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
@@ -57,9 +57,17 @@ _LOG: Final = logging.getLogger("vipwire.api")
 
 Identify = Callable[[BaseRequest], guard.User]
 """Tells who sends a request; raises ApiError 401 for credentials that are wrong."""
-Extra = Callable[[guard.User, str, str, bytes], Awaitable[Mapping[str, Any]]]
-"""Answers what is about no object and only vipwire asks: user, method, path, body. It says itself who may."""
 _EXTRA: Final = "/vipwire.io/"
+
+
+class Extra(Protocol):
+    """Answers what is about no object and only vipwire asks. Both methods raise ApiError."""
+
+    def check(self, user: guard.User, method: str, path: str) -> None:
+        """Decide whether the user may send such a request."""
+
+    async def answer(self, user: guard.User, path: str, body: bytes) -> Mapping[str, Any]:
+        """Answer it."""
 
 
 class ApiServer:
@@ -85,7 +93,7 @@ class ApiServer:
         self._counted = ApiMetrics(self._metrics, self.in_flight, registry.store)
         self._failures = RateLimitedLog()
         self._watching: dict[int, tuple[BaseRequest, guard.User]] = {}
-        self.answer_extra: Extra | None = None
+        self.extra: Extra | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Listening, int]:
         """Serve at an address; port 0 is any. Give what to clean up, and the port. Raise OSError."""
@@ -151,10 +159,8 @@ class ApiServer:
             raise guard.impersonation_refusal(user, request.headers["Impersonate-User"])
         if request.method == "POST" and (review := REVIEWS.get(request.path)) is not None:
             return await self._review(request, review, user)
-        if self.answer_extra is not None and request.path.startswith(_EXTRA):
-            with self.in_flight.request(Sort.WRITE, user, request.remote or ""):
-                async with read_body(request, self.bounds, self.in_flight, self.bounds.question_bytes) as sent:
-                    return _json(encode(await self.answer_extra(user, request.method, request.path, sent)))
+        if self.extra is not None and request.path.startswith(_EXTRA):
+            return await self._extra(request, user, self.extra)
         if _is_page(request.path):
             return self._page(request, user)
         route = find_route(request.method, request.path, request.query)
@@ -162,6 +168,15 @@ class ApiServer:
             response = await self._about_object(request, route, user)
             outcome.code = response.status
         return response
+
+    async def _extra(self, request: BaseRequest, user: guard.User, extra: Extra) -> web.Response:
+        extra.check(user, request.method, request.path)
+        if request.method == "GET":  # anybody may ask for the authority: no body is waited for, and no write counted
+            with self.in_flight.request(Sort.READ, user, ""):
+                return _json(encode(await extra.answer(user, request.path, b"")))
+        with self.in_flight.request(Sort.WRITE, user, ""):
+            async with read_body(request, self.bounds, self.in_flight, self.bounds.question_bytes) as sent:
+                return _json(encode(await extra.answer(user, request.path, sent)))
 
     async def _about_object(self, request: BaseRequest, route: Route, user: guard.User) -> web.StreamResponse:
         if not guard.allows(user, route):

@@ -55,10 +55,28 @@ class Authority:
         with _explained(self.pair.key):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self.pair.key.exists():
-                self.pair.certificate.unlink(missing_ok=True)  # it would be of another key
+                self._check_new()
                 _write_key(self.pair)
             self._key = _load_key(self.pair)
             self._certificate = self._own_certificate()
+
+    @property
+    def text(self) -> str:
+        """The authority's certificate in PEM form, and nothing else that its file may hold."""
+        return self._certificate.public_bytes(_PEM).decode()
+
+    def _check_new(self) -> None:
+        """Raise ConfigError where a certificate tells that there was an authority: its key is lost."""
+        for left in sorted(self._folder.glob("*.crt")):
+            raise ConfigError(
+                f"{self.pair.key}: is missing, but {left.name} is there: put the key back, from a backup or from "
+                f"another API server of the cluster; or move {self._folder} away to have a new authority made, which "
+                f"no machine and no kubeconfig trusts yet"
+            )
+        if (self._folder.parent / "tokens.csv").exists():
+            log.warning(
+                "made a new certificate authority: no machine and no kubeconfig trusts it", file=self.pair.key
+            )
 
     def _own_certificate(self) -> x509.Certificate:
         """Read the authority's certificate; sign it anew where it is missing, or not valid for long."""

@@ -150,7 +150,7 @@ def write_kubeconfigs(folder: Path, authority: Authority, url: str) -> Path:
 
     One that cannot be written, on a full disk, is told: the server goes on without.
     """
-    trusted = authority.pair.certificate.read_bytes()
+    trusted = authority.text.encode()
     for identity in IDENTITIES:
         path = folder / f"{identity.file}.kubeconfig"
         try:

@@ -9,6 +9,8 @@ POST certificates   {"request": PEM}: a request for system:node:NAME, signed for
 POST departures     {"certificates": [PEM...]} of system:node:NAME, which leaves: its certificates are refused from
                     now on. An admin says {"node": NAME}
 GET  servers        the authority with its key, for a token of the group of servers
+
+`check` decides by user, method and path alone, so that the API server reads no body of a caller without rights.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from vipwire.cluster.api.errors import ApiError, bad_request, refused
+from vipwire.cluster.api.errors import ApiError, bad_request, internal, refused
 from vipwire.cluster.api.guard import Role, User
 from vipwire.cluster.api.kinds.node import NODES
 from vipwire.cluster.api.kinds.plain import SECRETS
@@ -32,6 +34,7 @@ from vipwire.cluster.credentials.machine_records import INGRESS_USER, NODE_USER,
 from vipwire.cluster.joining.certified import Certified
 from vipwire.cluster.joining.tokens import GROUP, NAMESPACE, PREFIX, SERVERS, accepts, groups_of, parse, read_secret
 from vipwire.cluster.machines.node import is_ready
+from vipwire.errors import ConfigError
 from vipwire.process import log
 
 PATH: Final = "/vipwire.io/v1/"
@@ -63,18 +66,41 @@ class Enrolment:
             return None
         return User(f"system:bootstrap:{token.id}", (*groups_of(token), "system:authenticated"))
 
-    async def answer(self, user: User, method: str, path: str, body: bytes) -> dict[str, Any]:
-        """Answer a request. Raise ApiError."""
+    def check(self, user: User, method: str, path: str) -> None:
+        """Raise ApiError unless the user may send such a request. `answer` checks what the body names."""
+        machine, admin = user.name.startswith(NODE_USER), Role.ADMIN.value in user.groups
         match method, path.removeprefix(PATH):
             case "GET", "authority":
-                return {"certificate": self._authority().pair.certificate.read_text()}
+                return
             case "POST", "certificates":
-                return await self._sign(user, body)
+                if not machine and GROUP not in user.groups:
+                    raise refused("certificates", "", f'User "{user.name}" cannot get the certificate of a machine')
             case "POST", "departures":
-                return await self._leave(user, body)
+                if not machine and not admin:
+                    why = f'User "{user.name}" cannot say that a machine leaves: it is none'
+                    raise refused("departures", "", why)
             case "GET", "servers":
-                return self._authority_for(user)
-        raise ApiError(404, "NotFound", "the server could not find the requested resource")
+                if SERVERS not in user.groups:
+                    why = (
+                        f'User "{user.name}" cannot get the key of the authority: only a token made with --server can'
+                    )
+                    raise refused("servers", "", why)
+            case _:
+                raise ApiError(404, "NotFound", "the server could not find the requested resource")
+
+    async def answer(self, user: User, path: str, body: bytes) -> dict[str, Any]:
+        """Answer a request that has passed `check`. Raise ApiError."""
+        try:
+            match path.removeprefix(PATH):
+                case "certificates":
+                    return await self._sign(user, body)
+                case "departures":
+                    return await self._leave(user, body)
+                case "servers":
+                    return self._authority_with_key(user)
+            return {"certificate": self._authority().text}
+        except ConfigError as error:  # the authority's files, which somebody has changed or removed
+            raise internal("the server cannot open its authority; its log says why") from error
 
     async def _sign(self, user: User, body: bytes) -> dict[str, Any]:
         request = _request(body)
@@ -90,15 +116,13 @@ class Enrolment:
         made = authority.sign(request.public_key(), f"{kind}{node}", (_ROLES[kind].value,))
         await self._certified.gave(node, _given(x509.load_pem_x509_certificate(made)))
         log.info("signed a machine's certificate", node=node, role=_ROLES[kind].name.lower(), user=user.name)
-        return {"certificate": made.decode(), "authority": authority.pair.certificate.read_text()}
+        return {"certificate": made.decode(), "authority": authority.text}
 
     async def _leave(self, user: User, body: bytes) -> dict[str, Any]:
         sent = _sent(body)
         node = user.name.removeprefix(NODE_USER)
         if Role.ADMIN.value in user.groups:
             node = str(sent.get("node") or "")
-        elif node == user.name:
-            raise refused("departures", "", f'User "{user.name}" cannot say that a machine leaves: it is none')
         if not node or subdomain(node):
             raise bad_request("expected {'node': the name of a Node}")
         await self._certified.refuse(node, *self._shown(node, sent.get("certificates")))
@@ -118,13 +142,10 @@ class Enrolment:
             if ours:
                 yield _given(found)
 
-    def _authority_for(self, user: User) -> dict[str, Any]:
-        if SERVERS not in user.groups:
-            why = f'User "{user.name}" cannot get the key of the authority: only a token made with --server can'
-            raise refused("servers", "", why)
+    def _authority_with_key(self, user: User) -> dict[str, Any]:
+        authority = self._authority()
         log.warning("gave the key of the authority to a machine that becomes an API server", user=user.name)
-        pair = self._authority().pair
-        return {"certificate": pair.certificate.read_text(), "key": pair.key.read_text()}
+        return {"certificate": authority.text, "key": authority.pair.key.read_text()}
 
 
 def _request(body: bytes) -> x509.CertificateSigningRequest:

@@ -11,7 +11,8 @@ from vipwire.cluster.api.kinds.node import NODES
 from vipwire.cluster.api.kinds.plain import LEASES, SECRETS
 from vipwire.cluster.api.kinds.service import ENDPOINTS
 from vipwire.cluster.joining.join import MANAGER
-from vipwire.cluster.joining.membership import Folder, Member, hash_of
+from vipwire.cluster.joining.membership import Folder, Member
+from vipwire.cluster.joining.pinned import hash_of, read_certificate
 from vipwire.cluster.joining.run import servers_in
 from vipwire.cluster.joining.tokens import (
     KIND,
@@ -47,10 +48,12 @@ async def create_token(access: Access, seconds: float, *, servers: bool, descrip
     async with RemoteObjects(access, MANAGER) as objects:
         try:
             await objects.create(SECRETS, NAMESPACE, secret_of(token))
-            authority = str((await objects.ask("GET", "/vipwire.io/v1/authority"))["certificate"])
+            authority = read_certificate((await objects.ask("GET", "/vipwire.io/v1/authority")).get("certificate"))
             server = await _reachable_server(objects) or access.server
         except ApiError as error:
             raise VipwireError(error.message) from error
+        except (TypeError, ValueError) as error:
+            raise VipwireError(f"{access.server}: does not tell its authority: {error}") from error
     role = " --server" if servers else ""
     return f"vipwire join {server} --token {token} --ca-hash {hash_of(authority)}{role}"
 

@@ -11,7 +11,6 @@ Each file is whole or not there, so that an interrupted `vipwire join` can be ru
 """
 
 import contextlib
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from vipwire.cluster.credentials.machine_records import INGRESS_USER, NODE_USER
 from vipwire.cluster.credentials.private_files import update_private, write_private
+from vipwire.cluster.joining.pinned import encoded, hash_of, hash_of_key, read_certificate
 from vipwire.errors import ConfigError
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential, Fixed
@@ -65,7 +65,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.authority = path / "pki/ca.crt"
+        self.authority, self.authority_key = path / "pki/ca.crt", path / "pki/ca.key"
         self.node, self.ingress = (
             Part(user, path / f"pki/{name}.key", path / f"pki/{name}.crt", path / f"{name}.kubeconfig")
             for name, user in (("node", NODE_USER), ("ingress", INGRESS_USER))
@@ -73,12 +73,22 @@ class Folder:
         self.parts = (self.node, self.ingress)
         self._member = path / "member.json"
 
-    def prepare(self) -> None:
-        """Make the folders. Raise ConfigError."""
+    def prepare(self, pinned: str) -> None:
+        """Make the folders. Raise ConfigError, also for a folder that has the key of another cluster's authority."""
         try:
             self.authority.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--data-dir {self.path}: {error.strerror}") from error
+        if self.authority_key.exists() and hash_of_key(_load_key(self.authority_key).public_key()) != pinned:
+            raise ConfigError(f"{self.authority_key}: is of another cluster: choose another --data-dir")
+
+    def pin(self) -> str:
+        """Return the hash of the authority that this machine trusts. Raise ConfigError if there is more than one."""
+        try:
+            return hash_of(read_certificate(self.authority.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            why = "cannot be used; leave the cluster (vipwire leave --force) and join again"
+            raise ConfigError(f"{self.authority}: {why}: {error}") from error
 
     def member(self) -> Member | None:
         """Read who this machine is; None before it has joined. Raise ConfigError for a file that cannot be read."""
@@ -93,24 +103,21 @@ class Folder:
         """Write who this machine is. Raise OSError."""
         update_private(self._member, msgspec.json.encode(member))
 
-    def request(self, part: Part, node: str) -> str:
-        """Write a request for a certificate, as PEM, for a key of the machine, which is made if there is none."""
+    def request(self, part: Part, node: str) -> x509.CertificateSigningRequest:
+        """Make a request for a certificate, for a key of the machine, which is made if there is none."""
         if not part.key.exists():
             made = ec.generate_private_key(ec.SECP256R1())
             plain = serialization.NoEncryption()
             form = serialization.PrivateFormat.PKCS8
             write_private(part.key, made.private_bytes(serialization.Encoding.PEM, form, plain))
-        key = serialization.load_pem_private_key(part.key.read_bytes(), None)
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ConfigError(f"{part.key}: not an elliptic curve's key; delete it to have another made")
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{part.user}{node}")])
-        request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-        return request.public_bytes(serialization.Encoding.PEM).decode()
+        builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+        return builder.sign(_load_key(part.key), hashes.SHA256())
 
-    def keep(self, part: Part, certificate: str, authority: str) -> None:
+    def keep(self, part: Part, certificate: x509.Certificate, authority: x509.Certificate) -> None:
         """Write what the cluster has signed. Raise OSError."""
-        update_private(self.authority, authority.encode())
-        update_private(part.certificate, certificate.encode())
+        update_private(self.authority, encoded(authority).encode())
+        update_private(part.certificate, encoded(certificate).encode())
 
     def certificates(self) -> list[str]:
         """Read the certificates that are there, as PEM."""
@@ -160,9 +167,10 @@ class Folder:
             self.authority.parent.rmdir()
 
 
-def access_by_token(server: str, token: str, authority: str) -> Access:
-    """Reach an API server with a bootstrap token."""
-    return Access(server, Fixed(Credential(f"Bearer {token}")), Tls(authority, authority_field="--ca-hash"))
+def access_by_token(server: str, token: str, authority: x509.Certificate) -> Access:
+    """Reach an API server with a bootstrap token, which is sent once TLS has verified the server."""
+    tls = Tls(encoded(authority), authority_field="--ca-hash")
+    return Access(server, Fixed(Credential(f"Bearer {token}")), tls)
 
 
 def unverified(server: str) -> Access:
@@ -170,11 +178,14 @@ def unverified(server: str) -> Access:
     return Access(server, Fixed(), Tls(None, verify=False))
 
 
-def hash_of(certificate: str) -> str:
-    """Compute a certificate's hash as kubeadm has it: SHA-256 of its public key. Raise ValueError."""
-    key = x509.load_pem_x509_certificate(certificate.encode()).public_key()
-    public = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return f"sha256:{hashlib.sha256(public).hexdigest()}"
+def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: not a key; delete it to have another made: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{path}: not an elliptic curve's key; delete it to have another made")
+    return key
 
 
 def read_server(text: str) -> str:

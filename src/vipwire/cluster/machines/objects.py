@@ -5,7 +5,6 @@ server it works on the registry in the same process, on all others over HTTPS. B
 refuses: 404, and 409 for a state that somebody else has changed meanwhile.
 """
 
-import contextlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol, Self
 
@@ -20,8 +19,12 @@ from vipwire.errors import VipwireError
 from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
+from vipwire.model.text import visible
 
 _ATTEMPTS: Final = 5
+LONGEST: Final = 64 << 10
+"""Bytes of an answer that is no object of the API: a few certificates."""
+_LONGEST_MESSAGE: Final = 500
 Edit = Callable[[Object], Object]
 
 
@@ -157,26 +160,35 @@ class RemoteObjects:
                 raise
 
     async def ask(self, method: str, path: str, body: Any = None) -> Object:
-        """Send any other request."""
-        return await self._ask(method, path, body)
+        """Send any other request. An answer longer than LONGEST is cut, and so none."""
+        return await self._ask(method, path, body, most=LONGEST)
 
-    async def _ask(self, method: str, path: str, body: Any = None) -> Object:
+    async def _ask(self, method: str, path: str, body: Any = None, *, most: int = 0) -> Object:
         payload = None if body is None else Payload(msgspec.json.encode(body))
         query = (("fieldManager", self._manager),) if method in ("POST", "PUT") and "/vipwire.io/" not in path else ()
         try:
             async with self._connection.request(
                 method, path, query, timeout=self._timeout, payload=payload
             ) as response:
-                status, content = response.status, await response.read()
+                status, content = response.status, await (response.read_at_most(most) if most else response.read())
         except TRANSPORT_ERRORS as error:
             raise UnreachableError(f"the API server does not answer: {reason_of(error)}") from None
-        value: Object = {}
-        with contextlib.suppress(msgspec.DecodeError):
-            value = msgspec.json.decode(content) if content else {}
+        value = _decoded(content)
         if status >= 300:
-            said = value.get("message") or f"the API server answered {status}"
-            raise ApiError(status, str(value.get("reason") or ""), str(said))
+            said = str((value or {}).get("message") or f"the API server answered {status}")
+            raise ApiError(status, str((value or {}).get("reason") or ""), visible(said)[:_LONGEST_MESSAGE])
+        if value is None:
+            raise UnreachableError("the answer is not a JSON object that the API server writes")
         return value
+
+
+def _decoded(content: bytes) -> Object | None:
+    """Read an answer; None for one that is not a JSON object."""
+    try:
+        value = msgspec.json.decode(content) if content else {}
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def path_of(resource: Resource, namespace: str, name: str = "", subresource: str = "") -> str:

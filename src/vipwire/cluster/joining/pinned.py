@@ -1,0 +1,109 @@
+"""Decides which certificates and keys of an answer a machine goes on with: those of the authority that is pinned.
+
+A machine that joins reads answers that anybody on the network may have written. Each text is parsed as exactly one
+certificate or key, and compared with what the machine knows: the hash of --ca-hash, or the key that the machine
+has made. The machine uses and stores the parsed value, encoded anew, never the text. Pure.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.x509.oid import NameOID
+
+from vipwire.errors import VipwireError
+
+_PEM: Final = serialization.Encoding.PEM
+_REFUSED: Final = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion)
+
+
+class UntrustedError(VipwireError):
+    """A server has sent a certificate or a key that this machine must not go on with."""
+
+
+def authority_of(text: Any, pinned: str, server: str) -> x509.Certificate:
+    """Parse an authority's certificate: one, signed by itself, with the pinned hash. Raise UntrustedError."""
+    with _explained(server, "the certificate of its authority"):
+        found = read_certificate(text)
+        actual = hash_of(found)
+        found.verify_directly_issued_by(found)
+    if actual != pinned:
+        raise UntrustedError(f"{server}: its authority has the hash {actual}, not {pinned}: it is another one")
+    return found
+
+
+def certificate_of(
+    text: Any, request: x509.CertificateSigningRequest, authority: x509.Certificate, server: str
+) -> x509.Certificate:
+    """Parse the certificate of a request: for its key and its name, signed by the authority. Raise UntrustedError."""
+    with _explained(server, "the certificate for this machine"):
+        found = read_certificate(text)
+        if _public(found.public_key()) != _public(request.public_key()):
+            raise ValueError("it is for another key")
+        if _names(found.subject) != _names(request.subject):
+            raise ValueError("it is for another name")
+        found.verify_directly_issued_by(authority)
+    return found
+
+
+def key_of(text: Any, authority: x509.Certificate, server: str) -> ec.EllipticCurvePrivateKey:
+    """Parse the private key of an authority. Raise UntrustedError."""
+    with _explained(server, "the key of its authority"):
+        found = serialization.load_pem_private_key(_text(text).encode(), None)
+        if not isinstance(found, ec.EllipticCurvePrivateKey) or _public(found.public_key()) != _public(
+            authority.public_key()
+        ):
+            raise ValueError("it is another key")
+    return found
+
+
+def read_certificate(text: Any) -> x509.Certificate:
+    """Parse a text that is one certificate in PEM form and nothing else. Raise ValueError."""
+    found = x509.load_pem_x509_certificate(_text(text).encode())
+    if "".join(encoded(found).split()) != "".join(_text(text).split()):
+        raise ValueError("it is not exactly one certificate in PEM form")
+    return found
+
+
+def encoded(certificate: x509.Certificate) -> str:
+    """Write a certificate in PEM form."""
+    return certificate.public_bytes(_PEM).decode()
+
+
+def hash_of(certificate: x509.Certificate) -> str:
+    """Compute the hash of a certificate as kubeadm does: SHA-256 of its public key."""
+    return hash_of_key(certificate.public_key())
+
+
+def hash_of_key(key: CertificatePublicKeyTypes) -> str:
+    """Compute the hash of a public key."""
+    return f"sha256:{hashlib.sha256(_public(key)).hexdigest()}"
+
+
+def _public(key: CertificatePublicKeyTypes) -> bytes:
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _names(subject: x509.Name) -> list[str | bytes]:
+    return [each.value for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("it is missing")
+    return value
+
+
+@contextlib.contextmanager
+def _explained(server: str, part: str) -> Iterator[None]:
+    try:
+        yield
+    except _REFUSED as error:
+        reason = str(error).partition(". ")[0] or "its signature is wrong"
+        raise UntrustedError(f"{server}: {part} cannot be trusted: {reason}") from error
