@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from vipwire.errors import VipwireError
-from vipwire.process.terminal import plain_errors, say
+from vipwire.process.terminal import plain_errors, say, warn
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +182,22 @@ def _write(name: str, program: str, root: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         flags.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(unit(name, program), encoding="utf-8")
-        if not flags.exists():
-            flags.write_text(environment(name), encoding="utf-8")
+        _make_flags(flags, environment(name))
     except OSError as error:
         raise VipwireError(f"{error.filename}: {error.strerror}") from error
     say(f"{target}: its flags are in {flags}")
+
+
+def _make_flags(path: Path, content: str) -> None:
+    """Write a file of flags, which may hold a token, for its owner alone; keep one that is there. Raise OSError."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        if path.stat().st_mode & 0o077:
+            warn(f"{path}: other users can read or change these flags: chmod 600 {path}")
+        return
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(content)
 
 
 def _start(names: tuple[str, ...]) -> None:

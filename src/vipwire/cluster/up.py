@@ -42,6 +42,7 @@ from vipwire.cluster.controllers.gateway_services import GatewayServices, declar
 from vipwire.cluster.controllers.own_services import DNS_SERVICE, OwnServices
 from vipwire.cluster.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire.cluster.controllers.servers import OwnSlices, Server
+from vipwire.cluster.credentials.file_modes import tell_loose_modes
 from vipwire.cluster.garbage import GarbageCollector
 from vipwire.cluster.joining.ended_tokens import delete_ended_tokens
 from vipwire.cluster.listen import Place, serve_api, serve_names
@@ -104,6 +105,7 @@ class Setting:
 
 async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
     """Run a cluster until SIGTERM or SIGINT. `ready` is told the URL and the admin's kubeconfig."""
+    tell_loose_modes(setting.folder)
     store = await open_store(setting.folder, setting.store_limit, setting.etcd, now)
     for record in store.damaged():
         log.error("a stored object is damaged; it is left out until it is deleted", object="/".join(record.key))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,7 @@ from vipwire.cluster.machines.flags import (
     PROXY,
     PROXY_MODE,
 )
-from vipwire.process.terminal import MISUSED, note, plain_errors, say
+from vipwire.process.terminal import MISUSED, note, plain_errors, say, warn
 
 FOLDER: Final = click.option(
     "--data-dir",
@@ -30,15 +31,34 @@ FOLDER: Final = click.option(
     envvar="VIPWIRE_DATA_DIR",
     help="Folder with this machine's credentials.",
 )
+_LONGEST_TOKEN: Final = 4096
+_TOKEN: Final = "VIPWIRE_TOKEN"  # noqa: S105  # the name of a variable
 _KUBECONFIG: Final = click.option(
     "--kubeconfig", type=click.Path(path_type=Path), help="An admin's; as kubectl finds it if not given."
 )
 
 
+def _hidden(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Take a token out of /proc/PID/cmdline, and out of the environment of what this process starts."""
+    from vipwire.cluster.joining.hidden_argument import hide_argument  # noqa: PLC0415  # not for --help
+
+    os.environ.pop(_TOKEN, None)
+    if value and not hide_argument(value):
+        warn("other users of this machine can read the token in the command line: use --token-file")
+    return value
+
+
 @click.command()
 @FOLDER
 @click.argument("url", default="")
-@click.option("--token", default="", envvar="VIPWIRE_TOKEN", help="A bootstrap token: vipwire token create.")
+@click.option(
+    "--token",
+    default="",
+    envvar=_TOKEN,
+    callback=_hidden,
+    help="A bootstrap token: vipwire token create. Other users see a command line until its program has begun.",
+)
+@click.option("--token-file", type=click.Path(path_type=Path), help="File with the token, such as /dev/stdin.")
 @click.option("--ca-hash", default="", help="The hash of the cluster's authority, sha256:…")
 @NODE_NAME
 @click.option("--server", is_flag=True, help="Prepare for an API server here: fetch the authority's key, and end.")
@@ -66,6 +86,7 @@ def join(**flags: Any) -> None:
     The rules stay, so that traffic goes on; after --node-lease-seconds its Node is not Ready. `vipwire leave` takes
     the machine out.
     """
+    from vipwire.cluster.joining.membership import Folder  # noqa: PLC0415
     from vipwire.cluster.joining.run import run  # noqa: PLC0415
     from vipwire.config.sections import Logging  # noqa: PLC0415
     from vipwire.host.rights import require_net_admin  # noqa: PLC0415
@@ -79,6 +100,7 @@ def join(**flags: Any) -> None:
         member = _member(flags)
         if flags["server"]:
             return
+        Folder(flags["data_dir"]).pin()  # what an earlier version wrote may hold more than one authority
         setting = _setting(flags, member.node)
 
     def ready(url: str) -> None:
@@ -102,18 +124,37 @@ def _member(flags: dict[str, Any]) -> Any:
                 f"--node-name {flags['node_name']}: this machine is Node {found.node}; vipwire leave first"
             )
         return found
-    for flag in ("token", "ca_hash"):
-        if not flags[flag] or not url:
-            missing = "URL" if not url else f"--{flag.replace('_', '-')}"
-            raise ConfigError(f"{missing} is missing: `vipwire token create` on the API server prints the command")
-    if flags["server"]:
-        asyncio.run(joining.become_server(folder, url, flags["token"], flags["ca_hash"]))
-        say(
-            f"{folder.path}: has the cluster's authority; start the API server: vipwire up --data-dir {folder.path} …"
-        )
-        return None
-    node = check_node(flags["node_name"] or socket.gethostname().lower())
-    return asyncio.run(joining.join(folder, url, flags["token"], flags["ca_hash"], node))
+    token, pinned = _token(flags), flags["ca_hash"]
+    for name, value in (("URL", url), ("--token or --token-file", token), ("--ca-hash", pinned)):
+        if not value:
+            raise ConfigError(f"{name} is missing: `vipwire token create` on the API server prints the command")
+    if not flags["server"]:
+        node = check_node(flags["node_name"] or socket.gethostname().lower())
+        with plain_errors():
+            return asyncio.run(joining.join(folder, url, token, pinned, node))
+    with plain_errors():
+        asyncio.run(joining.become_server(folder, url, token, pinned))
+    say(f"{folder.path}: has the cluster's authority; start the API server: vipwire up --data-dir {folder.path} …")
+    return None
+
+
+def _token(flags: dict[str, Any]) -> str:
+    """Read the token: that of --token, or of --token-file."""
+    from vipwire.errors import ConfigError  # noqa: PLC0415  # not for --help
+
+    path: Path | None = flags["token_file"]
+    if path is None:
+        return str(flags["token"])
+    if flags["token"]:
+        raise ConfigError("--token and --token-file exclude each other")
+    try:
+        with path.open(encoding="ascii") as file:
+            about = os.fstat(file.fileno())
+            if stat.S_ISREG(about.st_mode) and about.st_mode & 0o077:
+                warn(f"{path}: other users can read or change this token: chmod 600 {path}")
+            return file.read(_LONGEST_TOKEN).strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--token-file {path}: cannot be read: {error}") from error
 
 
 def _setting(flags: dict[str, Any], node: str) -> Any:
@@ -244,7 +285,7 @@ def list_them(context: click.Context, /, **where: Any) -> None:
 @token.command()
 @FOLDER
 @_KUBECONFIG
-@click.argument("name")
+@click.argument("name", callback=_hidden)
 @click.pass_context
 def delete(context: click.Context, /, name: str, **where: Any) -> None:
     """Delete the token NAME: its id, or the whole of it. Machines that have joined with it stay."""

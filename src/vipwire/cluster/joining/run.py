@@ -26,6 +26,7 @@ from vipwire.cluster.bgp.bird import Bird
 from vipwire.cluster.bgp.run import RESOURCES as BGP_RESOURCES
 from vipwire.cluster.bgp.run import BgpSpeaker
 from vipwire.cluster.bgp.settings import BgpSettings
+from vipwire.cluster.credentials.file_modes import tell_loose_modes
 from vipwire.cluster.joining.join import MANAGER, is_due, sign
 from vipwire.cluster.joining.membership import Folder, Member, merged
 from vipwire.cluster.joining.relay import Relay
@@ -71,6 +72,7 @@ class Setting:
 
 async def run(setting: Setting, member: Member, ready: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT. `ready` is told the URL of the API here. Raise VipwireError."""
+    tell_loose_modes(setting.folder)
     machine = _Machine(setting, member)
     async with asyncio.TaskGroup() as tasks:
         try:

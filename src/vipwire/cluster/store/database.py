@@ -204,7 +204,7 @@ def _make_or_refuse(path: Path) -> None:
         _make(path)
     elif path.stat().st_size == 0:
         why = "has no content, so that its objects are lost"
-        raise StoreError(f"{path}: {why}; {RESTORE}, or remove the file to begin with none")
+        raise StoreError(f"{path}: {why}; {RESTORE}, or begin with none in another --data-dir")
     second = path.with_name(f"{path.name}.old")
     if second.exists() and second.samefile(path) and second.with_name(f"{second.name}-wal").exists():
         raise StoreError(f"{path}: a restore was interrupted, and its log is moved aside; {RESTORE}")
@@ -213,7 +213,10 @@ def _make_or_refuse(path: Path) -> None:
 def _make(path: Path) -> None:
     """Create an empty store, under another name until it is complete: an empty file is never a store's beginning."""
     for left in leftovers(path):
-        raise StoreError(f"{path}: is missing, but {left.name} is there; {RESTORE}, or move {left.name} away")
+        raise StoreError(
+            f"{path}: is missing, but {left.name} is there; {RESTORE}, give --store etcd if the objects are in etcd, "
+            f"or begin with none in another --data-dir"
+        )
     unfinished = path.with_name(f"{path.name}.new")
     unfinished.unlink(missing_ok=True)
     with contextlib.closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
@@ -226,11 +229,16 @@ def _make(path: Path) -> None:
 
 
 def leftovers(path: Path) -> Iterator[Path]:
-    """Name what tells that there was a store: its log, or what a restore has moved aside or not yet put in place."""
+    """Name what tells that there was a store: its log, what a restore has moved aside or not yet put in place.
+
+    So do the authority's files: the first start makes the store before them.
+    """
     for suffix in ("-wal", ".old", ".restored", ".migrated"):
         beside = path.with_name(f"{path.name}{suffix}")
         if beside.exists():
             yield beside
+    if any(os.path.lexists(path.with_name("pki") / name) for name in ("ca.crt", "ca.key")):
+        yield path.with_name("pki")
 
 
 def sync(path: Path) -> None:
