@@ -5,6 +5,7 @@ with members(folder, 3) as etcd:
 """
 
 import contextlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -60,8 +61,8 @@ class Etcd:
         """Return the client URL of a member."""
         return f"http{'s' if self.tls else ''}://127.0.0.1:{self.ports[number][0]}"
 
-    def start(self, number: int) -> None:
-        """Start a member, as it was."""
+    def start(self, number: int, *more: str) -> None:
+        """Start a member, as it was; `more` flags take the place of those of the same name."""
         peers = [f"http://127.0.0.1:{peer}" for _, peer in self.ports]
         command = ["etcd", "--name", f"m{number}", "--data-dir", str(self.folder / f"m{number}")]
         command += ["--listen-client-urls", self.url(number), "--advertise-client-urls", self.url(number)]
@@ -72,8 +73,18 @@ class Etcd:
         if self.tls is not None:
             command += ["--cert-file", str(self.tls.server.certificate), "--key-file", str(self.tls.server.key)]
             command += ["--trusted-ca-file", str(self.tls.authority), "--client-cert-auth"]
+        command += more
         with (self.folder / f"m{number}.log").open("ab") as log:
             self.processes[number] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def alone(self, number: int) -> tuple[str, str]:
+        """Return the flags by which a member is a cluster of its own at its address."""
+        return "--initial-cluster", f"m{number}=http://127.0.0.1:{self.ports[number][1]}"
+
+    def forget(self, number: int) -> None:
+        """Kill a member and remove its directory."""
+        self.stop(number)
+        shutil.rmtree(self.folder / f"m{number}")
 
     def stop(self, number: int) -> None:
         """Kill a member."""
@@ -92,12 +103,12 @@ class Etcd:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def wait(self) -> None:
+    def wait(self, number: int = 0) -> None:
         """Wait until a member answers, and the cluster has a leader."""
         end = time.monotonic() + PATIENCE
         while True:
             with contextlib.suppress(AssertionError):
-                self.ctl("endpoint", "health")
+                self.ctl("endpoint", "health", number=number)
                 return
             assert time.monotonic() < end, "etcd does not answer"
 

@@ -9,13 +9,14 @@ import hashlib
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from vipwire.cluster.api.stored import is_readable
 from vipwire.cluster.credentials.ca import Authority
+from vipwire.cluster.credentials.private_files import write_private
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.embedded import EmbeddedStore
 from vipwire.cluster.store.etcd.settings import EtcdSettings
@@ -24,6 +25,10 @@ from vipwire.cluster.store.store import Store
 from vipwire.errors import ConfigError
 from vipwire.host.addresses import read_addresses
 from vipwire.model.net import format_address
+from vipwire.process import log
+
+_NOTE: Final = "etcd-cluster"
+"""In the data directory: at which prefix the objects are, and in which cluster of etcd, as of the last start."""
 
 if TYPE_CHECKING:
     from vipwire.cluster.store.etcd.store import EtcdStore  # not at run time: its packages are optional
@@ -47,23 +52,48 @@ async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock:
         from vipwire.cluster.store.etcd.client import Client  # noqa: PLC0415  # an optional dependency
         from vipwire.cluster.store.etcd.store import EtcdStore  # noqa: PLC0415
     own = {format_address(each.address) for each in read_addresses()}
-    client = Client(etcd.nearest_first(own), clock)
+    client, note = Client(etcd.nearest_first(own), clock), folder / _NOTE
+    noted, client.cluster = _noted(note)
     try:
         store = EtcdStore(client, etcd.prefix, is_readable)
         await store.open()
-        await _claim(store, etcd.prefix, folder / "pki", clock())
+        await _claim(store, etcd.prefix, folder, clock(), noted)
     except BaseException:
         await client.close()
         raise
+    _write_note(note, f"{etcd.prefix} {client.cluster:x}\n")
     return store
 
 
-async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime) -> None:
+async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime, noted: str) -> None:
     owner = await store.owner()
-    if owner and not (folder / "ca.crt").exists():
-        why = f"join it (vipwire join --server), or copy its ca.crt and ca.key into {folder}"
+    if owner and not (folder / "pki/ca.crt").exists():
+        why = f"join it (vipwire join --server), or copy its ca.crt and ca.key into {folder}/pki"
         raise StoreError(f"etcd holds a cluster at prefix {prefix}, and this machine has no part in it: {why}")
-    claimed_by(await store.claim(fingerprint(folder, now)), prefix, folder, now)
+    if noted and not owner:
+        why = "restore etcd's backup, or name the right --etcd-servers and --etcd-prefix"
+        fresh = f"to begin with an empty cluster, remove {folder / _NOTE}"
+        raise StoreError(f"etcd is empty at prefix {prefix}, and this cluster was at {noted}: {why}; {fresh}")
+    ours = fingerprint(folder / "pki", now)
+    claimed_by(await store.claim(ours), prefix, folder / "pki", now)
+    store.keep_to(ours)
+
+
+def _noted(note: Path) -> tuple[str, int]:
+    """Read at which prefix a directory's cluster is, and the number of its cluster of etcd; "" and 0 at first."""
+    try:
+        prefix, _, number = note.read_text(encoding="utf-8").strip().rpartition(" ")
+        return prefix, int(number, 16)
+    except (OSError, ValueError):
+        return "", 0
+
+
+def _write_note(note: Path, text: str) -> None:
+    try:
+        if not note.exists() or note.read_text(encoding="utf-8") != text:
+            write_private(note, text.encode())
+    except (OSError, ValueError) as error:
+        log.warning("cannot note where the objects are; a start does not tell an empty etcd", file=note, error=error)
 
 
 def claimed_by(owner: bytes, prefix: str, folder: Path, now: datetime) -> None:

@@ -25,8 +25,8 @@ class StoreSource(Generic[K, T]):
         self._store, self._resources = store, tuple(resources)
 
     def health(self) -> tuple[Health, ...]:
-        """Return how the contact is: always well, being none."""
-        return ()
+        """Return how the contact to etcd is; a store in a file has none."""
+        return (Health("etcd", synced=True, error=self._store.trouble),) if self._store.shared else ()
 
     async def run(self, emit: Emit[K, T]) -> None:
         """Emit everything, then every change, until cancelled."""

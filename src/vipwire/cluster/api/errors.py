@@ -179,7 +179,8 @@ def too_slow() -> ApiError:
 
 def server_timeout(resource: str, verb: str, why: str) -> ApiError:
     """Say that the store does not answer now, so that nothing was done: 500, and try again."""
-    message = f"The {verb} operation against {resource} could not be completed at this time, please try again."
+    said = f"The {verb} operation against {resource} could not be completed at this time, please try again."
+    message = f"{said} ({why})"
     details = _about(resource, "") | {"causes": [{"message": why}], "retryAfterSeconds": 1}
     return ApiError(500, "ServerTimeout", message, details)
 

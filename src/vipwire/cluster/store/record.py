@@ -90,6 +90,10 @@ class UnavailableError(StoreError):
     """The store does not answer now. The change was not made."""
 
 
+class ForeignError(UnavailableError):
+    """What stands in the store is not this cluster's: its objects are gone, or another cluster has their place."""
+
+
 class UnknownOutcomeError(StoreError):
     """The store has not answered in time. The change may have been made, or may still be."""
 

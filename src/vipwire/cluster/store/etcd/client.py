@@ -6,7 +6,8 @@ tries of a call are short, less than an election each, and later ones longer, fo
 ended so may have been carried out: `Answer` says so. See `verdict.py` for what errors mean.
 
 The member of this machine is asked first, and twice, if there is one: it is the last that this machine loses. A
-member to which no connection stands is not waited for while another may answer.
+member to which no connection stands is not waited for while another may answer. The answer of a member of another
+cluster of etcd counts for nothing: see `identity.py`.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from typing import Any, Final
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes to stderr by itself; what it has to say is told here
 import grpc.aio
 
+from vipwire.cluster.store.etcd.identity import Member, choose_cluster
 from vipwire.cluster.store.etcd.messages import MESSAGES
 from vipwire.cluster.store.etcd.settings import EtcdSettings, Server
 from vipwire.cluster.store.etcd.tls_trouble import tls_trouble
@@ -33,12 +35,14 @@ from vipwire.cluster.store.record import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from vipwire.process import log
 
 PATIENCE: Final = 5.0
 """Seconds that a call may take, over all members."""
 _TRIES: Final = (0.4, 0.4, 0.4, 0.4, 0.4, 1.0)
 _LAST_TRIES: Final = 2.0
 """Seconds that the first tries of a call may take, and each after them."""
+_MEET_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.1
 _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 6000),  # etcd allows one every 5 s
@@ -68,6 +72,10 @@ class LeaseGoneError(StoreError):
     """A lease has ended before it was used."""
 
 
+class StrangerError(UnavailableError):
+    """A member that has answered is of another cluster of etcd."""
+
+
 class UncertainError(StoreError):
     """Nobody knows what became of the one try of a call; it may yet be made."""
 
@@ -80,9 +88,20 @@ class Client:
         self._channels: dict[Server, tuple[object, grpc.aio.Channel]] = {}
         self._stale: list[grpc.aio.Channel] = []
         self._at, self._token = 0, ""
-        self.trouble = ""
+        self._failure = ""
+        self.cluster = 0
+        """The number of the cluster of etcd that is asked; 0 until a member has answered."""
+        self._strangers: dict[Server, int] = {}
         self.watched: Server | None = None
         """The member that the last watch was opened at."""
+
+    @property
+    def trouble(self) -> str:
+        """What keeps calls from being answered, and which members are strangers; "" for nothing."""
+        return self._failure or "; ".join(self._strange(server) for server in self._strangers)
+
+    def _strange(self, server: Server) -> str:
+        return f"etcd at {server.target} is of another cluster: {self._strangers[server]:x}, not {self.cluster:x}"
 
     @property
     def server(self) -> Server:
@@ -132,12 +151,14 @@ class Client:
                 allowed = _TRIES[failed] if failed < len(_TRIES) else _LAST_TRIES
                 seconds = min(allowed, max(end - loop.time(), 0.1))
                 message = await self._once(server, method, request, seconds)
+            except StrangerError as error:
+                text = str(error)
             except grpc.aio.AioRpcError as error:
                 verdict = self._judged(error, repeated=repeated)
                 repeated |= verdict is Verdict.UNCERTAIN
                 text = str(error.details())
             else:
-                self.trouble = ""
+                self._failure = ""
                 return Answer(message, repeated)
             failed += 1
             if failed % 2 == 0 or not self._settings.near or server != self._settings.servers[0]:
@@ -150,8 +171,50 @@ class Client:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _once(self, server: Server, method: str, request: Any, seconds: float) -> Any:
+        message = await self._asked(server, method, request, seconds)
+        self._check(server, message)
+        return message
+
+    async def _asked(self, server: Server, method: str, request: Any, seconds: float) -> Any:
         metadata = await self._metadata(server)
         return await self._unary(server, method)(request, timeout=seconds, metadata=metadata)
+
+    def _check(self, server: Server, message: Any) -> None:
+        """Raise StrangerError for an answer of another cluster of etcd."""
+        found = int(message.header.cluster_id)
+        self.cluster = self.cluster or found
+        if found in (self.cluster, 0):  # what stands between us and etcd may leave it out
+            if self._strangers.pop(server, None):
+                log.info("a member of etcd is of this cluster again", server=server.target)
+            return
+        before, self._strangers[server] = self._strangers.get(server), found
+        if before != found:
+            log.error("a member of etcd is of another cluster; it is not used", error=self._strange(server))
+        raise StrangerError(self._strange(server))
+
+    async def meet(self, owner: bytes | None = None) -> bool:
+        """Ask all members which cluster of etcd they are of, and choose one; report whether it has changed.
+
+        Raise UnavailableError if they disagree. `owner`: whose the prefix is; None if that is judged later.
+        """
+        servers, before = self._settings.servers, self.cluster
+        asked = MESSAGES["RangeRequest"](key=f"{self._settings.prefix}/cluster".encode())
+
+        async def ask(server: Server) -> Any:
+            with contextlib.suppress(grpc.aio.AioRpcError, StoreError):
+                return await self._asked(server, "KV/Range", asked, _MEET_SECONDS)
+
+        found = zip(servers, await asyncio.gather(*map(ask, servers)), strict=True)
+        answers = {server: answer for server, answer in found if answer is not None and answer.header.cluster_id}
+        said = [Member(each.header.cluster_id, each.kvs[0].value if each.kvs else b"") for each in answers.values()]
+        self.cluster = choose_cluster(said, len(servers), before, owner)
+        if answers and not self.cluster:
+            named = ", ".join(f"{server.target}: {each.header.cluster_id:x}" for server, each in answers.items())
+            raise UnavailableError(f"etcd's members are of different clusters ({named}): name those of one")
+        for server, answer in answers.items():
+            with contextlib.suppress(StrangerError):
+                self._check(server, answer)
+        return self.cluster != before != 0
 
     def _judged(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> Verdict:
         """Judge an error; raise what no other member changes. `repeated`: an earlier try may have been made."""
@@ -178,10 +241,10 @@ class Client:
         """Build the error of a call that nobody has answered."""
         server, settings = self.server, self._settings
         why = await asyncio.to_thread(tls_trouble, server, settings, self._clock())
-        self.trouble = f"etcd at {settings}: {why or text}"
+        self._failure = f"etcd at {settings}: {why or text}"
         if why:
-            return CertificateError(self.trouble)
-        return UnknownOutcomeError(self.trouble) if uncertain else UnavailableError(self.trouble)
+            return CertificateError(self._failure)
+        return UnknownOutcomeError(self._failure) if uncertain else UnavailableError(self._failure)
 
     async def check_certificates(self) -> None:
         """Raise CertificateError if TLS fails with each member, because of a certificate with one."""
@@ -206,7 +269,11 @@ class Client:
             with contextlib.closing(_Cancelled(call)):
                 await call.write(MESSAGES["WatchRequest"](create_request=created))
                 while (answer := await call.read()) is not grpc.aio.EOF:
+                    self._check(server, answer)
                     yield answer
+        except StrangerError:
+            self.elsewhere(server)
+            raise
         except grpc.aio.AioRpcError as error:
             self.elsewhere(server)
             self._judged(error)

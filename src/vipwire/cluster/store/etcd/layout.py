@@ -11,10 +11,12 @@ and set when the object is read.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from vipwire.cluster.store.record import Key
+from vipwire.cluster.store.etcd.messages import DELETED
+from vipwire.cluster.store.record import Key, Record, RecordChange
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -76,3 +78,13 @@ def at_revision(value: bytes, revision: int) -> bytes:
         return msgspec.json.encode(parts)
     except (msgspec.MsgspecError, LookupError, RecursionError, ValueError):
         return value
+
+
+def change_of(key: Key, event: Any, previous: Record | None) -> RecordChange | None:
+    """Read an event; None for the end of what was never seen."""
+    revision = event.kv.mod_revision
+    if event.type != DELETED:
+        return RecordChange(Record(key, revision, at_revision(event.kv.value, revision)), previous)
+    if previous is None:
+        return None
+    return RecordChange(Record(key, revision, at_revision(previous.value, revision)), previous, deleted=True)

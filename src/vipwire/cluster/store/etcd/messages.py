@@ -22,7 +22,8 @@ DeleteRangeRequest key:1:bytes range_end:2:bytes
 DeleteRangeResponse header:1:ResponseHeader deleted:2:int64
 RequestOp request_range:1:RangeRequest request_put:2:PutRequest request_delete_range:3:DeleteRangeRequest
 ResponseOp response_range:1:RangeResponse response_put:2:PutResponse response_delete_range:3:DeleteRangeResponse
-Compare result:1:int32 target:2:int32 key:3:bytes version:4:int64 create_revision:5:int64 mod_revision:6:int64
+Compare result:1:int32 target:2:int32 key:3:bytes version:4:int64 create_revision:5:int64 mod_revision:6:int64 \
+value:7:bytes
 TxnRequest compare:1:*Compare success:2:*RequestOp failure:3:*RequestOp
 TxnResponse header:1:ResponseHeader succeeded:2:bool responses:3:*ResponseOp
 CompactionRequest revision:1:int64 physical:2:bool
@@ -73,4 +74,5 @@ MESSAGES: Final = _built()
 """The classes. They are made at run time, so that mypy knows nothing of their fields."""
 EQUAL: Final = 0
 MOD_REVISION: Final = 2
+VALUE: Final = 3
 DELETED: Final = 1

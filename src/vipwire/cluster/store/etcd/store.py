@@ -17,12 +17,12 @@ from typing import Any, Final
 from vipwire.cluster.store.damage import is_object
 from vipwire.cluster.store.etcd.client import CertificateError, Client
 from vipwire.cluster.store.etcd.gathering import Gathering
-from vipwire.cluster.store.etcd.layout import Layout, at_revision
-from vipwire.cluster.store.etcd.messages import DELETED
+from vipwire.cluster.store.etcd.layout import Layout, at_revision, change_of
 from vipwire.cluster.store.etcd.transactions import Transactions
 from vipwire.cluster.store.record import (
     CompactedError,
     ConflictError,
+    ForeignError,
     Key,
     Record,
     RecordChange,
@@ -41,6 +41,7 @@ _SHOWN_SECONDS: Final = 5.0
 _LAG_SECONDS: Final = 1.0
 _ELSEWHERE_SECONDS: Final = 0.25
 """A watch that has not told of a change for so long is opened again; sooner if another member answers calls now."""
+_AGAIN_SECONDS: Final = 0.5
 _HOME_SECONDS: Final = 2.0
 _START_SECONDS: Final = 60.0
 _PENDING: Final = -1
@@ -70,14 +71,15 @@ class EtcdStore(Visible):
         self._gathering = Gathering(self._transactions, self._spawn)
         self._asked: asyncio.Future[None] | None = None
         self._asking = asyncio.Lock()
-        self._broken = ""
+        self._broken = self._foreign = ""
+        self._reread = False
         self._reading: asyncio.Task[StoreError | CompactedError | None] | None = None
         self._moving = False
 
     @property
     def trouble(self) -> str:
         """What keeps it from working now; "" for nothing."""
-        return self._broken or self._client.trouble
+        return self._foreign or self._broken or self._client.trouble
 
     async def open(self, patience: float = _START_SECONDS) -> None:
         """Read everything. Wait for etcd, and say so; raise StoreError if it does not answer."""
@@ -85,6 +87,7 @@ class EtcdStore(Visible):
         end, told = asyncio.get_running_loop().time() + patience, False
         while True:
             try:
+                await self._client.meet()
                 await self._load(_REPLAYED)
             except (CertificateError, UnknownOutcomeError, UnavailableError) as error:
                 if isinstance(error, CertificateError) or asyncio.get_running_loop().time() >= end:
@@ -101,10 +104,31 @@ class EtcdStore(Visible):
 
     async def owner(self) -> bytes:
         """Return whose prefix this is; nothing if nobody has it."""
-        return await self._transactions.owner()
+        return await self._transactions.read_owner()
+
+    def keep_to(self, owner: bytes) -> None:
+        """Write and read, from now on, only while the prefix is this owner's."""
+        self._transactions.owner = owner
+
+    async def _newest(self) -> tuple[int, int]:
+        """Ask for the newest revisions. Raise ForeignError, and note it, if the prefix is not this cluster's."""
+        try:
+            found = await self._transactions.newest()
+        except ForeignError as error:
+            self._note_foreign(str(error))
+            raise
+        self._note_foreign("")
+        return found
+
+    def _note_foreign(self, foreign: str) -> None:
+        before, self._foreign = self._foreign, foreign
+        if foreign and not before:
+            log.error("what is read stays as it was, and nothing is written", error=foreign)
+        elif before and not foreign:
+            log.info("etcd's prefix is this cluster's again", prefix=self._layout.prefix)
 
     async def _load(self, replayed: int) -> None:
-        marker, newest = await self._transactions.newest()
+        marker, newest = await self._newest()
         at = max(newest - replayed, 1)
         try:
             state = await self._transactions.state(at)
@@ -167,7 +191,7 @@ class EtcdStore(Visible):
         try:
             async with self._asking:
                 self._asked = None  # who comes now may have seen what this question does not
-                newest, _ = await self._transactions.newest()
+                newest, _ = await self._newest()
             await self._shown(newest)
         except TimeoutError:
             _fail(answer, UnavailableError("etcd: its watch lags behind"))
@@ -215,6 +239,8 @@ class EtcdStore(Visible):
             _fail(done, UnknownOutcomeError("the store is shutting down"))
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is: who waits is told
+            if isinstance(error, ForeignError):
+                self._note_foreign(str(error))
             _fail(done, error)
         else:
             if not done.done():
@@ -251,7 +277,7 @@ class EtcdStore(Visible):
                 self._tasks = tasks
                 tasks.create_task(self._follow(tasks))
                 tasks.create_task(self._compact_now_and_then())
-                tasks.create_task(self._go_home_now_and_then())
+                tasks.create_task(self._look_at_etcd_now_and_then())
         finally:
             self._tasks = None
             await self._client.close()
@@ -278,7 +304,8 @@ class EtcdStore(Visible):
                 log.warning("the watch of etcd broke; it is opened again", error=error or "it lagged behind")
                 self._broken = str(error or "")
             await asyncio.sleep(0.1)
-            await self._again(self._look_back())
+            while not await self._again(self._look_back()):  # noqa: ASYNC110  # of etcd's return nobody is told
+                await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _read(self) -> StoreError | CompactedError | None:
         """Show what the watch tells until it breaks; return why."""
@@ -291,18 +318,22 @@ class EtcdStore(Visible):
             return error
         return None
 
-    async def _again(self, work: Any) -> None:
+    async def _again(self, work: Any) -> bool:
+        """Report whether it was done."""
         try:
             await work
         except StoreError as error:
             self._broken = str(error)
+            return False
+        return True
 
     async def _look_back(self) -> None:
-        """Read everything again if etcd is at an older revision than we have seen: it was restored from a backup."""
-        _, revision = await self._transactions.newest()
-        if revision < self.revision:
-            log.error("etcd has gone back: it was restored, or is another one", seen=self.revision, now=revision)
+        """Read everything again if etcd was restored: it is another cluster, or at an older revision."""
+        _, revision = await self._newest()
+        if self._reread or revision < self.revision:
+            log.error("etcd has gone back: it was restored", seen=self.revision, now=revision)
             await self._load(0)
+            self._reread = False
 
     def _take(self, answer: Any) -> None:
         """Show the changes of a watch's answer. Raise CompactedError, or StoreError if it was cancelled."""
@@ -312,13 +343,14 @@ class EtcdStore(Visible):
             raise UnavailableError(f"etcd: the watch was cancelled: {answer.cancel_reason}")
         if not answer.events:
             return
+        self._check_owner(answer.events)
         changes, latest = list[RecordChange](), dict[Key, Record | None]()
         for event in answer.events:
             key = self._layout.key(event.kv.key)
             if key is None or event.kv.mod_revision <= self.revision:
                 continue
             previous = latest[key] if key in latest else self.read(key)
-            if (change := _change(key, event, previous)) is not None:
+            if (change := change_of(key, event, previous)) is not None:
                 changes.append(change)
                 latest[key] = None if change.deleted else change.record
         self._publish(changes, max(self.revision, answer.events[-1].kv.mod_revision))
@@ -328,6 +360,13 @@ class EtcdStore(Visible):
                 self._history.drop(change.revision)  # who watches lists again, without it
         if floor := self._history.excess():
             self._history.drop(floor)
+
+    def _check_owner(self, events: Iterable[Any]) -> None:
+        """Raise ForeignError at a change of whose the prefix is: with it, all objects may end at once."""
+        for event in events:
+            if event.kv.key == self._layout.cluster and event.kv.value != self._transactions.owner != b"":
+                self._reread = True
+                raise ForeignError(f"etcd's prefix {self._layout.prefix} has been emptied, or is another cluster's")
 
     async def _compact_now_and_then(self) -> None:
         """Compact etcd to the revision of one interval ago, as kube-apiserver does; one process at a time does."""
@@ -339,22 +378,18 @@ class EtcdStore(Visible):
                     _, known = await self._transactions.compact(before, known)
             before = self.revision
 
-    async def _go_home_now_and_then(self) -> None:
-        """Return to the member of this machine, with the watch as well."""
+    async def _look_at_etcd_now_and_then(self) -> None:
+        """See whether etcd is still this cluster's; return to the member of this machine, with the watch as well."""
         while True:
             await asyncio.sleep(_HOME_SECONDS)
             if await self._client.go_home() and self._reading is not None:
                 self._moving = self._reading.cancel()
-
-
-def _change(key: Key, event: Any, previous: Record | None) -> RecordChange | None:
-    """Read an event; None for the end of what was never seen."""
-    revision = event.kv.mod_revision
-    if event.type != DELETED:
-        return RecordChange(Record(key, revision, at_revision(event.kv.value, revision)), previous)
-    if previous is None:
-        return None
-    return RecordChange(Record(key, revision, at_revision(previous.value, revision)), previous, deleted=True)
+            with contextlib.suppress(StoreError):
+                if self._client.trouble and await self._client.meet(self._transactions.owner):
+                    self._reread = True
+                    if self._reading is not None:
+                        self._reading.cancel()
+                await self._newest()
 
 
 def _fail(future: "asyncio.Future[Any]", error: BaseException) -> None:

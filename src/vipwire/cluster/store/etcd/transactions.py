@@ -1,7 +1,8 @@
 """The requests of the store to etcd: transactions, pages of a state, and leases for what has a lifetime.
 
 A transaction compares the mod revisions of all keys that it was made from, and writes the key `changed` as well: the
-revision of that key is the newest change's, which one read that goes through the leader tells (`newest`).
+revision of that key is the newest change's, which one read that goes through the leader tells (`newest`). Both also
+compare the key `cluster`, once it is known whose the prefix is: nothing is acknowledged that stands in another's.
 
 A try whose outcome nobody tells may be made much later, by a member that was suspended or cut off. For a change or a
 deletion that is harmless: the revision that it compares never comes back. But what is to be created might have been
@@ -17,10 +18,11 @@ from typing import Any, Final
 
 from vipwire.cluster.store.etcd.client import PATIENCE, Answer, Client, LeaseGoneError, UncertainError
 from vipwire.cluster.store.etcd.layout import Layout
-from vipwire.cluster.store.etcd.messages import EQUAL, MESSAGES, MOD_REVISION
+from vipwire.cluster.store.etcd.messages import EQUAL, MESSAGES, MOD_REVISION, VALUE
 from vipwire.cluster.store.record import (
     Check,
     ConflictError,
+    ForeignError,
     FullError,
     Key,
     Step,
@@ -58,11 +60,17 @@ class Transactions:
         self._leases: dict[int, _Lease] = {}
         self._granting = asyncio.Lock()
         self._guard, self._guarding = 0, asyncio.Lock()
+        self.owner = b""
+        """Whose the prefix is; nothing until it is known."""
 
     async def newest(self) -> tuple[int, int]:
         """Return the revision of the newest transaction, and etcd's own, as a majority has them."""
-        answer = (await self._client.call("KV/Range", _Range(key=self._layout.changed))).message
-        return (answer.kvs[0].mod_revision if answer.kvs else 0), answer.header.revision
+        request = _Range(key=self._layout.changed, range_end=self._layout.cluster + b"\0")  # these two
+        answer = (await self._client.call("KV/Range", request)).message
+        found = {each.key: each for each in answer.kvs}
+        self._check_owner([found[key] for key in (self._layout.cluster,) if key in found])
+        changed = found.get(self._layout.changed)
+        return (changed.mod_revision if changed else 0), answer.header.revision
 
     async def state(self, revision: int) -> State:
         """Read all objects as they were at a revision. Raise CompactedError."""
@@ -116,7 +124,7 @@ class Transactions:
                 continue
             except UnavailableError as error:
                 raise (UnknownOutcomeError(str(error)) if uncertain else error) from error
-            found = _found(answer.message)[-1] if not answer.message.succeeded else ()
+            found = _found(answer.message)[-2] if not answer.message.succeeded else ()
             if answer.message.succeeded or (found and found[0].mod_revision == guard):
                 return Answer(answer.message, uncertain > 0)
             self._guard = found[0].mod_revision if found else 0  # another has written it
@@ -127,8 +135,12 @@ class Transactions:
             if self._guard <= uncertain:
                 found = await self._read_guard(patience)
                 if not found or found[0].mod_revision <= uncertain:
-                    put = MESSAGES["PutRequest"](key=self._layout.tries)
-                    await self._client.call("KV/Put", put, patience=patience)
+                    put = _Op(request_put=MESSAGES["PutRequest"](key=self._layout.tries))
+                    shown = _Op(request_range=_Range(key=self._layout.cluster))
+                    request = MESSAGES["TxnRequest"](compare=self._ours(), success=[put], failure=[shown])
+                    answer = (await self._client.call("KV/Txn", request, patience=patience)).message
+                    if not answer.succeeded:
+                        self._check_owner(_found(answer)[-1])
                     found = await self._read_guard(patience)
                 self._guard = int(found[0].mod_revision)
             return self._guard
@@ -140,7 +152,9 @@ class Transactions:
 
     def _judge(self, answer: Answer, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> int:
         """Return the revision of a transaction that was made by an earlier try, else raise."""
-        *there, changed, _ = _found(answer.message)
+        *there, changed, _, cluster = _found(answer.message)
+        if not answer.repeated:
+            self._check_owner(cluster)
         if changed and changed[0].value == mark:
             return int(changed[0].mod_revision)
         if answer.repeated and (revision := _made(answer.message, steps, values, there)):
@@ -161,16 +175,29 @@ class Transactions:
             MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=place, mod_revision=revision)
             for place, revision in (*expected, *([(self._layout.tries, guard)] if guard else ()))
         ]
+        compare += self._ours()
         success, left = [], iter(values)
         for place, step in zip(places, steps, strict=True):
             if isinstance(step, Write):
                 success.append(await self._operation(place, step, next(left)))
         if mark:
             success.append(_Op(request_put=MESSAGES["PutRequest"](key=self._layout.changed, value=mark)))
-        shown = [
-            _Op(request_range=_Range(key=place)) for place in (*places, self._layout.changed, self._layout.tries)
-        ]
+        notes = self._layout.changed, self._layout.tries, self._layout.cluster
+        shown = [_Op(request_range=_Range(key=place)) for place in (*places, *notes)]
         return MESSAGES["TxnRequest"](compare=compare, success=success, failure=shown)
+
+    def _ours(self) -> list[Any]:
+        """Build what a transaction compares so that it is made nowhere but in this cluster's prefix."""
+        if not self.owner:
+            return []
+        return [MESSAGES["Compare"](result=EQUAL, target=VALUE, key=self._layout.cluster, value=self.owner)]
+
+    def _check_owner(self, found: Sequence[Any]) -> None:
+        """Raise ForeignError if the prefix, by what was found at the key `cluster`, is not this cluster's."""
+        if self.owner and not found:
+            raise ForeignError(f"etcd's prefix {self._layout.prefix} has been emptied, or etcd is another one")
+        if self.owner and found[0].value != self.owner:
+            raise ForeignError(f"etcd's prefix {self._layout.prefix} is another cluster's now")
 
     async def _operation(self, place: bytes, step: Write, value: bytes) -> Any:
         if step.deletes:
@@ -199,11 +226,14 @@ class Transactions:
         key = self._layout.compacted
         note = MESSAGES["PutRequest"](key=key, value=str(revision).encode())
         compare = MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=key, mod_revision=known)
-        shown = _Op(request_range=_Range(key=key))
-        request = MESSAGES["TxnRequest"](compare=[compare], success=[_Op(request_put=note)], failure=[shown])
+        shown = [_Op(request_range=_Range(key=each)) for each in (key, self._layout.cluster)]
+        request = MESSAGES["TxnRequest"](
+            compare=[compare, *self._ours()], success=[_Op(request_put=note)], failure=shown
+        )
         answer = (await self._client.call("KV/Txn", request)).message
         if not answer.succeeded:
-            found = answer.responses[0].response_range.kvs
+            found, cluster = _found(answer)
+            self._check_owner(cluster)
             return False, found[0].mod_revision if found else 0
         await self._client.call("KV/Compact", MESSAGES["CompactionRequest"](revision=revision))
         return True, answer.header.revision
@@ -218,14 +248,14 @@ class Transactions:
         answer = (await self._client.call("KV/Txn", request)).message
         return owner if answer.succeeded else bytes(answer.responses[0].response_range.kvs[0].value)
 
-    async def owner(self) -> bytes:
+    async def read_owner(self) -> bytes:
         """Return whose prefix this is; nothing if nobody has it."""
         found = (await self._client.call("KV/Range", _Range(key=self._layout.cluster))).message.kvs
         return bytes(found[0].value) if found else b""
 
 
 def _found(message: Any) -> list[Any]:
-    """Return what stands at the keys of a transaction that was not made, at `changed` and at `tries`."""
+    """Return what stands at the keys that a transaction which was not made shows, in their order."""
     return [each.response_range.kvs for each in message.responses]
 
 

@@ -28,7 +28,7 @@ class Transfer:
 
     async def owner(self) -> bytes:
         """Return whose prefix this is."""
-        return await self._transactions.owner()
+        return await self._transactions.read_owner()
 
     async def begin(self) -> None:
         """Claim an empty prefix, or one with an interrupted migration, and empty that. Raise StoreError."""
