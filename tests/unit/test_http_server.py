@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import pytest
 
 from vipwire.http import server
-from vipwire.http.server import LONGEST_REQUEST, MOST_CONNECTIONS, Pages, Reply, Request, Serving, Stream, serve
+from vipwire.http.room import MOST_CONNECTIONS
+from vipwire.http.server import LONGEST_REQUEST, Pages, Reply, Request, Serving, Stream, serve
 from vipwire.serve.listen import listen
 
 

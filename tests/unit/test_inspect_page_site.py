@@ -111,7 +111,11 @@ def test_a_hostile_name_ends_no_event_and_opens_no_element(tmp_path: Path) -> No
 def test_so_many_readers_and_no_more_and_one_that_leaves_makes_room(tmp_path: Path) -> None:
     async def story() -> None:
         site, request = make_site(tmp_path), Request("GET", "/api/events", {}, {"host": "localhost"})
-        streams = [await site(request) for _ in range(MOST_READERS)]
+        streams = []
+        for _ in range(MOST_READERS):
+            streams.append(await site(request))
+            assert isinstance(streams[-1], Stream)
+            await anext(streams[-1].pieces)
         refused = await site(request)
         assert isinstance(refused, Reply)
         assert refused.status == 503

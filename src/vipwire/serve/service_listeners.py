@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Self
 
+from vipwire.http.room import Room
 from vipwire.http.server import Reply, Request, Serving, Site, serve
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -35,6 +36,7 @@ class ServiceListeners:
         self._listening: dict[int, _Listening] = {}
         self._desired: dict[int, ServiceHealthCheck] = {}
         self._failing: dict[int, ObjectName] = {}
+        self._room = Room()  # one for all ports: a cluster may have thousands of them
         self._one_at_a_time = asyncio.Lock()  # two would open a port twice
 
     async def __aenter__(self) -> Self:
@@ -89,7 +91,7 @@ class ServiceListeners:
         serving: list[Serving] = []
         try:
             for address in self._addresses:
-                serving.append(await serve(listen(address, port), self._handler(port)))  # noqa: PERF401 - closed on error
+                serving.append(await serve(listen(address, port), self._handler(port), self._room))  # noqa: PERF401 - closed on error
         except OSError as error:
             await _close(serving)
             return f"cannot listen on port {port}: {error.strerror or error}"

@@ -1,13 +1,14 @@
 """The pages: files of the package, answers as JSON, and the stream of what is new. All of it is for reading only."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any, Final
 
-from vipwire.errors import VipwireError
+from vipwire.errors import ConfigError, VipwireError
 from vipwire.http.server import Reply, Request, Stream, refusal
 from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.gate import COOKIE, Gate
@@ -79,6 +80,8 @@ class PageSite:
                 return _json(await self._look.ask(question))
         except (NotYetError, TimeoutError) as error:
             return _trouble(str(error) or "that takes too long", HTTPStatus.SERVICE_UNAVAILABLE)
+        except ConfigError as error:  # the question is not one
+            return _trouble(str(error), HTTPStatus.BAD_REQUEST)
         except VipwireError as error:
             return _trouble(str(error), HTTPStatus.UNPROCESSABLE_ENTITY)
         finally:
@@ -87,14 +90,15 @@ class PageSite:
     def _stream(self) -> Reply | Stream:
         if self._readers >= MOST_READERS:
             return _trouble(f"{MOST_READERS} pages are open already", HTTPStatus.SERVICE_UNAVAILABLE)
-        self._readers += 1
         return Stream(self._events(), {**SAFE, "Content-Type": "text/event-stream"})
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
+        self._readers += 1  # here, since a generator that never begins, as for a HEAD, never ends either
         try:
             yield b"retry: 2000\n\n"
-            async for notice in self._board.follow():
-                yield b": still here\n\n" if notice is None else _event(*notice)
+            async with contextlib.aclosing(self._board.follow()) as notices:
+                async for notice in notices:
+                    yield b": still here\n\n" if notice is None else _event(*notice)
         finally:
             self._readers -= 1
 
