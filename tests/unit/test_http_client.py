@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import os
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -10,6 +11,8 @@ from vipwire.http.client import Client, Server, reason_of
 from vipwire.http.wire import HttpError
 
 Story = Callable[[Client, Server], Awaitable[object]]
+PACKED = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CUT = "the server closed the connection before the answer was complete"
 
@@ -56,7 +59,7 @@ def told(script: Scripted, story: Story) -> object:
 
 async def read(client: Client, server: Server, method: str = "GET", timeout: float = 60.0) -> tuple[int, bytes]:  # noqa: ASYNC109
     async with client.request(server, method, "/", {}, timeout=timeout) as answer:
-        return answer.status, await answer.read()
+        return answer.status, bytes(await answer.read())
 
 
 def failure(*script: tuple[bytes | None, ...]) -> str:
@@ -114,6 +117,15 @@ def test_header_fields_are_found_by_small_letters_and_a_beginning_can_be_read() 
             "changes to another protocol",
         ),
         (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok", "Content-Encoding"),
+        (PACKED + gzip.compress(bytes(64 << 20)), "packed more than 256 times"),
+        (PACKED + gzip.compress(b"x") + b"y" * 100_000, "goes on after the end of its Content-Encoding"),
+        (PACKED + gzip.compress(b"x") + gzip.compress(b"y"), "goes on after the end of its Content-Encoding"),
+        (PACKED + gzip.compress(os.urandom(17 << 20)), "longer than 16 MiB"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + bytes(17 << 20), "longer than 16 MiB"),
+        (CHUNKED + b"0\r\n" + b"".join(b"T%d: t\r\n" % number for number in range(50_000)), "not body"),
+        (CHUNKED + b"0\r\nT: " + b"t" * (1 << 20), "not body"),
+        (CHUNKED + b"1;" + b"e" * (1 << 20), "not body"),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10_000, "not body"),
         (None, CUT),
     ],
 )

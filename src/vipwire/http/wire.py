@@ -1,13 +1,15 @@
 """One client connection: writes requests, one after the other, and reads their answers as they come (RFC 9112).
 
-httptools (llhttp) does the parsing. What is read here is bounded where a server could make it grow: the head of an
-answer in bytes, and the body by not reading on while more than `_READ_AHEAD` bytes wait to be taken.
+httptools (llhttp) does the parsing. A server cannot make memory grow without bound: heads and trailers have
+`LONGEST_HEAD` bytes; a connection rests while `_READ_AHEAD` bytes wait to be taken; `read` takes as many as its
+caller says; gzip is unpacked in pieces of `_PIECE` bytes and to `_MOST_PACKED` times its size.
 """
 
 import asyncio
+import contextlib
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -17,7 +19,12 @@ from vipwire.errors import VipwireError
 
 LONGEST_HEAD: Final = 64 << 10
 """Bytes until the head of an answer is complete."""
+LONGEST_OBJECT: Final = 16 << 20
+"""Bytes of one object: etcd takes 1.5 MiB unless told otherwise, its limit in Kubernetes' documentation is 8 MiB."""
+_LONGEST_REASON: Final = 4 << 10
 _READ_AHEAD: Final = 4 << 20
+_PIECE: Final = 1 << 20  # bytes that are unpacked at a time
+_MOST_PACKED: Final = 256  # times; lists of equal Services are packed 135 times, zeros 1,027 times
 _WITHOUT_BODY: Final = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _GZIP: Final = zlib.MAX_WBITS | 16
 
@@ -49,7 +56,7 @@ class Wire(asyncio.Protocol):
             self.on_idle_end(self)
             return
         answer = self._answer
-        answer.begun = True
+        answer.begun, answer.moved = True, False
         try:
             self._parser.feed_data(data)
             answer.taken_in(len(data))
@@ -115,6 +122,8 @@ class Answer:
         self.headers: dict[str, str] = {}
         self.begun = False
         """Whether anything has come."""
+        self.moved = False
+        """Whether a piece of the body was in what has come last."""
         self.until_close = False
         """Whether the end of the body is the end of the connection."""
         self.reusable = False
@@ -126,7 +135,8 @@ class Answer:
         self._headed = self._complete = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._head_bytes = 0
+        self._aside = 0  # bytes since the last piece of the body
+        self._packed = self._unpacked = 0
         self._decoder: Any = None
         self._take: Callable[[bytes], bool] | None = None
         self._enough = False
@@ -136,28 +146,40 @@ class Answer:
         while not self._headed:
             await self._more()
 
-    async def read(self) -> bytes:
-        """Read the body, or what is left of it."""
-        return b"".join([piece async for piece in self.pieces()])
+    async def read(self, most: int = LONGEST_OBJECT, alone: asyncio.Lock | None = None) -> bytearray:
+        """Read the body, or what is left of it. Raise HttpError where it is longer than `most` bytes.
+
+        With a lock, one answer at a time is read on after `LONGEST_OBJECT` bytes of it.
+        """
+        read = bytearray()
+        async with contextlib.AsyncExitStack() as stack:
+            async for piece in self.pieces():
+                read += piece
+                if len(read) > most:
+                    raise HttpError(f"the answer is longer than {most >> 20} MiB")
+                if alone is not None and len(read) > LONGEST_OBJECT:
+                    await stack.enter_async_context(alone)
+                    alone = None
+        return read
 
     async def read_at_most(self, size: int) -> bytes:
         """Read the body's beginning, at most `size` bytes of it."""
-        read = b""
+        read = bytearray()
         async for piece in self.pieces():
             read += piece
             if len(read) >= size:
                 break
-        return read[:size]
+        return bytes(read[:size])
 
-    async def text(self) -> str:
-        """Read the body as text; what is no UTF-8 is replaced."""
-        return (await self.read()).decode("utf-8", "replace")
+    async def reason_text(self) -> str:
+        """Read the beginning of the body as text, to say why a server refused; what is no UTF-8 is replaced."""
+        return (await self.read_at_most(_LONGEST_REASON)).decode("utf-8", "replace")
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Give the body piece by piece, as it comes."""
         while True:
             while self._pieces:
-                if read := self._next():
+                for read in self._unpack(self._next()):
                     yield read
             if self._ended():
                 return
@@ -167,7 +189,7 @@ class Answer:
         """Give the body to `take` piece by piece until it returns False. No task is woken for a piece."""
         while True:
             while self._pieces:
-                if (read := self._next()) and not take(read):
+                if not all(map(take, self._unpack(self._next()))):
                     return
             if self._ended():
                 return
@@ -185,7 +207,7 @@ class Answer:
         if self._paused and self._waiting < _READ_AHEAD:
             self._paused = False
             self._wire.transport.resume_reading()
-        return self._decoded(piece)
+        return piece
 
     def _ended(self) -> bool:
         if self._complete and self._decoder is not None and not self._decoder.eof:
@@ -194,8 +216,7 @@ class Answer:
 
     def _hand_over(self, piece: bytes, take: Callable[[bytes], bool]) -> None:
         try:
-            read = piece if self._decoder is None else self._decoded(piece)
-            self._enough = bool(read) and not take(read)
+            self._enough = not all(map(take, self._unpack(piece)))
         except Exception as error:  # noqa: BLE001  # raised where `feed` waits
             self.fail(error)
             self._take = None
@@ -204,10 +225,10 @@ class Answer:
             self._wake()
 
     def taken_in(self, size: int) -> None:
-        """Count bytes that have been parsed; raise ValueError when they are too many for a head."""
-        self._head_bytes += size
-        if not self._headed and self._head_bytes > LONGEST_HEAD:
-            raise ValueError(f"its head is longer than {LONGEST_HEAD >> 10} KiB")
+        """Count bytes that have been parsed; raise ValueError for too many that are no body: heads and trailers."""
+        self._aside = 0 if self.moved else self._aside + size
+        if self._aside > LONGEST_HEAD:
+            raise ValueError(f"more than {LONGEST_HEAD >> 10} KiB of it are not body")
 
     def fail(self, error: Exception) -> None:
         """Let whoever waits for the answer raise this."""
@@ -228,13 +249,27 @@ class Answer:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _decoded(self, piece: bytes) -> bytes:
+    def _unpack(self, piece: bytes) -> Iterator[bytes]:
+        """Undo the Content-Encoding of a piece, in pieces of `_PIECE` bytes. Raise HttpError."""
         if self._decoder is None:
-            return piece
-        try:
-            return cast(bytes, self._decoder.decompress(piece))
-        except zlib.error as error:
-            raise HttpError(f"the answer is not what its Content-Encoding says: {error}") from error
+            yield piece
+            return
+        self._packed += len(piece)
+        more = False
+        while piece or more:
+            if piece and self._decoder.eof:
+                raise HttpError("the answer goes on after the end of its Content-Encoding")
+            try:
+                read = cast(bytes, self._decoder.decompress(piece, _PIECE))
+            except zlib.error as error:
+                raise HttpError(f"the answer is not what its Content-Encoding says: {error}") from error
+            self._unpacked += len(read)
+            more = len(read) == _PIECE
+            if self._unpacked > _PIECE + self._packed * _MOST_PACKED:
+                raise HttpError(f"the answer is packed more than {_MOST_PACKED} times")
+            if read:
+                yield read
+            piece = self._decoder.unconsumed_tail or self._decoder.unused_data
 
     # What httptools calls while it parses.
 
@@ -243,7 +278,9 @@ class Answer:
         self.reason += reason.decode("ascii", "replace")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field."""
+        """Take a header field, unless it comes after the body."""
+        if self._headed:
+            return
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -261,6 +298,7 @@ class Answer:
 
     def on_body(self, piece: bytes) -> None:
         """Take a piece of the body; read no further while too much waits."""
+        self.moved = True
         if self._take is not None:
             self._hand_over(piece, self._take)
             return

@@ -16,7 +16,7 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, Witness, ignored
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import Resource
-from vipwire.kube.watch import Request, ResourceWatch, Sleep
+from vipwire.kube.watch import LONGEST_PAGE, Request, ResourceWatch, Sleep
 from vipwire.state.event import EventOf, K, T
 
 USER_AGENT = f"vipwire/{__version__} (linux)"
@@ -46,6 +46,7 @@ class ApiSource(Generic[K, T]):
     ) -> None:
         self._access, self._answer_timeout, self._witness = access, answer_timeout, witness
         self._clock, self._chance = clock, chance
+        self._alone = asyncio.Lock()
         self._watches = tuple(ResourceWatch(resource) for resource in resources)
 
     def health(self) -> tuple[Health, ...]:
@@ -83,7 +84,7 @@ class ApiSource(Generic[K, T]):
                 elif request.watch:
                     await self._stream(watch, response, emit)
                 else:
-                    _emit_all(watch.page(await response.read(), self._clock()), emit)
+                    _emit_all(watch.page(await response.read(LONGEST_PAGE, self._alone), self._clock()), emit)
         except TRANSPORT_ERRORS as error:
             watch.failed(reason_of(error), self._clock())
 

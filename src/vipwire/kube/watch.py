@@ -36,7 +36,14 @@ LEAST_WATCH = 300.0
 """`timeoutSeconds` of a watch; up to twice that, by chance, so that a cluster's nodes do not return together."""
 BRIEF = 1.0
 """A watch shorter than this, in seconds, made no progress."""
-LONGEST_LINE = 64 << 20
+LONGEST_LINE = 16 << 20
+LONGEST_PAGE = 256 << 20
+"""Bytes of a list's answer, unpacked. 100,000 Services of 2.5 KB fit into one, should a server know no pages."""
+LONGEST_LIST = 2 << 30
+"""Bytes of all pages of a list."""
+MOST_OBJECTS = 1_000_000
+"""Objects of a kind. A page counts as at least `_LEAST_PAGE` of them, so that a list of empty pages ends."""
+_LEAST_PAGE = 50
 
 
 class Request(Value, frozen=True):
@@ -72,6 +79,7 @@ class ResourceWatch(Generic[K, T]):
         self._known: set[ObjectName] = set()
         self._found: dict[ObjectName, T] = {}
         self._problems: list[Problem] = []
+        self._objects = self._bytes = 0  # of the list that is being read
         self._version = ""
         self._token = ""
         self._chunked = True
@@ -114,7 +122,7 @@ class ResourceWatch(Generic[K, T]):
         )
         return Request(self.resource.url, (*query, *watch), watch=True, timeout=seconds + 30.0)
 
-    def page(self, body: bytes, now: float) -> list[EventOf[K, T]]:
+    def page(self, body: bytes | bytearray, now: float) -> list[EventOf[K, T]]:
         """Handle the answer to a list request; return the event `Listed` with the last chunk."""
         try:
             page = self._page.decode(body)
@@ -123,7 +131,12 @@ class ResourceWatch(Generic[K, T]):
         meta = page.metadata or wire.ListMeta()
         if not meta.resource_version:
             return self._relist_later("list: an answer without metadata.resourceVersion", now)
-        for index, raw in enumerate(page.items or ()):
+        items = page.items or ()
+        self._bytes += len(body)
+        self._objects += max(len(items), _LEAST_PAGE)
+        if self._bytes > LONGEST_LIST or self._objects > MOST_OBJECTS:
+            return self._relist_later(f"list: more than {LONGEST_LIST >> 30} GiB or {MOST_OBJECTS:,} objects", now)
+        for index, raw in enumerate(items):
             reading = self._reader.read(raw, f"items[{index}]")
             self._problems.extend(reading.problems)
             if reading.name is not None and reading.object is not None:
@@ -173,6 +186,7 @@ class ResourceWatch(Generic[K, T]):
 
     def failed(self, reason: str, now: float) -> None:
         """Handle a request without an answer, or a connection that broke."""
+        self._chunked = True  # what was too long in one piece may come in several
         self._fail(f"{'watch' if self._version else 'list'}: {reason}", now)
 
     def refused(self, code: int, body: bytes, now: float, retry_after: float = 0.0) -> list[EventOf[K, T]]:
@@ -242,6 +256,8 @@ class ResourceWatch(Generic[K, T]):
         if reading.object is None:
             return self._forget(reading.name, reading.problems)
         self._known.add(reading.name)
+        if len(self._known) > MOST_OBJECTS:
+            return self._relist_later(f"watch: more than {MOST_OBJECTS:,} objects", now)
         return [Upserted(reading.object, reading.problems)]
 
     def _forget(self, name: ObjectName, problems: tuple[Problem, ...]) -> list[EventOf[K, T]]:
@@ -275,6 +291,7 @@ class ResourceWatch(Generic[K, T]):
     def _restart(self) -> None:
         self._token = ""
         self._found, self._problems = {}, []
+        self._objects = self._bytes = 0
 
     def _fail(self, reason: str, now: float, retry_after: float = 0.0) -> None:
         if self._opened is not None and now - self._opened >= BRIEF:

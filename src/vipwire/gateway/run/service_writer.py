@@ -120,7 +120,7 @@ class ServiceWriter:
             return False
         try:
             async with connection.request(method, path, query, timeout=_TIMEOUT, payload=payload) as response:
-                reason = "" if response.status < 300 else f"{response.status} {await response.text()}"
+                reason = "" if response.status < 300 else f"{response.status} {await response.reason_text()}"
         except TRANSPORT_ERRORS as error:
             reason = reason_of(error)
         self._loop.retry(path, _LATER if reason else _AGAIN)

@@ -135,7 +135,7 @@ class GatewayStatusWriter:
             payload = Payload(body, "application/merge-patch+json")
             async with connection.request("PATCH", path, timeout=_TIMEOUT, payload=payload) as response:
                 code = response.status
-                reason = "" if code < 300 else f"{code} {await response.text()}"
+                reason = "" if code < 300 else f"{code} {await response.reason_text()}"
         except TRANSPORT_ERRORS as error:
             reason = reason_of(error)
         if reason:

@@ -25,8 +25,8 @@ async def served_versions(access: Access) -> dict[str, frozenset[str]]:
         for version in (f"{group}/{each}" for group, versions in VERSIONS.items() for each in versions):
             try:
                 async with connection.request("GET", f"/apis/{version}", timeout=_TIMEOUT) as response:
-                    text = await response.text()
-                    listed = msgspec.json.decode(text, type=_List) if response.status < 300 else _List()
+                    body = await response.read()
+                    listed = msgspec.json.decode(body, type=_List) if response.status < 300 else _List()
             except (*TRANSPORT_ERRORS, *BROKEN):
                 continue
             found[version] = frozenset(each.name for each in listed.resources)

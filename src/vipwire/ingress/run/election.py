@@ -113,7 +113,7 @@ class LeaseKeeper:
             if response.status == HTTPStatus.NOT_FOUND:
                 return Claim()
             if response.status != HTTPStatus.OK:
-                raise _RefusedError(f"{response.status} {(await response.text())[:200]}")
+                raise _RefusedError(f"{response.status} {(await response.reason_text())[:200]}")
             return claim_of(msgspec.json.decode(await response.read()))
 
     async def _claim(self, connection: Connection, claim: Claim, holder: str) -> bool:
@@ -123,7 +123,7 @@ class LeaseKeeper:
         payload = Payload(msgspec.json.encode(body))
         async with connection.request(method, path, timeout=_TIMEOUT, payload=payload) as response:
             if response.status >= HTTPStatus.BAD_REQUEST and response.status != HTTPStatus.CONFLICT:
-                raise _RefusedError(f"{response.status} {(await response.text())[:200]}")
+                raise _RefusedError(f"{response.status} {(await response.reason_text())[:200]}")
             return response.status != HTTPStatus.CONFLICT
 
 

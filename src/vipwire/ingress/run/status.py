@@ -53,7 +53,7 @@ class StatusWriter:
         payload = Payload(msgspec.json.encode(status_patch(wanted)), "application/merge-patch+json")
         try:
             async with connection.request("PATCH", path, timeout=_TIMEOUT, payload=payload) as response:
-                reason = "" if response.status < 300 else f"{response.status} {await response.text()}"
+                reason = "" if response.status < 300 else f"{response.status} {await response.reason_text()}"
         except TRANSPORT_ERRORS as error:
             reason = reason_of(error)
         self._loop.retry(name, _LATER if reason else _AGAIN)

@@ -1,0 +1,198 @@
+"""An API server that lies, against `vipwire dns` as a process: its memory, and the truth afterwards."""
+
+import gzip
+import http.server
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.ports import free_port
+
+Handler = http.server.BaseHTTPRequestHandler
+Lie = Callable[[Handler, bool], None]
+_BEGUN = b'{"metadata":{"resourceVersion":"1"},"items":['
+
+
+def begin(handler: Handler, **headers: str) -> None:
+    handler.send_response(200)
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+
+
+def send_chunk(handler: Handler, piece: bytes) -> None:
+    handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+
+
+def endless(piece: bytes, first: bytes = b"") -> Lie:
+    """Answer lists without an end."""
+
+    def lie(handler: Handler, _watch: bool) -> None:  # noqa: FBT001
+        begin(handler, Transfer_Encoding="chunked")
+        send_chunk(handler, first or _BEGUN)
+        while True:
+            send_chunk(handler, piece)
+
+    return lie
+
+
+def endless_trailers(handler: Handler, _watch: bool) -> None:  # noqa: FBT001
+    begin(handler, Transfer_Encoding="chunked")
+    handler.wfile.write(b"0\r\n")
+    number = 0
+    while True:
+        number += 1
+        handler.wfile.write(b"T%d: %s\r\n" % (number, b"t" * 1000))
+
+
+def packed(data: bytes) -> Lie:
+    def lie(handler: Handler, _watch: bool) -> None:  # noqa: FBT001
+        begin(handler, Content_Encoding="gzip", Content_Length=str(len(data)))
+        handler.wfile.write(data)
+
+    return lie
+
+
+def packed_watch(handler: Handler, watch: bool) -> None:  # noqa: FBT001
+    if not watch:
+        tell([])(handler, watch)
+        return
+    packed(gzip.compress(bytes(1 << 30), 1))(handler, watch)
+
+
+def endless_line(handler: Handler, watch: bool) -> None:  # noqa: FBT001
+    (endless(b"x" * 65536) if watch else tell([]))(handler, watch)
+
+
+def endless_pages(handler: Handler, _watch: bool) -> None:  # noqa: FBT001
+    body = json.dumps({"metadata": {"resourceVersion": "1", "continue": "x"}, "items": []}).encode()
+    begin(handler, Content_Length=str(len(body)))
+    handler.wfile.write(body)
+
+
+def deep(handler: Handler, _watch: bool) -> None:  # noqa: FBT001
+    body = b'{"items":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
+    begin(handler, Content_Length=str(len(body)))
+    handler.wfile.write(body)
+
+
+def tell(services: list[dict[str, Any]]) -> Lie:
+    """Answer as an API server that knows no pages does."""
+    body = {
+        plural: json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
+        for plural, items in (("services", services), ("", []))
+    }
+
+    def honest(handler: Handler, watch: bool) -> None:  # noqa: FBT001
+        if watch:
+            begin(handler, Transfer_Encoding="chunked")
+            time.sleep(60)
+            return
+        found = body.get(handler.path.partition("?")[0].rpartition("/")[2], body[""])
+        begin(handler, Content_Length=str(len(found)))
+        handler.wfile.write(found)
+
+    return honest
+
+
+def service(number: int) -> dict[str, Any]:
+    """Make a Service of about 1 KB."""
+    address = (
+        f"10.96.{number >> 8}.{number & 255}" if number < 1 << 16 else f"10.97.{number >> 8 & 255}.{number & 255}"
+    )
+    spec = {"clusterIP": address, "clusterIPs": [address], "ports": [{"name": "http", "port": 80}]}
+    meta = {"name": f"s{number}", "namespace": "default", "annotations": {"about": f"{number} " * 130}}
+    return {"metadata": meta, "spec": spec}
+
+
+@contextmanager
+def told_by(answer: list[Lie], folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run DNS with an API server that answers with `answer[0]`; give the process and its port of pages."""
+
+    class Server(Handler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:  # noqa: N802
+            self.close_connection = True
+            with suppress(OSError):
+                answer[0](self, "watch=" in self.path)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        server.daemon_threads, server.block_on_close = True, False
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        pages = free_port()
+        flags = (f"--master=http://127.0.0.1:{server.server_port}", "--bind-address=127.0.0.1", "--port=0")
+        command = [sys.executable, "-m", "vipwire", "dns", *flags, f"--http-address=127.0.0.1:{pages}"]
+        with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
+            try:
+                yield process, pages
+            finally:
+                process.terminate()
+                server.shutdown()
+
+
+def memory(process: subprocess.Popen[bytes]) -> int:
+    """Tell a process's memory, in MB."""
+    return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+def is_ready(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as stream:
+        stream.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        return stream.recv(100).startswith(b"HTTP/1.1 200 ")
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lie", "most"),
+    [
+        (endless(b" " * 65536), 400),
+        (endless(b'"' + b"x" * 65534 + b'",'), 400),
+        (endless_trailers, 80),
+        (packed(gzip.compress(_BEGUN + b" " * (1 << 30) + b"]}", 9)), 80),
+        (packed(gzip.compress(b"x") + bytes(64 << 20)), 80),
+        (packed_watch, 80),
+        (endless_line, 200),
+        (endless_pages, 80),
+        (deep, 80),
+    ],
+    ids=["spaces", "strings", "trailers", "gzip", "after gzip", "gzip watch", "line", "pages", "deep"],
+)
+def test_a_lie_costs_bounded_memory_and_the_truth_is_taken_afterwards(lie: Lie, most: int, tmp_path: Path) -> None:
+    answer = [lie]
+    with told_by(answer, tmp_path) as (process, pages):
+        end, largest = time.monotonic() + 12, 0
+        while time.monotonic() < end:
+            assert process.poll() is None
+            largest = max(largest, memory(process))
+            time.sleep(0.05)
+        assert largest < most
+        answer[0] = tell([service(1)])
+        end = time.monotonic() + 90
+        while not is_ready(pages):
+            assert time.monotonic() < end
+            time.sleep(0.2)
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_services_in_one_answer_are_taken(tmp_path: Path) -> None:
+    with told_by([tell([service(number) for number in range(100_000)])], tmp_path) as (process, pages):
+        end = time.monotonic() + 120
+        while not is_ready(pages):
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.2)
