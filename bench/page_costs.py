@@ -132,6 +132,7 @@ async def attack(name: str, port: int) -> None:
     async with asyncio.timeout(_SECONDS + 3), asyncio.TaskGroup() as tasks:
         for _ in range(CLIENTS):
             tasks.create_task(client())
+        print(flush=True)
 
 
 async def pages() -> None:
@@ -193,7 +194,9 @@ def cost(name: str) -> list[Figure]:
         quiet = statistics.median(probe(int(port), 1.0))
         print(file=server.stdin, flush=True)
         server.stdout.readline()
-        with subprocess.Popen((*command, name, port), stderr=subprocess.DEVNULL) as clients:
+        with subprocess.Popen((*command, name, port), stdout=pipe, stderr=subprocess.DEVNULL) as clients:
+            assert clients.stdout is not None  # noqa: S101
+            clients.stdout.readline()
             time.sleep(1.0)
             taken = probe(int(port), _SECONDS)
             print(file=server.stdin, flush=True)

@@ -22,6 +22,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 BAD_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|managers?|misc)(_|\.|$)")
 GETTERS_OF_OTHERS = {
+    "get_buffer": "asyncio's: what a BufferedProtocol reads into",
     "get_command": "click's: the group that imports commands when they are used overrides it",
 }
 LONG_FUNCTIONS: dict[str, str] = {}

@@ -23,6 +23,7 @@ from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.kube.access.user_kubeconfig import FOLDER, kubectls, of_this_machine
 from vipwire.model.net import bracketed
+from vipwire.model.number import port_number
 
 Object: TypeAlias = dict[str, Any]
 Query: TypeAlias = tuple[tuple[str, str], ...]
@@ -66,16 +67,17 @@ def read_targets(text: str) -> tuple[Target, ...]:
 
 def _target(text: str) -> Target:
     host, _, port = text.rpartition(":")
+    number = port_number(port)
     try:
         address = ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
-        sound = port.isdecimal() and 0 < int(port) < 65536 and (address.version == 6) == host.startswith("[")
+        sound = (address.version == 6) == host.startswith("[")
     except ValueError:
         sound = False
-    if not sound:
+    if number is None or not sound:
         raise ConfigError(f"--to: {text!r} is not a target (allowed: 10.0.0.5:8080 or [fd00::5]:8080)")
     if problem_of(str(address)):
         raise ConfigError(f"--to: {address} cannot be an endpoint: every machine and Pod has its own")
-    return Target(str(address), int(port))
+    return Target(str(address), number)
 
 
 def objects(wanted: Wanted, nodes: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, Object]]:

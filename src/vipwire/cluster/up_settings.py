@@ -26,6 +26,7 @@ from vipwire.dns.settings import (
 )
 from vipwire.dns.upstream.exchange import Server
 from vipwire.errors import ConfigError
+from vipwire.model.number import port_number
 
 _RESOLV_CONF: Final = Path("/etc/resolv.conf")
 _OURS_TO_SAY: Final = frozenset({"hostname-override", "kubeconfig", "manifests", "master"})
@@ -98,9 +99,9 @@ def _network(text: str, flag: str) -> Network:
 
 def read_ports(text: str) -> Range:
     """Read a range of ports, `first-last`."""
-    first, _, last = text.partition("-")
-    if first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536:
-        return port_range(int(first), int(last))
+    first, last = (port_number(each) for each in text.partition("-")[::2])
+    if first is not None and last is not None and first <= last:
+        return port_range(first, last)
     raise ConfigError(f"--service-node-port-range: {text!r} is not a range (allowed: 30000-32767, within 1-65535)")
 
 

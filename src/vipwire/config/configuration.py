@@ -180,7 +180,7 @@ def port_range(text: str) -> range | None:
 
     None where the text is none of these. Source: apimachinery's ParsePortRange.
     """
-    match = re.fullmatch(r"\s*(\d{1,5})(?:([-+])(\d{1,5}))?\s*", text) if text.strip() else None
+    match = re.fullmatch(r"\s*(\d{1,5})(?:([-+])(\d{1,5}))?\s*", text, re.ASCII) if text.strip() else None
     if match is None:
         return None if text.strip() else range(0)
     first, last = int(match[1]), int(match[3] or match[1])

@@ -115,9 +115,13 @@ def _bool(node: Node, path: str) -> bool:
 
 
 def _int(node: Node, path: str) -> int:
-    value = int(SafeConstructor().construct_yaml_int(_scalar(node, path, ValueKind.INT, "int")))
+    scalar = _scalar(node, path, ValueKind.INT, "int")
+    try:
+        value = int(SafeConstructor().construct_yaml_int(scalar))
+    except ValueError:  # more than 4,300 digits
+        value = -(1 << 63)
     if value not in _INT32:
-        raise _InvalidValueError(node, path, f"{value} does not fit into 32 bits")
+        raise _InvalidValueError(node, path, f"{scalar.value[:80]} does not fit into 32 bits")
     return value
 
 

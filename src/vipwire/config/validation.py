@@ -14,6 +14,7 @@ from vipwire.config.gates import gate_errors
 from vipwire.config.modes import DEFAULT, mode_names, registered
 from vipwire.config.sections import Series
 from vipwire.model.net import Prefix, parse_address
+from vipwire.model.number import port_number
 
 _MAX_VERBOSITY = 2**31 - 1
 
@@ -146,7 +147,7 @@ def _host_port(path: str, text: str) -> Iterator[FieldError]:
     host, port = match["v6"] or match["v4"] or "", match["port6"] or match["port4"] or ""
     if not _is_address(host):
         yield FieldError(path, text, f"{host!r} must be a valid IP")
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+    if port_number(port) is None:
         yield FieldError(path, text, f"{port!r} must be a valid port, 1 to 65535")
 
 

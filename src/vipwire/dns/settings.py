@@ -9,6 +9,7 @@ from vipwire.dns.limits import RATE
 from vipwire.dns.names import LONGEST, parse_name
 from vipwire.dns.upstream.exchange import Server
 from vipwire.errors import ConfigError
+from vipwire.model.number import port_number
 
 MOST_SERVERS: Final = 8
 LONGEST_DOMAIN: Final = LONGEST - 140
@@ -66,9 +67,10 @@ def parse_server(text: str, flag: str = "--upstream") -> Server:
         host, _, port = text[1:].rpartition("]:")
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
-    if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+    number = port_number(port)
+    if number is None:
         raise ConfigError(f"{flag}: {text[:80]!r} has no port of 1 to 65535 (allowed: IP, IP:port, [IP]:port)")
-    return Server(check_address(host.strip("[]"), flag), int(port))
+    return Server(check_address(host.strip("[]"), flag), number)
 
 
 def read_resolv_conf(text: str, file: str) -> tuple[Server, ...]:

@@ -9,6 +9,7 @@ import click
 
 from vipwire.errors import ConfigError
 from vipwire.ingress.cli import COMMON_FLAGS, INGRESS_FLAGS, PROCESS_FLAGS, options_of, print_rendered
+from vipwire.model.number import port_number
 from vipwire.process.command_flags import with_flags
 from vipwire.process.terminal import plain_errors
 
@@ -135,10 +136,10 @@ def _parts(given: dict[str, Any]) -> Any:
 def _service(given: dict[str, Any], pool: tuple[Any, ...]) -> tuple[Any, range]:
     from vipwire.model.names import ObjectName  # noqa: PLC0415  # not for --help
 
-    first, _, last = given["service_ports"].partition("-")
-    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536):
+    first, last = (port_number(each) for each in given["service_ports"].partition("-")[::2])
+    if first is None or last is None or first > last:
         raise ConfigError(f"--service-ports: {given['service_ports']!r} is no range (such as 20000-21999)")
-    numbers = range(int(first), int(last) + 1)
+    numbers = range(first, last + 1)
     if not given["services"]:
         return None, numbers
     namespace, _, name = given["services"].partition("/")

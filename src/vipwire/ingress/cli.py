@@ -16,7 +16,7 @@ from vipwire.process.terminal import plain_errors, warn
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Write: TypeAlias = Callable[[Sequence[tuple[str, str]]], None]
-_BIND = re.compile(r"(\*|\d+\.\d+\.\d+\.\d+|\[?[0-9a-f:]+\]?)?:(\d{1,5})")
+_BIND = re.compile(r"(\*|\d+\.\d+\.\d+\.\d+|\[?[0-9a-f:]+\]?)?:(\d{1,5})", re.ASCII)
 INGRESS_FLAGS: Final = (
     click.option("--ingress-class", default="vipwire", show_default=True, help="The class that is ours."),
     click.option("--watch-ingress-without-class", is_flag=True, help="Serve Ingresses that name no class, too."),

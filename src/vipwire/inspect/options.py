@@ -185,7 +185,13 @@ EVERYWHERE = click.option(
     "--all-namespaces", "-A", "everywhere", is_flag=True, help="All namespaces; so it is without -n."
 )
 WATCH = click.option("--watch", "-w", is_flag=True, help="Show changes until interrupted.")
-INTERVAL = click.option("--interval", default=2.0, show_default=True, help="With --watch: seconds between looks.")
+INTERVAL = click.option(
+    "--interval",
+    type=click.FloatRange(max=86400.0),
+    default=2.0,
+    show_default=True,
+    help="With --watch: seconds between looks.",
+)
 SERVICES_OUTPUT = click.option(
     "--output",
     "-o",

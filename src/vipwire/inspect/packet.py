@@ -7,6 +7,7 @@ from vipwire.inspect.explain.health_checks import answers_checks, health_checks
 from vipwire.inspect.situation import Situation
 from vipwire.inspect.suggestions import find_services, meant, similar_addresses
 from vipwire.model.net import Address, Family, Protocol, family_of, format_address, is_loopback, parse_address
+from vipwire.model.number import port_number
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.plan import FrontendKey
 from vipwire.plan.resolve import Packet, serves_node_ports
@@ -59,9 +60,10 @@ def read_destination(situation: Situation, text: str, family: Family | None = No
         raise ConfigError(f"{text!r} is no destination: an IPv6 address needs brackets, as in [fd00::1]:80")
     if slash and protocol is None:
         raise ConfigError(f"{text!r}: {word!r} is none of tcp, udp, sctp")
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ConfigError(f"{text!r}: {port!r} is no port from 1 to 65535")
-    return address, int(port), protocol or Protocol.TCP
+    number = port_number(port)
+    if number is None:
+        raise ConfigError(f"{text[:80]!r}: {port[:80]!r} is no port from 1 to 65535")
+    return address, number, protocol or Protocol.TCP
 
 
 def _service_address(

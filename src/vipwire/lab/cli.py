@@ -15,6 +15,7 @@ from vipwire.lab.cluster import Lab, take_down_stale
 from vipwire.lab.outcome import ProbeOptions, Target
 from vipwire.lab.probe import probe
 from vipwire.lab.topology import make_topology
+from vipwire.model.number import whole_number
 from vipwire.process.removed_option import refuse
 from vipwire.process.terminal import note, plain_errors, say
 
@@ -228,9 +229,9 @@ def demo(context: click.Context) -> None:
 
 
 def _numbers(option: str, text: str, least: int, most: int) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and least <= int(part) <= most for part in parts):
+    numbers = tuple(whole_number(part.strip(), least, most) for part in text.split(","))
+    if None in numbers:
         raise click.BadParameter(
             f"{text!r}: write numbers from {least} to {most}, with commas between", param_hint=option
         )
-    return tuple(int(part) for part in parts)
+    return tuple(number for number in numbers if number is not None)

@@ -14,6 +14,7 @@ from typing import Self, TypedDict
 from vipwire.lab.echo.answer import Answer, Peer
 from vipwire.lab.errors import LabError
 from vipwire.model.net import Protocol, format_address, format_endpoint, parse_address
+from vipwire.model.number import port_number
 
 MAX_COUNT = 100_000
 
@@ -43,11 +44,12 @@ class Target:
         host, _, port = place.rpartition(":")
         if ":" in host and not (host.startswith("[") and host.endswith("]")):
             raise LabError(f"{text!r} is no destination: an IPv6 address needs brackets, as in [fd00::1]:80")
-        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        number = port_number(port)
+        if not host or number is None:
             raise LabError(f"{text!r} is no destination: write ADDRESS:PORT with a port from 1 to 65535")
         if protocol.upper() not in ("", *Protocol.__members__):
             raise LabError(f"{text!r} is no destination: {protocol!r} is none of tcp, udp, sctp")
-        return cls(_checked(host.strip("[]")), int(port), Protocol[protocol.upper() or "TCP"])
+        return cls(_checked(host.strip("[]")), number, Protocol[protocol.upper() or "TCP"])
 
     def __str__(self) -> str:
         return f"{format_endpoint(parse_address(self.address), self.port)}/{self.protocol.label}"

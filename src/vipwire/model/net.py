@@ -8,6 +8,7 @@ import enum
 import ipaddress
 from typing import NewType, Self
 
+from vipwire.model.number import whole_number
 from vipwire.model.value import Value
 
 Address = NewType("Address", bytes)
@@ -131,10 +132,11 @@ class Prefix(Value, frozen=True, order=True):
         address_text, slash, length_text = text.partition("/")
         address = parse_address(address_text)
         bits = len(address) * 8
-        if not (slash and length_text.isascii() and length_text.isdigit()):
+        written = whole_number(length_text, 0, 1 << 63)
+        if not slash or written is None:
             raise ValueError(f"{text!r} is not a CIDR (address/length)")
         before = 96 if ":" in text and bits == 32 else 0
-        length = int(length_text) - before
+        length = written - before
         if not 0 <= length <= bits:
             raise ValueError(f"{text!r}: the length of this prefix is at least {before} and at most {before + bits}")
         shift = bits - length

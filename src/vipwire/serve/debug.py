@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from vipwire.http.server import Pages, Reply, Request
+from vipwire.model.number import whole_number
 
 _LONGEST_PROFILE: Final = 60.0
+_MOST_VERBOSE: Final = 2**31 - 1  # as the flag
 _HEADERS: Final = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 
 
@@ -19,9 +21,10 @@ def add_debug_pages(app: Pages, set_verbosity: Callable[[int], None] | None) -> 
 
     async def verbosity(request: Request) -> Reply:
         text = request.text.strip()
-        if not (text.isascii() and text.isdigit()) or set_verbosity is None:
+        level = whole_number(text, 0, _MOST_VERBOSE)
+        if level is None or set_verbosity is None:
             return _text(f"failed to set v to {text!r}: must be a whole number\n", status=400)
-        set_verbosity(int(text))
+        set_verbosity(level)
         return _text(f"successfully set v to {text}\n")
 
     app.add("GET", "/debug/stacks", _stacks)

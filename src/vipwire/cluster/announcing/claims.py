@@ -41,6 +41,7 @@ from vipwire.cluster.api.resource import Object
 from vipwire.cluster.machines.leases import held, holder_of, new_lease
 from vipwire.cluster.machines.objects import Objects
 from vipwire.model.names import ObjectName
+from vipwire.model.number import whole_number
 from vipwire.process import log
 
 SECONDS: Final = 2
@@ -322,7 +323,7 @@ class Claims:
 
 
 def _number(version: str) -> int:
-    return int(version) if version.isdecimal() else 0
+    return whole_number(version, 0, 2**63) or 0
 
 
 def _name(address: str) -> str:

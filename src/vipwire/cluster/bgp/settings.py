@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vipwire.errors import ConfigError
+from vipwire.model.number import whole_number
 
 CLUSTER, EXTERNAL, BALANCER = "ClusterIP", "ExternalIP", "LoadBalancer"
 KINDS: Final = (CLUSTER, EXTERNAL, BALANCER)
@@ -51,6 +52,7 @@ def _peer(text: str) -> Peer:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         parsed = None
-    if parsed is None or not number.isdecimal() or not 0 < int(number) <= _MOST_AS:
+    system = whole_number(number, 1, _MOST_AS)
+    if parsed is None or system is None:
         raise ConfigError(f"--bgp-peer {text!r}: is not ADDRESS@AS (allowed: 10.0.0.254@64500)")
-    return Peer(str(parsed), int(number))
+    return Peer(str(parsed), system)

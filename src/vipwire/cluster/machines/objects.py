@@ -182,7 +182,7 @@ class RemoteObjects:
         return value
 
 
-def _decoded(content: bytes) -> Object | None:
+def _decoded(content: bytes | bytearray) -> Object | None:
     """Read an answer; None for one that is not a JSON object."""
     try:
         value = msgspec.json.decode(content) if content else {}

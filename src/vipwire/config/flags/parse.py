@@ -23,6 +23,7 @@ from vipwire.config.schema import ValueKind, file_fields, file_paths, setting_of
 from vipwire.config.sections import ModuleVerbosity
 from vipwire.config.validation import validate
 from vipwire.errors import ConfigError
+from vipwire.model.number import whole_number
 
 Given = Mapping[str, Any]
 """The flags that were given, by name, with their values read."""
@@ -102,7 +103,7 @@ def _read(flag: Flag, text: str) -> Any:
 
 def _int(text: str) -> int:
     try:
-        value = int(text, 0)
+        value = int(text.encode("ascii"), 0)  # int() of text reads digits of every script
     except ValueError:
         raise ValueError(f"must be {ValueKind.INT.value}") from None
     if not -(2**31) <= value < 2**31:
@@ -114,9 +115,10 @@ def _vmodule(text: str) -> tuple[ModuleVerbosity, ...]:
     items = []
     for part in filter(None, text.split(",")):
         pattern, equals, level = part.partition("=")
-        if not (pattern and equals and level.isascii() and level.isdigit()):
+        number = whole_number(level, 0, 2**31 - 1)
+        if not (pattern and equals) or number is None:
             raise ValueError("must be file=N,other=M with whole numbers")
-        items.append(ModuleVerbosity(pattern, int(level)))
+        items.append(ModuleVerbosity(pattern, number))
     return tuple(items)
 
 

@@ -6,13 +6,14 @@ Nothing else makes a value of a `Policy`, so what these let through is all that 
 import re
 
 from vipwire.model.net import Prefix
+from vipwire.model.number import whole_number
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _HEADER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VALUE = re.compile(r"[ -&(-~]{0,1024}")
-_DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)?")
-_SIZE = re.compile(r"(\d{1,12})([kmg]?)", re.IGNORECASE)
+_DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)?", re.ASCII)
+_SIZE = re.compile(r"(\d{1,12})([kmg]?)", re.IGNORECASE | re.ASCII)
 _PATH = re.compile(r"/(?:[A-Za-z0-9/._~!$&()*+,;=:@?-]|%[0-9A-Fa-f]{2})*")
 _TARGET = re.compile(r"/(?:[A-Za-z0-9/._~!&()*+,;=:@-]|%[0-9A-Fa-f]{2}|\$[0-9])*")
 _ORIGIN = re.compile(r"\*|https?://(?:\*\.)?[a-z0-9]+(?:[-.][a-z0-9]+)*(?::\d{1,5})?")
@@ -49,8 +50,8 @@ def flag(text: str) -> bool:
 
 def number(text: str, least: int = 0, most: int = 1_000_000_000) -> int:
     """Read a decimal number between bounds."""
-    if text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= most:
-        return int(text)
+    if (found := whole_number(text, least, most)) is not None:
+        return found
     raise ValueError(f"allowed: a number from {least} to {most}")
 
 

@@ -4,6 +4,7 @@ The connections that are left are read from connection tracking. It forgets a TC
 end: those are told apart by the little time that they have left, for an open one has hours or days.
 """
 
+import contextlib
 import difflib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
@@ -16,6 +17,7 @@ from vipwire.inspect.suggestions import find_services, meant
 from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Protocol, format_address, format_endpoint, parse_address
+from vipwire.model.number import port_number
 from vipwire.netlink.conntrack import Flow
 from vipwire.plan.plan import Forward, Frontend
 
@@ -42,12 +44,10 @@ def _read_place(text: str) -> tuple[Address, int | None]:
         return parse_address(text.strip("[]")), None
     except ValueError:
         host, _, port = text.rpartition(":")
-    try:
-        if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            raise ConfigError(f"{text!r} is no endpoint: give IP, IP:port or [IPv6]:port")
-        return parse_address(host.strip("[]")), int(port)
-    except ValueError:
-        raise ConfigError(f"{text!r} is no endpoint: give IP, IP:port or [IPv6]:port") from None
+    with contextlib.suppress(ValueError):
+        if (number := port_number(port)) is not None:
+            return parse_address(host.strip("[]")), number
+    raise ConfigError(f"{text!r} is no endpoint: give IP, IP:port or [IPv6]:port")
 
 
 def endpoints(situation: Situation) -> Iterator[tuple[ServicePortName, Place]]:

@@ -28,7 +28,7 @@ from vipwire.process.columns import Prose
 
 @click.command(cls=LookCommand)
 @click.argument("destination", default="", metavar="[DST:PORT[/PROTO]]")
-@click.option("--seconds", "-s", type=click.FloatRange(0), help="For how long; until interrupted otherwise.")
+@click.option("--seconds", "-s", type=click.FloatRange(0, 1e9), help="For how long; until interrupted otherwise.")
 @NAMESPACE
 @EVERYWHERE
 @NAMED_OUTPUT
@@ -82,7 +82,9 @@ def _print_event(document: Document, output: str, view: Callable[[Document], Ren
 
 
 @click.command(cls=LookCommand)
-@click.option("--interval", default=2.0, show_default=True, help="Seconds between looks.")
+@click.option(
+    "--interval", type=click.FloatRange(max=86400.0), default=2.0, show_default=True, help="Seconds between looks."
+)
 @click.option("--window", default=10.0, show_default=True, help="Over how many seconds rates are taken.")
 @click.option("--count", "-c", type=click.IntRange(1), help="How many looks; until interrupted otherwise.")
 @NAMESPACE
