@@ -258,6 +258,7 @@ def test_a_server_to_be_gets_the_authority_with_its_key(tmp_path: Path) -> None:
             for name in ("ca.crt", "ca.key"):
                 assert (tmp_path / "there/pki" / name).read_bytes() == (tmp_path / "up/pki" / name).read_bytes()
             assert (tmp_path / "there/pki/ca.key").stat().st_mode & 0o077 == 0
+            assert (tmp_path / "there/server-id").exists()  # it takes an empty etcd for one that has lost its objects
 
     asyncio.run(scenario())
 

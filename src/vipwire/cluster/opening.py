@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from vipwire.cluster.api.stored import is_readable
 from vipwire.cluster.credentials.ca import Authority
 from vipwire.cluster.credentials.private_files import write_private
+from vipwire.cluster.server_identity import FILE
 from vipwire.cluster.store.database import Database
 from vipwire.cluster.store.embedded import EmbeddedStore
 from vipwire.cluster.store.etcd.settings import EtcdSettings
@@ -70,10 +71,12 @@ async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime, n
     if owner and not (folder / "pki/ca.crt").exists():
         why = f"join it (vipwire join --server), or copy its ca.crt and ca.key into {folder}/pki"
         raise StoreError(f"etcd holds a cluster at prefix {prefix}, and this machine has no part in it: {why}")
-    if noted and not owner:
+    traces = [name for name in (_NOTE, FILE) if (folder / name).exists()]
+    if traces and not owner:
+        was = f"the objects of this cluster were at {noted}" if noted else "this is a server of a cluster"
         why = "restore etcd's backup, or name the right --etcd-servers and --etcd-prefix"
-        fresh = f"to begin with an empty cluster, remove {folder / _NOTE}"
-        raise StoreError(f"etcd is empty at prefix {prefix}, and this cluster was at {noted}: {why}; {fresh}")
+        fresh = f"to begin with an empty cluster, remove {' and '.join(traces)} in {folder}"
+        raise StoreError(f"etcd is empty at prefix {prefix}, and {was}: {why}; {fresh}")
     ours = fingerprint(folder / "pki", now)
     claimed_by(await store.claim(ours), prefix, folder / "pki", now)
     store.keep_to(ours)

@@ -12,13 +12,13 @@ from typing import Final
 from vipwire.cluster.credentials.private_files import write_private
 from vipwire.process import log
 
-_FILE: Final = "server-id"
+FILE: Final = "server-id"
 _FORM: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def server_identity(folder: Path, node: str) -> str:
     """Return what a data directory's server is called; a directory without a name is given one."""
-    path = folder / _FILE
+    path = folder / FILE
     try:
         found = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):

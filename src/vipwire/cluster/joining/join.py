@@ -16,6 +16,7 @@ from vipwire.cluster.credentials.private_files import write_private
 from vipwire.cluster.joining.membership import Folder, Member, Part, access_by_token, unverified
 from vipwire.cluster.joining.pinned import authority_of, certificate_of, encoded, key_of
 from vipwire.cluster.machines.objects import RemoteObjects, UnreachableError
+from vipwire.cluster.server_identity import server_identity
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import Access
 
@@ -65,6 +66,9 @@ async def become_server(folder: Folder, server: str, token: str, pinned: str) ->
     with _explained():
         write_private(folder.authority_key, key)
         write_private(folder.authority, encoded(authority).encode())
+        server_identity(
+            folder.path, ""
+        )  # by it, the first start takes an empty etcd for one that has lost its objects
 
 
 @contextlib.contextmanager
