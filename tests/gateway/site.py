@@ -28,6 +28,7 @@ from vipwire.gateway.plan.planner import GatewayPlanner
 from vipwire.gateway.run.datagrams import DatagramRelay
 from vipwire.gateway.watch.kinds import RESOURCES
 from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.plan.destinations import Destinations, DestinationSetting
 from vipwire.ingress.run.controller import Controller, Done
 from vipwire.ingress.run.default_certificate import make_certificate
 from vipwire.ingress.run.desired import Desired
@@ -35,6 +36,7 @@ from vipwire.ingress.run.process import Haproxy
 from vipwire.ingress.watch.objects import BackendService, BackendSlice, IngressKind, Secret
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.model.names import ObjectName
+from vipwire.model.net import Prefix
 from vipwire.state.event import Deleted, Listed, Upserted
 
 PATIENCE = 60.0
@@ -291,7 +293,8 @@ def gateways(folder: Path, setting: GatewaySetting | None = None) -> Iterator[Ga
         planner = GatewayPlanner(setting or GatewaySetting(bind="127.0.0.1", addresses=("127.0.0.1",)))
         registry = CollectorRegistry()
         snapshot, haproxy, done = Snapshot(RESOURCES), Haproxy("haproxy", run), list[Done]()
-        desired = Desired(snapshot, planner, layout, make_certificate(now(), "localhost"))
+        judge = Destinations(DestinationSetting(ranges=(Prefix.parse("127.0.0.0/8"), Prefix.parse("::1/128"))))
+        desired = Desired(snapshot, planner, layout, make_certificate(now(), "localhost"), judge)
 
         async def make() -> tuple[Controller, DatagramRelay, list[asyncio.Task[None]]]:
             controller = Controller(snapshot, desired, haproxy, done.append, 0.0)

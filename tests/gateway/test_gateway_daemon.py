@@ -57,7 +57,7 @@ spec:
 def running(folder: Path, *flags: str) -> Iterator["subprocess.Popen[bytes]"]:
     """Run the gateway."""
     common = ("--run-dir", str(folder / "run"), "--bind", "127.0.0.1", "--grace", "0.2", "--threads", "1")
-    more = ("--metrics-bind-address", f"127.0.0.1:{free_port()}")
+    more = ("--metrics-bind-address", f"127.0.0.1:{free_port()}", "--allow-target-range", "127.0.0.0/8")
     with (
         (folder / "log").open("ab") as log,
         subprocess.Popen((*COMMAND, *common, *more, *flags), stdout=log, stderr=log) as process,

@@ -24,20 +24,26 @@ import msgspec
 from aiohttp import WSMsgType, web
 from tests.fakes.ports import free_port
 
+from vipwire.dns.upstream.exchange import Server
 from vipwire.ingress.haproxy.layout import Layout
+from vipwire.ingress.plan.destinations import Destinations, DestinationSetting
 from vipwire.ingress.plan.planner import IngressPlanner, Setting
 from vipwire.ingress.run.controller import Controller, Done
 from vipwire.ingress.run.default_certificate import default_certificate, make_certificate
 from vipwire.ingress.run.desired import Desired
 from vipwire.ingress.run.process import Haproxy
+from vipwire.ingress.run.surroundings import Follower
 from vipwire.ingress.watch.kinds import RESOURCES
 from vipwire.ingress.watch.objects import INGRESS_KINDS, IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.model.names import ObjectName
+from vipwire.model.net import Prefix
 from vipwire.state.event import Deleted, Listed, Upserted
 
 Json = dict[str, Any]
 PATIENCE = 60.0
+TRIAL = DestinationSetting(ranges=(Prefix.parse("127.0.0.0/8"),))
+"""Pods are at loopback addresses."""
 
 
 def backend(service: str, port: int | str = 80) -> Json:
@@ -251,7 +257,13 @@ def certificate(*names: str) -> str:
 
 @contextlib.asynccontextmanager
 async def site(
-    folder: Path, *, pause: float = 0.0, setting: Setting | None = None, **layout: Any
+    folder: Path,
+    *,
+    pause: float = 0.0,
+    setting: Setting | None = None,
+    destinations: DestinationSetting = TRIAL,
+    resolvers: Sequence[Server] = (),
+    **layout: Any,
 ) -> AsyncIterator[Site]:
     """Run a site; HAProxy ends with it."""
     run = folder / "run"
@@ -260,19 +272,23 @@ async def site(
     pem = default_certificate(run, dt.datetime.now(dt.UTC))  # noqa: TID251  # what is served must be valid now
     made = Layout(str(run), f"{run}/haproxy.sock", f"127.0.0.1:{http}", f"127.0.0.1:{https}", threads=1, **layout)
     snapshot, haproxy, done = Snapshot(), Haproxy("haproxy", run), list[Done]()
-    desired = Desired(snapshot, IngressPlanner(setting or Setting()), made, pem)
-    controller = Controller(snapshot, desired, haproxy, done.append, pause)
+    judge = Destinations(destinations)
+    desired = Desired(snapshot, IngressPlanner(setting or Setting()), made, pem, judge)
+    follower = Follower(judge, resolvers)
+    controller = Controller(snapshot, desired, haproxy, done.append, pause, follower)
     here = Site(controller, haproxy, http, https, done, free_port())
     for kind in INGRESS_KINDS:
         controller.emit(Listed(cast("Any", kind), ()))
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(controller.run()), tasks.create_task(controller.watch_child())]
+        parts = (controller.run(), controller.watch_child(), follower.run())
+        running = [tasks.create_task(part) for part in parts]
         try:
             yield here
         finally:
             for task in running:
                 task.cancel()
             await haproxy.stop(0.2)
+            follower.close()
             for runner in here.runners.values():
                 await runner.cleanup()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.ingress.site import certificate, endpoint, endpoint_slice, ingress, rule, service, tls_secret
+from tests.ingress.site import TRIAL, certificate, endpoint, endpoint_slice, ingress, rule, service, tls_secret
 from tests.ingress.test_ingress_daemon import Daemon, daemon, objects, parent_of, pod, write
 
 from vipwire.ingress.haproxy.layout import Layout
@@ -144,7 +144,9 @@ def test_whatever_ends_it_ends_haproxy_too_unless_it_is_to_go_on(tmp_path: Path)
         layout = Layout(
             str(tmp_path / "run"), f"{tmp_path}/run/haproxy.sock", f"127.0.0.1:{here.http}", "", threads=1
         )
-        options = Options(tmp_path / "run", layout, manifests=(manifests,), grace=0.2, leave_running=leave)
+        options = Options(
+            tmp_path / "run", layout, manifests=(manifests,), grace=0.2, leave_running=leave, destinations=TRIAL
+        )
         with claim_ingress(tmp_path / "run", layout, takeover=False) as claim:
             await at_work(here, options, claim, leave=leave)
 

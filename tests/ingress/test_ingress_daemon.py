@@ -24,6 +24,7 @@ from vipwire.ingress import cli
 
 COMMAND = (sys.executable, "-m", "vipwire", "ingress")
 POD_TEXT = "from a pod"
+TRIAL = ("--allow-target-range", "127.0.0.0/8")  # Pods are at 127.0.0.1
 
 
 class Daemon:
@@ -36,7 +37,16 @@ class Daemon:
 
     async def start(self, *flags: str) -> None:
         common = ("--run-dir", str(self.folder / "run"), "--http", f"127.0.0.1:{self.http}", "--https", "")
-        more = ("--metrics-bind-address", f"127.0.0.1:{self.metrics}", "--grace", "0.2", "--threads", "1", *flags)
+        more = (
+            "--metrics-bind-address",
+            f"127.0.0.1:{self.metrics}",
+            "--grace",
+            "0.2",
+            "--threads",
+            "1",
+            *TRIAL,
+            *flags,
+        )
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(*COMMAND, *common, *more, stdout=log, stderr=log)
 
@@ -274,7 +284,7 @@ def test_render_writes_what_haproxy_takes_and_tells_of_problems(tmp_path: Path) 
     far = service("far", type="ExternalName", externalName="far.example.net")
     rules = rule("a.example.com", "/"), rule("B!", "/"), rule("far.example.com", "/", service="far")
     write(manifests, *objects(8080), far, ingress("web", *rules))
-    command = (*COMMAND, "render", "--manifests", str(manifests), "--run-dir", str(tmp_path / "run"))
+    command = (*COMMAND, "render", "--manifests", str(manifests), "--run-dir", str(tmp_path / "run"), *TRIAL)
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert "server s1 127.0.0.1:8080 weight 16 tcp-ut 15s\n" in printed.stdout
     assert "warning: Ingress default/web: spec.rules[1].host: 'B!' is no host" in printed.stderr

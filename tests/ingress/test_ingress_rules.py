@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +13,9 @@ import dns.rdatatype
 import dns.rrset
 import pytest
 from tests.fakes.ports import free_port
-from tests.ingress.site import Site, backend, endpoint, endpoint_slice, ingress, play, rule, service
+from tests.ingress.site import TRIAL, Site, backend, endpoint, endpoint_slice, ingress, play, rule, service
 
+from vipwire.dns.upstream.exchange import Server
 from vipwire.ingress.plan.planner import Setting
 
 ONE, TWO, THREE = "127.0.0.11", "127.0.0.12", "127.0.0.13"
@@ -259,7 +261,7 @@ class NameServer(asyncio.DatagramProtocol):
         self._transport.sendto(answer.to_wire(), addr)
 
 
-def test_an_external_name_is_resolved_and_followed_by_haproxy(tmp_path: Path) -> None:
+def test_an_external_name_is_resolved_and_followed(tmp_path: Path) -> None:
     names, port = NameServer("shop.example.net"), free_port()
 
     async def answered(here: Site) -> str:
@@ -296,7 +298,8 @@ def test_an_external_name_is_resolved_and_followed_by_haproxy(tmp_path: Path) ->
         assert (await here.curl("http://near.example.com/")).pod == TWO
         transport.close()
 
-    play(tmp_path, scenario, resolvers=(f"127.0.0.1:{port}",))
+    allowed = replace(TRIAL, external_names=True)
+    play(tmp_path, scenario, destinations=allowed, resolvers=(Server("127.0.0.1", port),))
 
 
 @pytest.mark.parametrize("host", ["a.example.com:8080", "a.example.com."])

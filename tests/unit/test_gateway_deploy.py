@@ -11,7 +11,7 @@ import yaml
 from scripts.policy_definitions import definitions
 from tests.unit.deployed import DEPLOY, KUBECTL, one, pod_of, rendered
 from tests.unit.test_deploy_rbac import Right
-from tests.unit.test_ingress_deploy import recording
+from tests.unit.test_ingress_deploy import reading_pod, recording
 
 from vipwire.cluster.api.guard import Role, User, may
 from vipwire.cluster.api.kinds.catalogue import RESOURCES as SERVED
@@ -195,6 +195,7 @@ async def asked(kinds: Mapping[IngressKind, IngressResource] = RESOURCES) -> set
             keeper.run(),
             events.run(),
             *(writing(access, keeper) if IngressKind.INGRESS in kinds else ()),
+            reading_pod(access),
         )
         tasks = [group.create_task(each) for each in work]
         for _ in range(2):  # an Event that is made, and one that is counted up
@@ -207,6 +208,7 @@ async def asked(kinds: Mapping[IngressKind, IngressResource] = RESOURCES) -> set
         await recorder.until(
             *((group, plural, "watch") for plural, group in groups.items()),
             *((groups[plural], f"{plural}/status", "patch") for plural in written),
+            ("", "pods", "get"),
             ("coordination.k8s.io", "leases", "update"),
             *((("networking.k8s.io", "ingresses/status", "patch"),) if IngressKind.INGRESS in kinds else ()),
         )

@@ -1,6 +1,7 @@
 """deploy/ingress: it renders, its flags are taken, its image is built from ours, its roles are enough."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,15 +16,18 @@ from tests.unit.test_deploy_rbac import Right
 from vipwire import __version__
 from vipwire.cluster.api.guard import Role, User, may
 from vipwire.ingress.cli import ingress, options_of
+from vipwire.ingress.plan.destinations import Destinations
 from vipwire.ingress.run.election import LeaseKeeper
 from vipwire.ingress.run.status import StatusWriter
+from vipwire.ingress.run.surroundings import Follower
 from vipwire.ingress.watch.kinds import RESOURCES
-from vipwire.ingress.watch.objects import Ingress
+from vipwire.ingress.watch.objects import BackendEndpoint, BackendSlice, Ingress, Usability
 from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
 from vipwire.model.names import ObjectName
+from vipwire.model.net import Family, parse_address
 from vipwire.state.event import Upserted
 
 FOLDER = DEPLOY / "ingress"
@@ -134,6 +138,17 @@ async def recording() -> AsyncIterator[tuple[Recorder, Access]]:
         await runner.cleanup()
 
 
+async def reading_pod(access: Access) -> None:
+    """Read the Pod that an endpoint at an address of the API server's machine is to be."""
+    snapshot, destinations, address = Snapshot(), Destinations(), parse_address("192.0.2.1")
+    endpoint = BackendEndpoint(address, Usability.READY, "agent")
+    snapshot.apply(Upserted(BackendSlice(WEB, WEB, Family.IPV4, {"": 80}, (endpoint,)), ()))
+    with contextlib.closing(Follower(destinations, (), access)) as follower:
+        destinations.known.servers = frozenset((address,))
+        destinations.review(snapshot, (WEB,))
+        await follower.first()
+
+
 async def asked() -> set[Right]:
     """Run all that asks an API server, with everything happening that makes it ask differently."""
     async with recording() as (recorder, access):
@@ -150,6 +165,7 @@ async def _ask(recorder: Recorder, access: Access) -> None:
         keeper.run(),
         events.run(),
         writer.run(lambda: (WEB,)),
+        reading_pod(access),
     )
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in work]
@@ -159,6 +175,7 @@ async def _ask(recorder: Recorder, access: Access) -> None:
         await recorder.until(
             *(("networking.k8s.io", kind, "watch") for kind in ("ingresses", "ingressclasses")),
             *(("", kind, "watch") for kind in ("services", "secrets")),
+            ("", "pods", "get"),
             ("discovery.k8s.io", "endpointslices", "watch"),
             ("networking.k8s.io", "ingresses/status", "patch"),
             ("coordination.k8s.io", "leases", "update"),

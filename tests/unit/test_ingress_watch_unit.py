@@ -104,9 +104,9 @@ def test_a_service_tells_where_it_is_reached() -> None:
     assert converted(IngressKind.SERVICE, source)[0].published == ("192.0.2.1", "edge.example.com", "192.0.2.2")
 
 
-def test_addresses_that_nobody_may_ask_are_left_out() -> None:
-    assert slice_of("169.254.169.254", "224.0.0.1", "0.0.0.0", "x").endpoints == ()
-    spec = {"type": "ExternalName", "externalName": "localhost", "ports": []}
+def test_what_is_no_address_and_no_name_is_left_out() -> None:
+    assert slice_of("x", "10.0.0.256", "fd00::1").endpoints == ()
+    spec = {"type": "ExternalName", "externalName": "local_host", "ports": []}
     assert converted(IngressKind.SERVICE, {"metadata": META, "spec": spec})[0] is None
 
 

@@ -4,21 +4,24 @@ Node ports are served at them, and conntrack entries of node ports are recognise
 that change nothing of interest (an IPv6 address whose lifetime each router advertisement extends) nobody is told.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from vipwire.host.route_watch import RouteWatch, undisturbed
-from vipwire.model.net import Address, Family, family_of, is_loopback
+from vipwire.model.net import Address, Family, Prefix, family_of, is_loopback
 from vipwire.netlink.route import (
     FLAG_DUPLICATE,
     GET_ADDRESS,
     GET_LINK,
+    GET_ROUTE,
     GROUP_IPV4_ADDRESS,
     GROUP_IPV6_ADDRESS,
     addresses_request,
     decode_address,
     decode_link,
+    decode_local_route,
     links_request,
+    local_routes_request,
 )
 from vipwire.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 
@@ -75,6 +78,23 @@ def _dump(rtnetlink: NetlinkSocket) -> tuple[LocalAddress, ...]:
             if item is not None and not item.flags & FLAG_DUPLICATE
         )
     )
+
+
+def read_local_networks() -> frozenset[Prefix]:
+    """Read which addresses the kernel delivers to this network namespace: those of interfaces, and more by routes.
+
+    `ip route add local RANGE dev lo` adds a whole range, as for Gateways' addresses; broadcast counts as well.
+    """
+    with NetlinkSocket(NETLINK_ROUTE) as rtnetlink:
+        rtnetlink.filter_dumps()
+        return frozenset(undisturbed(lambda: tuple(_dump_local(rtnetlink))))
+
+
+def _dump_local(rtnetlink: NetlinkSocket) -> Iterator[Prefix]:
+    for family in Family:
+        for payload in rtnetlink.dump(GET_ROUTE, local_routes_request(family)):
+            if (found := decode_local_route(payload)) is not None:
+                yield found
 
 
 class AddressWatch(RouteWatch):

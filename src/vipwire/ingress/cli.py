@@ -44,6 +44,18 @@ COMMON_FLAGS: Final = (
         "--trust-forwarded-headers", is_flag=True, help="Clients are balancers whose X-Forwarded-* headers are true."
     ),
     click.option("--access-log", default="", help="Log requests as JSON: to stdout, or to ADDRESS:PORT of a syslog."),
+    click.option("--allow-external-name", is_flag=True, help="Follow the names of ExternalName Services."),
+    click.option(
+        "--allow-target-range",
+        multiple=True,
+        help="CIDR where backends may be though it is loopback, this node's or the API server's; repeatable.",
+    ),
+    click.option(
+        "--cluster-domain",
+        default="cluster.local",
+        show_default=True,
+        help="The zone of the Services' names, which ExternalName does not lead to in other namespaces.",
+    ),
     click.option("--resolver", multiple=True, help="DNS server (ADDRESS:PORT) for ExternalName; may be repeated."),
     click.option("--cookie-key", default="vipwire", envvar="VIPWIRE_COOKIE_KEY", help="Secret of affinity cookies."),
     click.option("--threads", default=0, help="Threads of HAProxy; 0 is one for each CPU."),
@@ -168,7 +180,8 @@ def _rendered(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Wr
 
 def options_of(given: dict[str, Any]) -> Any:
     """Build the `Options` of a command line; raise ConfigError for invalid values."""
-    from vipwire.ingress.haproxy.layout import Layout  # noqa: PLC0415  # not for --help
+    from vipwire.dns.settings import parse_server  # noqa: PLC0415  # not for --help
+    from vipwire.ingress.haproxy.layout import Layout  # noqa: PLC0415
     from vipwire.ingress.haproxy.words import plain  # noqa: PLC0415
     from vipwire.ingress.run.app import Options  # noqa: PLC0415
 
@@ -190,7 +203,6 @@ def options_of(given: dict[str, Any]) -> Any:
         cookie_key=given["cookie_key"],
         threads=given["threads"],
         connections=given["max_connections"],
-        resolvers=tuple(_bind("--resolver", each) for each in given["resolver"]),
     )
     if not layout.http and not layout.https and "bind" not in given:
         raise ConfigError("--http and --https are both empty: there is nothing to serve")
@@ -212,7 +224,22 @@ def options_of(given: dict[str, Any]) -> Any:
         takeover=given.get("takeover", False),
         publish_service=_object_name("--publish-service", given.get("publish_service", "")),
         lease=_object_name("--lease", given.get("lease", "")),
+        destinations=_destinations(given),
+        resolvers=tuple(parse_server(_bind("--resolver", each), "--resolver") for each in given["resolver"]),
     )
+
+
+def _destinations(given: dict[str, Any]) -> Any:
+    from vipwire.dns.settings import check_domain  # noqa: PLC0415  # not for --help
+    from vipwire.ingress.plan.destinations import DestinationSetting  # noqa: PLC0415
+    from vipwire.model.net import Prefix  # noqa: PLC0415
+
+    try:
+        ranges = tuple(map(Prefix.parse, given["allow_target_range"]))
+    except ValueError as error:
+        raise ConfigError(f"--allow-target-range: {error}") from None
+    domain = check_domain(given["cluster_domain"]).lower().strip(".")
+    return DestinationSetting(given["allow_external_name"], ranges, tuple(dict.fromkeys((domain, "cluster.local"))))
 
 
 def setting_of(given: dict[str, Any]) -> Any:

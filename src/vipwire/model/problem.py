@@ -16,6 +16,8 @@ class Problem(NamedTuple):
     object: ObjectName
     field: str
     message: str
+    reason: str = "Rejected"
+    """One word for the Event."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.object}: {self.field}: {self.message}"

@@ -7,11 +7,12 @@ import struct
 from typing import NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.model.net import Address, Family
+from vipwire.model.net import Address, Family, Prefix
 from vipwire.netlink.attributes import attribute, attributes, text_of
 
 NEW_LINK, GET_LINK = 16, 18
 NEW_ADDRESS, DELETE_ADDRESS, GET_ADDRESS = 20, 21, 22
+GET_ROUTE = 26
 
 GROUP_LINK = 1  # RTNLGRP_LINK
 GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS = 5, 9  # RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR
@@ -22,6 +23,8 @@ SCOPE_GLOBAL, SCOPE_LINK, SCOPE_HOST = 0, 253, 254
 _UP, _LOOPBACK, _CARRIER = 0x1, 0x8, 0x10000  # IFF_UP, IFF_LOOPBACK, IFF_LOWER_UP
 _LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, device type, index, flags, which flags change
 _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, interface index
+_ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, destination and source length, TOS, table, …, type, flags
+_TABLE_LOCAL, _DELIVERED = 255, (2, 3, 4)  # RTN_LOCAL, RTN_BROADCAST, RTN_ANYCAST
 _U32 = struct.Struct("=I")
 _FAMILIES = {Family.IPV4: (2, 4), Family.IPV6: (10, 16)}
 _WIDTHS = dict(_FAMILIES.values())
@@ -56,6 +59,25 @@ def links_request(number: int = 0) -> bytes:
 def addresses_request(family: Family | None = None) -> bytes:
     """Encode the payload of a GET_ADDRESS dump, of one family or of all."""
     return _ADDRESS.pack(_FAMILIES[family][0] if family else 0, 0, 0, 0, 0)
+
+
+def local_routes_request(family: Family) -> bytes:
+    """Encode the payload of a GET_ROUTE dump of the table `local`, which says what is delivered to this machine."""
+    return _ROUTE.pack(_FAMILIES[family][0], 0, 0, 0, _TABLE_LOCAL, 0, 0, 0, 0)
+
+
+def decode_local_route(payload: memoryview) -> Prefix | None:
+    """Decode one answer to a GET_ROUTE dump; None for a route that leads to other machines."""
+    if len(payload) < _ROUTE.size:
+        raise DecodeError("rtnetlink route message is cut short")
+    family, length, _, _, _, _, _, kind, _ = _ROUTE.unpack_from(payload)
+    width = _WIDTHS.get(family)
+    if width is None or kind not in _DELIVERED:
+        return None
+    value = attributes(payload, _ROUTE.size).get(1)  # RTA_DST; without it the route is for all addresses
+    if value is not None and len(value) != width:
+        raise DecodeError("rtnetlink route message has no address of its family")
+    return Prefix(Address(bytes(value) if value is not None else bytes(width)), length)
 
 
 def decode_link(payload: memoryview) -> Link:

@@ -32,6 +32,7 @@ _SOL_NETLINK = 270
 _NETLINK_ADD_MEMBERSHIP = 1
 _NETLINK_CAP_ACK = 10
 _NETLINK_EXT_ACK = 11
+_NETLINK_GET_STRICT_CHK = 12
 _SO_ATTACH_FILTER = 26
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
@@ -64,6 +65,10 @@ class NetlinkSocket:
         for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):
             self._socket.setsockopt(_SOL_NETLINK, option, 1)
         self._socket.bind((0, 0))
+
+    def filter_dumps(self) -> None:
+        """Let the kernel leave out of dumps what their requests do not ask for, such as routes of other tables."""
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
 
     def __enter__(self) -> Self:
         return self

@@ -43,6 +43,7 @@ _INGRESS_RIGHTS: Final = {
     **dict.fromkeys(("services", "endpointslices", "ingresses", "ingressclasses", "secrets"), _READ),
     **dict.fromkeys(("namespaces", "configmaps", *_GATEWAY_PLURALS), _READ),
     **dict.fromkeys((f"{each}/status" for each in _GATEWAY_PLURALS), _READ | _WRITE),
+    "pods": frozenset({"get"}),  # whether an endpoint at a node's address is a Pod with hostNetwork
     "ingresses/status": _READ | _WRITE,
     "events": _READ | _WRITE,
     "leases": _READ | _WRITE,

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from vipwire.gateway.watch.objects import Content, Known
 from vipwire.ingress.watch.objects import BackendService, Declared, IngressKind, Secret
-from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.ingress.watch.snapshot import Refusal, Snapshot
 from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, POOL
 from vipwire.model.names import ObjectName
 
@@ -109,6 +109,8 @@ class GatewayWorld:
     bundles: Mapping[str, str] = field(default_factory=dict)
     """ClusterTrustBundles: certificates in PEM, by name."""
     now: float = 0.0
+    refusals: Mapping[ObjectName, Refusal] = field(default_factory=dict)
+    """By Service what of it is not connected to."""
 
     @property
     def is_pooled(self) -> bool:
@@ -144,7 +146,7 @@ def world_of(snapshot: Snapshot, now: float) -> GatewayWorld:
     maps = {name: each.content.spec for name, each in snapshot.declared(IngressKind.CONFIG_MAP).items()}
     found = snapshot.declared(IngressKind.CLUSTER_TRUST_BUNDLE)
     bundles = {name.name: each.content.spec.trust_bundle for name, each in found.items()}
-    return GatewayWorld(items, labels, snapshot.services, snapshot.secrets, maps, bundles, now)
+    return GatewayWorld(items, labels, snapshot.services, snapshot.secrets, maps, bundles, now, snapshot.refusals)
 
 
 def _by_age(found: Iterable[Declared]) -> tuple[Item, ...]:

@@ -18,6 +18,7 @@ from vipwire.gateway.plan.tls.backend_tls import BackendTls
 from vipwire.gateway.plan.unsupported import Unsupported
 from vipwire.gateway.watch import rule_wire
 from vipwire.ingress.plan.canaries import shared
+from vipwire.ingress.plan.destinations import REASON
 from vipwire.ingress.plan.policy import BackendProtocol, Mirrored, Policy, Reply
 from vipwire.ingress.plan.pool_policy import APPLICATIONS
 from vipwire.ingress.plan.sites import BROKEN, REFUSED, UNAVAILABLE, Choice, Pool, choice_of, pool_name
@@ -63,6 +64,7 @@ class Targets:
         if filters.auth is not None:
             spoken = BackendProtocol.H2 if filters.auth.protocol == "GRPC" else None
             server, verdict = self.backend(route, filters.auth.backend_ref, Policy(), spoken)
+            verdicts.append(verdict)
             if server == BROKEN:
                 return self._broken(route, policy), verdict
             policy = replace(policy, external_auth=checked_auth(filters.auth, server))
@@ -71,7 +73,7 @@ class Targets:
         if policy.reply is not None and policy.reply.body:
             self.bodies[policy.reply.body] = filters.body
         if policy.answers:
-            return self._answer(policy), verdicts[0]
+            return self._answer(policy), next((each for each in verdicts if not each.holds), verdicts[0])
         parts: list[tuple[str, int]] = []
         for ref in refs:
             if not 0 <= ref.weight <= _MOST_WEIGHT:
@@ -142,6 +144,9 @@ class Targets:
         port = next((each for each in ports if each.number == ref.port), None)
         if port is None:
             return None, no("BackendNotFound", f"Service {name} has no port {ref.port} of this protocol")
+        refusal = self.world.refusals.get(name)
+        if refusal is not None:
+            return (None if refusal.whole else (service, port)), no(REASON, refusal.message)
         return (service, port), yes("ResolvedRefs")
 
     def pool(self, service: BackendService, port: BackendPort, policy: Policy) -> str:
@@ -194,8 +199,9 @@ class Targets:
         filters.mirrored.clear()
         for mirror in filters.mirrors:
             target, found = self.backend(route, mirror.backend_ref, Policy(), protocol)
-            if not found.holds or target == BROKEN:
+            if not found.holds:
                 verdict = found
+            if target == BROKEN:
                 continue
             part, whole = filters.share_of(mirror)
             if part:

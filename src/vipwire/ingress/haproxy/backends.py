@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 
 from vipwire.ingress.haproxy.cors import cors_requests, cors_responses
-from vipwire.ingress.haproxy.layout import FIRST, FOLDER, Layout
+from vipwire.ingress.haproxy.layout import FOLDER, Layout
 from vipwire.ingress.haproxy.mirrors import auth_lines, mirror_lines
 from vipwire.ingress.haproxy.slots import Slots
 from vipwire.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
@@ -66,17 +66,12 @@ def backend_text(pool: Pool, layout: Layout) -> str:
         lines.append(line("no option redispatch"))
     lines += [*_check(policy), *_guards(policy, layout), *_requests(policy), *_responses(policy, layout)]
     lines.append(line("default-server " + _server_words(policy, several=not pool.external)))
-    if pool.external:
-        where = plain(f"{pool.external}:{pool.port.target or pool.port.number}")
-        # With servers of its own HAProxy finds the address itself; else the system is asked once, for the start.
-        first = "none" if layout.resolvers else FIRST
-        lines.append(line(f"server s1 {{}} resolvers cluster init-addr {first} weight 16", where))
     return "\n".join(lines) + "\n"
 
 
 def server_text(pool: Pool, slots: Slots) -> str:
     """Write the slots of a backend. A weight of 0 drains: only those come who are bound to it."""
-    if pool.external or not pool.service.name:
+    if not pool.service.name:
         return ""
     return "".join(f"    server s{number} {_slot(slot)}\n" for number, slot in enumerate(slots, 1))
 

@@ -74,7 +74,6 @@ def merged(live: Configuration, desired: Configuration) -> Configuration:
         backends={**desired.shape.backends, **{name: live.shape.backends[name] for name in left}},
         slots={**desired.shape.slots, **{name: len(slots) for name, slots in left.items()}},
         users=live.shape.users,
-        resolve=live.shape.resolve,
         bounded=live.shape.bounded,
     )
     pools = {**desired.pools, **{name: live.pools[name] for name in left}}
@@ -103,8 +102,8 @@ def _reasons(live: Configuration, desired: Configuration) -> Iterator[str]:
         elif old.slots[name] != new.slots[name]:
             yield f"more servers for {name}"
     known = set(old.users.splitlines())
-    if not known.issuperset(new.users.splitlines()) or (new.resolve and not old.resolve):
-        yield "users or resolvers change"
+    if not known.issuperset(new.users.splitlines()):
+        yield "users change"
     yield from _reasons_of_certificates(live, desired)
 
 

@@ -21,12 +21,11 @@ from vipwire.ingress.haproxy.frontends import (
     split_site,
     tells_listeners_apart,
 )
-from vipwire.ingress.haproxy.layout import FIRST, FOLDER, MAPS, Layout
+from vipwire.ingress.haproxy.layout import FOLDER, MAPS, Layout
 from vipwire.ingress.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
 from vipwire.ingress.haproxy.preamble import process_text
 from vipwire.ingress.haproxy.readings import APART, decoded, is_plain
 from vipwire.ingress.haproxy.slots import Slots
-from vipwire.ingress.haproxy.words import plain
 from vipwire.ingress.plan.expressions import is_costly
 from vipwire.ingress.plan.sites import (
     NOWHERE,
@@ -60,7 +59,6 @@ class Shape:
     """The hosts of each certificate."""
     unlisted: frozenset[str]
     """The certificates that only other frontends' lists have."""
-    resolve: bool
     bounded: tuple[tuple[str, int], ...] = ()
     """The sites whose paths must be short, since regular expressions guard some."""
     frontends: tuple[tuple[str, str], ...] = ()
@@ -88,8 +86,6 @@ class Configuration:
     slots: dict[str, Slots]
     maps: Mapping[str, Mapping[str, str]]
     certificates: Mapping[str, str] = field(repr=False)
-    addresses: Mapping[str, str] | None = None
-    """The first addresses of names that HAProxy follows; None to let it ask, which holds it up for as long."""
 
     @property
     def mirrors(self) -> bool:
@@ -102,8 +98,7 @@ class Configuration:
 
     def parts(self, mark: str) -> Iterator[tuple[str, str]]:
         """Write haproxy.cfg in parts, each with the pool that it belongs to, or an empty text."""
-        resolve = self.shape.resolve
-        yield "", process_text(self.layout, mark, resolve=resolve, mirrors=self.mirrors)
+        yield "", process_text(self.layout, mark, mirrors=self.mirrors)
         if self.shape.users:
             yield "", self.shape.users
         yield (
@@ -117,16 +112,7 @@ class Configuration:
         for name, text in self.shape.frontends:
             yield name, text.replace(FOLDER, self.layout.folder)
         for name, text in self.shape.backends.items():
-            pool = self.pools[name]
-            if pool.external:
-                text = text.replace(FIRST, self._first(pool.external))  # noqa: PLW2901  # as it is written
-            yield name, text.replace(FOLDER, self.layout.folder) + server_text(pool, self.slots[name])
-
-    def _first(self, name: str) -> str:
-        """Write how HAProxy finds the first address of a name."""
-        if self.addresses is None:
-            return "libc,none"
-        return f"{plain(found)},none" if (found := self.addresses.get(name)) else "none"
+            yield name, text.replace(FOLDER, self.layout.folder) + server_text(self.pools[name], self.slots[name])
 
     def files(self) -> Iterator[tuple[str, str]]:
         """Write the files beside it: name and content."""
@@ -177,7 +163,6 @@ def configure(
         {name: len(slots[name]) for name in pools},
         {each.name: each.hosts for each in certificates},
         frozenset(each.name for each in certificates if not each.listed),
-        any(pool.external for pool in plan.pools),
         _bounded(plan),
         frontends,
         plan.authorities,

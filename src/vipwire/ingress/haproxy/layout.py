@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 FOLDER = "@folder@"
 """Stands for the folder of files in texts that are compared between folders."""
-FIRST = "@first@"
-"""Stands for how HAProxy finds the first address of a name."""
 MAPS = ("apart", "sites", "exact", "expressions", "prefixes", "default", "listeners")
 
 
@@ -16,8 +14,7 @@ class Layout:
     `http` and `https` are addresses with ports (`*:80`), empty for nowhere. Clients may come through a balancer that
     tells who they are, by the PROXY protocol (`accept_proxy`) or by X-Forwarded-* headers (`trust_forwarded`).
     `access_log` is where requests are logged as JSON (`stdout`, or HAProxy's syntax for an address), empty for
-    nowhere. `resolvers` are DNS servers' addresses with ports that names of ExternalName Services are asked of;
-    without any, those of /etc/resolv.conf.
+    nowhere.
     """
 
     folder: str
@@ -30,7 +27,6 @@ class Layout:
     cookie_key: str = "vipwire"
     threads: int = 0
     connections: int = 0
-    resolvers: tuple[str, ...] = ()
     user: str = ""
     group: str = ""
     chroot: str = ""

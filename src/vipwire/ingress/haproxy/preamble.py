@@ -1,4 +1,4 @@
-"""Writes the beginning of a configuration: the process, the defaults of all sections, the resolvers."""
+"""Writes the beginning of a configuration: the process, the defaults of all sections."""
 
 from collections.abc import Iterator
 
@@ -7,12 +7,11 @@ from vipwire.ingress.haproxy.mirrors import MIRROR_FILE
 from vipwire.ingress.haproxy.words import line, plain, quoted
 
 
-def process_text(layout: Layout, mark: str, *, resolve: bool, mirrors: bool = False) -> str:
-    """Write `global`, `defaults` and resolvers. `mark` is what the process tells about itself, to be known by."""
-    resolvers = _resolvers(layout) if resolve else ()
+def process_text(layout: Layout, mark: str, *, mirrors: bool = False) -> str:
+    """Write `global` and `defaults`. `mark` is what the process tells about itself, to be known by."""
     # HAProxy 2.6 ends by a fault when filters of several threads share one state of Lua, as with `lua-load`.
     lua = [line("lua-load-per-thread {}", quoted(layout.certificate_file(MIRROR_FILE)))] if mirrors else []
-    return "\n".join([*_global(layout, mark), *lua, *_defaults(), *resolvers]) + "\n"
+    return "\n".join([*_global(layout, mark), *lua, *_defaults()]) + "\n"
 
 
 def _global(layout: Layout, mark: str) -> Iterator[str]:
@@ -55,13 +54,3 @@ def _defaults() -> Iterator[str]:
         yield line(f"timeout {name} {value}")
     for name, value in (("http-request", "10s"), ("http-keep-alive", "60s"), ("tunnel", "1h"), ("check", "5s")):
         yield line(f"timeout {name} {value}")
-
-
-def _resolvers(layout: Layout) -> Iterator[str]:
-    yield "resolvers cluster"
-    for number, address in enumerate(layout.resolvers):
-        yield line("nameserver n{} {}", plain(number), quoted(address))
-    if not layout.resolvers:
-        yield line("parse-resolv-conf")
-    yield line("hold valid 5s")
-    yield line("accepted_payload_size 8192")

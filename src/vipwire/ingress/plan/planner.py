@@ -6,11 +6,12 @@ namespace may do at another's hosts, `tenancy` says.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from vipwire.ingress.plan.canaries import Split
 from vipwire.ingress.plan.certificates import judge_secret
+from vipwire.ingress.plan.destinations import REASON
 from vipwire.ingress.plan.expressions import is_costly, literal_prefix
 from vipwire.ingress.plan.policy import inherited
 from vipwire.ingress.plan.sites import (
@@ -38,7 +39,7 @@ from vipwire.ingress.watch.objects import (
     Secret,
     ServiceRef,
 )
-from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.ingress.watch.snapshot import Refusal, Snapshot
 from vipwire.kube.resource import unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -91,7 +92,9 @@ class IngressPlanner:
     def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
         """Plan all Ingresses. They have no frontends of their own that could be refused."""
         del refused
-        world = World(snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets, now)
+        world = World(
+            snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets, now, snapshot.refusals
+        )
         return plan_sites(world, self._setting, self._known)
 
     def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
@@ -113,6 +116,8 @@ class World:
     services: Mapping[ObjectName, BackendService]
     secrets: Mapping[ObjectName, Secret]
     now: float
+    refusals: Mapping[ObjectName, Refusal] = field(default_factory=dict)
+    """By Service what of it is not connected to."""
 
 
 def plan_sites(world: World, setting: Setting, known: Known | None = None) -> SitePlan:
@@ -308,6 +313,10 @@ class _Draft:
         resolved = wanted.resolve(ref, rule, field, self._world.services)
         self._named.add((IngressKind.SERVICE, ref.service))
         self.problems += resolved.problems
+        refusal = self._world.refusals.get(ref.service)
+        if refusal is not None:
+            where = f"{field}.service.name"
+            self.problems.append(Problem("Ingress", wanted.ingress.name, where, refusal.message, REASON))
         pool = resolved.pool
         if pool is None:
             return resolved.target

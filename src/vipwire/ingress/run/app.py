@@ -7,7 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -17,10 +17,12 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from vipwire import __version__
+from vipwire.dns.upstream.exchange import Server
 from vipwire.errors import ConfigError, ungrouped
 from vipwire.http.server import Pages, Reply, Request
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.plan.certificates import read_pair
+from vipwire.ingress.plan.destinations import Destinations, DestinationSetting
 from vipwire.ingress.plan.planner import IngressPlanner, Planner, Setting, is_ours
 from vipwire.ingress.plan.to_gateway import to_gateway
 from vipwire.ingress.run.claim import claim_ingress
@@ -34,6 +36,7 @@ from vipwire.ingress.run.process import Haproxy
 from vipwire.ingress.run.reporter import IngressReporter
 from vipwire.ingress.run.statistics import Statistics
 from vipwire.ingress.run.status import StatusWriter
+from vipwire.ingress.run.surroundings import Follower, cluster_domains, dns_servers
 from vipwire.ingress.watch.kinds import MANIFESTS, RESOURCES, IngressResource
 from vipwire.ingress.watch.objects import IngressKind, IngressObject
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
@@ -78,6 +81,8 @@ class Options:
     publish_service: ObjectName | None = None
     lease: ObjectName | None = None
     haproxy_user: str = ""
+    destinations: DestinationSetting = field(default_factory=DestinationSetting)
+    resolvers: tuple[Server, ...] = ()
 
 
 def run_ingress(options: Options, served: Callable[[], "Served"] | None = None) -> int:
@@ -129,6 +134,12 @@ class Served:
     choose: Callable[[Access], Awaitable[Mapping[IngressKind, IngressResource]]] | None = None
     parts: Callable[[Access, Snapshot, Desired, Callable[[], bool]], Iterator[tuple[str, Part]]] | None = None
     beside: Callable[[Path, Controller, CollectorRegistry], Beside] | None = None
+
+
+def destinations_of(options: Options) -> DestinationSetting:
+    """Complete the operator's choices by what this machine says of the cluster's domain."""
+    domains = dict.fromkeys((*options.destinations.domains, *cluster_domains()))
+    return replace(options.destinations, domains=tuple(domains), from_files=bool(options.manifests))
 
 
 async def make_source(options: Options, access: Access | None, served: Served) -> Source:
@@ -197,8 +208,12 @@ class IngressProcess:
         layout = confined(options.layout, options.folder, options.haproxy_user)
         self._recorder = EventRecorder(self._access, socket.gethostname().lower()) if self._access else None
         self._teller = IngressReporter(self._snapshot, self._recorder)
-        self._desired = Desired(self._snapshot, self._served.planner, layout, default_pem(options))
-        self._controller = Controller(self._snapshot, self._desired, self.haproxy, self._synced, options.pause)
+        destinations = Destinations(destinations_of(options))
+        self._desired = Desired(self._snapshot, self._served.planner, layout, default_pem(options), destinations)
+        self._follower = Follower(destinations, options.resolvers or dns_servers(), self._access)
+        self._controller = Controller(
+            self._snapshot, self._desired, self.haproxy, self._synced, options.pause, self._follower
+        )
         self._statistics = Statistics()
         self._teller.registry.register(self._statistics)
         self._supervisor = Supervisor(self._count_failure)
@@ -247,6 +262,7 @@ class IngressProcess:
                 await self.haproxy.stop(options.grace)
             if self._beside:
                 await self._beside.stop(goes_on=goes_on)
+            self._follower.close()
             log.info("stopped", reason=reason, haproxy="goes on" if goes_on else "stopped")
         return 0
 
@@ -255,6 +271,7 @@ class IngressProcess:
         yield "controller", self._controller.run
         yield "child", self._controller.watch_child
         yield "source", lambda: source.run(self._controller.emit)
+        yield "destinations", self._follower.run
         yield "problems", lambda: self._tell(source)
         yield "systemd", systemd.keep_alive
         if self._beside:
@@ -348,8 +365,14 @@ async def render_once(
     """Write all files that HAProxy needs, and a line for each problem."""
     served = served or Served(IngressPlanner(options.setting))
     snapshot = await list_once(options, served)
-    desired = Desired(snapshot, served.planner, options.layout, default_pem(options))
-    desired.update(Touched(structure=True), time.time())
+    destinations = Destinations(destinations_of(options))
+    desired = Desired(snapshot, served.planner, options.layout, default_pem(options), destinations)
+    access = find_api_server(options)
+    with contextlib.closing(Follower(destinations, options.resolvers or dns_servers(), access)) as follower:
+        desired.update(Touched(structure=True), time.time())
+        if follower.waits:
+            await follower.first()
+            desired.update(Touched(structure=True), time.time())
     made = desired.made(str(options.folder))
     problems = [str(each) for each in desired.problems]
     problems += [f"{each.name}: UDP is not HAProxy's: `vipwire gateway` serves it" for each in desired.plan.datagrams]

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from vipwire.ingress.haproxy.change import HaproxyChange, difference, difference_of_servers, merged, pools_in_common
@@ -19,10 +19,11 @@ from vipwire.ingress.haproxy.choices import LIMIT
 from vipwire.ingress.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
 from vipwire.ingress.run.control import ControlError, command
 from vipwire.ingress.run.desired import Desired
-from vipwire.ingress.run.first_addresses import FirstAddresses
 from vipwire.ingress.run.process import Haproxy, Refused
+from vipwire.ingress.run.surroundings import Follower
 from vipwire.ingress.watch.objects import IngressEvent
 from vipwire.ingress.watch.snapshot import Snapshot
+from vipwire.model.names import ObjectName
 from vipwire.process import log
 
 START = "start"
@@ -56,7 +57,11 @@ class Controller:
         haproxy: Haproxy,
         tell: Callable[[Done], None],
         pause: float = 1.0,
+        follower: Follower | None = None,
     ) -> None:
+        self._follower = follower
+        if follower is not None:
+            follower.touched = self._touch
         self._snapshot, self.desired, self._haproxy, self._tell, self._pause = (
             snapshot,
             desired,
@@ -68,7 +73,6 @@ class Controller:
         self._heard = self._done = 0
         self.updated = asyncio.Event()
         """Set when what is desired may be another: for those who serve what HAProxy does not."""
-        self._names = FirstAddresses()
         self._live: Configuration | None = None
         self._reloaded = self._looked = float("-inf")
         self._anew = True
@@ -82,6 +86,11 @@ class Controller:
         """Accept an event from the source."""
         self._snapshot.apply(event)
         self._heard += 1
+        self._wake.set()
+
+    def _touch(self, services: Collection[ObjectName]) -> None:
+        """Note that Services may be connected to otherwise than before."""
+        self._snapshot.touch(services)
         self._wake.set()
 
     async def settled(self) -> None:
@@ -130,6 +139,11 @@ class Controller:
         if self._is_outdated(began):
             touched = replace(touched, structure=True)
         pools = self.desired.update(touched, time.time())
+        if self._follower is not None and self._follower.waits:
+            await self._follower.first()
+            more = self._snapshot.take()
+            later = self.desired.update(more, time.time())
+            pools = None if pools is None or later is None else (*pools, *later)
         if touched:
             self.updated.set()
         change = self._change(None if behind else pools)
@@ -187,7 +201,7 @@ class Controller:
 
     async def _reload(self, reason: str, began: float) -> float | None:
         for _ in range(_ATTEMPTS):
-            made = await self._with_addresses(self.desired.made(str(self._haproxy.next_folder())))
+            made = self.desired.made(str(self._haproxy.next_folder()))
             try:
                 await self._haproxy.put(made)
             except Refused as refused:
@@ -200,11 +214,6 @@ class Controller:
             self._tell(Done(time.monotonic() - began, reload=reason))
             return None
         return 5.0
-
-    async def _with_addresses(self, made: Configuration) -> Configuration:
-        """Add the first addresses of names, unless HAProxy has servers of its own to ask."""
-        names = set() if made.layout.resolvers else {pool.external for pool in made.pools.values() if pool.external}
-        return replace(made, addresses=await self._names.of(names))
 
     def _exclude(self, made: Configuration, said: str) -> bool:
         """Leave out what HAProxy complains about; tell whether that was anything."""

@@ -14,6 +14,7 @@ from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.refused import owners_of, parts_of, without
 from vipwire.ingress.haproxy.slots import Slots, fill
 from vipwire.ingress.plan.certificates import judge_secret
+from vipwire.ingress.plan.destinations import API_SERVER, Destinations
 from vipwire.ingress.plan.endpoints import servers_of
 from vipwire.ingress.plan.planner import Planner
 from vipwire.ingress.plan.sites import Asker, Pool, Server, SitePlan
@@ -26,7 +27,15 @@ from vipwire.model.problem import Problem
 class Desired:
     """The desired configuration. `update` follows the snapshot; `made` gives what there is to have."""
 
-    def __init__(self, snapshot: Snapshot, planner: Planner, layout: Layout, default_pem: str) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        planner: Planner,
+        layout: Layout,
+        default_pem: str,
+        destinations: Destinations | None = None,
+    ) -> None:
+        self.destinations = destinations or Destinations()
         self._snapshot, self._planner, self._layout, self._default_pem = snapshot, planner, layout, default_pem
         self.plan = SitePlan()
         self.taken: set[Callable[[], None]] = set()
@@ -68,15 +77,25 @@ class Desired:
         Give the names of the pools whose servers may be others, if that is all there is; None if more has changed.
         """
         self._now = now
+        services = touched.services | {name for kind, name in touched.named if kind is IngressKind.SERVICE}
+        if (touched.structure or API_SERVER in services) and self.destinations.follow_api_server(self._snapshot):
+            services |= self.destinations.services
         if self._matters(touched):
             if touched.structure:
                 self._closed = frozenset()  # whoever has the address may have gone meanwhile
             self._plan(now)
-            services = touched.services | {name for kind, name in touched.named if kind is IngressKind.SERVICE}
             everything = touched.structure
+            if self._review(services, everything=everything):
+                self._plan(now)
             stale = (each for each in self.plan.pools if everything or self._is_stale(each, services))
             self._fill(list(stale))
             return None
+        known = services & self.destinations.services
+        if self.destinations.review(self._snapshot, known):
+            self._plan_refusals()
+            self._fill([each for each in self.plan.pools if self._is_stale(each, services)])
+            return None
+        touched = replace(touched, services=frozenset(services))
         pools = [pool for service in touched.services for pool in self._by_service.get(service, ())]
         if self._fill(pools):
             self._configuration = None
@@ -92,6 +111,21 @@ class Desired:
             return True
         secrets = (self._snapshot.secrets.get(name) for kind, name in self.plan.named if kind is IngressKind.SECRET)
         return any(judge_secret(each, self._planned) != judge_secret(each, now) for each in secrets)
+
+    def _review(self, services: Collection[ObjectName], *, everything: bool) -> bool:
+        """Judge the plan's Services, as far as they are among these or new; report whether a refusal has changed."""
+        named = {name for kind, name in self.plan.named if kind is IngressKind.SERVICE}
+        gone = self.destinations.keep(named)
+        known = self.destinations.services
+        changed = self.destinations.review(
+            self._snapshot, {name for name in named if everything or name in services or name not in known}
+        )
+        self._snapshot.refusals = self.destinations.refusals
+        return changed or gone
+
+    def _plan_refusals(self) -> None:
+        self._snapshot.refusals = self.destinations.refusals
+        self._plan(self._now)
 
     def _is_stale(self, pool: Pool, services: Collection[ObjectName]) -> bool:
         return pool.service in services or pool.name not in self._slots
@@ -182,13 +216,16 @@ class Desired:
         return any(len(self._slots[name]) != size for name, size in sizes.items())
 
     def _filled(self, pool: Pool) -> Slots:
-        servers = () if pool.external or not pool.service.name else self.servers(pool)
+        servers = self.servers(pool) if pool.service.name else ()
         return fill(self._slots.get(pool.name, ()), servers)
 
     def servers(self, pool: Pool) -> tuple[Server, ...]:
-        """Choose the servers of a pool."""
+        """Choose the servers of a pool, of those that may be connected to."""
+        if pool.external:
+            return self.destinations.external_server(pool, self._snapshot)
         service = self._snapshot.services.get(pool.service)
-        return servers_of(pool, service, self._snapshot.slices(pool.service), self._planner.zone)
+        slices = self.destinations.slices(pool.service, self._snapshot)
+        return servers_of(pool, service, slices, self._planner.zone)
 
     @property
     def slots(self) -> Mapping[str, Slots]:

@@ -64,7 +64,7 @@ class IngressReporter:
                 error=problem.message,
             )
             self._record(
-                problem.kind, problem.object, "Rejected", f"{problem.field}: {problem.message}", EventType.WARNING
+                problem.kind, problem.object, problem.reason, f"{problem.field}: {problem.message}", EventType.WARNING
             )
         ours = frozenset(admitted)
         for name in sorted(ours - self._admitted):

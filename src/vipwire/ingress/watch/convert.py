@@ -6,6 +6,7 @@ nothing else, so that none can end a word of a map or of a command.
 
 import base64
 import binascii
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -28,7 +29,7 @@ from vipwire.ingress.watch.objects import (
 from vipwire.kube.finding import Findings, is_label
 from vipwire.kube.wire import Conditions
 from vipwire.model.names import ObjectName
-from vipwire.model.net import Address, Family, Prefix, family_of, parse_address
+from vipwire.model.net import Address, Family, family_of, parse_address
 from vipwire.model.problem import Problem
 
 CLASS_ANNOTATION = "kubernetes.io/ingress.class"
@@ -40,7 +41,6 @@ _PORT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _LONGEST_PATH = 1024
 _TCP = (None, "", "TCP")
 _PROTOCOLS = (*_TCP, "UDP")
-_LOOPBACK = (Prefix.parse("127.0.0.0/8"), Prefix.parse("::1/128"))
 
 
 def is_host(text: str) -> bool:
@@ -151,7 +151,7 @@ def convert_service(source: wire.WireService) -> tuple[BackendService | None, tu
     external = ""
     if spec.type == "ExternalName":
         external = (spec.external_name or "").rstrip(".").lower()
-        if not is_host(external) or external.startswith("*") or external == "localhost":
+        if not is_host(external) or external.startswith("*"):
             found.note("spec.externalName", f"{external[:80]!r} is no DNS name")
             return None, found.problems()
     families = [family for family in Family if family.value in (spec.ip_families or ())[:1]]
@@ -162,8 +162,15 @@ def convert_service(source: wire.WireService) -> tuple[BackendService | None, tu
     balanced = _published(source.status)
     published = tuple(dict.fromkeys((*balanced, *(spec.external_ips or ()))))
     family = families[0] if families else None
-    made = BackendService(found.name, plain, external, family, annotations, published, udp, balanced)
+    own = tuple(_cluster_ips(spec))
+    made = BackendService(found.name, plain, external, family, annotations, published, udp, balanced, own)
     return made, found.problems()
+
+
+def _cluster_ips(spec: wire.ServiceSpec) -> Iterator[Address]:
+    for text in spec.cluster_ips or (spec.cluster_ip or "",):
+        with contextlib.suppress(ValueError):  # "None", or not allocated yet
+            yield parse_address(text)
 
 
 def _service_ports(ports: Iterable[wire.ServicePort], found: Findings) -> Iterator[BackendPort]:
@@ -211,14 +218,12 @@ def _endpoints(sources: Iterable[wire.WireEndpoint], family: Family, found: Find
 
 
 def _address(text: str, field: str, found: Findings) -> Address | None:
-    """Read an endpoint's address. Loopback is for those who try this on one machine: an API server refuses it."""
+    """Read an endpoint's address; `plan.destinations` says whether it is connected to."""
     try:
-        address = parse_address(text)
-    except ValueError:
-        address = None
-    if address is not None and any(address in prefix for prefix in _LOOPBACK):
-        return address
-    return found.address(field, text, local_use=False)
+        return parse_address(text)
+    except ValueError as error:
+        found.note(field, str(error))
+        return None
 
 
 def _use(conditions: Conditions) -> Usability:

@@ -143,6 +143,7 @@ class BackendService:
     udp_ports: tuple[BackendPort, ...] = ()
     balanced: tuple[str, ...] = ()
     """What `status.loadBalancer` alone says, which nobody but controllers writes."""
+    cluster_ips: tuple[Address, ...] = ()
 
 
 class Usability(enum.Enum):

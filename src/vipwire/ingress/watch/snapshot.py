@@ -25,6 +25,7 @@ from vipwire.ingress.watch.objects import (
 )
 from vipwire.kube.gateway_addresses import GATEWAY
 from vipwire.model.names import ObjectName
+from vipwire.model.net import Address
 from vipwire.model.problem import Problem
 from vipwire.state.event import Deleted, Listed, Upserted
 
@@ -48,6 +49,14 @@ class Touched:
 
     def __bool__(self) -> bool:
         return self.structure or bool(self.services) or bool(self.named)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a Service is not connected to as it asks. `whole` says that nothing of it is left."""
+
+    message: str
+    whole: bool
 
 
 class _Shelf(Generic[_Value]):
@@ -93,6 +102,8 @@ class Snapshot:
         self._declared = {kind: _Shelf(Declared) for kind in kinds - self._shelves.keys()}
         self._shelves |= self._declared
         self._slices: dict[ObjectName, dict[ObjectName, BackendSlice]] = {}
+        self.cluster_ips: dict[Address, ObjectName] = {}
+        """The Services by their ClusterIPs."""
         self._problems: dict[tuple[IngressKind, ObjectName], tuple[Problem, ...]] = {}
         self._waiting = set(kinds)
         self._services: set[ObjectName] = set()
@@ -100,6 +111,8 @@ class Snapshot:
         self._structure = False
         self.judgements = 0
         """Counts the changes of `problems`."""
+        self.refusals: Mapping[ObjectName, Refusal] = {}
+        """By Service why it is not connected to as it asks (`plan.destinations`)."""
         self._events = Counter[IngressKind]()
 
     @property
@@ -200,6 +213,8 @@ class Snapshot:
         self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
     ) -> None:
         """Note what a change may matter to."""
+        if kind is IngressKind.SERVICE:
+            self._note_cluster_ips(before, after)
         if kind is IngressKind.SLICE:
             self._note_slice(before, after)
         elif (
@@ -212,6 +227,17 @@ class Snapshot:
             self._structure = True
         elif not (isinstance(before, Ingress) and isinstance(after, Ingress) and _asks_the_same(before, after)):
             self._named.add((kind, name))
+
+    def _note_cluster_ips(self, before: IngressObject | None, after: IngressObject | None) -> None:
+        for address in before.cluster_ips if isinstance(before, BackendService) else ():
+            self.cluster_ips.pop(address, None)
+        for address in after.cluster_ips if isinstance(after, BackendService) else ():
+            if isinstance(after, BackendService):
+                self.cluster_ips[address] = after.name
+
+    def touch(self, services: Iterable[ObjectName]) -> None:
+        """Note that Services have other servers, though no object says so."""
+        self._services.update(services)
 
     def _note_slice(self, before: IngressObject | None, after: IngressObject | None) -> None:
         if isinstance(before, BackendSlice):

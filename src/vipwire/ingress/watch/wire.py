@@ -145,6 +145,8 @@ class ServiceSpec(Struct, gc=False, rename="camel"):
     ports: tuple[ServicePort, ...] | None = None
     external_name: str | None = None
     ip_families: tuple[str, ...] | None = None
+    cluster_ip: str | None = field(default=None, name="clusterIP")
+    cluster_ips: tuple[str, ...] | None = field(default=None, name="clusterIPs")
 
 
 class WireService(Struct, gc=False):
