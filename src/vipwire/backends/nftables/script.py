@@ -132,8 +132,8 @@ def _hook(chain: Chain) -> encode.Hook | None:
 
 def _new_hooks(family: Family, going: _Groups, coming: _Groups) -> Iterator[DescribedOperation]:
     """Replace the base chains that stay, but at another hook or priority."""
-    before = dict(_chains(going))
-    for name, chain in _chains(coming):
+    before = dict(_chains(going)) if CHAIN in going else {}
+    for name, chain in _chains(coming) if before else ():
         if name in before and before[name].hook != chain.hook:
             yield DescribedOperation(encode.delete_chain(family, TABLE, name), f"delete chain {name}")
             yield DescribedOperation(encode.new_chain(family, TABLE, name, _hook(chain)), f"add chain {name}")
