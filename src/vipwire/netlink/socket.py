@@ -67,8 +67,9 @@ class NetlinkSocket:
         self._socket.bind((0, 0))
 
     def filter_dumps(self) -> None:
-        """Let the kernel leave out of dumps what their requests do not ask for, such as routes of other tables."""
-        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
+        """Let the kernel leave out of dumps what requests do not ask for; before Linux 4.20 it dumps all the same."""
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
 
     def __enter__(self) -> Self:
         return self
