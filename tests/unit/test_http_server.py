@@ -1,6 +1,8 @@
 """The small HTTP servers, from the wire: what clients send byte by byte, good and bad."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
@@ -283,6 +285,20 @@ def test_a_client_that_takes_nothing_of_a_stream_is_closed(monkeypatch: pytest.M
         await site.closed.wait()
 
     streaming(story)
+
+
+def test_a_stream_that_never_waits_ends_when_the_client_resets_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, site: Endless) -> None:
+        await reader.readuntil(b"first\n")
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+        await asyncio.sleep(0)  # the reset is sent, and the server has yet to see it
+        site.more.set()
+        await site.closed.wait()
+
+    streaming(story)
+    assert not caplog.records
 
 
 def test_a_server_that_closes_waits_for_no_stream() -> None:

@@ -10,6 +10,8 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 MOST_CONNECTIONS: Final = 512
+TURNS: Final = 16
+"""Requests that are answered in one round of the event loop, and connections that are accepted."""
 MOST_UNREAD: Final = 16 << 20
 """Bytes of answers that the kernel has not taken yet, over all connections. One answer alone may be longer."""
 
@@ -70,11 +72,11 @@ class Room:
         return True
 
     async def turn(self, *, pipelined: bool) -> None:
-        """Wait until a request may be answered: one in each round of the event loop.
+        """Wait until a request may be answered: `TURNS` in each round of the event loop.
 
         So a thousand requests that come at once keep no other work of the process waiting. The newest goes first:
         where more come than can be answered, a prober gets its answer in time. Requests that a client sent before it
-        had the answer to the one before come last.
+        had the answer to the one before come last, one in a round.
         """
         loop = asyncio.get_running_loop()
         if not self._first and not self._later:
@@ -84,10 +86,11 @@ class Room:
         await mine
 
     def _next(self) -> None:
-        while self._first or self._later:
-            future = self._first.pop() if self._first else self._later.popleft()
+        ready, self._first = self._first[-TURNS:], self._first[:-TURNS]
+        if len(ready) < TURNS and self._later:
+            ready.append(self._later.popleft())
+        for future in reversed(ready):
             if not future.done():  # its connection has not gone meanwhile
                 future.set_result(None)
-                break
         if self._first or self._later:
             asyncio.get_running_loop().call_soon(self._next)

@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeAlias, cast
@@ -28,7 +29,7 @@ import httptools
 from msgspec import field
 
 from vipwire.http.encoding import encode_answer, encode_head
-from vipwire.http.room import Room
+from vipwire.http.room import TURNS, Room
 from vipwire.model.value import Value
 
 LONGEST_REQUEST: Final = 32 << 10
@@ -42,8 +43,7 @@ _SLOWEST: Final = 32 << 10  # bytes a second, for a long answer
 _SHORT: Final = 15  # bytes; the shortest request has 16: GET / HTTP/1.1 and two line ends
 _BUFFER: Final = memoryview(bytearray(4 << 10))  # every connection reads into it, and copies
 _KERNEL_BUFFER: Final = 64 << 10
-_ACCEPTED_AT_ONCE: Final = 16
-_BACKLOG: Final = 1024
+_BACKLOG: Final = 128
 TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 _log = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class Request(Value, frozen=True):
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes = b""
+    arrived: float = field(default_factory=time.monotonic)  # when it was complete
 
     @property
     def text(self) -> str:
@@ -143,7 +144,7 @@ async def serve(listener: socket.socket, site: Site, room: Room | None = None) -
     for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # the kernel's memory counts as this process's, in a cgroup
         listener.setsockopt(socket.SOL_SOCKET, buffer, _KERNEL_BUFFER)
     loop = asyncio.get_running_loop()
-    serving.server = await loop.create_server(lambda: _Connection(serving), sock=listener, backlog=_ACCEPTED_AT_ONCE)
+    serving.server = await loop.create_server(lambda: _Connection(serving), sock=listener, backlog=TURNS)
     listener.listen(_BACKLOG)  # asyncio has set the number that it accepts in one round of the loop
     return serving
 
@@ -332,6 +333,8 @@ class _Connection(asyncio.BufferedProtocol):
     async def _write(self, piece: bytes) -> None:
         """Write until the kernel has all of it. Raise TimeoutError where the client reads too slowly."""
         self._transport.write(piece)
+        if self._transport.is_closing():
+            await asyncio.sleep(0)  # until `connection_lost` cancels this task
         if self._written.is_set():
             return
         self._stop_timer()

@@ -5,7 +5,8 @@ people's scripts read them. `/readyz` and the pages below `/debug` are vipwire's
 """
 
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
@@ -24,6 +25,10 @@ _WARNING: Final = (
     "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees "
     "and is for debugging purposes only.\n"
 )
+
+
+async def _nothing() -> None:
+    """Refresh nothing."""
 
 
 class ProxyInfo(Value, frozen=True):
@@ -88,6 +93,8 @@ def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) 
 
 def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> Pages:
     """Build the pages of the metrics port (10249)."""
+    exposition = _Exposition(metrics.registry, metrics.counted.refresh)
+    sli_exposition = _Exposition(metrics.sli_registry)
 
     async def healthz(request: Request) -> Reply:
         metrics.healthcheck.labels(name="ping", type="healthz").set(1)
@@ -96,11 +103,10 @@ def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> 
         return _text(verbose if "verbose" in request.query else "ok")
 
     async def all_metrics(request: Request) -> Reply:
-        await metrics.counted.refresh()
-        return _exposition(metrics.registry, request)
+        return await exposition.reply(request)
 
     async def slis(request: Request) -> Reply:
-        return _exposition(metrics.sli_registry, request)
+        return await sli_exposition.reply(request)
 
     async def proxy_mode(_request: Request) -> Reply:
         return _text(info.mode)
@@ -140,11 +146,25 @@ def _text(body: str) -> Reply:
     return Reply(body, headers=_TEXT)
 
 
-def _exposition(registry: Any, request: Request) -> Reply:
-    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  # imports an HTTP server: not at a start
+class _Exposition:
+    """Writes the metrics of a registry; requests that came before vipwire began to read them share what it wrote."""
 
-    encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    return Reply(encode(registry), headers={"Content-Type": content_type})
+    def __init__(self, registry: Any, refresh: Callable[[], Awaitable[None]] = _nothing) -> None:
+        self._registry, self._refresh = registry, refresh
+        self._began = 0.0
+        self._written = Reply()
+
+    async def reply(self, request: Request) -> Reply:
+        """Answer in the format that the client accepts."""
+        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  # imports an HTTP server: not at a start
+
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        headers = {"Content-Type": content_type}
+        if self._began < request.arrived or self._written.headers != headers:
+            began = time.monotonic()
+            await self._refresh()
+            self._began, self._written = began, Reply(encode(self._registry), headers=headers)
+        return self._written
 
 
 def _status(info: ProxyInfo, now: float) -> str:
