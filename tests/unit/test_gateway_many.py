@@ -10,7 +10,8 @@ from vipwire.gateway.plan.ladders import Entry
 from vipwire.gateway.plan.matches import PathMatch, RequestMatch
 from vipwire.gateway.plan.objects import GatewaySetting, Item, world_of
 from vipwire.gateway.plan.planner import plan_gateways
-from vipwire.gateway.plan.steps import MOST_STEPS, HostSteps, steps_of
+from vipwire.gateway.plan.steps import HostSteps, rules_of
+from vipwire.ingress.plan.budget import MOST_TRIED
 from vipwire.ingress.plan.policy import Policy
 from vipwire.ingress.plan.sites import Aspect, Compared, Match, choice_of, pool_name
 from vipwire.ingress.watch.objects import IngressKind
@@ -45,8 +46,8 @@ def entry(match: Match, path: str, *conditions: Compared) -> Entry:
 )
 def test_rules_are_counted_before_they_are_written(before: list[Entry], more: list[Entry], cost: int) -> None:
     host = HostSteps()
-    host.add(steps_of(before))
-    assert host.cost(steps_of(more)) == cost
+    host.add(rules_of(before))
+    assert host.cost(rules_of(more)) == cost
 
 
 def route(name: str, namespace: str, rules: str) -> str:
@@ -74,7 +75,7 @@ def test_a_namespace_has_so_many_rules_and_the_routes_beyond_say_it() -> None:
     assert [accepted(name, "evil") for name in ("a-paths", "b-expressions")] == ["Accepted", "not UnsupportedValue"]
     assert accepted("web", "good") == "Accepted"
     assert {each.site for each in plan.routes} == {"evil.org:80", "good.org:80"}
-    assert sum(len(each.steps) for each in plan.all_choices) < MOST_STEPS
+    assert sum(len(each.steps) for each in plan.all_choices) < MOST_TRIED
 
 
 def listener_sets(number: int, protocol: str = "HTTP") -> str:

@@ -3,9 +3,9 @@
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from vipwire.gateway.plan.hostnames import is_hostname
 from vipwire.gateway.plan.listeners import Listener
@@ -15,6 +15,7 @@ from vipwire.gateway.watch import rule_wire
 from vipwire.ingress.plan.policy import Affinity, Cors, ExternalAuth, Location, Mirrored, Policy, Reply, Rewrite
 from vipwire.ingress.plan.sites import Match, Mode
 
+T = TypeVar("T")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _TEXT: Final = re.compile(r"[ -~]{1,4096}")
 _PATH: Final = re.compile(r"(?:/(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)?")
@@ -28,6 +29,8 @@ _LOST: Final = ("conn-failure", "empty-response")
 """Whoever asks for retries has them for connections that fail or are reset."""
 _RETRIED: Final = frozenset({401, 403, 404, 408, 421, 425, 429, 500, 501, 502, 503, 504})
 _LONGEST: Final = 4096
+_MOST_ENTRIES: Final = 64
+"""Headers or origins in one list: HAProxy tries them one after another."""
 _WITHOUT_BODY: Final = (204, 205, 304)
 """Status codes after which nothing comes (RFC 9110)."""
 _ENDLESS: Final = 86_400_000
@@ -115,12 +118,18 @@ def _header(name: str, value: str = "-") -> tuple[str, str]:
     return name, value
 
 
-def _pairs(headers: Iterable[rule_wire.Header]) -> tuple[tuple[str, str], ...]:
-    return tuple(_header(each.name, each.value) for each in headers)
+def _bounded(values: Sequence[T]) -> Sequence[T]:
+    if len(values) > _MOST_ENTRIES:
+        raise Unsupported(f"{len(values)} entries of one list are more than {_MOST_ENTRIES}")
+    return values
 
 
-def _names(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(_header(name)[0] for name in names)
+def _pairs(headers: Sequence[rule_wire.Header]) -> tuple[tuple[str, str], ...]:
+    return tuple(_header(each.name, each.value) for each in _bounded(headers))
+
+
+def _names(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(_header(name)[0] for name in _bounded(names))
 
 
 def _request_headers(policy: Policy, of: rule_wire.Filter) -> Policy:
@@ -202,6 +211,7 @@ def _replacement(text: str) -> str:
 
 def _cors(policy: Policy, each: rule_wire.Filter) -> Policy:
     of = each.cors or rule_wire.Cors()
+    _bounded(of.allow_origins)
     for origin in of.allow_origins:
         if not _ORIGIN.fullmatch(origin):
             raise Unsupported(f"{origin[:80]!r} is no origin")

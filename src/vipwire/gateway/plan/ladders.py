@@ -9,12 +9,13 @@ without a condition.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from vipwire.gateway.plan.matches import RequestMatch
+from vipwire.gateway.plan.matches import ALL, PathMatch, RequestMatch
 from vipwire.gateway.plan.objects import Item
-from vipwire.ingress.plan.sites import Aspect, Choice, Compared, Match, Route, Step, choice_of
+from vipwire.ingress.plan.expressions import literal_prefix
+from vipwire.ingress.plan.sites import CLOSED, Aspect, Choice, Compared, Match, Route, Step, choice_of
 
 NOWHERE = "nowhere"
 
@@ -34,6 +35,13 @@ class Entry:
     def sorting(self) -> tuple[Any, ...]:
         """Sorts the entries of one path."""
         return (*self.match.rank, *self.route.age, self.route.kind.value, *self.order)
+
+    def closed(self) -> "Entry":
+        """Close what this match could lead to, and more: no condition is left, nor a regular expression."""
+        path = self.match.path
+        if path.match is Match.EXPRESSION:
+            path = PathMatch(Match.PREFIX, literal_prefix(path.path))
+        return replace(self, match=replace(ALL, path=path), target=CLOSED)
 
 
 def routes_of(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...], tuple[Choice, ...]]:

@@ -39,6 +39,10 @@ class RequestMatch:
     rank: tuple[bool, int, int]
 
 
+ALL = RequestMatch(PathMatch(Match.PREFIX, ""), (), (True, 0, 0))
+"""Any request."""
+
+
 def http_matches(matches: Iterable[rule_wire.HttpMatch]) -> Iterator[RequestMatch]:
     """Read the matches of an HTTPRoute's rule."""
     for each in tuple(matches) or (rule_wire.HttpMatch(),):

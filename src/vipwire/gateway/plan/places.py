@@ -4,16 +4,19 @@ A port has one frontend. Only where listeners end TLS in one way and others in a
 each way: clients come to the one that hands on, which leads them to the others by the name that they ask for.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vipwire.gateway.plan.attach import Attachment, isolated
 from vipwire.gateway.plan.hostnames import breadth
 from vipwire.gateway.plan.ladders import Entry, routes_of
 from vipwire.gateway.plan.listeners import TLS_MODES, Listener
-from vipwire.gateway.plan.steps import HostSteps, steps_of
+from vipwire.gateway.plan.matches import ALL
+from vipwire.gateway.plan.steps import HostSteps, rules_of
 from vipwire.gateway.plan.tls.clients import ClientCheck
-from vipwire.ingress.plan.sites import EVERY_HOST, Choice, Frontend, Match, Mode, Route
+from vipwire.ingress.plan.budget import steps_for
+from vipwire.ingress.plan.expressions import steps_of
+from vipwire.ingress.plan.sites import CLOSED, EVERY_HOST, Choice, Frontend, Match, Mode, Route
 
 _WAYS = {Mode.HTTPS: ":https", Mode.TLS_ENDED: ":tls"}
 """What the marks of frontends that another one leads to end with."""
@@ -37,21 +40,38 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What a route brings to a host."""
+    """What a route brings to a host. `site` is that with the frontend's mark."""
 
     way: Way
     host: str
+    site: str
     entries: Sequence[Entry]
-    steps: HostSteps
+    rules: HostSteps
 
     def cost(self) -> int:
         """Count the rules of HAProxy that come with it."""
-        return self.way.steps.get(self.host, HostSteps()).cost(self.steps)
+        return self.way.steps.get(self.host, HostSteps()).cost(self.rules)
+
+    def steps(self) -> int:
+        """Estimate what a request takes that comes to none of it, as steps of PCRE."""
+        paths = (each.match.path for each in self.entries)
+        conditions = (condition for each in self.entries for condition in each.match.conditions)
+        return sum(steps_of(each.path) for each in paths if each.match is Match.EXPRESSION) + steps_for(conditions)
+
+    def closed(self, is_guarded: Callable[[str], bool]) -> "Brought":
+        """Close what is guarded here, and leave out all else."""
+        closed = tuple(each.closed() for each in self.entries if is_guarded(each.target))
+        return replace(self, entries=closed, rules=rules_of(closed))
+
+    def closed_whole(self) -> "Brought":
+        """Close all of the host that has no other match."""
+        closed = (replace(self.entries[0], match=ALL, target=CLOSED),)
+        return replace(self, entries=closed, rules=rules_of(closed))
 
     def put(self) -> None:
         """Put it beside what others have brought."""
         self.way.entries.setdefault(self.host, []).extend(self.entries)
-        self.way.steps.setdefault(self.host, HostSteps()).add(self.steps)
+        self.way.steps.setdefault(self.host, HostSteps()).add(self.rules)
 
 
 @dataclass(slots=True)
@@ -88,11 +108,11 @@ class SharedPort:
         """Yield what a route brings to the hosts of a listener, if that is one of ours."""
         if id(attachment.listener) not in self.known:
             return
-        way, more = self.ways[attachment.listener.mode], steps_of(entries)
+        way, more = self.ways[attachment.listener.mode], rules_of(entries)
         for host in isolated(attachment, self.hosts):
             own = attachment.hosts[host]
             ranked = entries if own == host else [replace(each, breadth=breadth(own)) for each in entries]
-            yield Brought(way, host, ranked, more)
+            yield Brought(way, host, f"{host}{self.mark}", ranked, more)
 
     def made(self, shares: Mapping[str, Choice]) -> Iterator[Made]:
         """Build the frontends, the one that clients come to first; `shares` are the choices by weight."""

@@ -40,11 +40,11 @@ from vipwire.gateway.plan.statuses import (
     set_status,
     tls_conditions,
 )
-from vipwire.gateway.plan.steps import MOST_STEPS, TOO_MANY
 from vipwire.gateway.plan.targets import Targets
 from vipwire.gateway.plan.tls.backend_tls import backend_tls_of, targets_of
 from vipwire.gateway.plan.tls.certified import distinct
 from vipwire.gateway.plan.tls.clients import OwnCertificate, own_certificate
+from vipwire.ingress.plan.budget import Budget
 from vipwire.ingress.plan.sites import Route, SitePlan
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot
@@ -165,8 +165,9 @@ class _Draft:
         self._counts: dict[int, int] = {}
         self._problems: list[Problem] = []
         self._own: dict[ObjectName, OwnCertificate] = {}
-        self._steps = Counter[str]()
-        """By namespace the rules of HAProxy that its routes have come to."""
+        self._budget = Budget()
+        self._shares = set[tuple[int, str]]()
+        """The choices by weight that a frontend has."""
         self._leading: dict[ObjectName, set[ObjectName]] = {}
         """By Service the Gateways whose routes name it."""
         self.statuses: dict[Key, Json] = {}
@@ -295,14 +296,25 @@ class _Draft:
         self._put(route, found, read)
 
     def _put(self, route: Item, found: Sequence[Brought], read: Read) -> None:
-        """Bring matches to their places, unless that is more than a namespace may have."""
-        cost = sum(each.cost() for each in found)
-        if self._steps[route.name.namespace] + cost > MOST_STEPS:
-            read.failed = dict.fromkeys(range(len(route.spec.rules)), TOO_MANY)
-            return
-        self._steps[route.name.namespace] += cost
+        """Bring matches to their places; if that is more than a namespace may have, close those that are guarded."""
+        namespace, shares = route.name.namespace, self._fresh_shares(found)
+        tried = sum(each.cost() for each in found) + sum(self._targets.rules_of(name) for _, name in shares)
+        steps = Counter[str]()
+        for each in found:
+            steps[each.site] += each.steps()
+        if text := self._budget.take(namespace, tried, steps):
+            read.failed = dict.fromkeys(range(len(route.spec.rules)), text)
+            found, shares = [each.closed(self._targets.is_guarded) for each in found], set()
+            if self._budget.take(namespace, sum(each.cost() for each in found), {}):
+                found = [each.closed_whole() for each in found if each.entries]
+        self._shares |= shares
         for each in found:
             each.put()
+
+    def _fresh_shares(self, found: Iterable[Brought]) -> set[tuple[int, str]]:
+        """Find the choices by weight that frontends do not have yet."""
+        pairs = {(id(each.way), entry.target) for each in found for entry in each.entries}
+        return {pair for pair in pairs if pair[1] in self._targets.choices} - self._shares
 
     def _tell(self, item: Item, where: str, *verdicts: Verdict) -> None:
         for verdict in verdicts:

@@ -13,7 +13,7 @@ from itertools import chain
 from vipwire.gateway.plan.attach import Attachment
 from vipwire.gateway.plan.filters import Filters, read_filters, with_persistence, with_timeouts
 from vipwire.gateway.plan.ladders import Entry
-from vipwire.gateway.plan.matches import PathMatch, RequestMatch, grpc_matches, http_matches
+from vipwire.gateway.plan.matches import ALL, PathMatch, RequestMatch, grpc_matches, http_matches
 from vipwire.gateway.plan.objects import Item, Verdict, yes
 from vipwire.gateway.plan.targets import Targets
 from vipwire.gateway.plan.unsupported import Unsupported
@@ -22,8 +22,6 @@ from vipwire.ingress.plan.expressions import is_costly, literal_prefix
 from vipwire.ingress.plan.policy import BackendProtocol, Policy
 from vipwire.ingress.plan.sites import CLOSED, Match
 from vipwire.model.names import ObjectName
-
-_ALL = RequestMatch(PathMatch(Match.PREFIX, ""), (), (True, 0, 0))
 
 
 @dataclass(slots=True)
@@ -79,7 +77,7 @@ def _entries(
     elif isinstance(rule, rule_wire.GrpcRule):
         matches = tuple(grpc_matches(rule.matches))
     else:
-        matches = (_ALL,)
+        matches = (ALL,)
     for each in _asks(rule):
         server, verdict = targets.resolve(route, each.backend_ref)
         if server is None:

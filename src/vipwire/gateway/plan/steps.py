@@ -2,20 +2,16 @@
 
 What depends on host and path alone is an entry of a map. Conditions and regular expressions are rules: each path of a
 host has one for each expression and for each condition of a shorter prefix (`ladders`). 400 expressions beside 400
-paths are 160,000 rules, for which HAProxy takes half a gigabyte: who may write routes could take all memory.
+paths are 160,000 rules, for which HAProxy takes half a gigabyte. How many there may be, `ingress.plan.budget` says.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 from vipwire.gateway.plan.ladders import Entry
 from vipwire.ingress.plan.sites import Match
 
-MOST_STEPS: Final = 50_000
-"""The rules that all routes of a namespace may come to: some 200 MB of HAProxy's memory."""
-TOO_MANY: Final = f"with it the routes of the namespace come to more than {MOST_STEPS} rules of HAProxy"
 _Key = tuple[Match, str]
 
 
@@ -54,7 +50,7 @@ class HostSteps:
         self.keys |= more.keys
 
 
-def steps_of(entries: Collection[Entry]) -> HostSteps:
+def rules_of(entries: Collection[Entry]) -> HostSteps:
     """Sort the matches of a route. An Exact path whose first match has no condition needs no rule."""
     made = HostSteps()
     settled = set[str]()

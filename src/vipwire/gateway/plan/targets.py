@@ -21,7 +21,7 @@ from vipwire.ingress.plan.canaries import shared
 from vipwire.ingress.plan.destinations import REASON
 from vipwire.ingress.plan.policy import BackendProtocol, Mirrored, Policy, Reply
 from vipwire.ingress.plan.pool_policy import APPLICATIONS
-from vipwire.ingress.plan.sites import BROKEN, REFUSED, UNAVAILABLE, Choice, Pool, choice_of, pool_name
+from vipwire.ingress.plan.sites import BROKEN, CLOSED, REFUSED, UNAVAILABLE, Choice, Pool, choice_of, pool_name
 from vipwire.ingress.watch.objects import BackendPort, BackendService, IngressKind
 from vipwire.model.names import ObjectName
 
@@ -100,6 +100,16 @@ class Targets:
         choice = choice_of(steps)
         self.choices[choice.name] = choice
         return choice.name
+
+    def rules_of(self, share: str) -> int:
+        """Count the rules of HAProxy that a choice by weight is."""
+        return len(self.choices[share].steps)
+
+    def is_guarded(self, target: str) -> bool:
+        """Report whether something keeps requests away from a target, or from a part of it."""
+        if target in self.choices:
+            return any(map(self.is_guarded, self.choices[target].targets))
+        return target == CLOSED or (target in self.pools and bool(self.pools[target].policy.guard))
 
     def backend(
         self,

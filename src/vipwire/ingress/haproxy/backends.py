@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 
+from vipwire.ingress.haproxy.choices import REWRITING
 from vipwire.ingress.haproxy.cors import cors_requests, cors_responses
 from vipwire.ingress.haproxy.layout import FOLDER, Layout
 from vipwire.ingress.haproxy.mirrors import auth_lines, mirror_lines
@@ -266,7 +267,7 @@ def _requests(policy: Policy) -> Iterator[str]:
 def _rewrite(policy: Policy) -> Iterator[str]:
     if policy.rewrite:
         pattern, target = policy.rewrite.pattern, policy.rewrite.target
-        yield line("http-request replace-path {} {}", quoted(pattern), literal(target))
+        yield line("http-request replace-path {} {}", quoted(f"{REWRITING}{pattern}"), literal(target))
 
 
 def _responses(policy: Policy, layout: Layout) -> Iterator[str]:

@@ -4,12 +4,11 @@ What can change while it runs (slots, maps, certificates) stands apart from what
 """
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vipwire.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
-from vipwire.ingress.haproxy.choices import LIMIT, longest_path
+from vipwire.ingress.haproxy.choices import guarding, limited, longest_path
 from vipwire.ingress.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, maps_of, stages_of
 from vipwire.ingress.haproxy.frontends import (
     SHARED,
@@ -163,7 +162,7 @@ def configure(
         {name: len(slots[name]) for name in pools},
         {each.name: each.hosts for each in certificates},
         frozenset(each.name for each in certificates if not each.listed),
-        _bounded(plan),
+        bounded_sites(plan),
         frontends,
         plan.authorities,
         lists,
@@ -196,11 +195,13 @@ def _frontends(
     return tuple(parts), lists, frozenset(asked)
 
 
-def _bounded(plan: SitePlan) -> tuple[tuple[str, int], ...]:
+def bounded_sites(plan: SitePlan) -> tuple[tuple[str, int], ...]:
     """Say how long paths may be at the sites where regular expressions guard: the shorter the more there are."""
-    able = (each.site for each in plan.routes if each.match is Match.EXPRESSION and not is_costly(each.path))
-    counts = Counter(able)
-    return tuple((site, longest_path(counts[site])) for site in sites_with_guarding_expressions(plan))
+    able: dict[str, list[str]] = {site: [] for site in sites_with_guarding_expressions(plan)}
+    for each in plan.routes:
+        if each.match is Match.EXPRESSION and each.site in able and not is_costly(each.path):
+            able[each.site].append(each.path)
+    return tuple((site, longest_path(paths)) for site, paths in able.items())
 
 
 class PoolError(Exception):
@@ -233,12 +234,10 @@ def make_maps(plan: SitePlan, lookups: Sequence[Lookups], apart: Collection[str]
     maps["sites"] = {site_key(site): site for site in sorted(plan.sites | more)}
     for each in filter(tells_listeners_apart, plan.frontends):
         maps["listeners"] |= {site_key(f"{host}{each.mark}"): host for host in sorted(each.hosts)}
-    guarding = frozenset(sites_with_guarding_expressions(plan))
+    bounded = dict(bounded_sites(plan))
     for route in sorted(plan.routes, key=_longest_first):
         if route.match is Match.EXPRESSION:
-            # What may guard has all steps that it needs; paths are short there.
-            is_limited = route.site not in guarding or is_costly(route.path)
-            maps["expressions"][f"{LIMIT if is_limited else ''}{expression_of(route)}"] = route.target
+            maps["expressions"][expression_of(route, bounded.get(route.site, 0))] = route.target
         elif route.match is Match.EXACT:
             maps["exact"][f"{route.site}{route.path}/"] = route.target
         else:
@@ -257,9 +256,13 @@ def make_maps(plan: SitePlan, lookups: Sequence[Lookups], apart: Collection[str]
     return maps
 
 
-def expression_of(route: Route) -> str:
-    """Write the regular expression of a site and its path; like nginx's, it need not reach the path's end."""
-    return f"^{re.escape(route.site)}{route.path.removeprefix('^')}"
+def expression_of(route: Route, longest: int = 0) -> str:
+    """Write the regular expression of a site and its path; like nginx's, it need not reach the path's end.
+
+    `longest` is how long paths are where expressions guard; 0 elsewhere.
+    """
+    begin, path = f"^{re.escape(route.site)}", route.path.removeprefix("^")
+    return guarding(begin, path, longest) if longest and not is_costly(path) else limited(begin, path)
 
 
 def _longest_first(route: Route) -> tuple[int, str, str]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vipwire.ingress.haproxy.choices import LIMIT
+from vipwire.ingress.haproxy.choices import limited
 from vipwire.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
 from vipwire.ingress.plan.policy import Cors
 
@@ -76,15 +76,15 @@ def _is_echoed(values: tuple[str, ...], cors: Cors) -> bool:
 def _origin(origin: str) -> str:
     """Write that an origin is allowed; the port of its scheme may be said or not."""
     if origin == "*":
-        return line("acl origin_allowed req.fhdr(origin) -m found")
+        return line("acl origin_allowed req.fhdr(origin,1) -m found")
     scheme, _, place = origin.partition("://")
     host, _, port = place.partition(":")
     own = _PORTS.get(scheme.lower(), "")
     bare = f"{scheme}://{host}"
     if "*" not in host:
         forms = (bare, f"{bare}:{own}") if own and port in ("", own) else (origin,)
-        return line("acl origin_allowed req.fhdr(origin) -m str -i {}", plains(forms))
+        return line("acl origin_allowed req.fhdr(origin,1) -m str -i {}", plains(forms))
     end = f"(:{own})?" if own and port in ("", own) else f":{port}" if port else ""
     # `*.` is one label or more, any other `*` whatever a host may have, nothing too.
     escaped = re.escape(bare).replace(r"\*\.", r"[a-z0-9.-]+\.").replace(r"\*", "[a-z0-9.-]*")
-    return line("acl origin_allowed req.fhdr(origin) -m reg -i {}", quoted(f"{LIMIT}^{escaped}{end}$"))
+    return line("acl origin_allowed req.fhdr(origin,1) -m reg -i {}", quoted(limited("^", f"{escaped}{end}$")))

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vipwire.ingress.haproxy.choices import choice_lines
 from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.haproxy.readings import APART, READ, doubt_lines, path_lines
+from vipwire.ingress.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
 from vipwire.ingress.haproxy.words import line, plain, plains, quoted
 from vipwire.ingress.plan.sites import BROKEN, CLOSED, EVERY_HOST, NOWHERE, REFUSED, UNAVAILABLE, Choice, Compared
 
@@ -106,7 +106,8 @@ def frontend_text(
         lines.append(NOTE_PATH)
     if searches:
         lines += [*_key(layout, stages), *_bounds(bounded), *_target(layout, stages)]
-        for choice in choices:
+        for index, choice in enumerate(choices):
+            lines += skip_lines(index)
             lines += [*doubt_lines(choice.name, (deciding or {}).get(choice.name, ())), *choice_lines(choice)]
     if Stage.APART in stages:
         lines += path_lines(

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from vipwire.ingress.haproxy.choices import choice_lines, longest_path
+from vipwire.ingress.haproxy.choices import choice_lines, expressions_of, longest_path
 from vipwire.ingress.haproxy.frontend import (
     HOST,
     NOTE_PATH,
@@ -25,7 +25,7 @@ from vipwire.ingress.haproxy.frontend import (
     plain_search,
 )
 from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.haproxy.readings import APART, READ, doubt_lines, path_lines
+from vipwire.ingress.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
 from vipwire.ingress.haproxy.words import line, plain, quoted
 from vipwire.ingress.plan.sites import (
     EVERY_HOST,
@@ -39,7 +39,6 @@ from vipwire.ingress.plan.sites import (
     Match,
     Mode,
     Route,
-    Step,
 )
 
 SHARED = ("sites", "exact", APART)
@@ -147,10 +146,11 @@ def frontend_parts(
     yield "", "\n".join([line("frontend {}", plain(frontend.name), indent=0), *head]) + "\n"
     rule = _RULES.get(frontend.mode, "tcp-request content")
     deciding = dict(lookups.deciding)
-    for choice in frontend.choices:
+    for index, choice in enumerate(frontend.choices):
         guards = choice.name in lookups.expressions
         doubts = doubt_lines(choice.name, deciding.get(choice.name, ()))
-        yield choice.name, "\n".join((*doubts, *choice_lines(choice, rule, guards=guards))) + "\n"
+        skips = skip_lines(index) if rule in _RULES.values() else ()
+        yield choice.name, "\n".join((*skips, *doubts, *choice_lines(choice, rule, guards=guards))) + "\n"
     yield "", "\n".join([*tail, *_way_in(frontend, layout)]) + "\n"
 
 
@@ -220,7 +220,7 @@ def _search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[st
     yield from _target(_site(frontend, lookups), lookups, layout)
     for choice in (each for each in frontend.choices if each.name in lookups.expressions):
         found = f"{{{{ var(txn.target) -m str {plain(choice.name)} }}}}"
-        longest = longest_path(sum(_of_path(each) for each in choice.steps))
+        longest = longest_path(expressions_of(choice))
         yield line(f"http-request return status 414 if {found} {{{{ path,length gt {longest} }}}}")
 
 
@@ -231,11 +231,6 @@ def _site(frontend: Frontend, lookups: Lookups) -> str:
 
 def _is_of_path(condition: Condition) -> bool:
     return isinstance(condition, Compared) and condition.aspect is Aspect.PATH
-
-
-def _of_path(step: Step) -> bool:
-    """Report whether a regular expression of the path is a step's condition."""
-    return any(map(_is_of_path, step.when))
 
 
 def _target(site: str, lookups: Lookups, layout: Layout, path: str = "txn.path") -> Iterator[str]:

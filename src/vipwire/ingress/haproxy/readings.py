@@ -60,6 +60,13 @@ def decoded(path: str) -> str:
     return quote(unquote_to_bytes(re.sub("%2f", "%252F", path, flags=re.IGNORECASE)))
 
 
+def skip_lines(index: int) -> Iterator[str]:
+    """Let requests for no choice skip the others, at each twentieth, unless `path_lines` is for them."""
+    if index % 20 == 0:
+        form = "http-request allow unless {{ var(txn.target) -m beg choice: }} or {{ path -m reg -- {} }}"
+        yield line(form, quoted(_HAS_READINGS))
+
+
 def path_lines(
     site: str, apart: str, search: Callable[[str], Iterable[str]], expressions: Iterable[str] = ()
 ) -> Iterator[str]:

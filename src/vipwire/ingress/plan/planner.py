@@ -5,14 +5,15 @@ ranks after all rules. A path whose Service is missing is not handed to the next
 namespace may do at another's hosts, `tenancy` says.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from vipwire.ingress.plan.budget import Budget
 from vipwire.ingress.plan.canaries import Split
 from vipwire.ingress.plan.certificates import judge_secret
 from vipwire.ingress.plan.destinations import REASON
-from vipwire.ingress.plan.expressions import is_costly, literal_prefix
+from vipwire.ingress.plan.expressions import is_costly, literal_prefix, steps_of
 from vipwire.ingress.plan.policy import inherited
 from vipwire.ingress.plan.sites import (
     CLOSED,
@@ -45,6 +46,8 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 
 CONTROLLER = "vipwire.io/ingress"
+_RULES_OF_A_CANARY, _STEPS_OF_A_CANARY = 5, 1_000
+"""What it adds to a choice at most (`canaries`), and the steps that cost the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +181,9 @@ class _Draft:
         self._named: set[tuple[IngressKind, ObjectName]] = set()
         self._defaults: list[tuple[ObjectName, str]] = []
         """The targets of default backends, the oldest Ingress's first."""
-        self._shut: list[tuple[str, str]] = []
-        """Sites and the paths below which all is closed."""
+        self._shut: dict[str, dict[str, set[tuple[object, ...]]]] = {}
+        """By site the paths below which all is closed but what has all of some guards."""
+        self._budget = Budget()
 
     def add(self, wanted: Wanted) -> Iterable[tuple[Wanted, PathRule, Key]]:
         """Add an Ingress; return the paths that it shares as a canary, for when all others are there."""
@@ -219,6 +223,9 @@ class _Draft:
         if wanted.canary.weight > left:
             text = f"other canaries of the path leave {left} percent; this one gets no more"
             self._note(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
+        if text := self._excess(wanted, key[0], _STEPS_OF_A_CANARY, _RULES_OF_A_CANARY):
+            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", f"{text}; it is left out")
+            return
         canary = replace(wanted.canary, weight=min(wanted.canary.weight, left))
         part = self._target(wanted, rule.backend, rule, rule.field, (shared, foreign))
         split = Split(before.main, (*before.parts, (part, canary)))
@@ -233,8 +240,7 @@ class _Draft:
             self._routes.setdefault(key, Route(*key, target, wanted.ingress.name))
         if self._defaults and self._tenancy.hosts_apart:
             self._keep_defaults_apart()
-        for site, below in self._shut:
-            self._close(site, below)
+        self._close()
         used = {route.target for route in self._routes.values()}
         return SitePlan(
             tuple(self._routes.values()),
@@ -269,22 +275,26 @@ class _Draft:
             name, target = next(near, (ObjectName("", ""), NOWHERE))
             self._routes.setdefault((site, Match.PREFIX, ""), Route(site, Match.PREFIX, "", target, name))
 
-    def _close(self, site: str, below: str) -> None:
-        """Close all paths of a site at or below one."""
-        for key, route in tuple(self._routes.items()):
-            if key[0] == site and (key[1] is Match.EXPRESSION or f"{key[2]}/".startswith(f"{below}/")):
+    def _close(self) -> None:
+        """Close all paths of sites at or below those that are to be shut, unless they are guarded in the same way."""
+        for key, route in tuple(self._routes.items()) if self._shut else ():
+            shut = self._shut.get(key[0], {})
+            above = shut if key[1] is Match.EXPRESSION else _above(key[2])
+            guards = {guard for below in above for guard in shut.get(below, ())}
+            pool = self._pools.get(route.target)
+            if guards and (pool is None or guards != {pool.policy.guard}):
                 self._routes[key] = replace(route, target=CLOSED)
-        key = site, Match.PREFIX, below
-        self._routes.setdefault(key, Route(*key, CLOSED, ObjectName("", "")))
+        for site, shut in self._shut.items():
+            for below in shut:
+                key = site, Match.PREFIX, below
+                self._routes.setdefault(key, Route(*key, CLOSED, ObjectName("", "")))
 
     def _claim(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
         if key[1] is Match.EXPRESSION and self._is_strange(wanted, rule, "a regular expression"):
             return
-        if key[1] is Match.EXPRESSION and (wanted.policy.guard or wanted.closed) and is_costly(rule.path):
-            below = literal_prefix(rule.path)
-            self._shut.append((key[0], below))
-            text = f"{rule.path} may need more steps than there are, and guards: all of {below or '/'} is closed"
-            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
+        guards = key[1] is Match.EXPRESSION and (wanted.closed or bool(wanted.policy.guard))
+        if guards and is_costly(rule.path):
+            self._shut_below(wanted, rule, key, "it may need more steps than there are")
             return
         if self._tenancy.hosts_apart and self._is_strange(wanted, rule, "a path"):
             return
@@ -298,8 +308,26 @@ class _Draft:
             text = f"{rule.host or EVERY_HOST}{rule.path} {owner}; it is left out"
             self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
             return
+        if key[1] is Match.EXPRESSION and (text := self._excess(wanted, key[0], steps_of(rule.path))):
+            if guards:
+                self._shut_below(wanted, rule, key, text)
+            else:
+                self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", f"{text}; it is left out")
+            return
         target = self._target(wanted, rule.backend, rule, rule.field)
         self._routes[key] = Route(*key, target, wanted.ingress.name)
+
+    def _excess(self, wanted: Wanted, site: str, steps: int, tried: int = 1) -> str:
+        """Use a part of the namespace's budget; say why not if that is too much."""
+        return self._budget.take(wanted.ingress.name.namespace, tried, {site: steps})
+
+    def _shut_below(self, wanted: Wanted, rule: PathRule, key: Key, why: str) -> None:
+        """Close what a regular expression that guards could match, and more, since it cannot be tried."""
+        below = literal_prefix(rule.path)
+        guard = () if wanted.closed else wanted.policy.guard
+        self._shut.setdefault(key[0], {}).setdefault(below, set()).add(guard)
+        text = f"{rule.path[:80]} guards, but {why}: all of {below or '/'} is closed"
+        self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
 
     def _target(
         self,
@@ -352,3 +380,11 @@ class _Draft:
 
     def _note(self, ingress: Ingress, field: str, message: str) -> None:
         self.problems.append(Problem("Ingress", ingress.name, field, message))
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield a path and all that it is below."""
+    yield path
+    while path:
+        path = path.rpartition("/")[0]
+        yield path

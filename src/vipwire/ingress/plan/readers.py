@@ -131,6 +131,8 @@ def set_headers(text: str) -> tuple[tuple[str, str], ...]:
             if not colon:
                 raise ValueError("allowed: lines of `Name: value`")
             pairs.append((_changeable(name.strip(), *_FRAMING), value(rest.strip())))
+    if len(pairs) > MOST_ENTRIES:
+        raise ValueError(f"allowed: up to {MOST_ENTRIES} lines")
     return tuple(pairs)
 
 

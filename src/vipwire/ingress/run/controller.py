@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from vipwire.ingress.haproxy.change import HaproxyChange, difference, difference_of_servers, merged, pools_in_common
-from vipwire.ingress.haproxy.choices import LIMIT
 from vipwire.ingress.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
 from vipwire.ingress.run.control import ControlError, command
 from vipwire.ingress.run.desired import Desired
@@ -220,7 +219,7 @@ class Controller:
         if taken := _TAKEN.findall(said):
             return sum(self.desired.exclude_frontend(name) for name in taken) > 0
         if (expression := _EXPRESSION.search(said)) and expression[1] in made.maps["expressions"]:
-            self.desired.exclude_route(expression[1].removeprefix(LIMIT), said)
+            self.desired.exclude_route(expression[1], said)
             return True
         if (named := _CERTIFICATE.search(said)) and named[1] in made.certificates.keys() - {DEFAULT_CERTIFICATE}:
             self.desired.exclude_certificate(named[1], said.partition("\n")[0].rpartition(" : ")[2])

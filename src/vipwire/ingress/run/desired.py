@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from vipwire.ingress.haproxy.configuration import Configuration, PoolError, configure, expression_of
+from vipwire.ingress.haproxy.configuration import Configuration, PoolError, bounded_sites, configure, expression_of
 from vipwire.ingress.haproxy.layout import Layout
 from vipwire.ingress.haproxy.refused import owners_of, parts_of, without
 from vipwire.ingress.haproxy.slots import Slots, fill
@@ -17,7 +17,7 @@ from vipwire.ingress.plan.certificates import judge_secret
 from vipwire.ingress.plan.destinations import API_SERVER, Destinations
 from vipwire.ingress.plan.endpoints import servers_of
 from vipwire.ingress.plan.planner import Planner
-from vipwire.ingress.plan.sites import Asker, Pool, Server, SitePlan
+from vipwire.ingress.plan.sites import Asker, Match, Pool, Server, SitePlan
 from vipwire.ingress.watch.objects import IngressKind
 from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
@@ -167,10 +167,12 @@ class Desired:
         return True
 
     def exclude_route(self, expression: str, reason: str) -> None:
-        """Leave out a regular expression that HAProxy does not want."""
-        message = f"HAProxy refuses the expression {expression[:80]}, which is left out: {reason[:200]}"
-        owners = [route.owner for route in self.plan.routes if expression_of(route) == expression]
-        self._refuse(expression, [Problem("Ingress", name, "spec.rules", message) for name in owners])
+        """Leave out a regular expression that HAProxy does not want, as its map has it."""
+        longest = dict(bounded_sites(self.plan))
+        routes = (each for each in self.plan.routes if each.match is Match.EXPRESSION)
+        for route in [each for each in routes if expression_of(each, longest.get(each.site, 0)) == expression]:
+            message = f"HAProxy refuses the expression {route.path[:80]}, which is left out: {reason[:200]}"
+            self._refuse(expression_of(route), [Problem("Ingress", route.owner, "spec.rules", message)])
 
     def exclude_certificate(self, name: str, reason: str) -> None:
         """Leave out a certificate that HAProxy does not want; its hosts get the default certificate."""
