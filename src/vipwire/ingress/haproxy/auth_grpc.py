@@ -111,7 +111,7 @@ core.register_action("vipwire_auth_grpc", {"http-req"}, function(txn, pool, aske
   end
   local message = question(txn, asked, host, body)
   local answer = core.httpclient():post({
-    url = "http://" .. host .. "/envoy.service.auth.v3.Authorization/Check", dst = "abns@SOCKET", timeout = 10000,
+    url = "http://" .. host .. "/envoy.service.auth.v3.Authorization/Check", dst = "SOCKET", timeout = 10000,
     headers = {["HEADER"] = {pool}, ["content-type"] = {"application/grpc"}, ["te"] = {"trailers"}},
     body = string.char(0) .. string.pack(">I4", #message) .. message})
   local said = answer and answer.status == 200 and answer.body or ""

@@ -173,7 +173,8 @@ def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
     """Write what keeps requests away, cheapest first."""
     if policy.deny:
         yield from _sources("denied", policy.deny)
-        yield line("http-request deny deny_status 403 if denied")
+        # Without an address of the client there is nothing to compare: such a request is none of a client.
+        yield line("http-request deny deny_status 403 if denied or !{{ src -m found }}")
     if policy.allow:
         yield from _sources("allowed", policy.allow)
         yield line("http-request deny deny_status 403 unless allowed")

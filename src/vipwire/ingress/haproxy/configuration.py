@@ -107,7 +107,7 @@ class Configuration:
             ),
         )
         if self.mirrors:
-            yield "", mirror_frontend(self.layout, NOWHERE)
+            yield "", mirror_frontend(self.layout, (each.policy for each in self.pools.values()), NOWHERE)
         for name, text in self.shape.frontends:
             yield name, text.replace(FOLDER, self.layout.folder)
         for name, text in self.shape.backends.items():

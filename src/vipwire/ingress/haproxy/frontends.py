@@ -158,12 +158,13 @@ def _bind(frontend: Frontend, layout: Layout, certificates: str, protocols: str)
     words = " accept-proxy" if layout.accept_proxy or not frontend.bind else ""
     if frontend.mode in (Mode.HTTPS, Mode.TLS_ENDED):
         words += f" ssl crt-list {quoted(certificates)}{_of_clients(frontend, layout)}{protocols}"
-    return line(f"bind {{}}{words}", quoted(frontend.bind or _inner_socket(frontend, layout)))
+    where = quoted(frontend.bind) if frontend.bind else layout.inner_bind(_inner_socket(frontend))
+    return f"    bind {where}{words}"
 
 
-def _inner_socket(frontend: Frontend, layout: Layout) -> str:
-    """Name the abstract socket of a frontend that another one leads to."""
-    return f"abns@vipwire-{hashlib.sha256(f'{layout.socket} {frontend.name}'.encode()).hexdigest()[:16]}"
+def _inner_socket(frontend: Frontend) -> str:
+    """Name the socket of a frontend that another one leads to."""
+    return hashlib.sha256(frontend.name.encode()).hexdigest()[:8]
 
 
 def _way_in(frontend: Frontend, layout: Layout) -> Iterator[str]:
@@ -175,7 +176,7 @@ def _way_in(frontend: Frontend, layout: Layout) -> Iterator[str]:
         return
     yield line("backend {}", plain(frontend.inner_target), indent=0)
     yield from (line("mode tcp"), line("timeout server 24h"), line("timeout tunnel 24h"))
-    yield line("server inner {} send-proxy-v2", plain(_inner_socket(frontend, layout)))
+    yield line("server inner {} send-proxy-v2", quoted(layout.inner_address(_inner_socket(frontend))))
 
 
 def _of_clients(frontend: Frontend, layout: Layout) -> str:

@@ -1,6 +1,9 @@
 """Decides where HAProxy listens and keeps its files, from the operator's flags."""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from vipwire.ingress.haproxy.words import plain, quoted
 
 FOLDER = "@folder@"
 """Stands for the folder of files in texts that are compared between folders."""
@@ -31,6 +34,19 @@ class Layout:
     group: str = ""
     chroot: str = ""
     """Whom HAProxy's workers run as, by name, and the folder that they see as all there is; empty for as we do."""
+
+    def inner_bind(self, name: str) -> str:
+        """Write where a frontend listens that only HAProxy itself connects to.
+
+        Abstract sockets have no mode: any user of the machine could connect, and claim an address or a pool there.
+        """
+        folder = self.chroot or str(Path(self.socket).parent)
+        owner = f" user {plain(self.user)}" if self.user else ""
+        return f"{quoted(f'unix@{folder}/{name}')} mode 600{owner}"
+
+    def inner_address(self, name: str) -> str:
+        """Return the address of that frontend, as HAProxy's workers see files."""
+        return f"unix@{'' if self.chroot else Path(self.socket).parent}/{name}"
 
     def map_file(self, name: str) -> str:
         """Return where a map is."""

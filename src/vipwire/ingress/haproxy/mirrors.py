@@ -10,17 +10,18 @@ not mirrored. A filter that fails would end the process (2.6), so each of its fu
 Where a server is asked about a request, it waits for the answer, and passes after a 200 alone.
 """
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from vipwire.ingress.haproxy import auth_grpc
 from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.haproxy.words import line, plain, quoted
+from vipwire.ingress.haproxy.words import line, plain, plains, quoted
 from vipwire.ingress.plan.policy import ExternalAuth, Policy
 
 MIRROR_FILE: Final = "mirror.lua"
+_SOCKET: Final = "mirrors"
 _HEADER: Final = "x-vipwire-mirror"
+_WORDS_IN_A_LINE: Final = 20
 _LONGEST: Final = 65536
 """Bytes of a body that a mirror holds until the request has ended."""
 _LUA: Final = """local own = {["host"] = true, ["connection"] = true}
@@ -52,7 +53,7 @@ Mirror.http_headers = protected(function(self, txn, message)
   end
   local host = txn.f:req_hdr("host") or "mirror"
   self.method, self.parts, self.size = string.lower(txn.f:method()), {}, 0
-  self.request = {url = "http://" .. host .. txn.f:pathq(), headers = sent, dst = "abns@SOCKET", timeout = 10000}
+  self.request = {url = "http://" .. host .. txn.f:pathq(), headers = sent, dst = "SOCKET", timeout = 10000}
   filter.register_data_filter(self, message.channel)
 end)
 Mirror.http_payload = protected(function(self, _, message)
@@ -102,7 +103,7 @@ core.register_action("vipwire_auth", {"http-req"}, function(txn, pool, prefix, a
   -- Else a client could write another path into what the server is asked about.
   if not string.match(host, "^[%w._:%[%]-]+$") then return deny(txn, 400, {}, "not a host") end
   local request = {url = "http://" .. host .. before .. txn.f:pathq(), headers = sent,
-                   dst = "abns@SOCKET", timeout = 10000}
+                   dst = "SOCKET", timeout = 10000}
   if body ~= "-" then
     if txn.f:req_body_size() > txn.f:req_body_len() then return deny(txn, 413, {}, "too long a body") end
     request.body = txn.f:req_body()
@@ -127,17 +128,12 @@ end, 5)
 """
 
 
-def socket_name(layout: Layout) -> str:
-    """Name the abstract socket at which copies come back in."""
-    return f"vipwire-mirror-{hashlib.sha256(layout.socket.encode()).hexdigest()[:16]}"
-
-
 def mirror_lua(layout: Layout) -> str:
     """Write the file of Lua."""
     return (
         (_LUA + auth_grpc.LUA)
         .replace("HEADER", _HEADER)
-        .replace("SOCKET", socket_name(layout))
+        .replace("SOCKET", layout.inner_address(_SOCKET))
         .replace("LONGEST", str(_LONGEST))
     )
 
@@ -166,14 +162,24 @@ def _names(names: tuple[str, ...]) -> str:
     return ",".join(name.lower() for name in names) or "-"
 
 
-def mirror_frontend(layout: Layout, nowhere: str) -> str:
-    """Write the frontend at which copies come back in."""
+def targets_of(policy: Policy) -> Iterator[str]:
+    """Name the pools that get copies of requests, or are asked about them."""
+    yield from (each.pool for each in policy.mirrors)
+    if policy.external_auth:
+        yield policy.external_auth.pool
+
+
+def mirror_frontend(layout: Layout, policies: Iterable[Policy], nowhere: str) -> str:
+    """Write the frontend at which copies come back in, and lead on to no other pools than theirs."""
+    targets = sorted({target for policy in policies for target in targets_of(policy)})
     lines = [
         "frontend mirrors",
-        line("bind {}", plain(f"abns@{socket_name(layout)}")),
-        line(f"http-request set-var(txn.target) req.hdr({_HEADER})"),
+        f"    bind {layout.inner_bind(_SOCKET)}",
+        line(f"http-request set-var(txn.target) req.hdr({_HEADER},1)"),
         line(f"http-request del-header {_HEADER}"),
-        line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"),
-        line("default_backend {}", plain(nowhere)),
     ]
+    for start in range(0, len(targets), _WORDS_IN_A_LINE):
+        chosen = plains(targets[start : start + _WORDS_IN_A_LINE])
+        lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m str {} }}", chosen))
+    lines.append(line("default_backend {}", plain(nowhere)))
     return "\n".join(lines) + "\n"

@@ -90,6 +90,8 @@ def run_ingress(options: Options, served: Callable[[], "Served"] | None = None) 
     os.umask(0o077)
     try:
         options.folder.mkdir(parents=True, exist_ok=True)
+        if options.folder.stat().st_uid == os.geteuid():
+            options.folder.chmod(0o700)  # it may have been made by others; sockets are in it
     except OSError as error:
         raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
     with claim_ingress(options.folder, options.layout, takeover=options.takeover) as claim, ungrouped():

@@ -37,7 +37,8 @@ def confined(layout: Layout, folder: Path, user: str) -> Layout:
         log.warning("HAProxy's workers run as root: there is no user of theirs", looked_for=",".join(USUAL))
         return layout
     root = folder / "empty"
-    root.mkdir(mode=0o755, exist_ok=True)
+    root.mkdir(exist_ok=True)
+    root.chmod(0o711)  # workers connect to sockets in it, whatever our umask is; others do not come past `folder`
     group = grp.getgrgid(pwd.getpwnam(found).pw_gid).gr_name
     return replace(layout, user=found, group=group, chroot=str(root))
 
