@@ -95,6 +95,31 @@ def test_a_pod_reaches_itself_and_sees_its_node(
         cluster.answered(POD, itself.at(kind, family), ["pod-1c"], masqueraded=True)
 
 
+@sentence("S9", "S44")
+def test_a_pod_reaches_itself_whatever_its_node_name_is(cluster: Cluster, family: Family) -> None:
+    unsaid: list[str] = []
+    for at, node_name in enumerate((None, "", "node-2", "nowhere")):
+        for policy in ("Cluster", "Local"):
+            name = f"unnamed-{at}-{policy}".lower()
+            service = cluster.named(name, [Port(80), Port(81, 8080, name="two", protocol=Protocol.UDP)])
+            made, *slices = service.objects(cluster.pods("pod-1c"), externalTrafficPolicy=policy)
+            for each in slices:
+                del each["endpoints"][0]["nodeName"]
+                if node_name is not None:
+                    each["endpoints"][0]["nodeName"] = node_name
+            cluster.put(name, [made, *slices])
+            for kind in FrontendKind:
+                for index in range(2):
+                    target = service.at(kind, family, index)
+                    unsaid += [
+                        f"{node_name} {policy} {kind.value} {target}: {result}"
+                        for result in cluster.probe(POD, target, 2, timeout=1.0)
+                        if result.saw != cluster.lab.address("node-1", family)
+                    ]
+            cluster.put(name, [])
+    assert not unsaid, "\n".join(unsaid)
+
+
 @sentence("S9")
 def test_a_pod_among_others_is_dealt_to_itself_as_often(cluster: Cluster, family: Family) -> None:
     pods = ("pod-1c", "pod-1a", "pod-2a")

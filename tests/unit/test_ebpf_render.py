@@ -63,14 +63,14 @@ def flags(*frontends: Frontend) -> Flag | None:
     ],
 )
 def test_a_pod_is_translated_where_its_address_is_kept(masquerade: Masquerade, expected: Flag) -> None:
-    assert flags(frontend(Forward((THERE,), masquerade))) == expected
-    assert flags(frontend(Forward(BOTH, masquerade))) == expected | Flag.HAS_LOCAL
+    for pool in ((THERE,), BOTH):
+        assert flags(frontend(Forward(pool, masquerade))) == expected | Flag.HAS_LOCAL
 
 
-def test_local_endpoints_at_several_ports_are_not_for_pods() -> None:
+def test_endpoints_at_several_ports_are_not_for_pods() -> None:
     other = THERE._replace(port=9090)
-    assert flags(frontend(Forward((HERE, other), Masquerade.NEVER))) == Flag.NODE
-    assert flags(frontend(Forward((THERE, other), Masquerade.NEVER))) == ALL
+    for pool in ((HERE, other), (THERE, other)):
+        assert flags(frontend(Forward(pool, Masquerade.NEVER))) == Flag.NODE
 
 
 @pytest.mark.parametrize(("masquerade", "pods"), [(Masquerade.UNLESS_POD, True), (Masquerade.NEVER, False)])
@@ -80,7 +80,7 @@ def test_a_local_policy_has_a_short_circuit_for_pods_that_are_told_from_others(
     inner = frontend(Forward((THERE,), masquerade))
     nobody = frontend(Drop(Reason.NO_LOCAL_ENDPOINTS), FrontendKind.EXTERNAL_IP)
     outer = dataclasses.replace(nobody, short_circuit=Forward((THERE,), Masquerade.UNLESS_POD))
-    assert flags(inner, outer) == Flag.NODE | Flag.AS_NODE | (Flag.POD if pods else Flag(0))
+    assert flags(inner, outer) == Flag.NODE | Flag.AS_NODE | Flag.HAS_LOCAL | (Flag.POD if pods else Flag(0))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def at_node_port(protocol: Protocol = Protocol.TCP) -> ServicePlan:
 def test_a_node_port_is_served_at_each_address_that_nobody_else_claims(protocol: Protocol, loose: Flag) -> None:
     found = render(Family.IPV4, at_node_port(protocol))
     held = {key: Flag(HEAD.unpack_from(value)[0]) for (space, key), value in found.items() if space == FRONTENDS}
-    expected = Flag.NODE | Flag.AS_NODE | loose
+    expected = Flag.NODE | Flag.AS_NODE | Flag.HAS_LOCAL | loose
     assert held == {frontend_key(address, protocol, 80): expected for address in (NODE, OTHER)}
 
 
@@ -146,7 +146,7 @@ def heads(*frontends: Frontend, remembered: frozenset[Protocol] = TCP_ONLY, cont
 
 def test_affinity_is_the_programs_where_that_is_asked_for_and_for_pods_alone() -> None:
     (head,) = heads(frontend(STAYS))
-    assert head == Head(Flag.POD, 60, head.service_port)
+    assert head == Head(Flag.POD | Flag.HAS_LOCAL, 60, head.service_port)
     assert heads(frontend(STAYS), outer(STAYS)) == [head, head], "one memory for a Service port"
     (other,) = heads(dataclasses.replace(frontend(STAYS), port_name=ServicePortName(NAME, "b", Protocol.TCP)))
     assert other.service_port != head.service_port

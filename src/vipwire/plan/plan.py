@@ -54,9 +54,10 @@ class Reason(enum.Enum):
 class Forward(Value, frozen=True):
     """Each new connection goes to one target of the pool. `affinity_seconds` keeps a client where it went before.
 
-    A target on this node that is the client itself (hairpin) is masqueraded in any case, or it would answer itself
-    directly. Elsewhere a Pod meets the rules of its own node first. `policy` is the traffic policy that chose the
-    pool: kube-proxy names its chains by it. `shared_affinity`: a client's memory serves all ports of the Service.
+    A target that is the client itself (hairpin) is masqueraded in any case, or it would answer itself directly. Its
+    `nodeName` does not matter: the EndpointSlice API lets a slice leave it out. `policy` is the traffic policy that
+    chose the pool: kube-proxy names its chains by it. `shared_affinity`: a client's memory serves all ports of the
+    Service.
     """
 
     pool: Pool

@@ -203,4 +203,4 @@ def _masqueraded(action: Forward, packet: Packet, node: NodePlan, *, pod: bool) 
 
 
 def _hairpins(pool: Pool, source: Address) -> Iterable[Address]:
-    return (target.address for target in pool if target.local and target.address == source)
+    return (target.address for target in pool if target.address == source)

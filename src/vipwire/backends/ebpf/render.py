@@ -17,7 +17,8 @@ they serve Pods, at Service ports of which they see all that a Pod sends. The no
 out.
 
 A Pod that may meet itself is left to nftables by the program, which sees its sockets. It looks for one that listens
-at the port that it drew: so a pool with endpoints on this node and several ports is not for Pods.
+at the port that it drew: so a pool with several ports is not for Pods. Any endpoint may be the Pod that asks, for
+a slice need not name its node.
 """
 
 import hashlib
@@ -91,8 +92,6 @@ def _flags(plan: ServicePlan, frontend: Frontend, action: Forward) -> Flag:
     flags = _FOR[action.masquerade]
     if frontend.short_circuit is not None and not _tells_pods(plan):
         flags &= ~Flag.POD
-    if True not in [target.local for target in action.pool]:
-        return flags
     return flags | Flag.HAS_LOCAL if len({target.port for target in action.pool}) == 1 else flags & ~Flag.POD
 
 

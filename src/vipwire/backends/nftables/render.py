@@ -156,8 +156,7 @@ class _Writer:
     def _note_hairpins(self, pool: Pool) -> None:
         protocol = self._frontend.key.protocol
         for target in pool:
-            if target.local:
-                self._shared["hairpin-connections", connection_bytes(target.address, target, protocol)] = b""
+            self._shared["hairpin-connections", connection_bytes(target.address, target, protocol)] = b""
 
     def _deal(self, kind: Class, targets: Pool, action: Forward) -> None:
         """Write who is in which slot."""
@@ -236,8 +235,7 @@ class _RangeWriter(_Writer):
     def _note_hairpins(self, pool: Pool) -> None:
         protocol = bytes((self._frontend.key.protocol, 0, 0, 0))
         for target in pool:
-            if target.local:
-                self._shared["hairpin-pods", target.address * 2 + protocol] = b""
+            self._shared["hairpin-pods", target.address * 2 + protocol] = b""
 
 
 def _slots(first: int, count: int) -> Iterable[bytes]:

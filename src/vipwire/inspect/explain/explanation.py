@@ -249,9 +249,7 @@ def _same_answer(explanation: Explanation, walk: Walk) -> tuple[bool, str]:
         return False, "; ".join(_share_differences(planned, walk.shares or {}))
     assert isinstance(explanation.outcome, Answered)  # noqa: S101 - it is what `planned` says
     reached = explanation.outcome.masqueraded & {target.address for target in explanation.pool}
-    # iptables mode masquerades what an endpoint elsewhere sends to itself by way of this node; so does kube-proxy.
-    itself = {target.address for target in explanation.pool if not target.local} & {explanation.packet.source}
-    if walk.masqueraded - itself != reached - itself and not walk.relayed and not _delivered_here(explanation):
+    if walk.masqueraded != reached and not walk.relayed and not _delivered_here(explanation):
         return False, "the kernel masquerades for other endpoints than the plan says"
     return True, ""
 
