@@ -7,14 +7,19 @@ last known ones stay in force. Manifests need not contain the Node: there the ma
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final, NamedTuple
 
 from vipwire.backends.registry import selected
 from vipwire.config.configuration import PRIMARY, Config, LocalMode
 from vipwire.model.drain import Drain
-from vipwire.model.net import Address, Family, Prefix, family_of, parse_address
+from vipwire.model.names import KUBERNETES
+from vipwire.model.net import Address, Family, Prefix, family_of, is_loopback, parse_address
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes, PodTraffic
 from vipwire.state.store import Store
+
+Place = tuple[Address, int]
+"""An address and a TCP port."""
 
 _EVERYWHERE = {
     Family.IPV4: Prefix(Address(bytes(4)), 0),
@@ -51,6 +56,16 @@ def node_plan(
     )
 
 
+class Known(NamedTuple):
+    """Facts that no current object states: the last known Node, and where vipwire connects to its API server."""
+
+    node: Node | None = None
+    api_servers: frozenset[Place] = frozenset()
+
+
+NOTHING_KNOWN: Final = Known()
+
+
 def planned_node(
     config: Config,
     family: Family,
@@ -58,12 +73,27 @@ def planned_node(
     store: Store,
     machine: Sequence[Address],
     drained: frozenset[Drain] = frozenset(),
-    known: Node | None = None,
+    known: Known = NOTHING_KNOWN,
 ) -> NodePlan:
-    """Plan this node as the current objects have it; `known` has the last known facts of the Node."""
-    node = effective_node(config, store.nodes.get(name), known)
+    """Plan this node as the current objects have it; `known` has facts that no current object states."""
+    node = effective_node(config, store.nodes.get(name), known.node)
     plan = node_plan(config, family, name, node, store.service_cidrs, machine, drained)
-    return replace(plan, crowded=selected(config).terse and family in store.crowded)
+    service, slices = store.view(KUBERNETES)
+    connected = known.api_servers
+    served = {(e.address, p.port) for piece in slices for p in piece.ports for e in piece.endpoints}
+    places = {place for place in served | connected if family_of(place[0]) is family}
+    named = {address for each in (*store.nodes.values(), *((node,) if node else ())) for address in each.addresses}
+    named |= {address for address, _ in places if service is None or address not in service.cluster_ips}
+    hosts = frozenset(address for address in named if family_of(address) is family)
+    here = {(None, port) for address, port in served | connected if address in machine or is_loopback(address)}
+    return replace(
+        plan,
+        crowded=selected(config).terse and family in store.crowded,
+        api_servers=frozenset({*places, *here}),
+        hosts=hosts if plan.address is None else hosts | {plan.address},
+        # A range that has a machine's address is not the Services' alone: nothing in it is dropped.
+        service_cidrs=tuple(cidr for cidr in plan.service_cidrs if not any(host in cidr for host in hosts)),
+    )
 
 
 def effective_node(config: Config, node: Node | None, known: Node | None) -> Node | None:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from vipwire.app.fallback import mode_here
 from vipwire.app.loop import Loop, Parts, Source
 from vipwire.app.machine import adjust_machine
 from vipwire.app.modes import attach_counters
-from vipwire.app.node_plan import awaited_facts, health_check_prefixes, planned_node
+from vipwire.app.node_plan import Known, Place, awaited_facts, health_check_prefixes, planned_node
 from vipwire.app.record import ProxyRecord, Recorder, recorded_facts, recorded_node
 from vipwire.app.reloader import Reloader
 from vipwire.app.report import Reporter, missing_node, unknown_fact
@@ -85,6 +86,8 @@ class Proxy:
         self.metrics = Metrics(config.proxy_mode, version=__version__, features=gates)
         attach_counters(config, self.metrics)
         self.changes_mode = False
+        self._api_servers: frozenset[Place] = frozenset()
+        self._replan: Callable[[], None] = lambda: None
         self._handover = Handover(selected(config), modes, self.metrics)
         self._drains = DrainFollower(drains_path(config.state_dir, self._node_name), self.metrics)
         export_counts(self._engine, config, self.metrics)
@@ -141,6 +144,7 @@ class Proxy:
             self._node_problems(),
             self._ejections.current,
             recorded_facts(self._engine.known_node),
+            tuple(sorted((format_address(address), port) for address, port in self._api_servers)),
         )
 
     def _complete(self) -> bool:
@@ -156,6 +160,7 @@ class Proxy:
     ) -> str:
         """Run every task until something ends the proxy; say what it was."""
         stop, loop = Stop(reloader.ask), Loop(parts)
+        self._replan = loop.configured
         if claim is not None:
             claim.when_asked(stop.make_room)
         log.info("starting", version=__version__, mode=self._config.proxy_mode, node=self._node_name)
@@ -232,7 +237,14 @@ class Proxy:
         recorder = EventRecorder(
             access, self._node_name, qps=connection.qps, burst=connection.burst, witness=self._count_request
         )
-        return ApiSource(access, proxy_resources(self._node_name), witness=self._count_request), recorder
+        resources = proxy_resources(self._node_name)
+        return ApiSource(access, resources, witness=self._count_request, places=self._connects_to), recorder
+
+    def _connects_to(self, places: frozenset[Place]) -> None:
+        """Keep the way to the API server free of Services, before a connection is tried."""
+        self._api_servers = places
+        self._replan()
+        self._recorder.soon()
 
     def _count_request(self, answered: Answered) -> None:
         metrics = self.metrics
@@ -242,9 +254,10 @@ class Proxy:
         took.observe(answered.seconds)
 
     def _make_node_plan(self, family: Family, store: Store) -> NodePlan:
-        machine, known = global_addresses(self._addresses.addresses), self._engine.known_node
-        self._await_facts(awaited_facts(self._config, known))
-        return planned_node(self._config, family, self._node_name, store, machine, self._drains.drained, known)
+        machine, node = global_addresses(self._addresses.addresses), self._engine.known_node
+        self._await_facts(awaited_facts(self._config, node))
+        drained, known = self._drains.drained, Known(node, self._api_servers)
+        return planned_node(self._config, family, self._node_name, store, machine, drained, known)
 
     def _await_facts(self, awaited: tuple[str, ...]) -> None:
         """Note, and log once, which fields of our Node are not known yet; /readyz waits for them."""

@@ -68,7 +68,8 @@ class ProxyRecord(Value, frozen=True):
     `flags` would start the same proxy again; they include what its configuration file says. `synced` has the time of
     each family's last successful sync, `failing` the error of each kind of object that cannot be read, `problems`
     further texts for the operator, `ejected` the endpoints that its rules leave out, `facts` the last known facts of
-    its Node. `seen` is when the record was written, `ended` and `reason` when and why it ended.
+    its Node, `api_servers` where it connects to its API server. `seen` is when the record was written, `ended` and
+    `reason` when and why it ended.
     """
 
     pid: int
@@ -82,6 +83,7 @@ class ProxyRecord(Value, frozen=True):
     problems: tuple[str, ...] = ()
     ejected: tuple[EjectedEndpoint, ...] = ()
     facts: NodeFacts = NodeFacts()
+    api_servers: tuple[tuple[str, int], ...] = ()
     seen: float = 0.0
     ended: float | None = None
     reason: str = ""

@@ -131,7 +131,9 @@ class Reporter:
             for key, winner in change.new.lost:
                 if (key, winner) in before:
                     continue
-                message = f"{key} belongs to Service {winner}, which is older or has it as its ClusterIP"
+                message = (
+                    f"{key} belongs to Service {winner}, which is older, has it as its ClusterIP or is the API server"
+                )
                 log.warning("conflicting Services", service=name, ip_family=line.family.value, reason=message)
                 self._about_service(name, "FrontendConflict", message)
 

@@ -15,7 +15,7 @@ from typing import Any
 from vipwire.app.drain_orders import drains_path, in_force, read_orders
 from vipwire.app.machine import families
 from vipwire.app.modes import build_explainer, build_modes, vip_devices
-from vipwire.app.node_plan import effective_node, planned_node
+from vipwire.app.node_plan import Known, effective_node, planned_node
 from vipwire.app.record import read_record, recorded_node
 from vipwire.backends.spec import Mode
 from vipwire.config.configuration import Config
@@ -163,6 +163,12 @@ def now_ejected(config: Config) -> EjectedUntil:
     return found
 
 
+def now_connected(config: Config) -> frozenset[tuple[Address, int]]:
+    """Read where the proxy of this network namespace connects to its API server, as its record says."""
+    _, record = read_record(config.state_dir)
+    return frozenset((parse_address(text), port) for text, port in record.api_servers) if record else frozenset()
+
+
 def plan_family(
     config: Config,
     store: Store,
@@ -174,7 +180,8 @@ def plan_family(
     """Plan one family, as the proxy does that has ejected these."""
     name = node_name(config)
     machine = global_addresses(addresses)
-    node = planned_node(config, family, name, store, machine, drained, recorded_node(config.state_dir, name))
+    known = Known(recorded_node(config.state_dir, name), now_connected(config))
+    node = planned_node(config, family, name, store, machine, drained, known)
     planner = Planner(node)
     ejected = ejected or {}
     planner.ejected_elsewhere = {service: frozenset(each) for service, each in ejected.items()}

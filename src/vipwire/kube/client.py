@@ -13,7 +13,14 @@ from vipwire import __version__
 from vipwire.http.client import reason_of
 from vipwire.http.wire import Answer
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import ANSWER_TIMEOUT, TRANSPORT_ERRORS, Connection, Witness, ignored
+from vipwire.kube.access.connection import (
+    ANSWER_TIMEOUT,
+    TRANSPORT_ERRORS,
+    Connection,
+    Place,
+    Witness,
+    ignored,
+)
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import Resource
 from vipwire.kube.watch import LONGEST_PAGE, Request, ResourceWatch, Sleep
@@ -31,7 +38,7 @@ class ApiSource(Generic[K, T]):
     """Lists and watches the resources that it is given, at an API server.
 
     `clock` gives seconds that never go back, `chance` numbers from 0 up to 1. An answer must have begun within
-    `answer_timeout` seconds.
+    `answer_timeout` seconds. `places` is told at which addresses the API server is reached.
     """
 
     def __init__(
@@ -43,8 +50,9 @@ class ApiSource(Generic[K, T]):
         chance: Callable[[], float] = any_number,
         answer_timeout: float = ANSWER_TIMEOUT,
         witness: Witness = ignored,
+        places: Callable[[frozenset[Place]], None] | None = None,
     ) -> None:
-        self._access, self._answer_timeout, self._witness = access, answer_timeout, witness
+        self._access, self._answer_timeout, self._witness, self._places = access, answer_timeout, witness, places
         self._clock, self._chance = clock, chance
         self._alone = asyncio.Lock()
         self._watches = tuple(ResourceWatch(resource) for resource in resources)
@@ -55,7 +63,13 @@ class ApiSource(Generic[K, T]):
 
     async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:
         """Watch until cancelled. `emit` must be quick and must not raise."""
-        connection = Connection(self._access, USER_AGENT, answer_timeout=self._answer_timeout, witness=self._witness)
+        connection = Connection(
+            self._access,
+            USER_AGENT,
+            answer_timeout=self._answer_timeout,
+            witness=self._witness,
+            places=self._places,
+        )
         async with connection, asyncio.TaskGroup() as group:
             for watch in self._watches:
                 group.create_task(self._follow(connection, watch, emit), name=f"watch {watch.resource.plural}")

@@ -1,6 +1,6 @@
 """The names by which Kubernetes and operators call things."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from vipwire.model.net import Protocol
 
@@ -13,6 +13,10 @@ class ObjectName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+KUBERNETES: Final = ObjectName("default", "kubernetes")
+"""The Service that the API server makes for itself."""
 
 
 class ServicePortName(NamedTuple):

@@ -3,6 +3,9 @@
 A ClusterIP belongs to its Service wholly: another Service's external or load balancer IP never takes a port of it,
 however old, so that nobody can put himself in a ClusterIP's way (CVE-2020-8554).
 
+The address and port at which vipwire reaches its API server belong to the API server's own Service, so that no object
+can cut vipwire off from the objects.
+
 A range of ports contends with every port and every range that it overlaps, and is held as a whole or not at all. The
 age decides here, too; what has lost to an older one still keeps younger ones out.
 
@@ -14,7 +17,7 @@ import bisect
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from vipwire.model.names import ObjectName
+from vipwire.model.names import KUBERNETES, ObjectName
 from vipwire.model.net import Address, Protocol
 from vipwire.plan.plan import FrontendKey, RangeKey
 
@@ -42,11 +45,13 @@ _Place = tuple[Address, Protocol]
 class Claims:
     """Every claim of one family. Changing one Service's claims costs what that Service has.
 
-    `node` are this node's addresses, if the mode names each of them.
+    `node` are this node's addresses, if the mode names each of them; `api_servers` as in `NodePlan`.
     """
 
-    def __init__(self, node: Iterable[Address] = ()) -> None:
-        self._node = frozenset(node)
+    def __init__(
+        self, node: Iterable[Address] = (), api_servers: frozenset[tuple[Address | None, int]] = frozenset()
+    ) -> None:
+        self._node, self._api_servers = frozenset(node), api_servers
         self._of: dict[ObjectName, _Claim] = {}
         self._claimants: dict[FrontendKey, tuple[Claimant, ...]] = {}
         self._owners: dict[Address, tuple[Claimant, ...]] = {}
@@ -134,6 +139,8 @@ class Claims:
 
     def holder(self, name: ObjectName, key: FrontendKey | RangeKey) -> ObjectName | None:
         """Return which other Service holds a key that `name` claims; None when `name` holds it itself."""
+        if self._api_servers and name != KUBERNETES and self._is_api_server(key):
+            return KUBERNETES
         owners = self._owners.get(key.address) if key.address is not None else None
         if owners:
             first = owners[0].name
@@ -145,6 +152,13 @@ class Claims:
                 others = self._overlapping(key.address, key.protocol, key.port, key.port)
                 first = min((self._claimants[key][0], *others)).name
         return None if first == name else first
+
+    def _is_api_server(self, key: FrontendKey | RangeKey) -> bool:
+        if key.protocol is not Protocol.TCP:
+            return False
+        if isinstance(key, FrontendKey):
+            return (key.address, key.port) in self._api_servers
+        return any(key.address == address and key.first <= port <= key.last for address, port in self._api_servers)
 
     def owns(self, name: ObjectName, address: Address) -> bool:
         """Report whether a ClusterIP that `name` has is not an older Service's."""

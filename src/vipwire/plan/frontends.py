@@ -100,12 +100,13 @@ def plan_service(
     wishes = read_wishes(service)
     wide = ranges(service, wishes, served=node.port_ranges)
     cluster_ips = of_family(node.family, service.cluster_ips)
+    outer = bool(service.external_ips or service.load_balancer_ips) or any(map(node.leads_to_host, cluster_ips))
     for port in service.ports:
         name = service.port_name(port)
         found = candidates(name, node.family, slices, node.name)
         endpoints = categorize(not_drained(found, wishes, node, service.name), node, out_of(ejected, port.protocol))
         ready_local |= endpoints.ready_local
-        outside = bool(port.node_port or service.external_ips or service.load_balancer_ips)
+        outside = outer or bool(port.node_port)
         policies = _policies(node, service, endpoints, wishes, outside=outside)
         serving = _serving(found) if port.protocol is Protocol.UDP else _NOBODY
         spread = wide.of.get(port) if wide.of else None
@@ -192,12 +193,16 @@ def claims(node: NodePlan, service: Service) -> Iterator[FrontendKey | RangeKey]
 def _keys(
     node: NodePlan, service: Service, port: ServicePort, cluster_ips: tuple[Address, ...]
 ) -> Iterator[tuple[FrontendKind, FrontendKey]]:
-    """Yield the frontends of a Service port. A Service without a ClusterIP of the family has none of that family."""
+    """Yield the frontends of a Service port. A Service without a ClusterIP of the family has none of that family.
+
+    A ClusterIP that some host may have is served like an external IP: the host keeps its other ports.
+    """
     number, protocol = port.port, port.protocol
     if not cluster_ips:
         return
     for address in cluster_ips:
-        yield FrontendKind.CLUSTER_IP, FrontendKey(address, protocol, number)
+        kind = FrontendKind.EXTERNAL_IP if node.leads_to_host(address) else FrontendKind.CLUSTER_IP
+        yield kind, FrontendKey(address, protocol, number)
     if service.external_ips and node.external_ips:
         for address in of_family(node.family, service.external_ips):
             yield FrontendKind.EXTERNAL_IP, FrontendKey(address, protocol, number)

@@ -42,6 +42,8 @@ class NodePlan(Value, frozen=True):
     `addresses` are the machine's own, without loopback and VIPs, for modes that need each one named; else empty.
     `drained` are endpoints that get no new connections from this node. `port_ranges`: the mode serves port ranges.
     `crowded`: there are so many endpoints that the mode says less about each.
+    `api_servers` are the addresses and TCP ports at which the API server is reached, with None for an address of this
+    machine: that of a node port. `hosts` are addresses that Nodes and the API server have.
     """
 
     family: Family
@@ -58,6 +60,13 @@ class NodePlan(Value, frozen=True):
     port_ranges: bool = False
     crowded: bool = False
     drained: frozenset[Drain] = frozenset()
+    api_servers: frozenset[tuple[Address | None, int]] = frozenset()
+    hosts: frozenset[Address] = frozenset()
+
+    def leads_to_host(self, address: Address) -> bool:
+        """Report whether a host has, or may have, an address that a Service names as its ClusterIP."""
+        cidrs = self.service_cidrs
+        return address in self.hosts or (bool(cidrs) and not any(address in prefix for prefix in cidrs))
 
     @property
     def masquerade_mark(self) -> int:

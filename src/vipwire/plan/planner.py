@@ -48,7 +48,7 @@ class Planner:
         self._node = node
         self.ejected_elsewhere: Ejected = NOBODY
         """What another process is known to have ejected, for who only looks; it counts in what is planned next."""
-        self._claims = Claims(node.addresses)
+        self._claims = Claims(node.addresses, node.api_servers)
         self._slow_start = SlowStart()
         self.ejections = Ejections()
         self._plans: dict[ObjectName, ServicePlan] = {}
@@ -62,7 +62,7 @@ class Planner:
     def move(self, node: NodePlan, view: View, now: float = 0.0) -> dict[ObjectName, PlanChange]:
         """Adopt a changed node or configuration: re-plan everything. Return what `update` returns."""
         self._node = node
-        self._claims = Claims(node.addresses)
+        self._claims = Claims(node.addresses, node.api_servers)
         return self.update(tuple(self._plans), view, now)
 
     def due(self) -> float | None:
@@ -155,7 +155,8 @@ class Planner:
             plan = self._slow_start.season(plan, asked.slow_start, now)
         if plan.node_port_addresses:
             plan = self._contested(plan)
-        owned = tuple([address for address in plan.cluster_ips if self._claims.owns(name, address)])
+        node, held = self._node, self._claims
+        owned = tuple([a for a in plan.cluster_ips if held.owns(name, a) and not node.leads_to_host(a)])
         return plan if owned == plan.cluster_ips else replace(plan, cluster_ips=owned)
 
     def _contested(self, plan: ServicePlan) -> ServicePlan:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from vipwire.model.endpoint import EndpointSlice
-from vipwire.model.names import ObjectName
+from vipwire.model.names import KUBERNETES, ObjectName
 from vipwire.model.net import Family
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
@@ -161,7 +161,7 @@ class Store:
             case Service():
                 if self._services.get(item.name) != item:
                     self._services[item.name] = item
-                    self._dirty[item.name] = True
+                    self._touch(item.name, itself=True)
             case EndpointSlice():
                 self._put_slice(item)
             case Node():
@@ -182,13 +182,13 @@ class Store:
         self._count(old, piece)
         self._slices[piece.service] = (*slices[:at], piece, *slices[at + (old is not None) :])
         self._slice_service[piece.name] = piece.service
-        self._dirty.setdefault(piece.service, False)
+        self._touch(piece.service)
 
     def _drop(self, kind: Kind, name: ObjectName) -> None:
         match kind:
             case Kind.SERVICE:
                 if self._services.pop(name, None) is not None:
-                    self._dirty[name] = True
+                    self._touch(name, itself=True)
             case Kind.ENDPOINT_SLICE:
                 owner = self._slice_service.pop(name, None)
                 if owner is not None:
@@ -197,11 +197,16 @@ class Store:
                     self._count(old, None)
                     if len(slices) > 1:
                         self._slices[owner] = (*slices[:at], *slices[at + 1 :])
-                    self._dirty.setdefault(owner, False)
+                    self._touch(owner)
             case Kind.NODE:
                 self.node_changed |= self._nodes.pop(name.name, None) is not None
             case Kind.SERVICE_CIDR:
                 self.node_changed |= self._cidrs.pop(name.name, None) is not None
+
+    def _touch(self, name: ObjectName, *, itself: bool = False) -> None:
+        """Note a changed Service, or changed endpoints of it; those of the API server are the node's concern."""
+        self._dirty[name] = itself or self._dirty.get(name, False)
+        self.node_changed |= name == KUBERNETES
 
     def _count(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         """Count the endpoints of each family at all ports, and tell when they become very many, or no longer are."""

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from vipwire import __version__
 from vipwire.app.machine import families
-from vipwire.app.node_plan import planned_node
+from vipwire.app.node_plan import Known, planned_node
 from vipwire.app.record import recorded_node
 from vipwire.backends.ipvs.names import DEVICE
 from vipwire.config.configuration import Config
@@ -54,7 +54,7 @@ def look(config: Config) -> tuple[Leaving, list[str]]:
     store = tried("Services", lambda: read_objects(config), Store())
     machine = global_addresses(item for item in read_addresses() if item.interface != DEVICE)
     name = node_name(config)
-    known = recorded_node(config.state_dir, name)
+    known = Known(recorded_node(config.state_dir, name))
     plans = {family: planned_node(config, family, name, store, machine, known=known) for family in families()}
     leaving = Leaving(
         config,

@@ -5,6 +5,7 @@ A TLS context is made again only when a certificate of it has changed.
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from vipwire.http.wire import Answer
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential
 from vipwire.kube.access.tls import Material
+from vipwire.model.net import Address, format_address, parse_address
 from vipwire.model.value import Value
 
 ANSWER_TIMEOUT = 60.0
@@ -46,6 +48,9 @@ class Answered(NamedTuple):
 Witness: TypeAlias = Callable[[Answered], None]
 """Is told of every request, for metrics."""
 
+Place: TypeAlias = tuple[Address, int]
+"""An address and a port."""
+
 
 def ignored(_answered: Answered) -> None:
     """Ignore a request."""
@@ -61,8 +66,12 @@ class Connection:
         *,
         answer_timeout: float = ANSWER_TIMEOUT,
         witness: Witness = ignored,
+        places: Callable[[frozenset[Place]], None] | None = None,
     ) -> None:
-        self._access, self._answer_timeout, self._witness = access, answer_timeout, witness
+        """Prepare a session. `places` is told where connections go, before they are made."""
+        self._access, self._answer_timeout, self._witness, self._places = access, answer_timeout, witness, places
+        self._known: tuple[Place, ...] = ()
+        self._url = access.server
         self._headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": user_agent}
         self._client: Client | None = None
         self._context: ssl.SSLContext | None = None
@@ -96,6 +105,8 @@ class Connection:
         credential = await self._access.credential(time.time())
         headers = {**self._headers, **_headers(credential, payload)}
         target = f"{self._prefix}{path}{'?' if query else ''}{urlencode(query, quote_via=quote)}"
+        if self._places is not None:
+            await self._look_up(self._places)
         began, status = time.perf_counter(), ""
         request = self._client.request(
             self._server(credential),
@@ -127,14 +138,53 @@ class Connection:
                 raise
             raise VipwireError(self._access.tls.explain(error)) from error
 
+    async def _look_up(self, told: Callable[[frozenset[Place]], None]) -> None:
+        """Tell where the next connection goes; use the addresses of the last answer if the name has none now.
+
+        The addresses of the last answer are told as well: connections to them may be open.
+        """
+        self._url = self._access.server
+        host, port = _host_and_port(self._access.proxy or self._url)
+        try:
+            found = await _addresses(host)
+        except OSError:
+            if self._known and self._access.proxy is None:
+                address, _ = self._known[0]
+                self._url = _with_host(self._url, format_address(address))
+            return
+        known = tuple((address, port) for address in found)
+        if known != self._known:
+            self._known, before = known, self._known
+            told(frozenset((*known, *before)))
+
     def _server(self, credential: Credential) -> Server:
         tls = self._access.tls
         if tls is None:
-            return Server(self._access.server, proxy=self._access.proxy)
+            return Server(self._url, proxy=self._access.proxy)
         material = tls.material(credential.certificate)
         if self._context is None or material != self._material:
             self._context, self._material = tls.context(material), material
-        return Server(self._access.server, self._context, tls.name, self._access.proxy)
+        name = tls.name if self._url == self._access.server else tls.name or _host_and_port(self._access.server)[0]
+        return Server(self._url, self._context, name, self._access.proxy)
+
+
+async def _addresses(host: str) -> tuple[Address, ...]:
+    """Look a host's addresses up, in one order. Raise OSError."""
+    with contextlib.suppress(ValueError):
+        return (parse_address(host),)
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return tuple(sorted({parse_address(str(place[0]).partition("%")[0]) for *_, place in found}))
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _with_host(url: str, host: str) -> str:
+    parts = urlsplit(url)
+    place = f"[{host}]" if ":" in host else host
+    return parts._replace(netloc=f"{place}:{parts.port}" if parts.port else place).geturl()
 
 
 def _headers(credential: Credential, payload: Payload | None) -> Mapping[str, str]:
