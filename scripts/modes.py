@@ -44,9 +44,9 @@ In userspace mode the relay connects from the node, so endpoints see the node's 
 [semantics](../semantics.md#source-addresses-masquerade) says of clients that are not masqueraded does not hold there,
 nor does what any sentence says of SCTP. Their tests run all the same, without looking at sources and without SCTP.
 
-In ipvs mode every VIP is an address of this node. So a `healthCheckNodePort` answers at VIPs too, as with kube-proxy;
-in all other modes it answers at the node's own addresses only. At a ClusterIP `vipwire explain` calls that a
-difference.
+In ipvs mode every ClusterIP is an address of this node. So a `healthCheckNodePort` answers there too, as with
+kube-proxy; in all other modes it answers at the node's own addresses only. At a ClusterIP `vipwire explain` calls
+that a difference.
 
 In every mode the tests hold `vipwire explain` to what packets really do, by the kernel's objects and by the plan.
 """

@@ -55,14 +55,6 @@ def at(service: LabService, kind: FrontendKind, family: Family, port: int) -> Ta
     return Target(service.address(kind, family), port, service.ports[0].protocol)
 
 
-def not_served(cluster: Cluster, caller: Caller, target: Target) -> None:
-    """A port of an external IP that nobody serves is passed on, where the mode can: see what it says of S57."""
-    if "S57" in cluster.mode.cannot:
-        cluster.refused(caller, target)
-    else:
-        cluster.passed_on(caller, target)
-
-
 @sentence("S146")
 @CALLERS
 @ADDRESSES
@@ -98,7 +90,7 @@ def test_ports_outside_of_a_range_are_as_without_it(ranging: Cluster, family: Fa
     rtp = ranged(ranging, "rtp-tcp", [Port(FIRST)], *PODS)
     for port in (FIRST - 1, LAST + 1):
         ranging.refused(POD, at(rtp, CLUSTER_IP, family, port))
-        not_served(ranging, POD, at(rtp, EXTERNAL_IP, family, port))
+        ranging.passed_on(POD, at(rtp, EXTERNAL_IP, family, port))
     ranging.refused(POD, Target(rtp.address(CLUSTER_IP, family), WITHIN, Protocol.UDP))
     ranging.answered(OUTSIDE, rtp.at(NODE_PORT, family), PODS)
     ranging.refused(OUTSIDE, Target(rtp.address(NODE_PORT, family), rtp.node_port() + 1))
@@ -137,7 +129,7 @@ def test_the_older_claim_of_a_port_or_a_range_wins(ranging: Cluster, family: Fam
     put(one, OLD, "pod-1a", "")
     ranging.answered(OUTSIDE, Target(address, WITHIN), ["pod-1a"])
     ranging.answered(OUTSIDE, Target(address, FIRST), ["pod-2a"])
-    not_served(ranging, OUTSIDE, Target(address, LAST))
+    ranging.passed_on(OUTSIDE, Target(address, LAST))
     ranging.put("one-port", [])
     ranging.answered(OUTSIDE, Target(address, LAST), ["pod-2a"])
     put(one, "2026-01-01T00:00:00Z", "pod-1a", "")

@@ -6,7 +6,7 @@ from tests.fakes.values import endpoint, ip, ips, node_plan, port, service, slic
 
 from vipwire.backends.ipvs.counts import Origin, origins, refusals, service_counts
 from vipwire.backends.ipvs.marks import Marks
-from vipwire.model.net import Address, Family, Protocol
+from vipwire.model.net import Address, Protocol
 from vipwire.model.service import TrafficPolicy
 from vipwire.netlink.ipvs import Counters, Forwarding, Method, RealServerState, VirtualServer
 from vipwire.plan.frontends import plan_service
@@ -85,7 +85,7 @@ COMMIT
 *filter
 [3:180] -A KUBE-NO-LOCAL-ENDPOINTS -j DROP
 [4:240] -A KUBE-PROXY-FIREWALL -d 10.96.0.0/16 -m set ! --match-set KUBE-IPVS-IPS dst -j DROP
-[5:300] -A KUBE-IPVS-FILTER -p tcp -m conntrack --ctstate NEW -m set --match-set KUBE-NO-ENDPOINTS dst,dst -j REJECT --reject-with tcp-reset
+[5:300] -A KUBE-NO-ENDPOINTS -p tcp -m conntrack --ctstate NEW -m set --match-set KUBE-NO-ENDPOINTS dst,dst -j REJECT --reject-with tcp-reset
 [6:360] -A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j KUBE-IPVS-RANGES
 [6:360] -A KUBE-IPVS-RANGES -j KUBE-IPVS-REFUSE
 [4:240] -A KUBE-IPVS-REFUSE -p tcp -j REJECT --reject-with tcp-reset
@@ -95,11 +95,10 @@ COMMIT
 [9:540] -A INPUT -j DROP
 COMMIT
 """  # noqa: E501 - as the tool prints it
-    assert refusals(text, Family.IPV4) == {
+    assert refusals(text) == {
         Refusal.NO_LOCAL_ENDPOINTS: 10,
         Refusal.SOURCE_RANGE: 4,
         Refusal.UNALLOCATED_CLUSTER_IP: 4,
         Refusal.NO_ENDPOINTS: 6,
         Refusal.UNDEFINED_PORT: 6,
     }
-    assert refusals(text, Family.IPV6)[Refusal.NO_ENDPOINTS] == 1, "that set is of the other family"

@@ -35,6 +35,10 @@ def rendered(plan: ServicePlan, marks: Marks) -> dict[ObjectKey, Object]:
     return dict(render(RenderSettings(Family.IPV4, "rr"), marks, plan).own)
 
 
+def shared(plan: ServicePlan, marks: Marks) -> dict[ObjectKey, Object]:
+    return dict(render(RenderSettings(Family.IPV4, "rr"), marks, plan).shared)
+
+
 def marked(objects: dict[ObjectKey, Object]) -> dict[int, set[tuple[str, int]]]:
     """Find the virtual servers of marks with their real servers."""
     found: dict[int, set[tuple[str, int]]] = {key.mark: set() for key in objects if isinstance(key, VirtualServer)}
@@ -60,8 +64,10 @@ def test_a_range_is_a_rule_that_marks_and_a_virtual_server_that_leaves_the_port_
     assert rules(objects, "filter", "KUBE-IPVS-RANGES") == [f"{words} -j RETURN"]
     (entry,) = (key for key in objects if isinstance(key, Entry) and key.set == "KUBE-RANGES")
     assert objects[entry] == mark, "by which the next process knows the virtual server"
-    (hairpin,) = rules(objects, "nat", "KUBE-IPVS-RANGES-HAIRPIN")
-    assert hairpin.startswith("-s 10.1.0.1/32 -d 10.1.0.1/32")
+    hairpins = rules(objects, "nat", "KUBE-IPVS-RANGES-HAIRPIN")
+    assert [words.split()[:4] for words in hairpins] == [
+        ["-s", f"{pod}/32", "-d", f"{pod}/32"] for pod in ("10.1.0.1", "10.1.0.2")
+    ]
 
 
 def test_another_target_port_is_that_of_the_real_servers() -> None:
@@ -92,8 +98,7 @@ def test_a_tcp_range_without_endpoints_lets_open_connections_end_and_takes_no_ne
     objects = rendered(planned(), marks)
     mark = marks.mark(KEY, MarkScope.INSIDE)
     assert marked(objects) == {mark: set(), mark | BIT: set()}
-    assert not rules(objects, "mangle", "KUBE-IPVS-RANGES")
-    (words,) = rules(objects, "filter", "KUBE-IPVS-RANGES")
+    (words,) = rules(objects, "filter", "KUBE-IPVS-RANGES-NONE")
     assert words.endswith("-j KUBE-IPVS-RANGES-REFUSE")
     assert not marked(rendered(planned(of=port(8080, protocol=Protocol.UDP)), Marks(BIT)))
 
@@ -110,9 +115,10 @@ def test_sources_that_may_come_are_let_through_before_others_are_dropped() -> No
 def test_a_range_may_be_answered_directly() -> None:
     marks = Marks(BIT)
     fields: dict[str, Any] = {"external_ips": (ip("1.1.1.1"),), "annotations": (("vipwire.io/forwarding", "dsr"),)}
-    objects = rendered(planned(REMOTE, **fields), marks)
+    plan = planned(REMOTE, **fields)
+    objects = rendered(plan, marks)
     mark = marks.mark(KEY._replace(address=ip("1.1.1.1")), MarkScope.INSIDE)
-    assert MarkRule(mark) in objects
+    assert MarkRule(mark) in shared(plan, marks)
     (how,) = (value for key, value in objects.items() if isinstance(key, RealServer) and key.server.mark == mark)
     assert getattr(how, "method", None) is Method.ROUTE
     (words,) = rules(objects, "mangle", "KUBE-IPVS-RANGES-SEGMENTS")

@@ -6,8 +6,19 @@ import pytest
 from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, port, service, slice_of
 
 from vipwire.backends.ipvs.hints import Hints, hints
-from vipwire.backends.ipvs.marks import Marks, is_among
-from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, ObjectKey, Receiver, Rules, Set, Vip, set_name
+from vipwire.backends.ipvs.marks import Marks, is_among, routing_mark
+from vipwire.backends.ipvs.names import (
+    ChainName,
+    Entry,
+    MarkRule,
+    ObjectKey,
+    Receiver,
+    Route,
+    Rules,
+    Set,
+    Vip,
+    set_name,
+)
 from vipwire.backends.ipvs.objects.chains import parse_save, restore_text
 from vipwire.backends.ipvs.render import RenderSettings, render
 from vipwire.backends.ipvs.skeleton import node_objects
@@ -45,7 +56,7 @@ def test_a_cluster_ip() -> None:
     assert Vip(ip("10.96.0.1")) in objects.shared
     assert entries(objects, Set.CLUSTER_IP) == {Element(ip("10.96.0.1"), 6, 80)}
     assert entries(objects, Set.IPVS_IPS) == {Element(ip("10.96.0.1"))}
-    assert entries(objects, Set.LOOP_BACK) == {Element(ip("10.0.0.1"), 6, 8080, ip("10.0.0.1"))}
+    assert entries(objects, Set.LOOP_BACK) == {Element(pod, 6, 8080, pod) for pod in ips("10.0.0.1", "10.0.0.2")}
 
 
 def test_a_node_port_has_a_virtual_server_on_each_address() -> None:
@@ -110,7 +121,7 @@ def test_at_an_address_of_the_node_without_endpoints_here_only_those_outside_are
     objects = rendered(of, endpoint("10.0.0.2"))
     place = Element(NODE[0], 6, 80)
     assert entries(objects, Set.NO_LOCAL_ENDPOINTS) == {place}
-    assert entries(objects, Set.LOCAL_POOL_NODE) == set()
+    assert entries(objects, Set.LOCAL_POOL_NODE) == {place}, "for connections that are still open"
     assert entries(objects, Set.DIRECT_RETURN) == {place}
 
 
@@ -250,17 +261,17 @@ def test_hints(pairs: tuple[tuple[str, str], ...], expected: Hints) -> None:
     assert hints(read_wishes(service("web", annotations=pairs)), "rr") == expected
 
 
-def test_what_returns_directly_has_a_mark_no_vip_and_its_own_source() -> None:
+def test_what_returns_directly_has_no_vip_and_its_own_source() -> None:
     pairs = (("vipwire.io/forwarding", "tunnel"),)
     of = service("web", "10.96.0.1", port(8080), external_ips=ips("198.51.100.1"), annotations=pairs)
     objects = rendered(of, endpoint("10.0.0.1", "node-1"), endpoint("10.0.0.2"))
-    mark = Marks(0x4000).mark(FrontendKey(ip("198.51.100.1"), Protocol.TCP, 8080))
-    marked = VirtualServer(0, Address(b""), 0, mark)
+    external = VirtualServer(6, ip("198.51.100.1"), 8080)
     for address in ips("10.0.0.1", "10.0.0.2"):
-        assert objects.own[RealServer(marked, address, 8080)] == Forwarding(1, Method.TUNNEL)
+        assert objects.own[RealServer(external, address, 8080)] == Forwarding(1, Method.TUNNEL)
     internal = RealServer(VirtualServer(6, ip("10.96.0.1"), 8080), ip("10.0.0.2"), 8080)
     assert objects.own[internal] == Forwarding(1, Method.MASQUERADE), "a ClusterIP is translated as ever"
-    assert MarkRule(mark) in objects.own
+    assert {MarkRule(routing_mark(0x4000)), Route(ip("198.51.100.1"))} <= objects.shared.keys()
+    assert entries(objects, Set.ROUTED) == {Element(ip("198.51.100.1"), 6, 8080)}
     assert entries(objects, Set.DIRECT_RETURN) == {Element(ip("198.51.100.1"), 6, 8080)}
     assert entries(objects, Set.EXTERNAL_IP) == set()
     assert Vip(ip("198.51.100.1")) not in objects.shared
@@ -274,15 +285,17 @@ def test_where_ports_differ_nothing_returns_directly() -> None:
     objects = rendered(of, endpoint("10.0.0.2"))
     external = RealServer(VirtualServer(6, ip("198.51.100.1"), 80), ip("10.0.0.2"), 8080)
     assert objects.own[external] == Forwarding(1, Method.MASQUERADE)
-    assert Vip(ip("198.51.100.1")) in objects.shared
+    assert Vip(ip("198.51.100.1")) not in objects.shared
+    assert Route(ip("198.51.100.1")) in objects.shared
 
 
 def test_marks_last_and_are_told_apart() -> None:
     key = FrontendKey(ip("198.51.100.1"), Protocol.TCP, 80)
     assert Marks(0x4000).mark(key) == Marks(0x4000).mark(key)
     narrow = Marks(0xFFFFFFF0)
-    keys = [FrontendKey(None, Protocol.TCP, number) for number in range(1, 16)]
-    assert sorted(narrow.mark(each) for each in keys) == list(range(1, 16))
+    keys = [FrontendKey(None, Protocol.TCP, number) for number in range(1, 15)]
+    taken = [*map(narrow.mark, keys), routing_mark(0xFFFFFFF0)]
+    assert sorted(taken) == list(range(1, 16)), "the mark that only leads to IPVS is no virtual server's"
     moved = Marks(0)
     before = moved.mark(key)
     moved.avoid = before

@@ -540,13 +540,13 @@ def test_a_flow_is_forgotten_when_its_time_is_up(lab: Lab, proxy: IpvsProxy, fam
 def test_strict_arp_says_of_no_vip_that_it_is_here(lab: Lab, proxy: IpvsProxy, strict: bool) -> None:  # noqa: FBT001
     """The network between the nodes asks on node 1's link who has the VIP, instead of sending it to the node."""
     proxy.put(web(external_ips=addresses(EXTERNAL)), *slices(lab, "web", TWO))
-    route = [EXTERNAL[Family.IPV4], "dev", NODE]
+    route = [VIP[Family.IPV4], "dev", NODE]
     with lab.inside(NODE):
         assert not apply_sysctls(ipvs_sysctls((6, 1), strict_arp=strict)).obstacles
     lab.run(UNDERLAY, ["ip", "route", "add", *route])
-    lab.run(UNDERLAY, ["ip", "neighbour", "flush", "to", EXTERNAL[Family.IPV4]])  # what an earlier test has learnt
+    lab.run(UNDERLAY, ["ip", "neighbour", "flush", "to", VIP[Family.IPV4]])  # what an earlier test has learnt
     try:
-        (result,) = lab.probe("client", EXTERNAL[Family.IPV4], 80, timeout=15.0)
+        (result,) = lab.probe("client", VIP[Family.IPV4], 80, timeout=15.0)
         assert result.outcome is (Outcome.UNREACHABLE if strict else Outcome.ANSWERED)
     finally:
         lab.run(UNDERLAY, ["ip", "route", "delete", *route])
@@ -698,7 +698,7 @@ def test_the_segments_of_direct_answers_fit_the_tunnel(lab: Lab, proxy: IpvsProx
 
 
 def counters(lab: Lab, family: Family, address: str, connections: int) -> Counters:
-    """Read what the real server of that address, behind the one mark, has carried, once it is so many connections.
+    """Read what the real server of that address, behind EXTERNAL, has carried, once it is so many connections.
 
     The kernel adds up its counters every two seconds, and gives a real server that comes back its old ones.
     """
@@ -706,8 +706,8 @@ def counters(lab: Lab, family: Family, address: str, connections: int) -> Counte
         servers = Servers(family)
     try:
         for _ in range(400):
-            (marked,) = [key for key in servers.services() if key.mark]
-            (found,) = [each.counters for each in servers.reals(marked) if each.address == ip(address)]
+            (direct_return,) = [key for key in servers.services() if key.address == ip(EXTERNAL[family])]
+            (found,) = [each.counters for each in servers.reals(direct_return) if each.address == ip(address)]
             if found.connections >= connections:
                 return found
             threading.Event().wait(0.02)

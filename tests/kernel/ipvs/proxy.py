@@ -11,7 +11,7 @@ from tests.fakes.values import named
 from vipwire.backends.ipvs import start
 from vipwire.backends.ipvs.explain.describe import describe_object
 from vipwire.backends.ipvs.kernel import IpvsBackend
-from vipwire.backends.ipvs.names import Entry, MarkRule, Object, ObjectKey, Vip
+from vipwire.backends.ipvs.names import Entry, MarkRule, Object, ObjectKey, Route, Vip
 from vipwire.backends.ipvs.objects.device import Device
 from vipwire.backends.ipvs.objects.policy_routing import PolicyRouting
 from vipwire.backends.ipvs.objects.servers import Servers
@@ -84,6 +84,7 @@ class Line:
             yield from (key for key in sets.read() if isinstance(key, Entry))
             yield from map(Vip, device.addresses())
             yield from map(MarkRule, routing.marks())
+            yield from map(Route, routing.routes())
 
 
 class IpvsProxy:

@@ -33,6 +33,6 @@ class IpvsCounters:
 
     def _refusals(self) -> dict[Refusal, int]:
         try:
-            return refusals(self._tool.counted(), self._family)
+            return refusals(self._tool.counted())
         except UnsupportedError:
             return {}

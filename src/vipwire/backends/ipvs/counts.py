@@ -14,9 +14,8 @@ from typing import NamedTuple, TypeVar
 from vipwire.backends.ipvs import ranges
 from vipwire.backends.ipvs.hints import method_of
 from vipwire.backends.ipvs.marks import Marks, MarkScope
-from vipwire.backends.ipvs.names import Set, set_name
 from vipwire.model.names import ServicePortName
-from vipwire.model.net import Address, Family
+from vipwire.model.net import Address
 from vipwire.netlink.ipvs import Counters, Method, RealServerState, VirtualServer
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, RangeKey, ServicePlan
 from vipwire.reconcile.counts import Count, Counts, EndpointName, OpenConnections, Refusal
@@ -32,7 +31,11 @@ _FIREWALL = {
     ranges.NO_LOCAL: Refusal.NO_LOCAL_ENDPOINTS,
 }
 """Chains, and what each DROP in them means."""
-_REFUSING = {ranges.NOBODY: Refusal.NO_ENDPOINTS, ranges.STRAYS: Refusal.UNDEFINED_PORT}
+_REFUSING = {
+    "KUBE-NO-ENDPOINTS": Refusal.NO_ENDPOINTS,
+    ranges.NOBODY: Refusal.NO_ENDPOINTS,
+    ranges.STRAYS: Refusal.UNDEFINED_PORT,
+}
 """Chains, and what each REJECT in them means."""
 
 
@@ -110,19 +113,16 @@ def _count(counters: Counters, *, both_ways: bool) -> Count:
     return Count(counters.connections, counters.packets_in, counters.bytes_in, *back)
 
 
-def refusals(text: str, family: Family) -> dict[Refusal, int]:
+def refusals(text: str) -> dict[Refusal, int]:
     """Read how many packets the rules have refused from the output of `iptables-save -c`."""
-    nobody = f"--match-set {set_name(family, Set.NO_ENDPOINTS)} "
     found: dict[Refusal, int] = {}
     for packets, chain, rule in counted_rules(text):
         reason = None
         if rule.endswith("-j DROP"):
             reason = _FIREWALL.get(chain)
-        elif chain == "KUBE-IPVS-FILTER" and " -j REJECT" in rule:
-            reason = Refusal.NO_ENDPOINTS if nobody in rule else None
         elif "-j REJECT" in rule:
             reason = _REFUSING.get(chain)
-        elif chain == "KUBE-NO-ENDPOINTS":
+        elif chain == "KUBE-NO-ENDPOINTS" and rule.endswith("-j RETURN"):
             reason = Refusal.NO_ENDPOINTS
         if reason is not None:
             found[reason] = found.get(reason, 0) + packets

@@ -6,7 +6,7 @@ event costs what its own Service costs. Looking at all is rarer the longer it ta
 twentieth of the time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vipwire.netlink.ipvs import RealServer, VirtualServer
@@ -24,6 +24,9 @@ class GracefulTermination:
 
     def __contains__(self, real: RealServer) -> bool:
         return real in self._until.get(real.server, ())
+
+    def __iter__(self) -> Iterator[RealServer]:
+        return (real for reals in self._until.values() for real in reals)
 
     def begin(self, real: RealServer, now: float, seconds: int | None) -> None:
         """Start to drain a real server, for at most so many seconds."""

@@ -18,7 +18,7 @@ from vipwire.backends.ipvs.counters import IpvsCounters
 from vipwire.backends.ipvs.explain.describe import describe_object
 from vipwire.backends.ipvs.graceful_termination import GracefulTermination
 from vipwire.backends.ipvs.limits import LACKS
-from vipwire.backends.ipvs.marks import is_among
+from vipwire.backends.ipvs.marks import is_among, routing_mark
 from vipwire.backends.ipvs.names import (
     MARKING,
     OWNING,
@@ -29,6 +29,7 @@ from vipwire.backends.ipvs.names import (
     Object,
     ObjectKey,
     Receiver,
+    Route,
     Set,
     SetName,
     Vip,
@@ -41,6 +42,7 @@ from vipwire.backends.ipvs.objects.policy_routing import PolicyRouting
 from vipwire.backends.ipvs.objects.proc_table import with_resting
 from vipwire.backends.ipvs.objects.servers import ServerCommand, Servers
 from vipwire.backends.ipvs.objects.sets import Sets
+from vipwire.backends.ipvs.objects.sockets import socket_sources
 from vipwire.backends.ipvs.parts import Parts, inverse, partition
 from vipwire.backends.ipvs.skeleton import KUBE_PROXYS, node_objects
 from vipwire.backends.ipvs.termination_policy import TerminationPolicy
@@ -58,6 +60,7 @@ from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
 
 Objects = dict[ObjectKey, Object]
+_SOCKETS_SECONDS = 10.0
 
 
 class IpvsBackend:
@@ -78,6 +81,11 @@ class IpvsBackend:
         self._terminations = TerminationPolicy()
         self._direct = set_name(family, Set.DIRECT_RETURN)
         self._chains = KUBE_PROXYS.union(_chains(node_objects(NodePlan(family))))
+        self._lingering: set[Address] = set()
+        """Addresses that stay on kube-ipvs0 as long as sockets of this node have them."""
+        self._look_at = 0.0
+        self._receiving: set[Receiver] = set()
+        """Pods that still receive for VIPs that they are to leave, for open connections."""
         self._left: Objects | None = None
         self.resting: Mapping[VirtualServer, Mapping[RealServer, Forwarding]] = {}
         """Virtual servers with real servers that take nothing new, as they were when all was read: see `table`."""
@@ -149,7 +157,12 @@ class IpvsBackend:
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until `housekeep` has something to do; None if it has nothing."""
-        return self._terminating.due(self._clock())
+        now = self._clock()
+        due = self._terminating.due(now)
+        if not self._lingering:
+            return due
+        look = max(0.0, self._look_at - now)
+        return look if due is None else min(due, look)
 
     def housekeep(self) -> None:
         """Remove real servers that have no connections any more, or whose time is up."""
@@ -168,7 +181,39 @@ class IpvsBackend:
         for change in gone:
             if isinstance(change.key, RealServer):
                 self._terminating.end(change.key)
+        self._release()
         self._terminating.looked(now, self._clock())
+        if self._lingering and now >= self._look_at:
+            self._device.remove(self._without_sockets(self._lingering))
+
+    def _unused(self, parts: Parts) -> list[Address]:
+        """Choose the addresses that may leave kube-ipvs0: all but those that sockets of this node are bound to.
+
+        kube-proxy has external and load balancer IPs there, and a process that connected to one has it as its source.
+        """
+        gone = {vip.address for vip in parts.vips.removed}
+        routed = gone & {route.address for route in parts.routes.added}
+        return [*(gone - routed), *self._without_sockets(routed)] if routed else list(gone)
+
+    def _without_sockets(self, addresses: set[Address]) -> list[Address]:
+        used = socket_sources() & addresses
+        self._lingering = (self._lingering - addresses) | used
+        self._look_at = self._clock() + _SOCKETS_SECONDS
+        return list(addresses - used)
+
+    def _release(self) -> None:
+        """Stop Pods from receiving once IPVS sends none of a VIP's connections to them any more."""
+        if not self._receiving:
+            return
+        draining = {(self._vip(each.server), each.address) for each in self._terminating}
+        gone = {each for each in self._receiving if (each.vip, each.pod) not in draining}
+        self._pods.release((each.pod, each.vip) for each in gone)
+        self._receiving -= gone
+
+    def _vip(self, server: VirtualServer) -> Address:
+        """Find the address of a virtual server; that of a mark is a range's."""
+        ranges = (key.address for (key, _), mark in self._marks.given.items() if mark == server.mark)
+        return next((each for each in ranges if each), server.address) if server.mark else server.address
 
     def delete(self) -> bool:
         """Remove everything of ours of this family; tell whether there was anything."""
@@ -192,14 +237,19 @@ class IpvsBackend:
         self._pods.prepare(
             _pairs({**parts.receivers.added, **{k: v for k, (_, v) in parts.receivers.changed.items()}})
         )
+        size += self._policy_routing.add_routes([each.address for each in parts.routes.added])
         size += self._policy_routing.add([each.mark for each in parts.mark_rules.added])
         size += self._tool.write_rules(Delta(parts.rules.added, parts.rules.changed))
         size += self._device.add([vip.address for vip in parts.vips.added])
-        size += self._device.remove([vip.address for vip in parts.vips.removed])
+        self._lingering -= {vip.address for vip in parts.vips.added}
+        size += self._device.remove(self._unused(parts))
         size += self._policy_routing.remove([each.mark for each in parts.mark_rules.removed])
+        size += self._policy_routing.remove_routes([each.address for each in parts.routes.removed])
         size += self._tool.write_rules(Delta(removed=parts.rules.removed))
-        self._pods.release(_pairs(parts.receivers.removed))
         size += self._servers.apply(self._outgoing(parts, drain=drain))
+        self._receiving -= parts.receivers.added.keys()
+        self._receiving |= parts.receivers.removed.keys()
+        self._release()
         size += self._tool.write(leaving)
         size += self._sets.delete(parts.entries.removed)
         return size + self._sets.destroy([name.set for name in parts.sets.removed])
@@ -260,14 +310,32 @@ class IpvsBackend:
                 objects[row.real] = row.forwarding
             elif row.real not in self._terminating:
                 self._terminating.begin(row.real, self._clock(), self._terminations.seconds(row.real))
-        objects.update((Vip(address), None) for address in self._device.addresses())
-        if marks := self._policy_routing.marks():
+        bound, routed = self._device.addresses(), set[Address]()
+        if marks := self._policy_routing.marks():  # else nothing leads to the routes, and a machine may have many
             objects.update((MarkRule(mark), None) for mark in marks)
-            vips = {key.element.address for key in objects if isinstance(key, Entry) and key.set == self._direct}
-            received = self._pods.read().items()
-            objects.update((Receiver(pod, vip), how) for (pod, vip), how in received if vip in vips)
+            routed.update(self._policy_routing.routes())
+        self._lingering |= routed.intersection(bound) if adopt else set()
+        objects.update((Route(address), None) for address in routed)
+        objects.update((Vip(address), None) for address in bound if address not in self._lingering)
+        objects.update(self._receivers(objects, adopt=adopt))
         chains, rules = self._tool.read(self._chains)
         return objects | dict[ObjectKey, Object](chains.items()) | dict[ObjectKey, Object](rules.items())
+
+    def _receivers(self, objects: Objects, *, adopt: bool) -> Iterator[tuple[Receiver, Method]]:
+        """Read which Pods receive for VIPs, but those that do for open connections only."""
+        mark, entries = routing_mark(self._marks.avoid), objects.items()
+        vips = {
+            key.element.address
+            for key, value in entries
+            if isinstance(key, Entry) and key.set == self._direct and value == mark
+        }
+        draining = {(self._vip(each.server), each.address) for each in self._terminating} if vips else ()
+        for (pod, vip), how in self._pods.read().items() if vips else ():
+            receiver = Receiver(pod, vip)
+            if adopt and (vip, pod) in draining:
+                self._receiving.add(receiver)
+            if vip in vips and receiver not in self._receiving:
+                yield receiver, how
 
     def _owned(self, objects: Objects) -> Callable[[VirtualServer], bool]:
         """Build the test for virtual servers that our sets name."""

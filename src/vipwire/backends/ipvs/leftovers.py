@@ -2,24 +2,36 @@
 
 IPVS translates every packet of its connections, and forgets them with their virtual server. So a virtual server goes
 when none of its connections is in use any more; until then its address stays on kube-ipvs0. No new connection comes
-to it: another mode's rules translate that before. Connections that are returned directly, past this node, need the
-rules that mark their packets, and these would lead new connections astray: they end.
+to it: another mode's rules translate that before. What leads packets to IPVS by their mark stays as well: a packet
+that was translated finds no route in that table. Connections that are returned directly, past this node, end.
 
 An address on kube-ipvs0 is also what processes of the node connect from when they connect to it, whoever translates,
 and without it their packets have no source. So it stays while a socket has it.
 """
 
 import contextlib
-import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from vipwire.backends.ipvs.kernel import IpvsBackend
-from vipwire.backends.ipvs.names import ChainName, Entry, Object, ObjectKey, RangeRule, SetName, Vip
+from vipwire.backends.ipvs.names import (
+    ChainName,
+    Entry,
+    MarkRule,
+    Object,
+    ObjectKey,
+    RangeRule,
+    Route,
+    Set,
+    SetName,
+    Vip,
+    set_name,
+)
 from vipwire.backends.ipvs.objects.device import Device
 from vipwire.backends.ipvs.objects.sets import Sets
+from vipwire.backends.ipvs.objects.sockets import socket_sources
 from vipwire.backends.ipvs.ownership import GUARDS
 from vipwire.backends.remains import RemovalResult
 from vipwire.model.net import Address, Family, Protocol
@@ -31,11 +43,7 @@ from vipwire.xtables.ownership import Place
 _NET: Final = Path("/proc/thread-self/net")
 _OVER: Final = frozenset({"NONE", "TIME_WAIT", "LAST_ACK", "CLOSE", "CLOSED", "LISTEN"})
 """States in which a connection carries nothing any more."""
-_SOCKETS_OVER: Final = frozenset({"06", "07", "0A"})
-"""TIME_WAIT, CLOSE and LISTEN, as /proc/net/tcp writes states."""
 _IN_TURN: Final = Scheduling("rr")
-_MAPPED: Final = bytes(10) + b"\xff\xff"
-"""How the address of an IPv4 connection of an IPv6 socket begins."""
 
 
 class Flow(NamedTuple):
@@ -95,7 +103,7 @@ def find_ipvs(family: Family) -> IpvsLeftovers | None:
         objects = backend.observe()
     objects = {key: value for key, value in objects.items() if not isinstance(key, ChainName | RangeRule)}
     flows = parse_flows((_NET / "ip_vs_conn").read_text(encoding="ascii"), family)
-    return judge(family, objects, flows, _sources())
+    return judge(family, objects, flows, socket_sources())
 
 
 def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
@@ -108,7 +116,7 @@ def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
         return "", left.in_use
     with contextlib.closing(IpvsBackend(left.family)) as backend:
         backend.commit(Delta(removed=gone))
-    late = _sources() & {key.address for key in gone if isinstance(key, Vip)}
+    late = socket_sources() & {key.address for key in gone if isinstance(key, Vip)}
     with contextlib.closing(Device(left.family)) as device:
         if late:  # a socket has taken it between the look and the removal: its packets are sent again
             device.add(sorted(late))
@@ -178,8 +186,10 @@ def to_sockets(left: IpvsLeftovers) -> Delta[ObjectKey, Object]:
 
 
 def node_ports(objects: Collection[ObjectKey]) -> frozenset[VirtualServer]:
-    """Choose the virtual servers, of TCP and UDP, at addresses that are not on kube-ipvs0. Pure."""
+    """Choose the virtual servers, of TCP and UDP, at addresses that are neither on kube-ipvs0 nor routed. Pure."""
     vips = {key.address for key in objects if isinstance(key, Vip)}
+    routed = {set_name(family, Set.ROUTED) for family in Family}
+    vips |= {key.element.address for key in objects if isinstance(key, Entry) and key.set in routed}
     servers = (key for key in objects if isinstance(key, VirtualServer) and not key.mark)
     return frozenset(
         each for each in servers if each.protocol in (Protocol.TCP, Protocol.UDP) and each.address not in vips
@@ -199,6 +209,8 @@ def removable(left: IpvsLeftovers) -> dict[ObjectKey, Object]:
                 return key.server in left.busy
             case Vip(address):
                 return address in left.addresses
+            case MarkRule() | Route():
+                return bool(left.busy)
         return isinstance(key, SetName | Entry)
 
     return {key: value for key, value in left.objects.items() if not stays(key)}
@@ -221,33 +233,6 @@ def parse_flows(text: str, family: Family) -> frozenset[Flow]:
         if not template and fields[7] not in _OVER and flow.frontend != flow.endpoint:
             flows.add(flow)
     return frozenset(flows)
-
-
-def parse_sources(text: str) -> frozenset[Address]:
-    """Read the local addresses of connected sockets from a table of /proc/net. Pure.
-
-    Format: Documentation/networking/proc_net_tcp.rst; an address is in words of 32 bits in this machine's order.
-    """
-    found: set[Address] = set()
-    for line in text.splitlines()[1:]:
-        fields = line.split()
-        if fields[3] not in _SOCKETS_OVER:
-            found.add(_native(fields[1].partition(":")[0]))
-    return frozenset(found)
-
-
-def _sources() -> frozenset[Address]:
-    """Read the addresses of this node's connected sockets."""
-    tables = (_NET / name for name in ("tcp", "udp", "tcp6", "udp6"))
-    return frozenset(
-        each for table in tables if table.exists() for each in parse_sources(table.read_text(encoding="ascii"))
-    )
-
-
-def _native(digits: str) -> Address:
-    words = [bytes.fromhex(digits[at : at + 8]) for at in range(0, len(digits), 8)]
-    address = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
-    return Address(address.removeprefix(_MAPPED))
 
 
 def _place(address: str, port: str) -> tuple[Address, int]:

@@ -61,11 +61,20 @@ class Marks:
         if known is not None:
             del self._taken[known]
         number = zlib.crc32(_ports(key) + bytes((key.protocol,)) + (key.address or b"") + side.value)
-        while (mark := number & ~(self.avoid | FOREIGN) & _BITS) == 0 or mark in self._taken:
+        while (mark := _allowed(number, self.avoid)) in (0, routing_mark(self.avoid)) or mark in self._taken:
             number += 1
         self._of[use] = mark
         self._taken[mark] = use
         return mark
+
+
+def routing_mark(avoid: int) -> int:
+    """Return the mark of packets to frontends that IPVS finds by their address; it is no virtual server's."""
+    return _allowed(zlib.crc32(b"vipwire"), avoid)
+
+
+def _allowed(number: int, avoid: int) -> int:
+    return number & ~(avoid | FOREIGN) & _BITS
 
 
 def _ports(key: FrontendKey | RangeKey) -> bytes:

@@ -24,11 +24,6 @@ MODE: Final = ModeSpec(
             "IPVS has no random scheduler. Its default, rr, takes turns.",
         ),
         Difference(
-            ("S57",),
-            "A port of an external or load balancer IP that no Service has is refused, not passed on.",
-            "IPVS takes in packets to these addresses because the node has them as its own. It cannot pass them on.",
-        ),
-        Difference(
             ("S73",),
             "A client with session affinity may have one endpoint at the ClusterIP and another one at the node port.",
             "IPVS remembers clients for each virtual server separately, with kube-proxy as well.",

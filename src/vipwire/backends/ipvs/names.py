@@ -4,6 +4,7 @@
     RealServer      -> Forwarding
     Vip             -> None             an address on kube-ipvs0
     MarkRule        -> None             a routing rule for packets with a mark
+    Route           -> None             a route to this node itself in the table to which marks lead
     Receiver        -> Method           a Pod that takes packets to a VIP
     SetName         -> SetSpec
     Entry           -> mark             an element of a set; 0 where it carries no mark
@@ -36,9 +37,19 @@ class Vip(NamedTuple):
 
 
 class MarkRule(NamedTuple):
-    """A routing rule: packets with this mark come to IPVS although their address is not this node's."""
+    """A routing rule: packets with this mark look for their route in ROUTE_TABLE first."""
 
     mark: int
+
+
+class Route(NamedTuple):
+    """A route of ROUTE_TABLE: packets to the address come to IPVS although it is not this node's.
+
+    The table tells it from a `Vip`: tuples with the same fields are equal.
+    """
+
+    address: Address
+    table: int = ROUTE_TABLE
 
 
 class Receiver(NamedTuple):
@@ -82,13 +93,13 @@ class RangeRule(NamedTuple):
 
 Rules: TypeAlias = tuple[str, ...]
 ObjectKey: TypeAlias = (
-    VirtualServer | RealServer | Vip | MarkRule | Receiver | SetName | Entry | ChainName | RangeRule
+    VirtualServer | RealServer | Vip | MarkRule | Route | Receiver | SetName | Entry | ChainName | RangeRule
 )
 Object: TypeAlias = Scheduling | Forwarding | Method | SetSpec | Rules | int | None
 
 
 class Set(enum.Enum):
-    """The ipsets; the value is the name of the IPv4 one. The last seven are ours alone."""
+    """The ipsets; the value is the name of the IPv4 one. The last nine are ours alone."""
 
     LOOP_BACK = "KUBE-LOOP-BACK"
     CLUSTER_IP = "KUBE-CLUSTER-IP"
@@ -111,6 +122,8 @@ class Set(enum.Enum):
     LOCAL_POOL_NODE = "KUBE-LOCAL-POOL-NODE"
     NO_LOCAL_ENDPOINTS = "KUBE-NO-LOCAL-ENDPOINTS"
     NO_ENDPOINTS = "KUBE-NO-ENDPOINTS"
+    ROUTED = "KUBE-ROUTED"
+    NODE_NO_ENDPOINTS = "KUBE-NODE-NO-ENDPOINTS"
     DIRECT_RETURN = "KUBE-DIRECT-RETURN"
     RANGES = "KUBE-RANGES"
     RANGES_LOCAL = "KUBE-RANGES-LOCAL"
@@ -157,6 +170,7 @@ OWNING: Final = (
     Set.NODE_PORT_LOCAL_UDP,
     Set.NODE_PORT_SCTP,
     Set.NODE_PORT_LOCAL_SCTP,
+    Set.ROUTED,
 )
 """The sets by whose entries a virtual server is known as ours."""
 

@@ -12,9 +12,13 @@ from vipwire.xtables.ownership import Link, Place, WholeChainOwner
 from vipwire.xtables.save import BUILT_IN
 
 GUARDS: Final = frozenset(
-    Place("filter", chain) for chain in ("KUBE-IPVS-FILTER", ranges.MARKS, ranges.NOBODY, ranges.STRAYS)
+    {
+        *(Place("filter", chain) for chain in ("KUBE-IPVS-FILTER", ranges.MARKS, ranges.NOBODY, ranges.STRAYS)),
+        *(Place("mangle", chain) for chain in ("KUBE-ROUTED", ranges.MARKS)),
+    }
 )
-"""Keep the host's own ports off the addresses of kube-ipvs0: they stay as long as these do."""
+"""Keep the host's own ports off the addresses of kube-ipvs0, and lead open connections to IPVS: they stay with these.
+"""
 
 
 _KUBE_PROXY_HAS: Final = frozenset(

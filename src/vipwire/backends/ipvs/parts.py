@@ -12,6 +12,7 @@ from vipwire.backends.ipvs.names import (
     ObjectKey,
     RangeRule,
     Receiver,
+    Route,
     Rules,
     SetName,
     Vip,
@@ -32,6 +33,7 @@ class Parts:
     reals: Delta[RealServer, Forwarding] = field(default_factory=Delta)
     vips: Delta[Vip, None] = field(default_factory=Delta)
     mark_rules: Delta[MarkRule, None] = field(default_factory=Delta)
+    routes: Delta[Route, None] = field(default_factory=Delta)
     receivers: Delta[Receiver, Method] = field(default_factory=Delta)
     rules: Delta[RangeRule, int] = field(default_factory=Delta)
 
@@ -47,6 +49,7 @@ def partition(delta: Delta[ObjectKey, Object]) -> Parts:
         RealServer: parts.reals,
         Vip: parts.vips,
         MarkRule: parts.mark_rules,
+        Route: parts.routes,
         Receiver: parts.receivers,
         RangeRule: parts.rules,
     }

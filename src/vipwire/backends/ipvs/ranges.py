@@ -9,7 +9,8 @@ range has rules of its own, each in a chain that holds nothing else (`skeleton` 
             -SEGMENTS              bounds segments of what is returned directly
     nat     KUBE-IPVS-RANGES       asks for masquerading, and accepts
             -HAIRPIN               masquerades Pods that reach themselves
-    filter  KUBE-IPVS-RANGES       passes what is served, refuses what nobody answers
+    filter  KUBE-IPVS-RANGES       passes what is served at an address of kube-ipvs0
+            -NO-ENDPOINTS          refuses what nobody answers
     both    -FIREWALL              source ranges; both are filter, and mangle for what starts here, as in `skeleton`
             -NO-LOCAL              drops where no endpoint is on this node
 """
@@ -29,6 +30,7 @@ SEGMENTS: Final = "KUBE-IPVS-RANGES-SEGMENTS"
 HAIRPIN: Final = "KUBE-IPVS-RANGES-HAIRPIN"
 FIREWALL: Final = "KUBE-IPVS-RANGES-FIREWALL"
 NO_LOCAL: Final = "KUBE-IPVS-RANGES-NO-LOCAL"
+NO_ENDPOINTS: Final = "KUBE-IPVS-RANGES-NONE"
 NOBODY: Final = "KUBE-IPVS-RANGES-REFUSE"
 STRAYS: Final = "KUBE-IPVS-REFUSE"
 _FILTERS: Final = ("mangle", "filter")
@@ -36,7 +38,7 @@ DYNAMIC: Final = frozenset(
     {
         *(("mangle", chain) for chain in (MARKS, LOCAL_MARKS, SEGMENTS, FIREWALL, NO_LOCAL)),
         *(("nat", chain) for chain in (MARKS, HAIRPIN)),
-        *(("filter", chain) for chain in (MARKS, FIREWALL, NO_LOCAL)),
+        *(("filter", chain) for chain in (MARKS, FIREWALL, NO_LOCAL, NO_ENDPOINTS)),
     }
 )
 """The chains that hold `RangeRule`s."""
@@ -81,9 +83,9 @@ def masquerading(wide: RangeFrontend) -> Iterator[RangeRule]:
 
 
 def hairpins(wide: RangeFrontend, forward: Forward) -> Iterator[RangeRule]:
-    """Masquerade endpoints on this node that reach themselves at the port that they have named."""
+    """Masquerade endpoints that reach themselves at the port that they have named."""
     for each in forward.pool:
-        if each.local and wide.keeps_port(each):
+        if wide.keeps_port(each):
             words = served(
                 wide.key.protocol,
                 ports(wide.key.first, wide.key.last),
@@ -94,12 +96,16 @@ def hairpins(wide: RangeFrontend, forward: Forward) -> Iterator[RangeRule]:
             yield RangeRule("nat", HAIRPIN, f"{words} -j MASQUERADE")
 
 
-def filtering(wide: RangeFrontend, *, own: bool) -> Iterator[RangeRule]:
-    """Pass, refuse or drop. At an address of this node itself (`own`) nobody is kept from other ports."""
+def filtering(wide: RangeFrontend, *, own: bool, bound: bool) -> Iterator[RangeRule]:
+    """Pass, refuse or drop. Only at an address of kube-ipvs0 (`bound`) other ports are refused.
+
+    At an address of this node itself (`own`) a range without endpoints leaves packets to whoever listens.
+    """
     frontend = wide.frontend
-    if not own:
-        verdict = NOBODY if isinstance(frontend.action, Reject) else "RETURN"
-        yield RangeRule("filter", MARKS, f"{_served(wide)} -j {verdict}")
+    if isinstance(frontend.action, Reject) and not own:
+        yield RangeRule("filter", NO_ENDPOINTS, f"{_served(wide, NEW)} -j {NOBODY}")
+    elif bound:
+        yield RangeRule("filter", MARKS, f"{_served(wide)} -j RETURN")
     if isinstance(frontend.action, Drop):
         to = "DROP" if frontend.kind is FrontendKind.CLUSTER_IP else "KUBE-NO-LOCAL-ENDPOINTS"
         yield from (RangeRule(table, NO_LOCAL, f"{_served(wide, NEW)} -j {to}") for table in _FILTERS)

@@ -6,7 +6,13 @@
     external policy Local    two pools: see `marks`
     range of ports           marks in any case: see `ranges`
 
-A TCP virtual server stays when the last endpoint goes: connections that are still open end in peace.
+A TCP virtual server, of an address or of a mark, stays when the last endpoint goes: IPVS forgets the open connections
+of one that is deleted. Of a frontend without endpoints the plan does not say whether its policy is Local, so it keeps
+the virtual servers of both pools.
+
+kube-ipvs0 has ClusterIPs only. Any host may have an external or load balancer IP, and any object may name it. So this
+node takes in packets to such an address at the Service's port alone: KUBE-ROUTED marks them, and a `Route` leads them
+to IPVS.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,8 +20,19 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from vipwire.backends.ipvs.hints import Hints, hints
-from vipwire.backends.ipvs.marks import Marks, MarkScope
-from vipwire.backends.ipvs.names import Entry, MarkRule, Object, ObjectKey, RangeRule, Receiver, Set, Vip, set_name
+from vipwire.backends.ipvs.marks import Marks, MarkScope, routing_mark
+from vipwire.backends.ipvs.names import (
+    Entry,
+    MarkRule,
+    Object,
+    ObjectKey,
+    RangeRule,
+    Receiver,
+    Route,
+    Set,
+    Vip,
+    set_name,
+)
 from vipwire.backends.ipvs.ranges import filtering, hairpins, marking, masquerading, segments
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.netlink.ipset import Element
@@ -41,6 +58,9 @@ _NODE_PORT_SETS = {
     Protocol.UDP: (Set.NODE_PORT_UDP, Set.NODE_PORT_LOCAL_UDP),
     Protocol.SCTP: (Set.NODE_PORT_SCTP, Set.NODE_PORT_LOCAL_SCTP),
 }
+
+
+_DIRECT = (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,43 +109,75 @@ class _Writer:
             self._at_the_node(frontend)
             return
         method = self._method(frontend)
-        if method is not Method.MASQUERADE:
-            self._direct(frontend, method)
-            return
         for address in addresses:
             place = Element(address, key.protocol, key.port)
-            self._servers(frontend, place)
+            self._servers(frontend, place, method)
             self._filter(frontend, place)
             if key.address is not None:
-                self.vip(address)
+                self._lead(frontend, place)
+        if method is not Method.MASQUERADE:
+            self._return_directly(frontend, method)
+            return
+        if self._hints.method is not method and frontend.kind in _DIRECT and not isinstance(frontend.action, Forward):
+            self._return_directly(frontend, self._hints.method)
         for which, element in _registers(frontend, addresses):
             self._entry(which, element)
+
+    def _lead(self, frontend: Frontend, place: Element) -> None:
+        """Take packets to a frontend in: at an address of kube-ipvs0, or by a mark.
+
+        Without endpoints only TCP has open connections; packets of other protocols are refused on their way past.
+        """
+        if place.address in self._plan.cluster_ips:
+            self.vip(place.address)
+        elif place.protocol == Protocol.TCP or isinstance(frontend.short_circuit or frontend.action, Forward):
+            self._entry(Set.ROUTED, place)
+            self._route(place.address, routing_mark(self._marks.avoid))
+
+    def _route(self, address: Address, mark: int) -> None:
+        """Route packets with a mark to IPVS, with the bit that asks for masquerading and without."""
+        self.shared[Route(address)] = None
+        self.shared.update((MarkRule(each), None) for each in (mark, mark | self._marks.avoid))
 
     def wide(self, wide: RangeFrontend) -> None:
         """Write a range of ports; see `ranges`. At an address of this node nobody's range is left to what listens."""
         frontend, address = wide.frontend, wide.key.address
         own = address in self._plan.own_addresses
-        if own and isinstance(frontend.action, Reject):
-            return
+        bound = address in self._plan.cluster_ips
         method = Method.MASQUERADE if own else self._method(frontend)
-        if method is Method.MASQUERADE and not own:
-            self.vip(address)
         inside = frontend.short_circuit if method is Method.MASQUERADE else None
-        mark = self._marks.mark(wide.key, MarkScope.INSIDE)
-        self._pool(wide, inside or frontend.action, mark, method)
-        self._rules(filtering(wide, own=own))
+        action, mark = inside or frontend.action, self._marks.mark(wide.key, MarkScope.INSIDE)
+        self._pool(wide, action, mark, method, marked=not own)
+        if not (own and isinstance(action, Reject)):
+            self._rules(filtering(wide, own=own, bound=bound))
+        if bound:
+            self.vip(address)
+        elif not own and (isinstance(action, Forward) or wide.key.protocol is Protocol.TCP):
+            self._route(address, mark)
         if method is not Method.MASQUERADE:
-            self._return_directly(wide, mark, method)
+            if wide.key.protocol is Protocol.TCP:
+                self._rules((segments(wide, self._settings.family),))
+            self._receive(frontend.action, address, method)
             return
-        if isinstance(inside or frontend.action, Forward):
+        if isinstance(action, Forward):
             self._rules(masquerading(wide))
-        if inside is not None and isinstance(frontend.action, Forward):
+        if inside is not None or (isinstance(action, Reject) and frontend.kind is not FrontendKind.CLUSTER_IP):
             self._pool(wide, frontend.action, self._marks.mark(wide.key), method, local=True)
 
-    def _pool(self, wide: RangeFrontend, action: Action, mark: int, method: Method, *, local: bool = False) -> None:
+    def _pool(
+        self,
+        wide: RangeFrontend,
+        action: Action,
+        mark: int,
+        method: Method,
+        *,
+        local: bool = False,
+        marked: bool = False,
+    ) -> None:
         """Write a pool of a range: of TCP the virtual server stays when the last endpoint goes, for nobody new.
 
-        What is masqueraded has the bit that says so, when it comes to the virtual server.
+        What is masqueraded has the bit that says so, when it comes to the virtual server. `marked`: packets need the
+        mark as long as there is the virtual server, or this node does not take them in.
         """
         if not isinstance(action, Forward) and wide.key.protocol is not Protocol.TCP:
             return
@@ -138,37 +190,33 @@ class _Writer:
                     self.own[real] = Forwarding(weight, method)
         place = Element(wide.key.address, wide.key.protocol, wide.key.first)
         self._entry(Set.RANGES_LOCAL if local else Set.RANGES, place, mark)
+        if marked or isinstance(action, Forward):
+            self._rules((marking(wide, mark, local=local),))
         if isinstance(action, Forward):
-            self._rules((marking(wide, mark, local=local), *hairpins(wide, action)))
+            self._rules(hairpins(wide, action))
             self._hairpins(tuple(each for each in action.pool if not wide.keeps_port(each)), wide.frontend.key)
-
-    def _return_directly(self, wide: RangeFrontend, mark: int, method: Method) -> None:
-        """Lead a range to IPVS whose endpoints answer clients directly, as `_direct` does a port."""
-        self.own[MarkRule(mark)] = None
-        if wide.key.protocol is Protocol.TCP:
-            self._rules((segments(wide, self._settings.family),))
-        if isinstance(wide.frontend.action, Forward):
-            for target in wide.frontend.action.pool:
-                if target.local:
-                    self.shared[Receiver(target.address, wide.key.address)] = method
 
     def _rules(self, rules: Iterable[RangeRule]) -> None:
         self.own.update((rule, 1) for rule in rules)
 
-    def _direct(self, frontend: Frontend, method: Method) -> None:
-        """Write a frontend whose endpoints answer clients directly: see `MarkRule` and `Receiver`."""
-        key, action = frontend.key, frontend.action
-        mark = self._marks.mark(key)
-        if key.address is None or not isinstance(action, Forward):
-            return
-        place = Element(key.address, key.protocol, key.port)
-        self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend, method)
-        self._entry(Set.DIRECT_RETURN, place, mark)
-        self.own[MarkRule(mark)] = None
-        for target in action.pool:
+    def _return_directly(self, frontend: Frontend, method: Method) -> None:
+        """Note a frontend whose endpoints answer clients directly, or did for the connections that are still open.
+
+        The mark of its entry only leads to IPVS.
+        """
+        key = frontend.key
+        if (address := key.address) is not None and (
+            key.protocol is Protocol.TCP or isinstance(frontend.action, Forward)
+        ):
+            place = Element(address, frontend.key.protocol, frontend.key.port)
+            self._entry(Set.DIRECT_RETURN, place, routing_mark(self._marks.avoid))
+            self._receive(frontend.action, address, method)
+
+    def _receive(self, action: Action, vip: Address, method: Method) -> None:
+        """Have the Pods of this node take packets to a VIP for their own."""
+        for target in action.pool if isinstance(action, Forward) else ():
             if target.local:
-                self.shared[Receiver(target.address, key.address)] = method
-        self._filter(frontend, place)
+                self.shared[Receiver(target.address, vip)] = method
 
     def _at_the_node(self, frontend: Frontend) -> None:
         """Write a frontend at an address that this node has as well: a node port may be at the same place.
@@ -177,9 +225,12 @@ class _Writer:
         is left to the node port.
         """
         key, action = frontend.key, frontend.action
-        if key.address is None or isinstance(action, Reject):
+        if key.address is None:
             return
         place = Element(key.address, key.protocol, key.port)
+        if isinstance(action, Reject):
+            self._rest_at_the_node(frontend, place)
+            return
         self._filter(frontend, place)
         if frontend.short_circuit is not None:
             self._two_pools_at_the_node(frontend, frontend.short_circuit, place)
@@ -192,28 +243,44 @@ class _Writer:
         for which, element in _registers(frontend, (key.address,)):
             self._entry(which, element)
 
+    def _rest_at_the_node(self, frontend: Frontend, place: Element) -> None:
+        """Keep the virtual servers of both pools for open connections; no packet gets their marks.
+
+        The entries only say that they are ours.
+        """
+        if place.protocol != Protocol.TCP:
+            return
+        for which, scope in ((Set.DIRECT_RETURN, MarkScope.INSIDE), (Set.LOCAL_POOL_NODE, MarkScope.OUTSIDE)):
+            mark = self._marks.mark(frontend.key, scope)
+            self._entry(which, place, mark)
+            for each in (mark, mark | self._marks.avoid):
+                self._marked(frontend, frontend.action, each)
+        self._entry(Set.NODE_NO_ENDPOINTS, place)
+
     def _two_pools_at_the_node(self, frontend: Frontend, inside: Forward, place: Element) -> None:
         """Write both pools. Clients on this node have the mark of the greater one, its own processes masqueraded."""
         mark = self._marks.mark(frontend.key, MarkScope.INSIDE)
         for each in (mark, mark | self._marks.avoid):
             self._marked(frontend, inside, each)
         self._entry(Set.DIRECT_RETURN, place, mark)
-        if isinstance(frontend.action, Forward):
+        self._local_pool(frontend, Set.LOCAL_POOL_NODE, place)
+
+    def _local_pool(self, frontend: Frontend, which: Set, place: Element) -> None:
+        """Write the pool of this node: clients outside have its mark."""
+        if place.protocol == Protocol.TCP or isinstance(frontend.action, Forward):
             mark = self._marks.mark(frontend.key)
             self._marked(frontend, frontend.action, mark)
-            self._entry(Set.LOCAL_POOL_NODE, place, mark)
+            self._entry(which, place, mark)
 
-    def _marked(self, frontend: Frontend, action: Forward, mark: int) -> None:
+    def _marked(self, frontend: Frontend, action: Action, mark: int) -> None:
         self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend)
 
-    def _servers(self, frontend: Frontend, place: Element) -> None:
-        action, key = frontend.action, frontend.key
-        virtual = VirtualServer(place.protocol, place.address, place.port)
-        self._server(virtual, frontend.short_circuit or action, frontend)
-        if frontend.short_circuit is not None and isinstance(action, Forward):
-            mark = self._marks.mark(key)
-            self._marked(frontend, action, mark)
-            self._entry(Set.LOCAL_POOL, place, mark)
+    def _servers(self, frontend: Frontend, place: Element, method: Method) -> None:
+        action = frontend.action
+        inside = frontend.short_circuit if method is Method.MASQUERADE else None
+        self._server(VirtualServer(place.protocol, place.address, place.port), inside or action, frontend, method)
+        if inside is not None or (isinstance(action, Reject) and frontend.kind is not FrontendKind.CLUSTER_IP):
+            self._local_pool(frontend, Set.LOCAL_POOL, place)
 
     def _server(
         self,
@@ -225,7 +292,7 @@ class _Writer:
         if not isinstance(action, Forward):
             # What starts on this node meets IPVS first, and of a virtual server without real servers a process that
             # uses UDP hears "operation not permitted". The rules say it better; nothing drains there anyway.
-            if virtual.protocol == Protocol.TCP:
+            if frontend.key.protocol is Protocol.TCP:
                 self.own[virtual] = self._scheduling
             return
         self.own[virtual] = self._sticky(virtual, action, frontend.key)
@@ -250,7 +317,7 @@ class _Writer:
     def _method(self, frontend: Frontend) -> Method:
         """Choose how packets get there. Where an endpoint does not go by the VIP's port they need translation."""
         action = frontend.action
-        if frontend.kind not in (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER):
+        if frontend.kind not in _DIRECT:
             return Method.MASQUERADE
         if not isinstance(action, Forward) or any(target.port != frontend.key.port for target in action.pool):
             return Method.MASQUERADE
@@ -258,9 +325,8 @@ class _Writer:
 
     def _hairpins(self, pool: Pool, key: FrontendKey) -> None:
         for target in pool:
-            if target.local:
-                element = Element(target.address, key.protocol, target.port, target.address)
-                self._entry(Set.LOOP_BACK, element, shared=True)
+            element = Element(target.address, key.protocol, target.port, target.address)
+            self._entry(Set.LOOP_BACK, element, shared=True)
 
     def _filter(self, frontend: Frontend, place: Element) -> None:
         """Write whom the frontend rejects or drops."""

@@ -2,7 +2,8 @@
 
     mangle  OUTPUT       ▶ KUBE-PROXY-FIREWALL   as in filter, for what starts here: IPVS comes before filter there
                          ▶ KUBE-NO-ENDPOINTS     counts whom IPVS will refuse
-            PREROUTING   ▶ KUBE-LOCAL-POOL       clients outside get the mark of the pool of this node
+            both         ▶ KUBE-ROUTED           frontends at addresses that are not this node's get a mark
+            INPUT        ▶ KUBE-LOCAL-POOL       clients outside get the mark of the pool of this node
             both         ▶ KUBE-IPVS-RANGES      what goes to a range of ports gets a mark; see `ranges`
     nat     PREROUTING, OUTPUT ▶ KUBE-SERVICES   mark for masquerading, by sets
             POSTROUTING  ▶ KUBE-POSTROUTING
@@ -10,6 +11,7 @@
                          ▶ KUBE-NODE-PORT        health checks
                          ▶ KUBE-IPVS-FILTER      ports that a VIP has not are rejected, and so are the host's
             FORWARD      ▶ KUBE-FORWARD, KUBE-PROXY-FIREWALL
+            all three    ▶ KUBE-NO-ENDPOINTS     rejects what nobody answers
 
 A packet to a VIP: mangle, nat PREROUTING, filter INPUT, IPVS, mangle and nat OUTPUT, POSTROUTING. One that starts
 here: mangle OUTPUT, nat OUTPUT, IPVS, the same once more with the endpoint's address, POSTROUTING.
@@ -21,6 +23,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from vipwire.backends.ipvs import ranges
+from vipwire.backends.ipvs.marks import routing_mark
 from vipwire.backends.ipvs.names import (
     ChainName,
     Object,
@@ -36,8 +39,8 @@ from vipwire.model.net import Protocol
 from vipwire.plan.node import NodePlan
 from vipwire.xtables.words import LOCAL_DESTINATION, LOCAL_SOURCE, LOOPBACK, NEW, comment, from_pod, own_mask, refuse
 
-KUBE_PROXYS: Final = frozenset({ChainName("filter", "KUBE-IPVS-OUT-FILTER"), ChainName("filter", "OUTPUT")})
-"""What kube-proxy's ipvs mode has beside: rules for frontends with source ranges, and the jump there. They go."""
+KUBE_PROXYS: Final = frozenset({ChainName("filter", "KUBE-IPVS-OUT-FILTER")})
+"""What kube-proxy's ipvs mode has beside: rules for frontends with source ranges. They go, as does the jump there."""
 
 
 def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
@@ -59,6 +62,7 @@ class _Rules:
     def __init__(self, node: NodePlan) -> None:
         self._node = node
         self._mark = own_mask(node.masquerade_mark)
+        self._routing = routing_mark(node.masquerade_mark)
         self._pods = from_pod(node.pod_traffic)
         self._segment = ranges.segment(node.family)
 
@@ -67,21 +71,36 @@ class _Rules:
 
         What a Pod answers directly tells the client how long its segments may be, lest they outgrow the tunnel.
         """
+        routed = _jump("kubernetes addresses of no node", "KUBE-ROUTED")
         direct = _jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")
         wide = _jump("kubernetes port ranges", ranges.MARKS)
         answers = f"-p tcp {self._match(Set.DIRECT_RETURN, 'src,src')}"
+        left = self._match(Set.NODE_NO_ENDPOINTS)  # to node ports and to whoever listens there
+        others = f"-m set ! --match-set {self._name(Set.NODE_NO_ENDPOINTS)} dst,dst"
         return {
-            "PREROUTING": [direct, wide, _jump("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
+            "PREROUTING": [routed, direct, wide],
+            "INPUT": [_jump("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
             "FORWARD": [_jump("kubernetes direct server return", "KUBE-DIRECT-SEGMENTS")],
             "OUTPUT": [
                 _jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL"),
+                f"{LOCAL_SOURCE} {routed}",
                 direct,
                 wide,
                 _jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS"),
             ],
             # Only counts: a connection from here that nobody answers IPVS itself refuses, without a word to anybody.
             "KUBE-NO-ENDPOINTS": [f"-p tcp {NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN"],
-            "KUBE-DIRECT-RETURN": [f"-j SET --map-set {self._name(Set.DIRECT_RETURN)} dst,dst --map-mark"],
+            "KUBE-ROUTED": [
+                # IPVS has sent it on from here: the endpoint's address may be that of another frontend.
+                f"-m mark --mark {self._routing:#x}/{0xFFFFFFFF ^ self._node.masquerade_mark:#x} -j RETURN",
+                # It is rejected on its way past: an ICMP error of this node cannot come from the VIP.
+                f"{NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN",
+                f"{self._match(Set.ROUTED)} -j MARK --set-xmark {self._routing:#x}/0xffffffff",
+            ],
+            "KUBE-DIRECT-RETURN": [
+                f"{left} -j RETURN",
+                f"-j SET --map-set {self._name(Set.DIRECT_RETURN)} dst,dst --map-mark",
+            ],
             "KUBE-DIRECT-SEGMENTS": [
                 f"{answers} -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss {self._segment}",
                 f"-j {ranges.SEGMENTS}",
@@ -89,8 +108,9 @@ class _Rules:
             "KUBE-LOCAL-POOL": [
                 *(f"{pod} -j RETURN" for pod in self._pods),
                 f"{LOCAL_SOURCE} -j RETURN",
-                f"-j SET --map-set {self._name(Set.LOCAL_POOL_NODE)} dst,dst --map-mark",
-                f"{self._match(Set.DIRECT_RETURN)} -j RETURN",  # at an address of the node, node ports come last
+                f"{others} -j SET --map-set {self._name(Set.LOCAL_POOL_NODE)} dst,dst --map-mark",
+                # At an address of the node, node ports come last.
+                f"{others} {self._match(Set.DIRECT_RETURN)} -j RETURN",
                 f"-j SET --map-set {self._name(Set.LOCAL_POOL)} dst,dst --map-mark",
                 f"-j {ranges.LOCAL_MARKS}",
             ],
@@ -127,13 +147,17 @@ class _Rules:
     def filter(self) -> dict[str, Iterable[str]]:
         """Write the chains of table filter."""
         firewall = _jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL")
+        nobody = _jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS")
         return {
             "INPUT": [
                 firewall,
+                nobody,
                 _jump("kubernetes health check rules", "KUBE-NODE-PORT"),
                 _jump("kubernetes ipvs access filter", "KUBE-IPVS-FILTER"),
             ],
-            "FORWARD": [firewall, _jump("kubernetes forwarding rules", "KUBE-FORWARD")],
+            "FORWARD": [firewall, nobody, _jump("kubernetes forwarding rules", "KUBE-FORWARD")],
+            "OUTPUT": [nobody],
+            "KUBE-NO-ENDPOINTS": self._nobody(),
             "KUBE-NODE-PORT": [
                 comment("Kubernetes health check node port") + f" {self._match(Set.HEALTH_CHECK, 'dst')} -j ACCEPT"
             ],
@@ -149,7 +173,6 @@ class _Rules:
         }
 
     def _firewall(self) -> dict[str, Iterable[str]]:
-        ips = self._name(Set.IPVS_IPS)
         return {
             "KUBE-PROXY-FIREWALL": [
                 comment("Kubernetes service load balancer ip + port for load balancer with sourceRange")
@@ -157,7 +180,7 @@ class _Rules:
                 f"-j {ranges.FIREWALL}",
                 f"{NEW} {self._match(Set.NO_LOCAL_ENDPOINTS)} -j KUBE-NO-LOCAL-ENDPOINTS",
                 f"-j {ranges.NO_LOCAL}",
-                *(f"-d {cidr} -m set ! --match-set {ips} dst -j DROP" for cidr in self._node.service_cidrs),
+                *self._strays(),
             ],
             "KUBE-SOURCE-RANGES-FIREWALL": [
                 f"{self._match(Set.SOURCE_CIDR, 'dst,dst,src')} -j RETURN",
@@ -171,6 +194,12 @@ class _Rules:
                 "-j DROP",
             ],
         }
+
+    def _strays(self) -> Rules:
+        """Drop what is sent to the service CIDRs, but not to a Service."""
+        cidrs, ips = self._node.service_cidrs, self._name(Set.IPVS_IPS)
+        served = (f"{self._match(which)} -j RETURN" for which in (Set.ROUTED, Set.NO_ENDPOINTS) if cidrs)
+        return (*served, *(f"-d {cidr} -m set ! --match-set {ips} dst -j DROP" for cidr in cidrs))
 
     def _services(self) -> Rules:
         cluster = self._match(Set.CLUSTER_IP)
@@ -213,18 +242,24 @@ class _Rules:
         return tuple(rules)
 
     def _access(self) -> Rules:
-        """Protect the host's own ports at the VIPs; reject what no Service serves or has no endpoint."""
-        reset, unreachable = (refuse(self._node.family, protocol) for protocol in (Protocol.TCP, None))
-        nobody = f"{NEW} {self._match(Set.NO_ENDPOINTS)}"
+        """Protect the host's own ports at the VIPs; reject what no Service serves."""
         passes = (Set.LOAD_BALANCER, Set.CLUSTER_IP, Set.EXTERNAL_IP, Set.EXTERNAL_IP_LOCAL, Set.DIRECT_RETURN)
         others = f"{NEW} {self._match(Set.IPVS_IPS, 'dst')}"
+        return (
+            *(f"{self._match(which)} -j RETURN" for which in passes),
+            f"{self._match(Set.HEALTH_CHECK, 'dst')} -j RETURN",
+            f"{others} -j {ranges.MARKS}",
+        )
+
+    def _nobody(self) -> Rules:
+        """Reject what nobody answers, for this node or on its way past."""
+        reset, unreachable = (refuse(self._node.family, protocol) for protocol in (Protocol.TCP, None))
+        nobody = f"{NEW} {self._match(Set.NO_ENDPOINTS)}"
         return (
             # A reset reaches a client that is still inside connect(); Linux ignores an ICMP error so early.
             f"-p tcp {nobody} {reset}",
             f"{nobody} {unreachable}",
-            *(f"{self._match(which)} -j RETURN" for which in passes),
-            f"{self._match(Set.HEALTH_CHECK, 'dst')} -j RETURN",
-            f"{others} -j {ranges.MARKS}",
+            f"-j {ranges.NO_ENDPOINTS}",
         )
 
     def _refusal(self) -> Rules:

@@ -1,6 +1,16 @@
 """Names the objects of ipvs mode for people, as the tools that show them do."""
 
-from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, ObjectKey, RangeRule, Receiver, SetName, Vip
+from vipwire.backends.ipvs.names import (
+    ChainName,
+    Entry,
+    MarkRule,
+    ObjectKey,
+    RangeRule,
+    Receiver,
+    Route,
+    SetName,
+    Vip,
+)
 from vipwire.model.net import Prefix, Protocol, format_address, format_endpoint
 from vipwire.netlink.ipset import Element
 from vipwire.netlink.ipvs import RealServer, VirtualServer
@@ -17,6 +27,8 @@ def describe_object(key: ObjectKey) -> str:
             return f"VIP {format_address(address)}"
         case MarkRule(mark):
             return f"ip rule fwmark {mark:#x}"
+        case Route(address, table):
+            return f"ip route local {format_address(address)} table {table}"
         case Receiver(pod, vip):
             return f"{format_address(vip)} in the Pod {format_address(pod)}"
 

@@ -4,7 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, Object, ObjectKey, RangeRule, Rules, SetName, Vip
+from vipwire.backends.ipvs.names import (
+    ChainName,
+    Entry,
+    MarkRule,
+    Object,
+    ObjectKey,
+    RangeRule,
+    Route,
+    Rules,
+    SetName,
+    Vip,
+)
 from vipwire.backends.ipvs.ranges import leads
 from vipwire.model.net import Address, Prefix
 from vipwire.netlink.ipset import Element, SetSpec, SetType
@@ -25,6 +36,7 @@ class KernelObjects:
     reals: dict[VirtualServer, dict[RealServer, Forwarding]] = field(default_factory=dict)
     vips: set[Address] = field(default_factory=set)
     marks: set[int] = field(default_factory=set)
+    routes: set[Address] = field(default_factory=set)
 
     @classmethod
     def of(cls, objects: Mapping[ObjectKey, Object]) -> Self:
@@ -63,6 +75,8 @@ class KernelObjects:
                 self.vips.add(address)
             case MarkRule(mark):
                 self.marks.add(mark)
+            case Route(address):
+                self.routes.add(address)
 
     def find(self, name: str, addresses: tuple[Address, ...], protocol: int, port: int) -> Element | None:
         """Find the element of a set that a packet meets; `addresses` are those that its fields are compared with.

@@ -1,7 +1,7 @@
 """A packet's way in ipvs mode: chains with their sets, the virtual server, its real servers, masquerading. Pure.
 
-    from elsewhere      mangle and nat PREROUTING ▸ is the address ours, or has its mark a rule? ▸ filter INPUT ▸ IPVS
-    a process here      mangle and nat OUTPUT ▸ IPVS; what IPVS does not take and is for this node: filter INPUT
+    from elsewhere      mangle and nat PREROUTING ▸ is the address ours, or its mark's? ▸ mangle, filter INPUT ▸ IPVS
+    a process here      mangle and nat OUTPUT ▸ IPVS; what IPVS does not take: filter OUTPUT, for this node INPUT
     a chosen server     nat POSTROUTING, with the server's address
 
 The rules are interpreted as they were observed. One that cannot be understood is passed over, and what comes out is
@@ -62,11 +62,11 @@ class _Walker:
             return
         local = self.is_local()
         if self.packet.from_node:
-            if not self.served() and local:
+            if not self.served() and not self.refused("filter", "OUTPUT") and local:
                 self.refused("filter", "INPUT")
         elif not local:
             self.refused("filter", "FORWARD")
-        elif not self.refused("filter", "INPUT"):
+        elif not self.refused("mangle", "INPUT") and not self.refused("filter", "INPUT"):
             self.served()
 
     def refused(self, table: str, chain: str) -> bool:
@@ -80,10 +80,12 @@ class _Walker:
         """Report whether routing delivers the packet here; note by what, and what is missing."""
         held, wanted, address = self.node.held, self.node.wanted, self.packet.destination
         mark, text = self.header.mark, format_address(address)
-        if mark in held.marks:
-            state = planned(mark in wanted.marks)
-            self.tables.note(f"ip rule fwmark {mark:#x}", "", "leads to IPVS on this node", state)
+        if mark in held.marks and address in held.routes:
+            state = planned(mark in wanted.marks and address in wanted.routes)
+            self.tables.note(f"ip rule fwmark {mark:#x}", text, "leads to IPVS on this node", state)
             return True
+        if mark in wanted.marks and address in wanted.routes:
+            self.tables.note(f"ip rule fwmark {mark:#x}", text, "does not lead to IPVS", ObjectState.MISSING)
         if address in held.vips:
             self.tables.note(DEVICE, text, "has the address: taken in", planned(address in wanted.vips))
             return True

@@ -18,6 +18,7 @@ from vipwire.backends.ipvs.names import (
     ObjectKey,
     RangeRule,
     Receiver,
+    Route,
     Rules,
     SetName,
     Vip,
@@ -50,10 +51,12 @@ def commands(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
     yield from writer.range_rules(Delta(parts.rules.added, parts.rules.changed))
     receivers = {**parts.receivers.added, **{key: how for key, (_, how) in parts.receivers.changed.items()}}
     yield from (writer.receiver("add", key, how) for key, how in receivers.items())
+    yield from writer.routes("replace", parts.routes.added)
     yield from writer.rules("add", [each.mark for each in parts.mark_rules.added])
     yield from writer.vips("add", parts.vips.added)
     yield from writer.vips("del", parts.vips.removed)
     yield from writer.rules("del", [each.mark for each in parts.mark_rules.removed])
+    yield from writer.routes("del", parts.routes.removed)
     yield from (writer.receiver("del", key, how) for key, how in parts.receivers.removed.items())
     yield from writer.range_rules(Delta(removed=parts.rules.removed))
     gone = parts.servers.removed
@@ -148,13 +151,15 @@ class _Writer:
 
     def rules(self, verb: str, marks: Iterable[int]) -> Iterator[str]:
         """Add or delete rules that lead marks to IPVS."""
-        numbers = list(marks)
-        if numbers and verb == "add":
-            yield f"{self._ip} route replace local default dev lo table {ROUTE_TABLE}"
         yield from (
-            f"{self._ip} rule {verb} fwmark {mark:#x} lookup {ROUTE_TABLE} priority {RULE_PRIORITY}"
-            for mark in numbers
+            f"{self._ip} rule {verb} fwmark {mark:#x} lookup {ROUTE_TABLE} priority {RULE_PRIORITY}" for mark in marks
         )
+
+    def routes(self, verb: str, routes: Iterable[Route]) -> Iterator[str]:
+        """Add or delete routes by which marked packets come to this node; an earlier vipwire had one for all."""
+        for address in (route.address for route in routes):
+            place = format_address(address) if any(address) else "default"
+            yield f"{self._ip} route {verb} local {place} dev lo table {ROUTE_TABLE}"
 
     def receiver(self, verb: str, key: Receiver, how: Method) -> str:
         """Remark what a Pod needs."""

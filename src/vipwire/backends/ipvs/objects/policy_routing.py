@@ -1,8 +1,9 @@
 """Routes packets to IPVS though their address is not this node's: by a mark, a rule and a routing table.
 
-Where endpoints answer clients directly, their packets come from the VIP. If the VIP were an address of the node the
-kernel would take those for forged. So it is none: a rule sends what carries the frontend's mark into a table that
-says "local". Layouts: include/uapi/linux/{fib_rules,rtnetlink}.h.
+Some host may have the address, or endpoints answer clients directly, whose packets the kernel would take for forged
+if the VIP were an address of the node. So it is none: a rule sends what carries the mark into a table that has a
+local route to each VIP. It has no default route: a packet with the mark that other rules have translated passes.
+Layouts: include/uapi/linux/{fib_rules,rtnetlink}.h.
 """
 
 import errno
@@ -14,24 +15,27 @@ from vipwire.backends.ipvs.names import ROUTE_TABLE as TABLE
 from vipwire.backends.ipvs.names import RULE_PRIORITY as PRIORITY
 from vipwire.backends.ipvs.objects.links import NUMBERS
 from vipwire.errors import CommitError
-from vipwire.model.net import Family
+from vipwire.model.net import Address, Family, format_address
 from vipwire.netlink.attributes import attribute, attributes
 from vipwire.netlink.batch import Request, send_batch
 from vipwire.netlink.message import NLM_F_CREATE, NLM_F_EXCL
-from vipwire.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
+from vipwire.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 
-_NEW_ROUTE, _NEW_RULE, _DELETE_RULE, _GET_RULE = 24, 32, 33, 34
+_NEW_ROUTE, _DELETE_ROUTE, _GET_ROUTE, _NEW_RULE, _DELETE_RULE, _GET_RULE = 24, 25, 26, 32, 33, 34
 _HEAD = struct.Struct("=BBBBBBBBI")  # rtmsg, fib_rule_hdr: family, lengths, tos, table, …, …, kind, flags
 _U32 = struct.Struct("=I")
 _TO_TABLE, _LOCAL, _HOST_SCOPE, _STATIC, _LOOPBACK = 1, 2, 254, 4, 1
 _MARK, _MASK, _TABLE, _PRIORITY = 10, 16, 15, 6
+_DESTINATION, _DEVICE = 1, 4
+_ANY = 0, 255
+"""The protocol and the scope by which a route is removed, whatever tool has made it."""
 
 
 class PolicyRouting:
     """The rules of one family, in the network namespace in which this was made."""
 
     def __init__(self, family: Family) -> None:
-        self._number = NUMBERS[family]
+        self._number, self._size = NUMBERS[family], family.bits // 8
         self._link = NetlinkSocket(NETLINK_ROUTE)
 
     def close(self) -> None:
@@ -52,16 +56,43 @@ class PolicyRouting:
 
     def add(self, marks: Sequence[int]) -> int:
         """Add the rules of marks; return the bytes sent."""
-        if not marks:
-            return 0
-        route = _HEAD.pack(self._number, 0, 0, 0, TABLE, _STATIC, _HOST_SCOPE, _LOCAL, 0)
-        route += attribute(4, _U32.pack(_LOOPBACK)) + attribute(15, _U32.pack(TABLE))
-        try:
-            self._link.request(_NEW_ROUTE, route, NLM_F_CREATE | NLM_F_EXCL)
-        except NetlinkError as error:
-            if error.errno != errno.EEXIST:
-                raise CommitError(f"cannot add a route to table {TABLE}: {error}", errno=error.errno or 0) from error
         return self._change(_NEW_RULE, marks, errno.EEXIST)
+
+    def routes(self) -> list[Address]:
+        """Read the addresses that have a local route in the table; a default route's is 0.0.0.0 or ::."""
+        self._link.drain()
+        head = _HEAD.pack(self._number, 0, 0, 0, TABLE, 0, 0, 0, 0)
+        found: list[Address] = []
+        for payload in self._link.dump(_GET_ROUTE, head):
+            values = attributes(payload, _HEAD.size)
+            if _TABLE in values and _U32.unpack(values[_TABLE])[0] == TABLE and payload[7] == _LOCAL:
+                found.append(Address(bytes(values.get(_DESTINATION, bytes(self._size)))))
+        return found
+
+    def add_routes(self, addresses: Sequence[Address]) -> int:
+        """Add local routes; return the bytes sent."""
+        return self._change_routes(_NEW_ROUTE, addresses, errno.EEXIST)
+
+    def remove_routes(self, addresses: Sequence[Address]) -> int:
+        """Remove local routes; return the bytes sent."""
+        return self._change_routes(_DELETE_ROUTE, addresses, errno.ESRCH)
+
+    def _change_routes(self, kind: int, addresses: Sequence[Address], harmless: int) -> int:
+        coming = kind == _NEW_ROUTE
+        flags, origin = (NLM_F_CREATE | NLM_F_EXCL, (_STATIC, _HOST_SCOPE)) if coming else (0, _ANY)
+        sent = send_batch(self._link, [Request(kind, self._route(each, *origin), flags) for each in addresses])
+        for at, answer in sent.refused.items():
+            if answer.errno != harmless:
+                why = f"{os.strerror(answer.errno)} {answer.text}".rstrip()
+                place = format_address(addresses[at])
+                raise CommitError(f"ip route local {place} dev lo table {TABLE}: {why}", errno=answer.errno)
+        return sent.size
+
+    def _route(self, address: Address, protocol: int, scope: int) -> bytes:
+        length = len(address) * 8 if any(address) else 0
+        head = _HEAD.pack(self._number, length, 0, 0, TABLE, protocol, scope, _LOCAL, 0)
+        place = attribute(_DESTINATION, address) if length else b""
+        return head + place + attribute(_DEVICE, _U32.pack(_LOOPBACK)) + attribute(_TABLE, _U32.pack(TABLE))
 
     def remove(self, marks: Sequence[int]) -> int:
         """Remove the rules of marks; return the bytes sent."""
