@@ -53,6 +53,7 @@ def run(*command: str, fails: bool = False) -> str:
 
 def build_namespace() -> None:
     """Give the namespace that this process is in its addresses, routes and an empty /run."""
+    assert os.getppid() == 1 or os.getpid() < 10, "this runs in namespaces of its own alone: python -m tests.goldens"
     run("mount", "-t", "tmpfs", "none", "/run")
     run("ip", "link", "set", "lo", "up")
     for address in ("192.168.0.1/24", "10.244.1.1/24"):
@@ -91,7 +92,20 @@ def proxy(mode: str) -> Iterator[None]:
     """Run `vipwire proxy` over the golden objects, synced."""
     with running("proxy", *PROXY_FLAGS, f"--proxy-mode={mode}"):
         wait_for("http://127.0.0.1:10256/readyz")
+        await_record()
         yield
+
+
+def await_record() -> None:
+    """Wait until the record of the proxy in /run tells of the first sync of both families."""
+    end = time.monotonic() + PATIENCE
+    while not all(
+        isinstance(json.loads(path.read_text(encoding="utf-8"))["synced"].get(family), float)
+        for path in Path("/run/vipwire").glob("proxy-*.json")
+        for family in ("IPv4", "IPv6")
+    ):
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def walk_help(command: tuple[str, ...] = ()) -> Iterator[str]:
@@ -242,7 +256,6 @@ def state_files() -> Iterator[str]:
     """Files that a running proxy leaves in /run, with their modes, and the JSON keys in them."""
     build_namespace()
     with proxy("nftables"):
-        time.sleep(0.5)
         yield from files_below(Path("/run/vipwire"))
 
 
