@@ -499,13 +499,13 @@ COSTLY = "(a+)+(?:LAST)?$"
 
 @pytest.mark.parametrize("guarded", [False, True])
 def test_expressions_that_need_many_steps_do_not_end_haproxy(here: GatewaySite, *, guarded: bool) -> None:
-    """A request that takes two seconds ends HAProxy, by its watchdog; three hundred of these took eight."""
+    """A request that takes two seconds ends HAProxy, by its watchdog. More of these are over a namespace's budget."""
     name = "costly-guarded" if guarded else "costly"
-    lasts = ("c" * number for number in range(1, 301))
+    lasts = ("c" * number for number in range(1, 6))
     costly = [COSTLY.replace("LAST", last) for last in lasts]
     paths: list[Any] = [[{"path": {"type": "RegularExpression", "value": f"/x/{each}"}}] for each in costly]
     headers: list[Any] = [
-        [{"headers": [{"name": "x", "type": "RegularExpression", "value": each}]}] for each in costly
+        [{"headers": [{"name": "x", "type": "RegularExpression", "value": each}]}] for each in costly[:1]
     ]
     guard = {"path": {"type": "RegularExpression", "value": "/guarded/[a-z]+"}}
     to = [{"name": "v1", "port": 8080}]
@@ -531,7 +531,7 @@ def test_expressions_that_need_many_steps_do_not_end_haproxy(here: GatewaySite, 
 
 def test_origins_with_many_wildcards_do_not_end_haproxy(here: GatewaySite) -> None:
     """As many steps as regular expressions take, and 64 of them for each request."""
-    origins = [f"https://{'*a' * 12}*{number}" for number in range(64)]
+    origins = [*(f"https://{'*a' * 12}*{number}" for number in range(63)), "https://*.good.org"]
     rule = {
         "filters": [{"type": "CORS", "cors": {"allowOrigins": origins}}],
         "backendRefs": [{"name": "v1", "port": 8080}],
@@ -539,7 +539,7 @@ def test_origins_with_many_wildcards_do_not_end_haproxy(here: GatewaySite) -> No
     spec = {"parentRefs": [{"name": "same"}], "hostnames": ["origins.org"], "rules": [rule]}
     here.put_object({"kind": "HTTPRoute", "metadata": {"name": "origins"}, "spec": spec})
     here.settle()
-    for origin, allowed in (("https://aaaaaaaaaaaaaa7", True), (f"https://{'a' * 4000}!", False)):
+    for origin, allowed in (("https://a.good.org", True), (f"https://{'a' * 4000}!", False)):
         for _ in range(1000):  # an old worker may answer until it has heard of the new one
             answer = here.ask("same", "origins.org", headers={"Origin": origin})
             if "Vary" in answer.headers:
