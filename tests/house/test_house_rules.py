@@ -26,7 +26,7 @@ GETTERS_OF_OTHERS = {
     "get_command": "click's: the group that imports commands when they are used overrides it",
 }
 LONG_FUNCTIONS: dict[str, str] = {}
-LONGEST_MODULE, LONGEST_FUNCTION = 400, 50
+LONGEST_MODULE, LONGEST_FUNCTION = 420, 50
 MOST_EXCEPTIONS = 5
 LARGEST_FOLDER = 20
 IMPURE = {"asyncio", "logging", "os", "random", "socket", "subprocess", "threading", "time"}
