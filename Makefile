@@ -9,7 +9,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
-	@echo "make check   linters, types, layers, unit tests and laws: two minutes, while you work"
+	@echo "make check   linters, types, layers, unit tests and laws: five to ten minutes"
 	@echo "make test    linters, types, layers, and all tests"
 	@echo "make fuzz    a million inputs for everything that reads what others write"
 	@echo "make soak    ten minutes of changes while everything goes wrong"
