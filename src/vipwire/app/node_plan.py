@@ -90,7 +90,8 @@ def planned_node(
         plan,
         crowded=selected(config).terse and family in store.crowded,
         api_servers=frozenset({*places, *here}),
-        hosts=hosts if plan.address is None else hosts | {plan.address},
+        # With manifests and no Node it is the machine's first address, which may be a VIP that it was given.
+        hosts=hosts if plan.address is None or config.manifests else hosts | {plan.address},
         # A range that has a machine's address is not the Services' alone: nothing in it is dropped.
         service_cidrs=tuple(cidr for cidr in plan.service_cidrs if not any(host in cidr for host in hosts)),
     )
