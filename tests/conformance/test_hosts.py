@@ -47,7 +47,7 @@ def _reached(cluster: Cluster, host: str, target: Target) -> list[str]:
     return wrong
 
 
-@sentence("S57", "S168")
+@sentence("S57", "S171")
 @pytest.mark.parametrize("host", ["node-2", "client", "pod-2a"])
 def test_a_host_keeps_the_ports_that_no_service_has(cluster: Cluster, family: Family, host: str) -> None:
     addresses = _addresses(cluster, host)
@@ -70,7 +70,7 @@ def test_a_host_keeps_the_ports_that_no_service_has(cluster: Cluster, family: Fa
     assert not wrong, "\n".join(wrong)
 
 
-@sentence("S168")
+@sentence("S171")
 def test_a_node_that_comes_after_the_service_gets_its_ports_back(cluster_with: ClusterWith, family: Family) -> None:
     cluster = cluster_with([POD_CIDRS], cidrs=False)
     addresses = _addresses(cluster, "node-2")
@@ -91,7 +91,7 @@ def test_a_node_that_comes_after_the_service_gets_its_ports_back(cluster_with: C
         cluster.lab.stop("node-2", [_OPEN])
 
 
-@sentence("S169")
+@sentence("S172")
 def test_no_service_takes_the_api_servers_port(cluster: Cluster, family: Family) -> None:
     """The API server stands on node-2; its own Service says so."""
     addresses = _addresses(cluster, "node-2")

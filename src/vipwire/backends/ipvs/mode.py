@@ -41,7 +41,7 @@ MODE: Final = ModeSpec(
         Difference(
             ("S168", "S169"),
             "A host port of a Pod, or another nat rule for an address of the node, takes a Service's connections.",
-            "IPVS sees packets at input only, behind all nat chains, and every VIP is an address of the node.",
+            "IPVS sees packets at input only, behind all nat chains, and every ClusterIP is an address of the node.",
         ),
     ),
     tools=(Tool("ipvsadm", "shows the virtual servers of ipvs mode"),),
