@@ -133,12 +133,12 @@ def test_a_node_that_is_away_or_says_nothing_keeps_its_last_known_facts(mode: st
             await it.ready(daemon)
             assert await served_at(INTERNAL)
             before = rules()
+            await eventually(lambda: written(it.folder, INTERNAL))  # once a second: `status` reads it
             await seen_by(it, daemon, AWAY[away])
             assert rules() == before
             assert await served_at(INTERNAL)
             assert await answers(200)
             assert {family["state"] for family in (await it.status())["families"]} == {"as planned"}
-            await eventually(lambda: written(it.folder, INTERNAL))
             await daemon.terminate()
         async with it.daemon() as daemon:  # a start while the Node is away
             await it.ready(daemon)
