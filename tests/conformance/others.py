@@ -35,8 +35,12 @@ Loading = Callable[[Cluster, Path], contextlib.AbstractContextManager[None]]
 def iptables(cluster: Cluster, family: Family, *arguments: str) -> None:
     """Run the iptables that the mode uses: its own variant, else that of nf_tables."""
     program = "iptables" if family is Family.IPV4 else "ip6tables"
-    variant = "legacy" if cluster.mode.variant == "legacy" else "nft"
-    cluster.lab.run(cluster.node_name, [f"{program}-{variant}", "-w", "5", *arguments])
+    cluster.lab.run(cluster.node_name, [f"{program}-{_variant(cluster)}", "-w", "5", *arguments])
+
+
+def _variant(cluster: Cluster) -> str:
+    # User-Mode Linux, where ipvs is tried, is built without nf_tables.
+    return "legacy" if cluster.mode.variant == "legacy" or cluster.mode.name == "ipvs" else "nft"
 
 
 def nft(cluster: Cluster, text: str) -> None:
@@ -48,9 +52,9 @@ def clear(cluster: Cluster) -> None:
     """Remove the nat tables of iptables-nft, so that the next rule makes them; empty those of iptables-legacy."""
     for family in Family:
         name = f"{NFT[family]} nat"
-        nft(cluster, f"add table {name}; delete table {name}")
-    if cluster.mode.variant == "legacy":
-        for family in Family:
+        if cluster.mode.name != "ipvs":
+            nft(cluster, f"add table {name}; delete table {name}")
+        if _variant(cluster) == "legacy":
             iptables(cluster, family, "-t", "nat", "-F")
             iptables(cluster, family, "-t", "nat", "-X")
 

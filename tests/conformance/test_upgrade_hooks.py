@@ -71,7 +71,7 @@ def counted(cluster: Cluster, name: str) -> int:
 @sentence("S111")
 def test_chains_move_to_the_front_and_no_connection_fails(restless: Cluster) -> None:
     if restless.mode.name not in ("nftables", "ebpf"):
-        pytest.skip(f"{restless.mode} has no table of its own")
+        pytest.skip(f"{restless.mode} has nothing of that kind")
     service = restless.service("moved", restless.pods(*PODS), PORTS)
     wide = restless.named("wide", [Port(10000, 80)])
     made, *slices = wide.objects(restless.pods("pod-1a"))

@@ -20,7 +20,7 @@ FOLDERS: Final = tuple(
 _MACHINE: Final = """\
 set +m
 hostname vm
-for folder in $FOLDERS; do mount -t tmpfs none "$folder"; done
+for folder in $FOLDERS; do mount -t tmpfs -o mode=755 none "$folder"; done
 mkdir "$HOME"; echo silent >"$HOME/.curlrc"
 ip link set lo up
 cd "$STAGE"

@@ -303,10 +303,20 @@ def test_a_balancer_of_ours_is_believed(tmp_path: Path) -> None:
     play(tmp_path, scenario, trust_forwarded=True)
 
 
+COSTLY = {
+    "sha": f"$6$rounds=999999999$abcdefgh${'a' * 86}",
+    "zeros": f"$5$rounds=0000100000$abcdefgh${'a' * 43}",
+    "twice": f"$6$rounds=5000$rounds=999999999$abcdefgh${'a' * 86}",
+    "bcrypt": f"$2y$31${'a' * 53}",
+    "yescrypt": f"$y$jFT$abcdefgh${'a' * 43}",
+}
+"""Hashes with which one password of a stranger would hold a thread of HAProxy for seconds to days."""
+
+
 def test_users_may_be_a_secrets_keys_and_a_password_without_users_closes(tmp_path: Path) -> None:
     async def scenario(here: Site) -> None:
         await here.pods("web", POD)
-        here.put(secret("users", anna=f"{ANNA}\n", bert="plain"))
+        here.put(secret("users", anna=f"{ANNA}\n", bert="plain", **COSTLY))
         basic = {f"{NGINX}/auth-type": "basic"}
         users = basic | {f"{NGINX}/auth-secret": "users"}
         for host, asked in (("a", users | {f"{NGINX}/auth-secret-type": "auth-map"}), ("b", users), ("c", basic)):
@@ -315,7 +325,7 @@ def test_users_may_be_a_secrets_keys_and_a_password_without_users_closes(tmp_pat
         assert await here.codes_of(*"abc") == {"a": 401, "b": 503, "c": 503}
         assert (await here.curl("http://a.example.com/", "-u", "anna:secret")).code == 200
         for told in (
-            "1 lines are not user:hash (allowed: bcrypt, which htpasswd -B makes",
+            f"{1 + len(COSTLY)} lines are not user:hash (allowed: bcrypt, which htpasswd -B makes",
             "no users in its key `auth`; the Ingress is closed",
             "[nginx.ingress.kubernetes.io/auth-type]: asks for a password, but no auth-secret says of whom",
         ):

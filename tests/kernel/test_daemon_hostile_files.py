@@ -173,7 +173,8 @@ def test_haproxy_serves_what_changes_beside_hostile_files(folder: Path, command:
         (folder / "gateway.yaml").write_text(GATEWAY)
     bind = ("--http", "127.0.0.1:8000", "--https", "") if command == "ingress" else ("--bind", "127.0.0.1")
     allowed = "--allow-target-range=10.244.0.0/24"  # the Pod has an address of this node
-    flags = (f"--manifests={folder}", "--run-dir", f"{folder}/run", "--threads=1", "--grace=0.2", allowed, *bind)
+    common = ("--run-dir", str(folder.parent / "run"), "--threads=1", "--grace=0.2")
+    flags = (f"--manifests={folder}", *common, allowed, *bind)
 
     def serve(host: str) -> None:
         (folder / "route.yaml").write_text(ROUTES[command].replace("HOST", host))

@@ -75,7 +75,7 @@ _NETS = {
     ("cluster IP", Family.IPV4): "10.96.7.{}",
     ("external IP", Family.IPV4): "198.18.7.{}",
     ("loadbalancer IP", Family.IPV4): "198.19.7.{}",
-    ("cluster IP", Family.IPV6): "fd00:10:96::7:{:x}",
+    ("cluster IP", Family.IPV6): "fd00:10:96::7{:02x}",
     ("external IP", Family.IPV6): "2001:db8:e::{:x}",
     ("loadbalancer IP", Family.IPV6): "2001:db8:1b::{:x}",
 }
@@ -92,7 +92,7 @@ class Elsewhere(NamedTuple):
 
 
 ELSEWHERE = (
-    Elsewhere("a port that a ClusterIP does not have", "10.96.7.1", "fd00:10:96::7:1", 81, "rejected"),
+    Elsewhere("a port that a ClusterIP does not have", "10.96.7.1", "fd00:10:96::701", 81, "rejected"),
     Elsewhere("an address that no Service has", "10.96.200.1", "fd00:10:96::f001", 80, "dropped"),
     Elsewhere("a node port at a node's other address", "192.168.1.1", "fd00:192:168:1::1", 30101, "untouched"),
     Elsewhere("a port of the node that nobody serves", "192.168.0.1", "fd00:192:168::1", 9, "untouched"),

@@ -61,6 +61,11 @@ CASES = {
     ),
     "ingress, no kubeconfig": ((), ("ingress", "--kubeconfig", "/nope"), "--kubeconfig: cannot read /nope"),
     "ingress, no folder": ((), ("ingress", "--manifests", ".", "--run-dir", "/proc/nope"), "--run-dir /proc/nope: "),
+    "ingress, long folder": (
+        (),
+        ("ingress", "--manifests", ".", "--run-dir", f"/run/{'x' * 78}"),
+        "--run-dir: 83 bytes",
+    ),
 }
 pytestmark = [
     pytest.mark.kernel,

@@ -19,6 +19,8 @@ from vipwire.process.single_instance import Claim, Holder, claimed, find_holder,
 
 _PREFIX: Final = "vipwire-ingress-at-"
 _ALL: Final = "*"
+_MAX_FOLDER: Final = 82
+"""Bytes. HAProxy takes paths of 97 bytes for sockets, and names one `empty/` and eight characters."""
 
 
 @contextlib.contextmanager
@@ -27,6 +29,8 @@ def claim_ingress(folder: Path, layout: Layout, *, takeover: bool) -> Iterator[C
 
     With `takeover` that one ends first, and leaves its HAProxy to us: raise ConfigError if that is in another folder.
     """
+    if (length := len(os.fsencode(folder))) > _MAX_FOLDER:
+        raise ConfigError(f"--run-dir: {length} bytes (allowed: {_MAX_FOLDER}, for HAProxy's sockets are in it)")
     home = _folder_name(folder)
     places = [_listen_name(bind) for bind in (layout.http, layout.https) if bind]
     for holder in _holders(places):
