@@ -40,7 +40,7 @@ def test_one_at_a_common_address_is_refused_and_the_first_named(tmp_path: Path, 
 def test_others_run_beside_each_other(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         for place in ("192.0.2.1:81", "192.0.2.2:81", "[2001:db8::1]:81", "*:82", "[::1]:83"):
-            folder = tmp_path / uuid.uuid4().hex
+            folder = tmp_path / uuid.uuid4().hex[:8]
             stack.enter_context(claim_ingress(folder, layout(place), takeover=False))
 
 
