@@ -122,9 +122,9 @@ sbom: .venv/ready-for-test
 LOCK = build/tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade
 lock:
 	@python3 -m venv build/tools && build/tools/bin/python -m pip install --quiet --require-hashes -r requirements/tools.lock
-	@$(LOCK) pyproject.toml --output-file requirements/run.lock
+	@$(LOCK) pyproject.toml --extra all --output-file requirements/run.lock
 	@$(LOCK) pyproject.toml --extra etcd --constraint requirements/run.lock --output-file requirements/etcd.lock
-	@$(LOCK) pyproject.toml --group test --group lint --constraint requirements/etcd.lock --output-file requirements/test.lock
+	@$(LOCK) pyproject.toml --extra all --group test --group lint --constraint requirements/etcd.lock --output-file requirements/test.lock
 	@$(LOCK) --group fuzz --constraint requirements/test.lock --output-file requirements/fuzz.lock
 	@$(LOCK) --group plot --constraint requirements/test.lock --output-file requirements/plot.lock
 	@$(LOCK) --group site --constraint requirements/test.lock --output-file requirements/site.lock

@@ -14,19 +14,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from vipwire.cluster.api.bodies.sent import Options
-from vipwire.cluster.api.kinds.node import NAMESPACES
-from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
-from vipwire.cluster.api.registry import Registry
-from vipwire.cluster.api.server import ApiServer
-from vipwire.cluster.api.serving.bounds import Bounds
-from vipwire.cluster.api.stored import is_readable
-from vipwire.cluster.credentials.ca import Authority
-from vipwire.cluster.credentials.identity import Access, load_tokens, write_kubeconfigs
-from vipwire.cluster.store.database import Database
-from vipwire.cluster.store.embedded import EmbeddedStore
 from vipwire.process.cyclic_garbage import look_rarely
 from vipwire.process.file_limits import raise_limit
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.kinds.node import NAMESPACES
+from vipwire_up.api.kinds.plain import CONFIG_MAPS
+from vipwire_up.api.registry import Registry
+from vipwire_up.api.server import ApiServer
+from vipwire_up.api.serving.bounds import Bounds
+from vipwire_up.api.stored import is_readable
+from vipwire_up.credentials.ca import Authority
+from vipwire_up.credentials.identity import Access, load_tokens, write_kubeconfigs
+from vipwire_up.store.database import Database
+from vipwire_up.store.embedded import EmbeddedStore
 
 OBJECTS: Final = 36
 OBJECT_BYTES: Final = 500_000

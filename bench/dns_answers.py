@@ -38,11 +38,11 @@ def objects(count: int) -> list[dict[str, object]]:
 def serve_dns(count: int, told: Connection) -> None:
     import asyncio  # noqa: PLC0415  # the server's process only
 
-    from vipwire.dns.run import Emit, serve  # noqa: PLC0415
-    from vipwire.dns.settings import Settings  # noqa: PLC0415
-    from vipwire.dns.watch import SERVICES, SLICES  # noqa: PLC0415
     from vipwire.kube.resource import Reader  # noqa: PLC0415
     from vipwire.process import cyclic_garbage  # noqa: PLC0415
+    from vipwire_up.dns.run import Emit, serve  # noqa: PLC0415
+    from vipwire_up.dns.settings import Settings  # noqa: PLC0415
+    from vipwire_up.dns.watch import SERVICES, SLICES  # noqa: PLC0415
 
     async def feed(emit: Emit) -> None:
         began = time.process_time()

@@ -2,7 +2,7 @@
 
     python -m bench.ipvs [--services 5000] [--endpoints 10]
 
-Runs inside a kernel of its own that has IPVS (`vipwire.lab.kernel`). Its absolute times are those of User-Mode Linux,
+Runs inside a kernel of its own that has IPVS (`vipwire_lab.kernel`). Its absolute times are those of User-Mode Linux,
 where a system call takes 20 to 30 microseconds: only the ratios say something about other machines.
 """
 
@@ -24,7 +24,6 @@ from vipwire.backends.ipvs.names import Object, ObjectKey
 from vipwire.backends.ipvs.objects.device import Device
 from vipwire.backends.ipvs.objects.servers import ServerCommand as Write
 from vipwire.backends.ipvs.objects.servers import Servers
-from vipwire.lab import kernel
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Prefix, Protocol
@@ -34,6 +33,7 @@ from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.reconciler import Reconciler
+from vipwire_lab import kernel
 
 _TURNS = 300
 NODE = NodePlan(Family.IPV4, "node-1", pod_traffic=PodPrefixes((Prefix.parse("10.0.0.0/8"),)))

@@ -5,7 +5,7 @@ trip is one byte there and one back; in bulk, 64 KiB at a time are sent and rece
 that nothing but the kernel's path is in it. A difference is the median of those of each turn.
 
 The kernel needs flowtables. One that has them, in an emulator:
-`python -m vipwire.lab.kernel --full -- python -m bench offload`. There only ratios mean something.
+`python -m vipwire_lab.kernel --full -- python -m bench offload`. There only ratios mean something.
 """
 
 import contextlib

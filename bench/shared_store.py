@@ -27,10 +27,10 @@ import aiohttp
 import yaml
 from tests.unit.etcd_here import Etcd, members
 
-from vipwire.cluster.store.etcd.client import Client
-from vipwire.cluster.store.etcd.settings import read_settings
-from vipwire.cluster.store.etcd.store import EtcdStore
-from vipwire.cluster.store.record import Key, Write
+from vipwire_up.store.etcd.client import Client
+from vipwire_up.store.etcd.settings import read_settings
+from vipwire_up.store.etcd.store import EtcdStore
+from vipwire_up.store.record import Key, Write
 
 _SERVICES: Final = "/api/v1/namespaces/default/services"
 _WATCHED: Final = ("/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/nodes")

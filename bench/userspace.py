@@ -23,9 +23,9 @@ from pathlib import Path
 from bench.options import Options
 from bench.report import Figure
 
-from vipwire.backends.userspace.control_client import Call, relay_name
-from vipwire.backends.userspace.messages import Hello, Listener, Opened, Place, Put, Retire, Settings, Share, Welcome
 from vipwire.model.net import Family
+from vipwire.relay.control_client import Call, relay_name
+from vipwire.relay.messages import Hello, Listener, Opened, Place, Put, Retire, Settings, Share, Welcome
 
 TITLE = "connections relayed by a process, beside HAProxy's"
 TURNS = 5

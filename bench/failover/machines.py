@@ -15,11 +15,11 @@ from typing import Any, Final
 import yaml
 from bench.failover.clients import PORT
 
-from vipwire.cluster.announcing.choose import choose
-from vipwire.lab.cluster import Lab
-from vipwire.lab.demo.process import Listened
-from vipwire.lab.lan import port as lan_port
-from vipwire.lab.topology import UNDERLAY
+from vipwire_lab.cluster import Lab
+from vipwire_lab.demo.process import Listened
+from vipwire_lab.lan import port as lan_port
+from vipwire_lab.topology import UNDERLAY
+from vipwire_up.announcing.choose import choose
 
 NODES: Final = ("node-1", "node-2", "node-3")
 ECHO: Final = 8080

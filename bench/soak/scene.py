@@ -17,7 +17,7 @@ from bench.soak.shim import Faults
 from tests.conformance import own_cgroup
 
 from vipwire.backends.ebpf.cgroup import mounted
-from vipwire.lab.cluster import Lab
+from vipwire_lab.cluster import Lab
 
 SERVER, NODE = "node-2", "node-1"
 PATIENCE = 90.0

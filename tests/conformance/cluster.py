@@ -22,13 +22,13 @@ from tests.conformance.services import Hosts, LabService
 from tests.conformance.translated import translated
 from tests.kernel.own_network import end_relays
 
-from vipwire.lab import manifests
-from vipwire.lab.cluster import Lab
-from vipwire.lab.continuous import Connection
-from vipwire.lab.manifests import Manifest, Port
-from vipwire.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
-from vipwire.lab.topology import DEFAULT, SERVICE_CIDRS, Node, Pod, Topology
 from vipwire.model.net import Family, format_address
+from vipwire_lab import manifests
+from vipwire_lab.cluster import Lab
+from vipwire_lab.continuous import Connection
+from vipwire_lab.manifests import Manifest, Port
+from vipwire_lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
+from vipwire_lab.topology import DEFAULT, SERVICE_CIDRS, Node, Pod, Topology
 
 POD_CIDRS = "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48"
 SERVICE_CIDR: Manifest = {

@@ -34,7 +34,6 @@ from vipwire.inspect.status.slow_start import grown
 from vipwire.kube.manifests.inventory import Inventory, differences, listed
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.proxied_manifests import MANIFESTS
-from vipwire.lab.outcome import ProbeResult, Target
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, format_endpoint, parse_address
 from vipwire.plan.node import NodePlan
@@ -43,6 +42,7 @@ from vipwire.plan.resolve import Packet
 from vipwire.reconcile.backend import Rendered
 from vipwire.state.event import Kind, Object
 from vipwire.state.store import Store
+from vipwire_lab.outcome import ProbeResult, Target
 
 Inside = Callable[[], contextlib.AbstractContextManager[None]]
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vipwire.backends.registry import spec_of
-from vipwire.lab.cluster import Lab
 from vipwire.model.net import Family
+from vipwire_lab.cluster import Lab
 
 Command = Sequence[str]
 

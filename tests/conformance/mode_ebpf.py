@@ -11,8 +11,8 @@ from tests.conformance import own_cgroup
 from tests.conformance.mode import Command, Mode
 from tests.conformance.mode_nftables import TABLE_HARM
 
-from vipwire.lab.cluster import Lab
 from vipwire.model.net import Family
+from vipwire_lab.cluster import Lab
 
 _BRIDGE = "--pod-bridge-interface="
 

@@ -13,7 +13,7 @@ from tests.conformance.mode_ipvs import IPVS
 from tests.conformance.mode_nftables import NFTABLES, OFFLOADING
 from tests.conformance.mode_userspace import USERSPACE
 
-from vipwire.lab import kernel
+from vipwire_lab import kernel
 
 HERE: tuple[Mode, ...] = (*NFTABLES, *IPTABLES, *USERSPACE, *EBPF)
 GUEST: tuple[Mode, ...] = (*IPVS,)

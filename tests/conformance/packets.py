@@ -7,11 +7,11 @@ from itertools import cycle, repeat
 
 from tests.conformance.underlay import name_no_vip
 
-from vipwire.lab.cluster import Lab
-from vipwire.lab.continuous import Connection
-from vipwire.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
-from vipwire.lab.probe import probe
 from vipwire.model.net import Family
+from vipwire_lab.cluster import Lab
+from vipwire_lab.continuous import Connection
+from vipwire_lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
+from vipwire_lab.probe import probe
 
 _BATCH, _BATCHES, _FEW, _AGAIN = 24, 5, 3, 12
 PATIENCE, _SECOND_SYN = 15.0, 0.9

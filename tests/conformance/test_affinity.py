@@ -11,9 +11,9 @@ from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
 from tests.conformance.services import FRONTENDS, LabService
 
-from vipwire.lab.manifests import Backend, Port
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.manifests import Backend, Port
 
 pytestmark = pytest.mark.conformance
 

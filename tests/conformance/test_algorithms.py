@@ -15,11 +15,11 @@ from tests.conformance.packets import BLOCKED, NODE, OTHER_POD, OUTSIDE, POD, Ca
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS, LOAD_BALANCER, NODE_PORT, LabService
 
-from vipwire.lab.manifests import Port
-from vipwire.lab.outcome import Target, pods_of
-from vipwire.lab.topology import UNDERLAY
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.manifests import Port
+from vipwire_lab.outcome import Target, pods_of
+from vipwire_lab.topology import UNDERLAY
 
 pytestmark = pytest.mark.conformance
 

@@ -26,9 +26,9 @@ from tests.conformance.packets import NODE, OUTSIDE, POD
 from tests.conformance.sentences import sentence
 from tests.conformance.services import LOAD_BALANCER, NODE_PORT, LabService
 
-from vipwire.lab.manifests import Port
-from vipwire.lab.outcome import Target
 from vipwire.model.net import Family
+from vipwire_lab.manifests import Port
+from vipwire_lab.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

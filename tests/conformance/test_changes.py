@@ -11,11 +11,11 @@ from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS, LOAD_BALANCER, NODE_PORT
 
-from vipwire.lab.manifests import Backend, Port
-from vipwire.lab.outcome import Target
-from vipwire.lab.topology import Pod
 from vipwire.model.net import Family
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.manifests import Backend, Port
+from vipwire_lab.outcome import Target
+from vipwire_lab.topology import Pod
 
 pytestmark = pytest.mark.conformance
 

@@ -12,13 +12,13 @@ from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
 from tests.conformance.services import LabService
 
-from vipwire.lab.continuous import Connection
-from vipwire.lab.echo.answer import HELLO, Answer
-from vipwire.lab.manifests import Backend, Port
-from vipwire.lab.outcome import Target
-from vipwire.lab.topology import Pod
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.continuous import Connection
+from vipwire_lab.echo.answer import HELLO, Answer
+from vipwire_lab.manifests import Backend, Port
+from vipwire_lab.outcome import Target
+from vipwire_lab.topology import Pod
 
 pytestmark = pytest.mark.conformance
 

@@ -10,9 +10,9 @@ from tests.conformance.packets import NODE, OUTSIDE, POD
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL, FRONTENDS, LabService
 
-from vipwire.lab.manifests import Backend, Port
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.manifests import Backend, Port
 
 pytestmark = pytest.mark.conformance
 

@@ -9,10 +9,10 @@ from tests.conformance.packets import NODE, OUTSIDE, POD
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
 
-from vipwire.lab.manifests import Manifest, Port, load_balancer_status
-from vipwire.lab.outcome import Target
 from vipwire.model.net import Family
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.manifests import Manifest, Port, load_balancer_status
+from vipwire_lab.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

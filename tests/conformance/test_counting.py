@@ -13,10 +13,10 @@ from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, FRONTENDS, LOAD_BALANCER, NODE_PORT, LabService
 
-from vipwire.lab.manifests import Port
-from vipwire.lab.outcome import ProbeResult, Target
 from vipwire.model.net import Family, Protocol, format_endpoint, parse_address
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.manifests import Port
+from vipwire_lab.outcome import ProbeResult, Target
 
 pytestmark = pytest.mark.conformance
 

@@ -13,9 +13,9 @@ from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
 from tests.conformance.services import EXTERNAL, LabService
 
-from vipwire.lab.errors import LabError
-from vipwire.lab.outcome import ProbeOptions, Target
 from vipwire.model.net import Family
+from vipwire_lab.errors import LabError
+from vipwire_lab.outcome import ProbeOptions, Target
 
 pytestmark = pytest.mark.conformance
 FIRST, SECOND, THIRD = "pod-1b", "pod-2a", "pod-1c"

@@ -29,13 +29,13 @@ from tests.conformance.traffic import check_nothing_lost, check_open, pass_some,
 from tests.conformance.underlay import name_no_vip
 
 from vipwire.backends.registry import spec_of
-from vipwire.lab import kernel, manifests
-from vipwire.lab.cluster import Lab
-from vipwire.lab.continuous import Connection
-from vipwire.lab.manifests import Port
-from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab import kernel, manifests
+from vipwire_lab.cluster import Lab
+from vipwire_lab.continuous import Connection
+from vipwire_lab.manifests import Port
+from vipwire_lab.topology import DEFAULT
 
 EMULATED = kernel.inside() is kernel.GuestKernel.DISTRIBUTION
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800 if EMULATED else 280 if kernel.inside() else 190)]

@@ -9,9 +9,9 @@ from tests.conformance.packets import NODE, POD
 from tests.conformance.sentences import sentence
 from tests.conformance.services import LabService
 
-from vipwire.lab.manifests import Manifest, Port, load_balancer_status
-from vipwire.lab.outcome import Target
 from vipwire.model.net import Family, Protocol
+from vipwire_lab.manifests import Manifest, Port, load_balancer_status
+from vipwire_lab.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

@@ -10,10 +10,10 @@ from tests.conformance.packets import OUTSIDE, POD
 from tests.conformance.sentences import sentence
 from tests.conformance.services import EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
 
-from vipwire.lab.manifests import Backend, Manifest, Port
-from vipwire.lab.outcome import Target
-from vipwire.lab.topology import Pod
 from vipwire.model.net import Family
+from vipwire_lab.manifests import Backend, Manifest, Port
+from vipwire_lab.outcome import Target
+from vipwire_lab.topology import Pod
 
 pytestmark = pytest.mark.conformance
 

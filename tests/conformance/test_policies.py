@@ -11,11 +11,11 @@ from tests.conformance.packets import BLOCKED, NODE, OTHER_POD, OUTSIDE, PATIENC
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL, FRONTENDS, NODE_PORT, LabService
 
-from vipwire.lab import kernel
-from vipwire.lab.manifests import Port
-from vipwire.lab.outcome import Target, pods_of
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab import kernel
+from vipwire_lab.manifests import Port
+from vipwire_lab.outcome import Target, pods_of
 
 pytestmark = pytest.mark.conformance
 

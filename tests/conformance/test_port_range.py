@@ -12,10 +12,10 @@ from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, N
 from tests.conformance.test_changes_udp import ask
 from tests.conformance.test_conflicts import NEW, OLD
 
-from vipwire.lab.manifests import Manifest, Port
-from vipwire.lab.outcome import Target
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.manifests import Manifest, Port
+from vipwire_lab.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

@@ -10,10 +10,10 @@ from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS, LOAD_BALANCER, NODE_PORT
 
-from vipwire.lab.manifests import Backend, Port
-from vipwire.lab.outcome import Target
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.manifests import Backend, Port
+from vipwire_lab.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

@@ -9,8 +9,8 @@ from tests.conformance.proxy import until
 from tests.conformance.sentences import sentence
 from tests.conformance.services import LabService
 
-from vipwire.lab.outcome import Target
 from vipwire.model.net import Family
+from vipwire_lab.outcome import Target
 
 pytestmark = pytest.mark.conformance
 OLD, NEW = "pod-1b", "pod-2a"

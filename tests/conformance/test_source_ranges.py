@@ -6,9 +6,9 @@ from tests.conformance.packets import BLOCKED, NODE, OUTSIDE, PATIENCE, POD, Cal
 from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
 
-from vipwire.lab.manifests import Port
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.manifests import Port
 
 pytestmark = pytest.mark.conformance
 

@@ -19,10 +19,10 @@ from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, N
 from tests.conformance.test_ejection import Ejecting, closed
 from tests.conformance.translated import look
 
-from vipwire.lab.echo.answer import HELLO, Answer
-from vipwire.lab.manifests import Port
-from vipwire.lab.outcome import Target
 from vipwire.model.net import Family, Protocol
+from vipwire_lab.echo.answer import HELLO, Answer
+from vipwire_lab.manifests import Port
+from vipwire_lab.outcome import Target
 
 pytestmark = [pytest.mark.conformance, pytest.mark.direct]
 

@@ -27,9 +27,9 @@ from vipwire.backends.ebpf.layout import Flag, endpoints, read_endpoint, version
 from vipwire.backends.ebpf.pinned import NodePins
 from vipwire.bpf.maps import Map
 from vipwire.bpf.namespaces import netns_cookie
-from vipwire.lab.manifests import Port
 from vipwire.model.net import Family, Protocol, format_address, format_endpoint, parse_address
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.manifests import Port
 
 pytestmark = [pytest.mark.conformance, pytest.mark.direct]
 

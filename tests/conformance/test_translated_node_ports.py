@@ -27,9 +27,9 @@ from tests.conformance.test_translated import (
 )
 from tests.conformance.translated import look
 
-from vipwire.lab.manifests import Port
-from vipwire.lab.outcome import Target
 from vipwire.model.net import Family
+from vipwire_lab.manifests import Port
+from vipwire_lab.outcome import Target
 
 pytestmark = [pytest.mark.conformance, pytest.mark.direct]
 

@@ -13,8 +13,8 @@ from tests.conformance.sentences import sentence
 from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, NODE_PORT
 from tests.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 
-from vipwire.lab.manifests import Port
 from vipwire.model.net import Family, Protocol
+from vipwire_lab.manifests import Port
 
 pytestmark = pytest.mark.conformance
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tests.conformance.services import LabService
 
-from vipwire.lab.cluster import Lab
-from vipwire.lab.continuous import Connection, Continuous
-from vipwire.lab.topology import Pod
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.cluster import Lab
+from vipwire_lab.continuous import Connection, Continuous
+from vipwire_lab.topology import Pod
 
 Way = tuple[str, FrontendKind, int]
 """Who connects to which frontend of a Service, and of which of its ports."""

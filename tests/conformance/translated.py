@@ -17,9 +17,9 @@ from vipwire.backends.ebpf.names import FRONTENDS
 from vipwire.backends.ebpf.pinned import NodePins
 from vipwire.backends.ebpf.tables import Tables
 from vipwire.bpf.namespaces import netns_cookie
-from vipwire.lab.cluster import Lab
-from vipwire.lab.outcome import Target
 from vipwire.model.net import Family, Protocol, parse_address
+from vipwire_lab.cluster import Lab
+from vipwire_lab.outcome import Target
 
 
 class Seen(NamedTuple):

@@ -4,9 +4,9 @@ So a rule says it, at once and to all. Where the kernel lacks nf_tables for thes
 iptables' legacy tables say it, which needs a route for such a packet: they see only what would be forwarded.
 """
 
-from vipwire.lab import kernel
-from vipwire.lab.cluster import Lab
-from vipwire.lab.topology import UNDERLAY
+from vipwire_lab import kernel
+from vipwire_lab.cluster import Lab
+from vipwire_lab.topology import UNDERLAY
 
 _TABLE = """
     add table inet vips

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from vipwire.dns.limits import ClientLimits
-from vipwire.dns.resolver import Resolver
-from vipwire.dns.server import DnsServer
-from vipwire.dns.sockets import open_pairs
-from vipwire.dns.statistics import DnsStatistics
+from vipwire_up.dns.limits import ClientLimits
+from vipwire_up.dns.resolver import Resolver
+from vipwire_up.dns.server import DnsServer
+from vipwire_up.dns.sockets import open_pairs
+from vipwire_up.dns.statistics import DnsStatistics
 
 
 class Client(asyncio.DatagramProtocol):

@@ -18,9 +18,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Final
 
-from vipwire.lab import netns, state
-from vipwire.lab.cluster import Lab
-from vipwire.lab.processes import ProcessId
+from vipwire_lab import netns, state
+from vipwire_lab.cluster import Lab
+from vipwire_lab.processes import ProcessId
 
 _IMPORTED: Final = (
     "tests.fakes.forked",
@@ -33,6 +33,8 @@ _IMPORTED: Final = (
     "vipwire.process.early_sighup",
     "vipwire.process.log",
 )
+PROGRAM: Final = "VIPWIRE_PROGRAM"
+"""Variable with the path of an installed `vipwire` that is run in place of this checkout."""
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
@@ -113,6 +115,9 @@ def _become(namespace: str, arguments: Sequence[str], output: str, errors: str, 
         os.close(opened)
     os.environ.clear()
     os.environ.update(environ)
+    if program := environ.get(PROGRAM):
+        with netns.inside(Path(namespace)):
+            os.execv(program, ["vipwire", *arguments])  # noqa: S606  # no shell: an installed program
     sys.argv = ["vipwire", *arguments]
     sys.orig_argv = [sys.executable, "-m", *sys.argv]  # for who becomes another mode: it executes these words
     from vipwire.cli.main import main  # noqa: PLC0415  # imported in the process that this is forked off

@@ -1,9 +1,9 @@
 """Services and endpoints as DNS reads them, in few words: all in the namespace `shop` unless told otherwise."""
 
-from vipwire.dns.names import parse_name
-from vipwire.dns.objects import DnsEndpoint, DnsPort, DnsService, DnsSlice, Form
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Protocol, parse_address
+from vipwire_up.dns.names import parse_name
+from vipwire_up.dns.objects import DnsEndpoint, DnsPort, DnsService, DnsSlice, Form
 
 
 def service(name: str, *addresses: str, port: int = 80, namespace: str = "shop") -> DnsService:

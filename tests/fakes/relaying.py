@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from vipwire.backends.userspace.messages import (
+from vipwire.relay.loop import Loop
+from vipwire.relay.messages import (
     AskCounters,
     EndpointCounters,
     Listener,
@@ -18,8 +19,7 @@ from vipwire.backends.userspace.messages import (
     Remove,
     Share,
 )
-from vipwire.backends.userspace.relay.loop import Loop
-from vipwire.backends.userspace.relay.relay import Relay
+from vipwire.relay.relay import Relay
 
 HERE = b"\x7f\0\0\1"
 PATIENCE = 60.0

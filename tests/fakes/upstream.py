@@ -11,7 +11,7 @@ import dns.message
 import dns.rcode
 import dns.rrset
 
-from vipwire.dns.upstream.exchange import Server
+from vipwire_up.dns.upstream.exchange import Server
 
 Records = Callable[[dns.message.Message, str], "bytes | None"]
 Answering = Callable[[dns.message.Message, str], "bytes | list[bytes] | None"]

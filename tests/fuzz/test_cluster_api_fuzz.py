@@ -26,17 +26,17 @@ from hypothesis import strategies as st
 from tests.unit.cluster_here import Here, cluster
 from tests.unit.controllers_here import clock
 
-from vipwire.cluster.api.kinds.catalogue import RESOURCES
-from vipwire.cluster.api.openapi.schema import Field, Shape, Type
-from vipwire.cluster.api.resource import Resource
-from vipwire.cluster.controllers.allocation.cidrs import ServiceCidrs
-from vipwire.cluster.controllers.allocation.repair import AddressRepair
-from vipwire.cluster.controllers.balancers import Balancers
-from vipwire.cluster.controllers.endpoints.controller import EndpointController
-from vipwire.cluster.controllers.parts import Ranges, hooks, make_first_cidr
-from vipwire.cluster.garbage import GarbageCollector
-from vipwire.cluster.probing.probes import local_probes
 from vipwire.process.supervision import Guard
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.openapi.schema import Field, Shape, Type
+from vipwire_up.api.resource import Resource
+from vipwire_up.controllers.allocation.cidrs import ServiceCidrs
+from vipwire_up.controllers.allocation.repair import AddressRepair
+from vipwire_up.controllers.balancers import Balancers
+from vipwire_up.controllers.endpoints.controller import EndpointController
+from vipwire_up.controllers.parts import Ranges, hooks, make_first_cidr
+from vipwire_up.garbage import GarbageCollector
+from vipwire_up.probing.probes import local_probes
 
 EXAMPLES = int(os.environ.get("VIPWIRE_FUZZ_EXAMPLES", "250"))
 SLOWEST = 10.0

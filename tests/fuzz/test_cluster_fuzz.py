@@ -8,20 +8,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.cluster.api.bodies.decode import Findings, decode
-from vipwire.cluster.api.bodies.duplicate_fields import repeated_fields
-from vipwire.cluster.api.bodies.protobuf import decode_body
-from vipwire.cluster.api.bodies.yaml import read_yaml
-from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.kinds.catalogue import RESOURCES
-from vipwire.cluster.api.kinds.service import SERVICES
-from vipwire.cluster.api.openapi.schema import Shape, Type
-from vipwire.cluster.api.patches.apply import Writer, apply, note_update, read_ownership, write_ownership
-from vipwire.cluster.api.patches.fieldset import from_fields, members, to_fields
-from vipwire.cluster.api.patches.strategic import strategic_patch
-from vipwire.cluster.api.patches.untyped import json_patch, merge_patch
-from vipwire.cluster.api.resource import Resource
-from vipwire.cluster.api.selectors import parse_labels
+from vipwire_up.api.bodies.decode import Findings, decode
+from vipwire_up.api.bodies.duplicate_fields import repeated_fields
+from vipwire_up.api.bodies.protobuf import decode_body
+from vipwire_up.api.bodies.yaml import read_yaml
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.openapi.schema import Shape, Type
+from vipwire_up.api.patches.apply import Writer, apply, note_update, read_ownership, write_ownership
+from vipwire_up.api.patches.fieldset import from_fields, members, to_fields
+from vipwire_up.api.patches.strategic import strategic_patch
+from vipwire_up.api.patches.untyped import json_patch, merge_patch
+from vipwire_up.api.resource import Resource
+from vipwire_up.api.selectors import parse_labels
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 70000) | st.text(max_size=5) | st.floats(allow_nan=False)
 NAMES = st.sampled_from(

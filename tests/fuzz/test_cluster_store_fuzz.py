@@ -12,19 +12,19 @@ from tests.unit.cluster_here import cluster
 from tests.unit.controllers_here import PODS, SLICES
 from tests.unit.up_here import whole, write
 
-from vipwire.cluster.api.kinds.catalogue import RESOURCES
-from vipwire.cluster.api.kinds.networking import SERVICE_CIDRS
-from vipwire.cluster.api.openapi.schema import Shape, Type
-from vipwire.cluster.api.resource import Resource
-from vipwire.cluster.controllers.allocation.cidrs import ServiceCidrs
-from vipwire.cluster.controllers.allocation.ranges import Network
-from vipwire.cluster.controllers.allocation.repair import AddressRepair
-from vipwire.cluster.controllers.balancers import Balancers
-from vipwire.cluster.controllers.endpoints.controller import EndpointController
-from vipwire.cluster.controllers.own_services import OwnServices, api_service
-from vipwire.cluster.controllers.parts import Ranges, hooks, make_first_cidr
-from vipwire.cluster.garbage import GarbageCollector
-from vipwire.cluster.probing.probes import local_probes
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.kinds.networking import SERVICE_CIDRS
+from vipwire_up.api.openapi.schema import Shape, Type
+from vipwire_up.api.resource import Resource
+from vipwire_up.controllers.allocation.cidrs import ServiceCidrs
+from vipwire_up.controllers.allocation.ranges import Network
+from vipwire_up.controllers.allocation.repair import AddressRepair
+from vipwire_up.controllers.balancers import Balancers
+from vipwire_up.controllers.endpoints.controller import EndpointController
+from vipwire_up.controllers.own_services import OwnServices, api_service
+from vipwire_up.controllers.parts import Ranges, hooks, make_first_cidr
+from vipwire_up.garbage import GarbageCollector
+from vipwire_up.probing.probes import local_probes
 
 NUMBERS = st.sampled_from([-(2**63), -1, 0, 1, 80, 80800, 2**31, 2**63 - 1, 10**400])
 TEXTS = st.sampled_from(

@@ -8,13 +8,13 @@ import dns.message
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from vipwire.dns.message import FORMERR, NOTIMP, Query, Refusal, Reply, read_query, render
-from vipwire.dns.names import parse_name
-from vipwire.dns.resolver import Resolver
-from vipwire.dns.settings import parse_server, read_resolv_conf
-from vipwire.dns.upstream.answer import answers, read_answer
-from vipwire.dns.zone import Zone
 from vipwire.errors import ConfigError, DecodeError
+from vipwire_up.dns.message import FORMERR, NOTIMP, Query, Refusal, Reply, read_query, render
+from vipwire_up.dns.names import parse_name
+from vipwire_up.dns.resolver import Resolver
+from vipwire_up.dns.settings import parse_server, read_resolv_conf
+from vipwire_up.dns.upstream.answer import answers, read_answer
+from vipwire_up.dns.zone import Zone
 
 QUESTION = dns.message.make_query("web.shop.svc.cluster.local", "A", use_edns=0, payload=1232).to_wire()
 ANSWER = dns.message.make_response(dns.message.from_wire(QUESTION)).to_wire()

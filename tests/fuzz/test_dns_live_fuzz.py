@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from tests.fakes.dns_here import Here, dns_here
 from tests.fakes.names import service
 
-from vipwire.dns.limits import ClientLimits
-from vipwire.dns.message import HEADER, NOERROR, Query, read_query, render
-from vipwire.dns.objects import DnsKind
-from vipwire.dns.resolver import Resolver
-from vipwire.dns.upstream.answer import answers, read_answer
-from vipwire.dns.upstream.cache import Cache
-from vipwire.dns.upstream.exchange import Forwarder, Server
-from vipwire.dns.zone import Zone
 from vipwire.errors import DecodeError
 from vipwire.state.event import Listed
+from vipwire_up.dns.limits import ClientLimits
+from vipwire_up.dns.message import HEADER, NOERROR, Query, read_query, render
+from vipwire_up.dns.objects import DnsKind
+from vipwire_up.dns.resolver import Resolver
+from vipwire_up.dns.upstream.answer import answers, read_answer
+from vipwire_up.dns.upstream.cache import Cache
+from vipwire_up.dns.upstream.exchange import Forwarder, Server
+from vipwire_up.dns.zone import Zone
 
 INSIDE, OUTSIDE = "web.shop.svc.cluster.local", "www.example.org"
 TYPES = (

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.fuzz.test_ingress_fuzz import NASTY, PEM, check, check_lines, configured
 
-from vipwire.gateway.plan.objects import GatewaySetting
-from vipwire.gateway.plan.planner import GatewayPlanner
-from vipwire.gateway.watch.kinds import RESOURCES
-from vipwire.ingress.haproxy.configuration import Configuration
-from vipwire.ingress.plan.policy_fields import BACKEND, TRAFFIC
-from vipwire.ingress.watch.objects import IngressKind
-from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.state.event import Listed, Upserted
+from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.watch.kinds import RESOURCES
+from vipwire_l7.ingress.haproxy.configuration import Configuration
+from vipwire_l7.ingress.plan.policy_fields import BACKEND, TRAFFIC
+from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.ingress.watch.snapshot import Snapshot
 
 PLAIN = (
     *(

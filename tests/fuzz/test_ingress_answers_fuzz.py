@@ -8,12 +8,12 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.ingress.haproxy.slots import Slots
-from vipwire.ingress.plan.sites import Server
-from vipwire.ingress.run.control import ControlError, command, mark_of, processes
-from vipwire.ingress.run.statistics import Statistics, label_rows
-from vipwire.ingress.watch.objects import BackendEndpoint, Usability
 from vipwire.model.net import parse_address
+from vipwire_l7.ingress.haproxy.slots import Slots
+from vipwire_l7.ingress.plan.sites import Server
+from vipwire_l7.ingress.run.control import ControlError, command, mark_of, processes
+from vipwire_l7.ingress.run.statistics import Statistics, label_rows
+from vipwire_l7.ingress.watch.objects import BackendEndpoint, Usability
 
 _WORDS = st.sampled_from(
     (

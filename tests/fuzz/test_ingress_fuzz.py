@@ -14,18 +14,18 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vipwire.ingress.haproxy.change import difference
-from vipwire.ingress.haproxy.configuration import Configuration, configure
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.haproxy.slots import fill
-from vipwire.ingress.plan.annotations import READERS
-from vipwire.ingress.plan.endpoints import servers_of
-from vipwire.ingress.plan.planner import Setting, World, plan_sites
-from vipwire.ingress.plan.sites import SitePlan
-from vipwire.ingress.run.default_certificate import make_certificate
-from vipwire.ingress.watch.kinds import RESOURCES
-from vipwire.ingress.watch.objects import BackendService, IngressKind
 from vipwire.model.names import ObjectName
+from vipwire_l7.ingress.haproxy.change import difference
+from vipwire_l7.ingress.haproxy.configuration import Configuration, configure
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.haproxy.slots import fill
+from vipwire_l7.ingress.plan.annotations import READERS
+from vipwire_l7.ingress.plan.endpoints import servers_of
+from vipwire_l7.ingress.plan.planner import Setting, World, plan_sites
+from vipwire_l7.ingress.plan.sites import SitePlan
+from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.watch.kinds import RESOURCES
+from vipwire_l7.ingress.watch.objects import BackendService, IngressKind
 
 NASTY = (
     "\n    http-request deny",

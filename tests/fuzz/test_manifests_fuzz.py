@@ -15,14 +15,14 @@ from tests.fakes.objects import node, service, service_cidr, slice_of
 from tests.fuzz.test_kube_fuzz import json_values, mutated
 from tests.fuzz.test_kubeconfig_fuzz import PIECES, all_sortable, odd
 
-from vipwire.dns.watch import MANIFESTS as DNS
-from vipwire.gateway.watch.kinds import WITH_INGRESS, manifests
-from vipwire.ingress.watch.kinds import MANIFESTS as INGRESS
 from vipwire.kube.manifests.documents import ManifestReader
 from vipwire.kube.manifests.inventory import differences, listed
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.proxied_manifests import MANIFESTS
 from vipwire.state.store import Store
+from vipwire_l7.gateway.watch.kinds import WITH_INGRESS, manifests
+from vipwire_l7.ingress.watch.kinds import MANIFESTS as INGRESS
+from vipwire_up.dns.watch import MANIFESTS as DNS
 
 READERS: Final[tuple[ManifestReader[Any, Any], ...]] = (MANIFESTS, DNS, INGRESS, manifests(WITH_INGRESS))
 SOUND: Final = (

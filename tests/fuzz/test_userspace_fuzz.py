@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.backends.userspace.messages import (
+from vipwire.backends.userspace.script import read, removal
+from vipwire.errors import DecodeError
+from vipwire.relay.messages import (
     HEAD,
     Hello,
     Listener,
@@ -18,8 +20,6 @@ from vipwire.backends.userspace.messages import (
     decode_request,
     encode,
 )
-from vipwire.backends.userspace.script import read, removal
-from vipwire.errors import DecodeError
 
 places = st.builds(Place, st.binary(min_size=4, max_size=16), st.integers(0, 65535))
 listeners = st.builds(

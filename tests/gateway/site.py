@@ -23,21 +23,21 @@ from multidict import CIMultiDict
 from prometheus_client import CollectorRegistry
 from tests.fakes.ports import free_port
 
-from vipwire.gateway.plan.objects import GatewaySetting
-from vipwire.gateway.plan.planner import GatewayPlanner
-from vipwire.gateway.run.datagrams import DatagramRelay
-from vipwire.gateway.watch.kinds import RESOURCES
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.plan.destinations import Destinations, DestinationSetting
-from vipwire.ingress.run.controller import Controller, Done
-from vipwire.ingress.run.default_certificate import make_certificate
-from vipwire.ingress.run.desired import Desired
-from vipwire.ingress.run.process import Haproxy
-from vipwire.ingress.watch.objects import BackendService, BackendSlice, IngressKind, Secret
-from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix
 from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.run.datagrams import DatagramRelay
+from vipwire_l7.gateway.watch.kinds import RESOURCES
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.plan.destinations import Destinations, DestinationSetting
+from vipwire_l7.ingress.run.controller import Controller, Done
+from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.run.process import Haproxy
+from vipwire_l7.ingress.watch.objects import BackendService, BackendSlice, IngressKind, Secret
+from vipwire_l7.ingress.watch.snapshot import Snapshot
 
 PATIENCE = 60.0
 BASE = """

@@ -9,9 +9,9 @@ from aiohttp import web
 from tests.gateway.site import GatewaySite, gateways, list_all, service
 from tests.gateway.test_gateway_statuses import HTTP, SERVICE, drawn, gateway, of_route
 
-from vipwire.ingress.haproxy import auth_grpc, mirrors
-from vipwire.ingress.plan.sites import BROKEN
-from vipwire.ingress.watch.objects import IngressKind
+from vipwire_l7.ingress.haproxy import auth_grpc, mirrors
+from vipwire_l7.ingress.plan.sites import BROKEN
+from vipwire_l7.ingress.watch.objects import IngressKind
 
 GATEWAY = """
 apiVersion: gateway.networking.k8s.io/v1

@@ -10,12 +10,12 @@ import yaml
 from tests.gateway.test_gateway_statuses import SERVICE, drawn, planned
 from tests.ingress.site import ingress, rule
 
-from vipwire.ingress.plan.to_gateway import to_gateway
-from vipwire.ingress.plan.wishes import wanted_of
-from vipwire.ingress.watch import wire
-from vipwire.ingress.watch.convert import convert_ingress
-from vipwire.ingress.watch.objects import BackendPort, BackendService, Ingress, Secret
 from vipwire.model.names import ObjectName
+from vipwire_l7.ingress.plan.to_gateway import to_gateway
+from vipwire_l7.ingress.plan.wishes import wanted_of
+from vipwire_l7.ingress.watch import wire
+from vipwire_l7.ingress.watch.convert import convert_ingress
+from vipwire_l7.ingress.watch.objects import BackendPort, BackendService, Ingress, Secret
 
 WEB = BackendService(ObjectName("default", "web"), (BackendPort("http", 80),))
 

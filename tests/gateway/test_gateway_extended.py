@@ -22,9 +22,9 @@ from tests.gateway.site import (
     tls_secret,
 )
 
-from vipwire.gateway.plan.objects import GatewaySetting
-from vipwire.ingress.run.default_certificate import make_certificate
-from vipwire.ingress.watch.objects import IngressKind
+from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.watch.objects import IngressKind
 
 H2, SECURE, ODD = "127.0.0.90", "127.0.0.91", "127.0.0.92"
 PODS = """

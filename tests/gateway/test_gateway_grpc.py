@@ -8,7 +8,7 @@ import grpc
 import pytest
 from tests.gateway.site import PATIENCE, GatewaySite, gateways, list_all, now, secret_of, service
 
-from vipwire.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.run.default_certificate import make_certificate
 
 OBJECTS = """
 apiVersion: gateway.networking.k8s.io/v1

@@ -24,13 +24,13 @@ from tests.gateway.test_gateway_statuses import (
     status,
 )
 
-from vipwire.gateway.plan.features import FEATURES, WITH_SERVICES
-from vipwire.gateway.plan.objects import GatewaySetting
-from vipwire.gateway.plan.planner import GatewayPlanner
-from vipwire.ingress.run.default_certificate import make_certificate
-from vipwire.ingress.run.system_authorities import has_system_authorities
-from vipwire.ingress.watch.objects import IngressKind
 from vipwire.kube.gateway_addresses import POOL
+from vipwire_l7.gateway.plan.features import FEATURES, WITH_SERVICES
+from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.run.system_authorities import has_system_authorities
+from vipwire_l7.ingress.watch.objects import IngressKind
 
 ROOT = Path(__file__).parents[2]
 BY_SYSTEM = "{hostname: a.org, wellKnownCACertificates: System}"

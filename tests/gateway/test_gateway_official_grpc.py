@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tests.gateway.site import GatewaySite, by_authority, gateways, list_all, now, service, tls_policy
 
-from vipwire.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.run.default_certificate import make_certificate
 
 GATEWAYS = """
 apiVersion: gateway.networking.k8s.io/v1

@@ -19,11 +19,11 @@ from tests.gateway.test_gateway_statuses import (
     status,
 )
 
-from vipwire.gateway.plan.objects import GatewaySetting
-from vipwire.gateway.plan.planner import GatewayPlanner
-from vipwire.gateway.run.status import merged
-from vipwire.ingress.watch.objects import IngressKind
 from vipwire.kube.gateway_addresses import CONTROLLER
+from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.run.status import merged
+from vipwire_l7.ingress.watch.objects import IngressKind
 
 KINDS = {"TCP": IngressKind.TCP_ROUTE, "UDP": IngressKind.UDP_ROUTE}
 HANDED_ON = "protocol: TLS, tls: {mode: Passthrough}"

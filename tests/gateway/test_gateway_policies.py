@@ -4,11 +4,11 @@ import pytest
 import yaml
 from tests.gateway.test_gateway_statuses import HTTP, SERVICE, drawn, gateway, reasons
 
-from vipwire.gateway.plan.planner import GatewayPlanner
-from vipwire.ingress.plan.policy import Algorithm, Limit, Policy, SameSite
-from vipwire.ingress.plan.sites import CLOSED
-from vipwire.ingress.watch.objects import IngressKind
 from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.ingress.plan.policy import Algorithm, Limit, Policy, SameSite
+from vipwire_l7.ingress.plan.sites import CLOSED
+from vipwire_l7.ingress.watch.objects import IngressKind
 
 TRAFFIC, BACKEND = IngressKind.TRAFFIC_POLICY, IngressKind.BACKEND_POLICY
 ROUTE = """

@@ -7,7 +7,7 @@ import yaml
 from tests.gateway.site import GatewaySite, gateways, list_all
 from tests.gateway.test_gateway_policies import policy
 
-from vipwire.ingress.watch.objects import IngressKind
+from vipwire_l7.ingress.watch.objects import IngressKind
 
 GATEWAY = """
 apiVersion: gateway.networking.k8s.io/v1

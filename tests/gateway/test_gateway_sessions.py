@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from tests.gateway.site import GatewaySite, gateways, list_all, service
 
-from vipwire.ingress.haproxy.refused import without
-from vipwire.ingress.plan.sites import CLOSED, Bound, Chance, Frontend, SitePlan, Step, choice_of
+from vipwire_l7.ingress.haproxy.refused import without
+from vipwire_l7.ingress.plan.sites import CLOSED, Bound, Chance, Frontend, SitePlan, Step, choice_of
 
 GATEWAY = """
 apiVersion: gateway.networking.k8s.io/v1

@@ -8,18 +8,18 @@ import pytest
 import yaml
 from tests.gateway.site import BASE, tls_secret
 
-from vipwire.gateway.plan.objects import GatewaySetting
-from vipwire.gateway.plan.planner import GatewayPlanner
-from vipwire.gateway.run.status import merged
-from vipwire.gateway.watch.kinds import RESOURCES
-from vipwire.ingress.haproxy.configuration import configure
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.plan.sites import SitePlan
-from vipwire.ingress.watch.objects import IngressKind
-from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
+from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.run.status import merged
+from vipwire_l7.gateway.watch.kinds import RESOURCES
+from vipwire_l7.ingress.haproxy.configuration import configure
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.plan.sites import SitePlan
+from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.ingress.watch.snapshot import Snapshot
 
 NOW = 1_800_000_000.0
 CERTIFICATE = tls_secret("good", "a.org")
@@ -476,7 +476,7 @@ def test_a_route_that_fails_unexpectedly_costs_itself(monkeypatch: pytest.Monkey
     def fail(*_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("vipwire.gateway.plan.planner.entries_of", fail)
+    monkeypatch.setattr("vipwire_l7.gateway.plan.planner.entries_of", fail)
     planner = planned(gateway(HTTP), ROUTE, SERVICE)
     (parent,) = status(planner, IngressKind.HTTP_ROUTE, "web")["parents"]
     assert "boom" in parent["conditions"][0]["message"]

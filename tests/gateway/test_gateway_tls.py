@@ -13,8 +13,8 @@ import yaml
 from tests.gateway.site import GatewaySite, gateways, list_all, now, secret_of, tls_secret
 from tests.gateway.test_gateway_statuses import reasons
 
-from vipwire.ingress.run.default_certificate import make_certificate
-from vipwire.ingress.watch.objects import IngressKind
+from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.watch.objects import IngressKind
 
 GATEWAYS = """
 apiVersion: gateway.networking.k8s.io/v1

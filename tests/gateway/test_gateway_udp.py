@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from tests.gateway.site import PATIENCE, GatewaySite, gateways, list_all
 
-from vipwire.backends.userspace.control_client import Call
-from vipwire.gateway.run.datagrams import datagram_relay_name
-from vipwire.ingress.watch.objects import IngressKind
+from vipwire.relay.control_client import Call
+from vipwire_l7.gateway.run.datagrams import datagram_relay_name
+from vipwire_l7.ingress.watch.objects import IngressKind
 
 GATEWAY = """
 apiVersion: gateway.networking.k8s.io/v1

@@ -24,21 +24,20 @@ import msgspec
 from aiohttp import WSMsgType, web
 from tests.fakes.ports import free_port
 
-from vipwire.dns.upstream.exchange import Server
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.plan.destinations import Destinations, DestinationSetting
-from vipwire.ingress.plan.planner import IngressPlanner, Setting
-from vipwire.ingress.run.controller import Controller, Done
-from vipwire.ingress.run.default_certificate import default_certificate, make_certificate
-from vipwire.ingress.run.desired import Desired
-from vipwire.ingress.run.process import Haproxy
-from vipwire.ingress.run.surroundings import Follower
-from vipwire.ingress.watch.kinds import RESOURCES
-from vipwire.ingress.watch.objects import INGRESS_KINDS, IngressKind
-from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix
 from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.plan.destinations import Destinations, DestinationSetting
+from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting
+from vipwire_l7.ingress.run.controller import Controller, Done
+from vipwire_l7.ingress.run.default_certificate import default_certificate, make_certificate
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.run.process import Haproxy
+from vipwire_l7.ingress.run.surroundings import Follower
+from vipwire_l7.ingress.watch.kinds import RESOURCES
+from vipwire_l7.ingress.watch.objects import INGRESS_KINDS, IngressKind
+from vipwire_l7.ingress.watch.snapshot import Snapshot
 
 Json = dict[str, Any]
 PATIENCE = 60.0
@@ -262,7 +261,7 @@ async def site(
     pause: float = 0.0,
     setting: Setting | None = None,
     destinations: DestinationSetting = TRIAL,
-    resolvers: Sequence[Server] = (),
+    resolvers: Sequence[tuple[str, int]] = (),
     **layout: Any,
 ) -> AsyncIterator[Site]:
     """Run a site; HAProxy ends with it."""

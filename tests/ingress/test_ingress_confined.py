@@ -11,10 +11,10 @@ import yaml
 from tests.ingress.site import TRIAL, certificate, endpoint, endpoint_slice, ingress, rule, service, tls_secret
 from tests.ingress.test_ingress_daemon import Daemon, daemon, objects, parent_of, pod, write
 
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.run.app import IngressProcess, Options
-from vipwire.ingress.run.claim import claim_ingress
 from vipwire.process.single_instance import Claim
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.run.app import IngressProcess, Options
+from vipwire_l7.ingress.run.claim import claim_ingress
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a user is changed by root only")
 WEB = rule("a.example.com", "/")

@@ -20,7 +20,7 @@ from tests.unit.cluster_process import CLIENTS, Kubectl, up
 from tests.unit.deployed import DEPLOY
 
 from vipwire.errors import ConfigError
-from vipwire.ingress import cli
+from vipwire_l7.ingress import cli
 
 COMMAND = (sys.executable, "-m", "vipwire", "ingress")
 POD_TEXT = "from a pod"

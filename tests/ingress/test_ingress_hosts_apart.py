@@ -6,7 +6,7 @@ from typing import Any
 from tests.ingress.site import Site, backend, endpoint, endpoint_slice, ingress, play, rule, service
 from tests.ingress.test_ingress_tenancy_real import moved
 
-from vipwire.ingress.plan.planner import Setting
+from vipwire_l7.ingress.plan.planner import Setting
 
 VICTIM, EVIL = "127.0.0.2", "127.0.0.3"
 APART = Setting(hosts_apart=True)

@@ -15,8 +15,7 @@ import pytest
 from tests.fakes.ports import free_port
 from tests.ingress.site import TRIAL, Site, backend, endpoint, endpoint_slice, ingress, play, rule, service
 
-from vipwire.dns.upstream.exchange import Server
-from vipwire.ingress.plan.planner import Setting
+from vipwire_l7.ingress.plan.planner import Setting
 
 ONE, TWO, THREE = "127.0.0.11", "127.0.0.12", "127.0.0.13"
 
@@ -299,7 +298,7 @@ def test_an_external_name_is_resolved_and_followed(tmp_path: Path) -> None:
         transport.close()
 
     allowed = replace(TRIAL, external_names=True)
-    play(tmp_path, scenario, destinations=allowed, resolvers=(Server("127.0.0.1", port),))
+    play(tmp_path, scenario, destinations=allowed, resolvers=(("127.0.0.1", port),))
 
 
 @pytest.mark.parametrize("host", ["a.example.com:8080", "a.example.com."])

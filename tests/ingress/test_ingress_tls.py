@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from tests.ingress.site import Site, certificate, ingress, play, rule, secret, tls_secret
 
-from vipwire.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.run.default_certificate import make_certificate
 
 POD = "127.0.0.11"
 

@@ -10,7 +10,7 @@ from tests import leftovers
 from tests.kernel.guests import SUITES, Guests, Suite
 from tests.shares import is_share
 
-from vipwire.lab import kernel
+from vipwire_lab import kernel
 
 _GUESTS = pytest.StashKey[Guests]()
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from vipwire.lab import kernel
-from vipwire.lab.errors import LabError
+from vipwire_lab import kernel
+from vipwire_lab.errors import LabError
 
 _HERE = Path(__file__).parent
 _CONFORMANCE = _HERE.parent / "conformance"

@@ -6,9 +6,9 @@ import os
 import subprocess
 from collections.abc import Iterator
 
-from vipwire.backends.userspace.control_client import Call, relay_name
-from vipwire.backends.userspace.messages import Retire
 from vipwire.model.net import Family
+from vipwire.relay.control_client import Call, relay_name
+from vipwire.relay.messages import Retire
 
 _CLONE_NEWNET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)

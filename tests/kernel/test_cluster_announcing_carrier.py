@@ -12,16 +12,16 @@ import pytest
 from tests.kernel.own_network import run
 from tests.kernel.test_cluster_controllers_announce import V4, hardware, neighbour, until_it_knows
 
-from vipwire.cluster.announced import Announced
-from vipwire.cluster.announcing.claims import Claims
-from vipwire.cluster.announcing.keeper import AddressKeeper
-from vipwire.cluster.announcing.kinds import RESOURCES, AnnounceKind, Balanced, Machine
-from vipwire.cluster.api.kinds.plain import EVENTS
-from vipwire.cluster.api.kinds.service import SERVICES
 from vipwire.errors import VipwireError, ungrouped
 from vipwire.kube.resource import Reader
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
+from vipwire_up.announced import Announced
+from vipwire_up.announcing.claims import Claims
+from vipwire_up.announcing.keeper import AddressKeeper
+from vipwire_up.announcing.kinds import RESOURCES, AnnounceKind, Balanced, Machine
+from vipwire_up.api.kinds.plain import EVENTS
+from vipwire_up.api.kinds.service import SERVICES
 
 pytestmark = pytest.mark.kernel
 READERS = {resource.kind: Reader(resource) for resource in RESOURCES}

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from tests.kernel.own_network import own_network, run
 
-from vipwire.cluster.announcing.kinds import AnnounceKind, Machine, Placed
-from vipwire.cluster.api.object import encode
-from vipwire.cluster.bgp.bird import Bird
-from vipwire.cluster.bgp.render import render
-from vipwire.cluster.bgp.routes import SERVICES, Routed, routes
-from vipwire.cluster.bgp.run import BgpSpeaker, Event
-from vipwire.cluster.bgp.settings import KINDS, BgpSettings, Peer, read_bgp_settings
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.host.waiting import waiting_places
 from vipwire.kube.resource import Reader
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
+from vipwire_up.announcing.kinds import AnnounceKind, Machine, Placed
+from vipwire_up.api.object import encode
+from vipwire_up.bgp.bird import Bird
+from vipwire_up.bgp.render import render
+from vipwire_up.bgp.routes import SERVICES, Routed, routes
+from vipwire_up.bgp.run import BgpSpeaker, Event
+from vipwire_up.bgp.settings import KINDS, BgpSettings, Peer, read_bgp_settings
 
 WEB = ObjectName("default", "web")
 READER = Reader(SERVICES)

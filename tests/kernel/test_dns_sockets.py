@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.kernel.own_network import own_network
 
-from vipwire.dns.sockets import TRIES, open_pairs
 from vipwire.errors import UnsupportedError
+from vipwire_up.dns.sockets import TRIES, open_pairs
 
 pytestmark = pytest.mark.kernel
 HOSTS = ("127.0.0.1", "127.0.0.2")

@@ -14,10 +14,10 @@ from tests.unit.inspected import HTTP, PODS, make_config
 
 from vipwire.backends.ebpf.layout import frontend_key
 from vipwire.backends.ebpf.pinned import NodePins
-from vipwire.lab import manifests
-from vipwire.lab.manifests import Backend
-from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Protocol, parse_address
+from vipwire_lab import manifests
+from vipwire_lab.manifests import Backend
+from vipwire_lab.topology import DEFAULT
 
 pytestmark = pytest.mark.kernel
 

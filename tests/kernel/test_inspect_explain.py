@@ -17,12 +17,12 @@ from vipwire.inspect.packet import read_packet
 from vipwire.inspect.situation import Situation, opened, take
 from vipwire.inspect.source import list_once, make_source
 from vipwire.inspect.status.document import Document
-from vipwire.lab import manifests
-from vipwire.lab.cluster import Lab
-from vipwire.lab.manifests import Manifest, Port
-from vipwire.lab.outcome import Outcome, ProbeResult, Target
-from vipwire.lab.topology import DEFAULT, SERVICE_CIDRS
 from vipwire.model.net import Family, Protocol, format_endpoint, parse_address
+from vipwire_lab import manifests
+from vipwire_lab.cluster import Lab
+from vipwire_lab.manifests import Manifest, Port
+from vipwire_lab.outcome import Outcome, ProbeResult, Target
+from vipwire_lab.topology import DEFAULT, SERVICE_CIDRS
 
 pytestmark = pytest.mark.kernel
 

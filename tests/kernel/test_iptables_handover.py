@@ -17,12 +17,12 @@ from tests.conformance.traffic import check_nothing_lost, check_open, pass_some,
 
 from vipwire.backends.iptables.counts.nfacct import ensure_counters
 from vipwire.backends.iptables.names import INVALID_COUNTER
-from vipwire.lab import manifests
-from vipwire.lab.cluster import Lab
-from vipwire.lab.manifests import Port
-from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family, format_endpoint, parse_address
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab import manifests
+from vipwire_lab.cluster import Lab
+from vipwire_lab.manifests import Port
+from vipwire_lab.topology import DEFAULT
 
 pytestmark = pytest.mark.kernel
 

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from vipwire.lab import netns, state
-from vipwire.lab.cli import lab as command
-from vipwire.lab.cluster import Lab
+from vipwire_lab import netns, state
+from vipwire_lab.cli import lab as command
+from vipwire_lab.cluster import Lab
 
 pytestmark = pytest.mark.kernel
 
@@ -66,7 +66,7 @@ def test_manifests_are_kubernetes_objects(name: str) -> None:
 
 
 def test_exec_runs_a_command_in_the_network_of_a_host(name: str) -> None:
-    program = "from vipwire.lab.cli import lab; lab()"
+    program = "from vipwire_lab.cli import lab; lab()"
     argv = [sys.executable, "-c", program, "exec", "-l", name, "client", "--", "ip", "-o", "addr", "show", "eth0"]
     assert "203.0.113.2/32" in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     inode = Lab.attach(name).netns("client").stat().st_ino
@@ -74,7 +74,7 @@ def test_exec_runs_a_command_in_the_network_of_a_host(name: str) -> None:
 
 
 def test_exec_finds_this_program_where_the_caller_would_not(name: str) -> None:
-    program = "from vipwire.lab.cli import lab; lab()"
+    program = "from vipwire_lab.cli import lab; lab()"
     argv = [sys.executable, "-c", program, "exec", "-l", name, "client", "--", "vipwire", "--version"]
     said = subprocess.run(argv, env={"PATH": "/usr/bin"}, capture_output=True, text=True, check=True).stdout
     assert said.startswith("vipwire")

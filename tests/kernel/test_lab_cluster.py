@@ -16,15 +16,15 @@ import pytest
 from tests.conformance.lost import traces
 
 from vipwire.errors import DecodeError
-from vipwire.lab import netns, state
-from vipwire.lab.cluster import Lab
-from vipwire.lab.continuous import Continuous
-from vipwire.lab.errors import LabError
-from vipwire.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
-from vipwire.lab.probe import probe
-from vipwire.lab.processes import ProcessId
-from vipwire.lab.topology import DEFAULT, make_topology
 from vipwire.model.net import Family, Protocol
+from vipwire_lab import netns, state
+from vipwire_lab.cluster import Lab
+from vipwire_lab.continuous import Continuous
+from vipwire_lab.errors import LabError
+from vipwire_lab.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
+from vipwire_lab.probe import probe
+from vipwire_lab.processes import ProcessId
+from vipwire_lab.topology import DEFAULT, make_topology
 
 pytestmark = pytest.mark.kernel
 

@@ -16,10 +16,10 @@ from vipwire.bpf.namespaces import cookie_of
 from vipwire.bpf.pins import of_node
 from vipwire.cli.main import main
 from vipwire.config.modes import mode_names
-from vipwire.lab import state
-from vipwire.lab.compare.staged import guest_obstacle
-from vipwire.lab.compare.table import more_text, view
-from vipwire.lab.compare.tour import SIGHTS
+from vipwire_lab import state
+from vipwire_lab.compare.staged import guest_obstacle
+from vipwire_lab.compare.table import more_text, view
+from vipwire_lab.compare.tour import SIGHTS
 
 pytestmark = pytest.mark.kernel
 OUTSIDE, POD, NODE, NODE_PORT, BALANCER, EMPTY = range(6)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.lab.demo import objects, scenes, traffic
-from vipwire.lab.demo.narrator import Narrator
-from vipwire.lab.demo.stage import Stage
-from vipwire.lab.errors import LabError
+from vipwire_lab.demo import objects, scenes, traffic
+from vipwire_lab.demo.narrator import Narrator
+from vipwire_lab.demo.stage import Stage
+from vipwire_lab.errors import LabError
 
 pytestmark = pytest.mark.kernel
 

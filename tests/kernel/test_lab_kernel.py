@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from vipwire.lab import kernel
-from vipwire.lab.errors import LabError
-from vipwire.lab.kernel.emulated import Emulated
+from vipwire_lab import kernel
+from vipwire_lab.errors import LabError
+from vipwire_lab.kernel.emulated import Emulated
 
 pytestmark = pytest.mark.kernel
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from vipwire.lab import leftovers, netns, state
-from vipwire.lab.cli import lab as command
-from vipwire.lab.cluster import Lab, take_down_stale
-from vipwire.lab.errors import LabError
-from vipwire.lab.processes import ProcessId
-from vipwire.lab.topology import DEFAULT, make_topology
+from vipwire_lab import leftovers, netns, state
+from vipwire_lab.cli import lab as command
+from vipwire_lab.cluster import Lab, take_down_stale
+from vipwire_lab.errors import LabError
+from vipwire_lab.processes import ProcessId
+from vipwire_lab.topology import DEFAULT, make_topology
 
 pytestmark = pytest.mark.kernel
 SMALL = make_topology(pods=(0,))
@@ -115,9 +115,9 @@ def test_drafts_of_killed_commands_are_swept_when_they_are_old(folder: Path) -> 
 
 def test_a_lab_ends_with_its_owner_when_stale_ones_are_taken_down(folder: Path) -> None:
     program = (
-        "import os, sys; from pathlib import Path; from vipwire.lab import state;"
-        "from vipwire.lab.cluster import Lab;"
-        "from vipwire.lab.topology import make_topology; state.DIRECTORY = Path(sys.argv[1]);"
+        "import os, sys; from pathlib import Path; from vipwire_lab import state;"
+        "from vipwire_lab.cluster import Lab;"
+        "from vipwire_lab.topology import make_topology; state.DIRECTORY = Path(sys.argv[1]);"
         "Lab(make_topology(pods=(0,)), sys.argv[2]).up(); os._exit(9)"  # as if it was killed
     )
     name = unused()

@@ -18,8 +18,8 @@ import pytest
 from tests.fakes.daemon import Daemon, service_of, slice_for, stage
 from tests.kernel.own_network import run
 
-from vipwire.backends.userspace.control_client import Call, relay_name
 from vipwire.model.net import Family
+from vipwire.relay.control_client import Call, relay_name
 
 pytestmark = pytest.mark.kernel
 BARE = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all")

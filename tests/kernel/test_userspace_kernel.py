@@ -16,13 +16,10 @@ from tests.fakes.values import cidr, endpoint, ip, named, node_plan, port, servi
 from tests.kernel.own_network import own_network, run
 
 from vipwire.backends.userspace.build import build, leftovers
-from vipwire.backends.userspace.control_client import Call, relay_name
 from vipwire.backends.userspace.entrance import Entrance
 from vipwire.backends.userspace.kernel import UserspaceBackend, sights
 from vipwire.backends.userspace.leftovers import forget_relayed
-from vipwire.backends.userspace.messages import Hello, Settings, Welcome
 from vipwire.backends.userspace.names import Front, Key, Value
-from vipwire.backends.userspace.remote_relay import Remote
 from vipwire.backends.userspace.settings import Bind, Choices
 from vipwire.backends.userspace.tool import choose
 from vipwire.conntrack.flows import FlowTable
@@ -35,6 +32,9 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.process.file_limits import WANTED
 from vipwire.reconcile.reconciler import Reconciler
+from vipwire.relay.control_client import Call, relay_name
+from vipwire.relay.messages import Hello, Settings, Welcome
+from vipwire.relay.remote_relay import Remote
 from vipwire.xtables.tool import WAIT_SECONDS, Tool
 from vipwire.xtables.variant import Variant
 

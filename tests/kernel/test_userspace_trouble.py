@@ -12,10 +12,10 @@ import pytest
 from tests.fakes.relaying import Peer, Relaying, client, heard, peers, relaying, was_reset
 from tests.kernel.own_network import own_network, run
 
-from vipwire.backends.userspace.messages import Place
-from vipwire.backends.userspace.relay.balance import EJECT_AFTER
-from vipwire.backends.userspace.relay.tcp import DIAL_TIMEOUTS
 from vipwire.model.net import Address, parse_address
+from vipwire.relay.balance import EJECT_AFTER
+from vipwire.relay.messages import Place
+from vipwire.relay.tcp import DIAL_TIMEOUTS
 
 pytestmark = pytest.mark.kernel
 _EVERY_PACKET = 3

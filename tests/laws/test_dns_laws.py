@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.names import endpoint, external, headless, piece, service
 
-from vipwire.dns.names import dashed, is_below, parents, parse_name, reverse_name, text_of, undashed
-from vipwire.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
-from vipwire.dns.records import AAAA, CNAME, PTR, SRV, A
-from vipwire.dns.zone import Zone
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 from vipwire.state import event
+from vipwire_up.dns.names import dashed, is_below, parents, parse_name, reverse_name, text_of, undashed
+from vipwire_up.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
+from vipwire_up.dns.records import AAAA, CNAME, PTR, SRV, A
+from vipwire_up.dns.zone import Zone
 
 NAMES = ("a", "b", "c")
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "fd00::1")

@@ -21,18 +21,18 @@ from typing import Any
 import aiohttp
 from aiohttp.web_request import BaseRequest
 
-from vipwire.cluster.api.admission import Admission
-from vipwire.cluster.api.bodies.sent import Options
-from vipwire.cluster.api.guard import ANONYMOUS, Role, User
-from vipwire.cluster.api.kinds.node import NAMESPACES
-from vipwire.cluster.api.registry import Registry
-from vipwire.cluster.api.server import ApiServer
-from vipwire.cluster.api.serving.accept import Listening
-from vipwire.cluster.api.serving.bounds import Bounds
-from vipwire.cluster.api.serving.connections import Connections
-from vipwire.cluster.api.stored import is_readable
-from vipwire.cluster.store.database import Database
-from vipwire.cluster.store.embedded import EmbeddedStore
+from vipwire_up.api.admission import Admission
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.guard import ANONYMOUS, Role, User
+from vipwire_up.api.kinds.node import NAMESPACES
+from vipwire_up.api.registry import Registry
+from vipwire_up.api.server import ApiServer
+from vipwire_up.api.serving.accept import Listening
+from vipwire_up.api.serving.bounds import Bounds
+from vipwire_up.api.serving.connections import Connections
+from vipwire_up.api.stored import is_readable
+from vipwire_up.store.database import Database
+from vipwire_up.store.embedded import EmbeddedStore
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SERVICES = "/api/v1/namespaces/default/services"

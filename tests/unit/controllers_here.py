@@ -8,14 +8,14 @@ from typing import Any
 
 from tests.unit.cluster_here import START, Here, play
 
-from vipwire.cluster.api.admission import Admission
-from vipwire.cluster.controllers.allocation.addresses import Addresses
-from vipwire.cluster.controllers.allocation.hook import ServiceAllocation
-from vipwire.cluster.controllers.allocation.node_ports import NodePorts
-from vipwire.cluster.controllers.allocation.port_notes import PortNotes
-from vipwire.cluster.controllers.allocation.ranges import Range
-from vipwire.cluster.controllers.parts import NODE_PORTS
-from vipwire.cluster.store.store import Store
+from vipwire_up.api.admission import Admission
+from vipwire_up.controllers.allocation.addresses import Addresses
+from vipwire_up.controllers.allocation.hook import ServiceAllocation
+from vipwire_up.controllers.allocation.node_ports import NodePorts
+from vipwire_up.controllers.allocation.port_notes import PortNotes
+from vipwire_up.controllers.allocation.ranges import Range
+from vipwire_up.controllers.parts import NODE_PORTS
+from vipwire_up.store.store import Store
 
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
 IPS = "/apis/networking.k8s.io/v1/ipaddresses"

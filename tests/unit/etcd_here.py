@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vipwire.cluster.credentials.ca import Pair
+from vipwire_up.credentials.ca import Pair
 
 PATIENCE = 60.0
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from tests.unit.etcd_here import Etcd
 
-from vipwire.cluster.store.database import Database
-from vipwire.cluster.store.embedded import EmbeddedStore
-from vipwire.cluster.store.etcd.client import Client
-from vipwire.cluster.store.etcd.settings import EtcdSettings, read_settings
-from vipwire.cluster.store.etcd.store import EtcdStore
-from vipwire.cluster.store.record import Key, Record, Write
-from vipwire.cluster.store.store import Store
+from vipwire_up.store.database import Database
+from vipwire_up.store.embedded import EmbeddedStore
+from vipwire_up.store.etcd.client import Client
+from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
+from vipwire_up.store.etcd.store import EtcdStore
+from vipwire_up.store.record import Key, Record, Write
+from vipwire_up.store.store import Store
 
 _NUMBERS = itertools.count()
 

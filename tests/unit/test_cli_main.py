@@ -94,7 +94,7 @@ def test_the_module_runs_like_the_command() -> None:
 
 
 def test_help_imports_nothing_that_is_heavy() -> None:
-    heavy = ("aiohttp", "yaml", "prometheus_client", "lightkube", "pyroute2", "vipwire.lab.cli")
+    heavy = ("aiohttp", "yaml", "prometheus_client", "lightkube", "pyroute2", "vipwire_lab.cli")
     program = (
         "import sys\nfrom vipwire.cli.main import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
@@ -221,8 +221,8 @@ def test_a_configuration_that_cannot_be_written_is_one_line(runner: CliRunner, t
 
 
 def test_a_command_that_lives_elsewhere_is_found(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("vipwire.lab.cli")
+    module = types.ModuleType("vipwire_lab.cli")
     module.__dict__["lab"] = click.Command("lab", callback=lambda: click.echo("lab runs"))
-    monkeypatch.setitem(sys.modules, "vipwire.lab.cli", module)
+    monkeypatch.setitem(sys.modules, "vipwire_lab.cli", module)
     result = runner.invoke(main, ["lab"])
     assert (result.exit_code, result.output) == (0, "lab runs\n")

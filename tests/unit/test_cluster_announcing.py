@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from vipwire.cluster.announcing.choose import View, choose
-from vipwire.cluster.announcing.claims import SECONDS, Claims
-from vipwire.cluster.announcing.kinds import (
+from vipwire.kube.resource import Reader
+from vipwire.model.names import ObjectName
+from vipwire_up.announcing.choose import View, choose
+from vipwire_up.announcing.claims import SECONDS, Claims
+from vipwire_up.announcing.kinds import (
     LEASE_ADDRESS,
     RESOURCES,
     AnnounceKind,
@@ -20,13 +22,11 @@ from vipwire.cluster.announcing.kinds import (
     Held,
     Machine,
 )
-from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.object import encode
-from vipwire.cluster.api.resource import Object, Resource
-from vipwire.cluster.machines.leases import new_lease
-from vipwire.cluster.machines.objects import UnreachableError
-from vipwire.kube.resource import Reader
-from vipwire.model.names import ObjectName
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.object import encode
+from vipwire_up.api.resource import Object, Resource
+from vipwire_up.machines.leases import new_lease
+from vipwire_up.machines.objects import UnreachableError
 
 NODES = ("n1", "n2", "n3")
 SKEWS = {"n1": 0.0, "n2": 1e6, "n3": -3600.0}

@@ -8,7 +8,7 @@ from tests.unit.cluster_here import SERVICES, Here, play, service
 from tests.unit.controllers_here import play_allocating
 from tests.unit.up_here import write
 
-from vipwire.cluster.controllers.default_class import DefaultIngressClass
+from vipwire_up.controllers.default_class import DefaultIngressClass
 
 WEB = f"{SERVICES}/web"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from vipwire.cluster.api.answers.cells import duration
-from vipwire.cluster.api.bodies.protobuf import numbered
-from vipwire.cluster.api.kinds.catalogue import RESOURCES
-from vipwire.cluster.api.openapi.schema import Shape, Type
-from vipwire.cluster.api.resource import Resource
+from vipwire_up.api.answers.cells import duration
+from vipwire_up.api.bodies.protobuf import numbered
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.openapi.schema import Shape, Type
+from vipwire_up.api.resource import Resource
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BY_KIND = {resource.kind: resource for resource in RESOURCES}

@@ -18,12 +18,12 @@ import pytest
 from tests.fakes.authority import authority
 from tests.unit.cluster_here import SERVICES, Here, play, service
 
-from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.guard import User
-from vipwire.cluster.api.serving.accept import Listening, bound
-from vipwire.cluster.api.serving.bounds import Bounds
-from vipwire.cluster.api.serving.connections import Connections
-from vipwire.cluster.api.serving.in_flight import InFlight, Sort
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.guard import User
+from vipwire_up.api.serving.accept import Listening, bound
+from vipwire_up.api.serving.bounds import Bounds
+from vipwire_up.api.serving.connections import Connections
+from vipwire_up.api.serving.in_flight import InFlight, Sort
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

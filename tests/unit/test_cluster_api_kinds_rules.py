@@ -23,15 +23,15 @@ from hypothesis import strategies as st
 from tests.unit.cluster_here import Here, cluster
 from tests.unit.controllers_here import clock
 
-from vipwire.cluster.api.bodies.quantity import read_quantity, written
-from vipwire.cluster.api.bodies.sent import Options
-from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.kinds.catalogue import RESOURCES
-from vipwire.cluster.api.kinds.networking import SERVICE_CIDRS
-from vipwire.cluster.api.object import decoded
-from vipwire.cluster.api.patches.untyped import merge_patch
-from vipwire.cluster.api.resource import Object, Resource
-from vipwire.cluster.controllers.parts import Ranges, hooks
+from vipwire_up.api.bodies.quantity import read_quantity, written
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.kinds.networking import SERVICE_CIDRS
+from vipwire_up.api.object import decoded
+from vipwire_up.api.patches.untyped import merge_patch
+from vipwire_up.api.resource import Object, Resource
+from vipwire_up.controllers.parts import Ranges, hooks
 
 TABLES: Final = Path(__file__).parent / "api_kinds_rules"
 KINDS: Final = {resource.kind: resource for resource in RESOURCES}

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.unit.cluster_here import SERVICES, START, Here, play, service
 
-from vipwire.cluster.api.answers.form import Form, show_list
-from vipwire.cluster.api.kinds.catalogue import RESOURCES
-from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
-from vipwire.cluster.api.serving.bounds import Bounds
-from vipwire.cluster.store.record import Key, Record
+from vipwire_up.api.answers.form import Form, show_list
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.kinds.plain import CONFIG_MAPS
+from vipwire_up.api.serving.bounds import Bounds
+from vipwire_up.store.record import Key, Record
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 META = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.unit.cluster_here import Here, play
 
-from vipwire.cluster.api.kinds.networking import INGRESSES
-from vipwire.cluster.api.kinds.plain import SECRETS
-from vipwire.cluster.api.named_secrets import NamedSecrets
-from vipwire.cluster.store.record import Key, Write
+from vipwire_up.api.kinds.networking import INGRESSES
+from vipwire_up.api.kinds.plain import SECRETS
+from vipwire_up.api.named_secrets import NamedSecrets
+from vipwire_up.store.record import Key, Write
 
 BASE = "/api/v1/namespaces/default/secrets"
 ALL = "/api/v1/secrets"

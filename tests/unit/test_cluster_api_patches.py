@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.kinds.pod import PODS
-from vipwire.cluster.api.kinds.service import SERVICES
-from vipwire.cluster.api.patches.apply import (
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.pod import PODS
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.patches.apply import (
     Owned,
     Ownership,
     Writer,
@@ -18,10 +18,10 @@ from vipwire.cluster.api.patches.apply import (
     read_ownership,
     write_ownership,
 )
-from vipwire.cluster.api.patches.fieldset import from_fields, members, spell, to_fields
-from vipwire.cluster.api.patches.last_applied import renewed, undisputed
-from vipwire.cluster.api.patches.strategic import strategic_patch
-from vipwire.cluster.api.patches.untyped import json_patch, merge_patch
+from vipwire_up.api.patches.fieldset import from_fields, members, spell, to_fields
+from vipwire_up.api.patches.last_applied import renewed, undisputed
+from vipwire_up.api.patches.strategic import strategic_patch
+from vipwire_up.api.patches.untyped import json_patch, merge_patch
 
 BASE = {"a": {"b": [1, 2]}, "c/d": "e"}
 

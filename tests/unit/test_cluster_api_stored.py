@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from vipwire.cluster.api.bodies.decode import Findings, decode
-from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.kinds.catalogue import RESOURCES
-from vipwire.cluster.api.openapi.schema import Shape, Type
-from vipwire.cluster.api.resource import Resource
-from vipwire.cluster.api.stored import is_readable
-from vipwire.cluster.store.record import Key, Record
+from vipwire_up.api.bodies.decode import Findings, decode
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.openapi.schema import Shape, Type
+from vipwire_up.api.resource import Resource
+from vipwire_up.api.stored import is_readable
+from vipwire_up.store.record import Key, Record
 
 VALUES: tuple[Any, ...] = (
     *("", "x", "7", "1Gi", "YQ==", "a\n", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00.000001+02:00"),

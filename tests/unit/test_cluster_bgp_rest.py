@@ -5,13 +5,13 @@ from typing import Any, cast
 
 import pytest
 
-from vipwire.cluster.announcing.kinds import AnnounceKind, Machine, Placed
-from vipwire.cluster.bgp import run
-from vipwire.cluster.bgp.routes import Routed, routes
-from vipwire.cluster.bgp.run import BgpSpeaker
-from vipwire.cluster.bgp.settings import BALANCER, BgpSettings, Peer
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
+from vipwire_up.announcing.kinds import AnnounceKind, Machine, Placed
+from vipwire_up.bgp import run
+from vipwire_up.bgp.routes import Routed, routes
+from vipwire_up.bgp.run import BgpSpeaker
+from vipwire_up.bgp.settings import BALANCER, BgpSettings, Peer
 
 WEB, GATEWAY = ObjectName("default", "web"), ObjectName("default", "gateway")
 LISTS: dict[AnnounceKind, Any] = {

@@ -10,10 +10,10 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from vipwire.cluster.api.guard import Role
-from vipwire.cluster.credentials.ca import Authority
-from vipwire.cluster.credentials.identity import IDENTITIES, load_tokens
 from vipwire.errors import ConfigError
+from vipwire_up.api.guard import Role
+from vipwire_up.credentials.ca import Authority
+from vipwire_up.credentials.identity import IDENTITIES, load_tokens
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -94,7 +94,7 @@ def serves(authority: Authority) -> None:
 KILLED = """
 import datetime as dt, os, sys
 from pathlib import Path
-from vipwire.cluster.credentials.ca import Authority
+from vipwire_up.credentials.ca import Authority
 now = dt.datetime.fromisoformat(sys.argv[1])
 def dies(folder, most):
     left = [most]

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.cluster_here import SERVICES, Here, service
 from tests.unit.controllers_here import CIDRS, IPS, items, listed_names, play_allocating
 
-from vipwire.cluster.controllers.allocation.ranges import address_range, port_range
+from vipwire_up.controllers.allocation.ranges import address_range, port_range
 
 DUAL = ("10.96.0.0/24", "fd00::/120")
 

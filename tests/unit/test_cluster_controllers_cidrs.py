@@ -6,8 +6,8 @@ from typing import Any
 from tests.unit.cluster_here import SERVICES, Here, service
 from tests.unit.controllers_here import CIDRS, IPS, items, listed_names, play_allocating
 
-from vipwire.cluster.controllers.allocation.cidrs import FINALIZER, ServiceCidrs
-from vipwire.cluster.controllers.allocation.repair import AddressRepair
+from vipwire_up.controllers.allocation.cidrs import FINALIZER, ServiceCidrs
+from vipwire_up.controllers.allocation.repair import AddressRepair
 
 EVENTS = "/api/v1/namespaces/default/events"
 

@@ -12,17 +12,17 @@ import pytest
 from tests.unit.cluster_here import SERVICES, Here, service
 from tests.unit.controllers_here import play_allocating
 
-from vipwire.cluster.api.bodies.sent import Options
-from vipwire.cluster.api.kinds.service import SERVICES as KIND
-from vipwire.cluster.api.registry import Registry
-from vipwire.cluster.api.resource import Object
-from vipwire.cluster.controllers.allocation.repair import AddressRepair
-from vipwire.cluster.controllers.balancers import Balancers
-from vipwire.cluster.controllers.endpoints.controller import EndpointController
-from vipwire.cluster.controllers.endpoints.selection import Selection
-from vipwire.cluster.controllers.events import warn
-from vipwire.cluster.controllers.own_services import OwnServices
-from vipwire.cluster.garbage import GarbageCollector
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.kinds.service import SERVICES as KIND
+from vipwire_up.api.registry import Registry
+from vipwire_up.api.resource import Object
+from vipwire_up.controllers.allocation.repair import AddressRepair
+from vipwire_up.controllers.balancers import Balancers
+from vipwire_up.controllers.endpoints.controller import EndpointController
+from vipwire_up.controllers.endpoints.selection import Selection
+from vipwire_up.controllers.events import warn
+from vipwire_up.controllers.own_services import OwnServices
+from vipwire_up.garbage import GarbageCollector
 
 Step = Callable[[], Awaitable[object]]
 RANGE = (ipaddress.ip_network("198.18.0.0/16"),)

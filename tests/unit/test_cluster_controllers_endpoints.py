@@ -11,12 +11,12 @@ from tests.unit.cluster_here import SERVICES, Here, play, service
 from tests.unit.controllers_here import ENDPOINTS, PODS, SLICES, clock, items, listed_names
 from tests.unit.up_here import whole, write
 
-from vipwire.cluster.controllers.endpoints.arrange import MOST, Arrangement, Slice, arrange
-from vipwire.cluster.controllers.endpoints.controller import EndpointController
-from vipwire.cluster.controllers.endpoints.endpoints import Group, from_pods, ports_key
-from vipwire.cluster.controllers.endpoints.legacy import endpoints_object
-from vipwire.cluster.controllers.endpoints.namesakes import NamesakeDeletion
-from vipwire.cluster.controllers.endpoints.selection import Selection
+from vipwire_up.controllers.endpoints.arrange import MOST, Arrangement, Slice, arrange
+from vipwire_up.controllers.endpoints.controller import EndpointController
+from vipwire_up.controllers.endpoints.endpoints import Group, from_pods, ports_key
+from vipwire_up.controllers.endpoints.legacy import endpoints_object
+from vipwire_up.controllers.endpoints.namesakes import NamesakeDeletion
+from vipwire_up.controllers.endpoints.selection import Selection
 
 GROUP = Group("IPv4", ports_key(({"name": "", "port": 8080, "protocol": "TCP"},)))
 SELECTOR = {"app": "web"}

@@ -10,11 +10,11 @@ from tests.unit.cluster_here import SERVICES, USERS, Here
 from tests.unit.controllers_here import PODS, SLICES, items, listed_names, play_allocating
 
 from vipwire.cli.main import main
-from vipwire.cluster.controllers.balancers import Balancers
-from vipwire.cluster.expose import Target, Wanted, expose, objects, reached, reached_at, read_targets
-from vipwire.cluster.garbage import GarbageCollector
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import load_access
+from vipwire_up.controllers.balancers import Balancers
+from vipwire_up.expose import Target, Wanted, expose, objects, reached, reached_at, read_targets
+from vipwire_up.garbage import GarbageCollector
 
 TWO = (Target("192.0.2.5", 8080), Target("192.0.2.6", 8080))
 

@@ -7,11 +7,11 @@ from typing import Any
 from tests.unit.cluster_here import SERVICES, Here
 from tests.unit.controllers_here import items, play_allocating
 
-from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
-from vipwire.cluster.api.object import decoded, key_of
-from vipwire.cluster.controllers.balancers import Balancers
-from vipwire.cluster.controllers.gateway_services import GatewayServices, declare_pool
 from vipwire.kube.gateway_addresses import GATEWAY, POOL, service_name
+from vipwire_up.api.kinds.plain import CONFIG_MAPS
+from vipwire_up.api.object import decoded, key_of
+from vipwire_up.controllers.balancers import Balancers
+from vipwire_up.controllers.gateway_services import GatewayServices, declare_pool
 
 RANGES = (ipaddress.ip_network("192.0.2.0/30"),)
 PROXY_NAME = "service.kubernetes.io/service-proxy-name"

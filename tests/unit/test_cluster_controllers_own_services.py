@@ -6,11 +6,11 @@ import pytest
 from tests.unit.cluster_here import SERVICES, Here, service
 from tests.unit.controllers_here import ENDPOINTS, SLICES, items, play_allocating
 
-from vipwire.cluster.controllers.own_services import DNS_SERVICE, OwnServices, api_service, dns_service
-from vipwire.cluster.listen import without_service
-from vipwire.cluster.own_addresses import ReachableAddress, reachable_address
-from vipwire.dns.settings import Settings
-from vipwire.dns.upstream.exchange import Server
+from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices, api_service, dns_service
+from vipwire_up.dns.settings import Settings
+from vipwire_up.dns.upstream.exchange import Server
+from vipwire_up.listen import without_service
+from vipwire_up.own_addresses import ReachableAddress, reachable_address
 
 API = api_service(("192.0.2.1",), 6443, "node-1")
 DNS = dns_service(("192.0.2.1", "2001:db8::1"), 53, "node-1")

@@ -7,9 +7,9 @@ import pytest
 from tests.unit.cluster_here import Here
 from tests.unit.controllers_here import ENDPOINTS, SLICES, items, play_allocating
 
-from vipwire.cluster.controllers.endpoints.slices import MANAGED_BY, SERVICE
-from vipwire.cluster.controllers.own_services import MANAGER, SERVER
-from vipwire.cluster.controllers.servers import OwnSlices, lease_name
+from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
+from vipwire_up.controllers.own_services import MANAGER, SERVER
+from vipwire_up.controllers.servers import OwnSlices, lease_name
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 

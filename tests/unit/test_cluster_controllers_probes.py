@@ -13,15 +13,15 @@ from tests.unit.cluster_here import START, Here, play
 from tests.unit.controllers_here import PODS, items
 from tests.unit.up_here import up
 
-from vipwire.cluster.controllers.endpoints.workloads import Workloads
-from vipwire.cluster.machines.heartbeat import Heartbeat
-from vipwire.cluster.machines.node import OWN, PROBES
-from vipwire.cluster.machines.objects import LocalObjects, RemoteObjects
-from vipwire.cluster.probing.kinds import RESOURCES
-from vipwire.cluster.probing.probe import ask
-from vipwire.cluster.probing.probes import NO_COMMANDS, Prober, Probes, Verdict, local_probes
 from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
+from vipwire_up.controllers.endpoints.workloads import Workloads
+from vipwire_up.machines.heartbeat import Heartbeat
+from vipwire_up.machines.node import OWN, PROBES
+from vipwire_up.machines.objects import LocalObjects, RemoteObjects
+from vipwire_up.probing.kinds import RESOURCES
+from vipwire_up.probing.probe import ask
+from vipwire_up.probing.probes import NO_COMMANDS, Prober, Probes, Verdict, local_probes
 
 OWN_PROBES = {PROBES: OWN}
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.unit.cluster_here import SERVICES, Here, play, service
 from tests.unit.controllers_here import PODS, SLICES, items
 
-from vipwire.cluster.controllers.endpoints.controller import EndpointController
-from vipwire.cluster.controllers.endpoints.topology import (
+from vipwire_up.controllers.endpoints.controller import EndpointController
+from vipwire_up.controllers.endpoints.topology import (
     FEW_ENDPOINTS,
     FEW_FACTS,
     FEW_NODES,

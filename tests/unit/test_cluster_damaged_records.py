@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cluster_here import Events, cluster
 from tests.unit.up_here import put, up
 
-from vipwire.cluster.store.database import FILE_NAME
+from vipwire_up.store.database import FILE_NAME
 
 PATH = "/api/v1/namespaces/default/configmaps"
 BROKEN: dict[str, Any] = {

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from tests.unit.cluster_here import Here, play
 
-from vipwire.cluster.api.bodies.sent import Options
-from vipwire.cluster.api.kinds.plain import LEASES
-from vipwire.cluster.api.object import key_of, readable
-from vipwire.cluster.api.registry import Registry
-from vipwire.cluster.api.resource import Object
-from vipwire.cluster.controllers.election import CAREFUL, NAME, QUICK, Election, Pace, Pacing
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.kinds.plain import LEASES
+from vipwire_up.api.object import key_of, readable
+from vipwire_up.api.registry import Registry
+from vipwire_up.api.resource import Object
+from vipwire_up.controllers.election import CAREFUL, NAME, QUICK, Election, Pace, Pacing
 
 SYSTEM = "kube-system"
 

@@ -16,12 +16,12 @@ from tests.unit.etcd_here import Etcd, Tls, members
 from tests.unit.store_here import etcd_store, key, now, prefix, put, remove, settings, text_of
 from tests.unit.up_here import Up, up
 
-from vipwire.cluster.credentials.ca import Authority, Pair
-from vipwire.cluster.migrate import to_etcd, to_sqlite
-from vipwire.cluster.store.etcd.client import CertificateError
-from vipwire.cluster.store.etcd.settings import EtcdSettings, read_settings
-from vipwire.cluster.store.record import FullError, FutureRevisionError, Record, StoreError
 from vipwire.errors import ConfigError
+from vipwire_up.credentials.ca import Authority, Pair
+from vipwire_up.migrate import to_etcd, to_sqlite
+from vipwire_up.store.etcd.client import CertificateError
+from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
+from vipwire_up.store.record import FullError, FutureRevisionError, Record, StoreError
 
 pytestmark = pytest.mark.slow
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from tests.unit.cluster_here import SERVICES, Here, play, service
 
-from vipwire.cluster.api.admission import Admitted, Attempt, Operation
-from vipwire.cluster.api.bodies.sent import Options
-from vipwire.cluster.api.errors import ApiError, refused
-from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
-from vipwire.cluster.api.kinds.service import SERVICES as SERVICE_KIND
-from vipwire.cluster.api.object import encoder
-from vipwire.cluster.garbage import GarbageCollector
-from vipwire.cluster.store.record import Key, Write
+from vipwire_up.api.admission import Admitted, Attempt, Operation
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.errors import ApiError, refused
+from vipwire_up.api.kinds.plain import CONFIG_MAPS
+from vipwire_up.api.kinds.service import SERVICES as SERVICE_KIND
+from vipwire_up.api.object import encoder
+from vipwire_up.garbage import GarbageCollector
+from vipwire_up.store.record import Key, Write
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"

@@ -8,9 +8,9 @@ import pytest
 from tests.unit.cluster_here import running
 from tests.unit.up_here import Up, put, up
 
-from vipwire.cluster.store.database import Database
-from vipwire.cluster.store.embedded import EmbeddedStore
-from vipwire.cluster.store.record import Key, Write
+from vipwire_up.store.database import Database
+from vipwire_up.store.embedded import EmbeddedStore
+from vipwire_up.store.record import Key, Write
 
 pytestmark = pytest.mark.slow
 EVENTS = "/api/v1/namespaces/default/events"

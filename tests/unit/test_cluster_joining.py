@@ -13,25 +13,25 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tests.unit.cluster_here import Here, play
 from tests.unit.up_here import Up, up
 
-from vipwire.cluster.api.admission import Admission
-from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.guard import CALLER, Role, User
-from vipwire.cluster.api.kinds.node import NODES
-from vipwire.cluster.api.kinds.plain import LEASES, SECRETS
-from vipwire.cluster.api.kinds.service import SERVICES
-from vipwire.cluster.controllers.node_restriction import NodeRestriction
-from vipwire.cluster.joining import join as joining
-from vipwire.cluster.joining.ended_tokens import delete_once
-from vipwire.cluster.joining.manage import create_token, delete_token, dismiss, list_tokens, say_goodbye
-from vipwire.cluster.joining.membership import Folder, Member, access_by_token, read_server
-from vipwire.cluster.joining.pinned import read_certificate
-from vipwire.cluster.joining.tokens import NAMESPACE, Token, accepts, parse, read_secret, secret_of
-from vipwire.cluster.machines.leases import NODE_LEASES
-from vipwire.cluster.machines.objects import LocalObjects, Objects, RemoteObjects
-from vipwire.cluster.store.store import Store
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.access.tls import ClientFiles
+from vipwire_up.api.admission import Admission
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.guard import CALLER, Role, User
+from vipwire_up.api.kinds.node import NODES
+from vipwire_up.api.kinds.plain import LEASES, SECRETS
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.controllers.node_restriction import NodeRestriction
+from vipwire_up.joining import join as joining
+from vipwire_up.joining.ended_tokens import delete_once
+from vipwire_up.joining.manage import create_token, delete_token, dismiss, list_tokens, say_goodbye
+from vipwire_up.joining.membership import Folder, Member, access_by_token, read_server
+from vipwire_up.joining.pinned import read_certificate
+from vipwire_up.joining.tokens import NAMESPACE, Token, accepts, parse, read_secret, secret_of
+from vipwire_up.machines.leases import NODE_LEASES
+from vipwire_up.machines.objects import LocalObjects, Objects, RemoteObjects
+from vipwire_up.store.store import Store
 
 INGRESSES = "/apis/networking.k8s.io/v1/namespaces/default/ingresses"
 DEFAULT_SECRETS = "/api/v1/namespaces/default/secrets"

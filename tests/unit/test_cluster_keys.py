@@ -14,10 +14,10 @@ from cryptography import x509
 from tests.unit.cluster_here import Clock, Events
 from tests.unit.up_here import up
 
-from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.credentials.keys import Keys
-from vipwire.cluster.credentials.revocation import Revoked, parse_revoked
 from vipwire.errors import ConfigError
+from vipwire_up.api.errors import ApiError
+from vipwire_up.credentials.keys import Keys
+from vipwire_up.credentials.revocation import Revoked, parse_revoked
 
 NOW = datetime.now(UTC).replace(microsecond=0)  # noqa: TID251  # OpenSSL goes by it
 NEW = "new"

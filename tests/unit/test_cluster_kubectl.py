@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.unit.cluster_process import CLIENTS, PATIENCE, WHEEL, Kubectl, up
 
-from vipwire.cluster.api.kinds.catalogue import RESOURCES
-from vipwire.cluster.api.openapi.schema import Type
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.openapi.schema import Type
 
 pytestmark = pytest.mark.slow
 

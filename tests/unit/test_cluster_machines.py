@@ -6,10 +6,10 @@ from typing import Any
 from tests.unit.cluster_here import Here, play
 from tests.unit.controllers_here import SLICES, play_allocating
 
-from vipwire.cluster.controllers.endpoints.controller import EndpointController
-from vipwire.cluster.machines.heartbeat import Heartbeat
-from vipwire.cluster.machines.objects import LocalObjects
-from vipwire.cluster.machines.readiness import NodeReadiness
+from vipwire_up.controllers.endpoints.controller import EndpointController
+from vipwire_up.machines.heartbeat import Heartbeat
+from vipwire_up.machines.objects import LocalObjects
+from vipwire_up.machines.readiness import NodeReadiness
 
 
 class Seconds:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.unit.cluster_here import Here, play
 
-from vipwire.cluster.machines.heartbeat import Heartbeat
-from vipwire.cluster.machines.objects import LocalObjects
+from vipwire_up.machines.heartbeat import Heartbeat
+from vipwire_up.machines.objects import LocalObjects
 
 REQUIRED = {
     *("architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion", "kubeletVersion"),

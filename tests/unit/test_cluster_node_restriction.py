@@ -9,18 +9,18 @@ import pytest
 from tests.unit.cluster_here import Here, play
 from tests.unit.up_here import up
 
-from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.guard import CALLER, Role, User
-from vipwire.cluster.api.kinds.node import NODES
-from vipwire.cluster.api.kinds.plain import LEASES
-from vipwire.cluster.api.kinds.pod import PODS
-from vipwire.cluster.api.resource import Object, Resource
-from vipwire.cluster.controllers.node_restriction import NodeRestriction
-from vipwire.cluster.joining import join as joining
-from vipwire.cluster.joining.manage import create_token
-from vipwire.cluster.joining.membership import Folder
-from vipwire.cluster.machines.objects import LocalObjects, Objects, RemoteObjects
 from vipwire.kube.access.access import load_access
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.guard import CALLER, Role, User
+from vipwire_up.api.kinds.node import NODES
+from vipwire_up.api.kinds.plain import LEASES
+from vipwire_up.api.kinds.pod import PODS
+from vipwire_up.api.resource import Object, Resource
+from vipwire_up.controllers.node_restriction import NodeRestriction
+from vipwire_up.joining import join as joining
+from vipwire_up.joining.manage import create_token
+from vipwire_up.joining.membership import Folder
+from vipwire_up.machines.objects import LocalObjects, Objects, RemoteObjects
 
 Act: TypeAlias = Callable[[Objects], Awaitable[object]]
 SYSTEM = "kube-system"

@@ -12,10 +12,10 @@ import pytest
 from tests.unit.cluster_here import Here, play
 from tests.unit.controllers_here import PODS
 
-from vipwire.cluster.controllers.exec_probes import ExecProbeAdmission
-from vipwire.cluster.probing.commands import RunAs, run_command
-from vipwire.cluster.probing.probe import ask
 from vipwire.errors import ConfigError
+from vipwire_up.controllers.exec_probes import ExecProbeAdmission
+from vipwire_up.probing.commands import RunAs, run_command
+from vipwire_up.probing.probe import ask
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
 
@@ -66,7 +66,7 @@ def test_a_session_of_its_own_is_no_way_out(way: str) -> None:
 
 
 def test_what_a_command_has_started_ends_when_vipwire_is_killed() -> None:
-    code = "import asyncio; from vipwire.cluster.probing.commands import run_command; asyncio.run(run_command({!r}))"
+    code = "import asyncio; from vipwire_up.probing.commands import run_command; asyncio.run(run_command({!r}))"
     command = ["sh", "-c", "setsid sleep 43215 & sleep 43215"]
     with subprocess.Popen([sys.executable, "-c", code.format(command)]) as killed:
         limit = time.monotonic() + 60

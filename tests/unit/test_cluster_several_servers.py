@@ -15,25 +15,25 @@ from tests.unit.etcd_here import Etcd, members
 from tests.unit.store_here import etcd_store, now, prefix, settings
 from tests.unit.up_here import Up, up
 
-from vipwire.cluster.api.bodies.sent import Options
-from vipwire.cluster.api.errors import ApiError
-from vipwire.cluster.api.kinds.discovery import ENDPOINT_SLICES
-from vipwire.cluster.api.kinds.node import NAMESPACES, NODES
-from vipwire.cluster.api.kinds.plain import CONFIG_MAPS
-from vipwire.cluster.api.object import key_of
-from vipwire.cluster.api.registry import Registry
-from vipwire.cluster.controllers.allocation.ranges import port_range
-from vipwire.cluster.controllers.election import Election
-from vipwire.cluster.controllers.own_services import OwnServices, api_service
-from vipwire.cluster.controllers.parts import Ranges
-from vipwire.cluster.joining.join import join
-from vipwire.cluster.joining.manage import create_token, dismiss
-from vipwire.cluster.joining.membership import Folder
-from vipwire.cluster.machines.objects import RemoteObjects
-from vipwire.cluster.server_identity import server_identity
-from vipwire.cluster.store.fence import HOLDING
-from vipwire.cluster.store.record import Check
 from vipwire.kube.access.access import load_access
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire_up.api.kinds.node import NAMESPACES, NODES
+from vipwire_up.api.kinds.plain import CONFIG_MAPS
+from vipwire_up.api.object import key_of
+from vipwire_up.api.registry import Registry
+from vipwire_up.controllers.allocation.ranges import port_range
+from vipwire_up.controllers.election import Election
+from vipwire_up.controllers.own_services import OwnServices, api_service
+from vipwire_up.controllers.parts import Ranges
+from vipwire_up.joining.join import join
+from vipwire_up.joining.manage import create_token, dismiss
+from vipwire_up.joining.membership import Folder
+from vipwire_up.machines.objects import RemoteObjects
+from vipwire_up.server_identity import server_identity
+from vipwire_up.store.fence import HOLDING
+from vipwire_up.store.record import Check
 
 pytestmark = pytest.mark.slow
 

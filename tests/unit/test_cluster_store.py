@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.unit.cluster_here import running
 
-from vipwire.cluster.store.backup import backup, restore
-from vipwire.cluster.store.database import FILE_NAME, Database
-from vipwire.cluster.store.embedded import EmbeddedStore
-from vipwire.cluster.store.record import (
+from vipwire_up.store.backup import backup, restore
+from vipwire_up.store.database import FILE_NAME, Database
+from vipwire_up.store.embedded import EmbeddedStore
+from vipwire_up.store.record import (
     CompactedError,
     ConflictError,
     FutureRevisionError,

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.etcd_here import Etcd, members
 from tests.unit.store_here import Engine, key, prefix, put, remove, text_of
 
-from vipwire.cluster.store.record import (
+from vipwire_up.store.record import (
     Check,
     CompactedError,
     ConflictError,
@@ -16,7 +16,7 @@ from vipwire.cluster.store.record import (
     RecordChange,
     Step,
 )
-from vipwire.cluster.store.store import Store
+from vipwire_up.store.store import Store
 
 pytestmark = pytest.mark.slow
 

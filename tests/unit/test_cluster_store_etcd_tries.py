@@ -10,11 +10,11 @@ import pytest
 from tests.unit.etcd_here import Etcd, members
 from tests.unit.store_here import now, prefix, put, remove, settings
 
-from vipwire.cluster.store.etcd.client import PATIENCE, Answer, Client
-from vipwire.cluster.store.etcd.layout import Layout
-from vipwire.cluster.store.etcd.settings import EtcdSettings, Server, read_settings
-from vipwire.cluster.store.etcd.transactions import Transactions
-from vipwire.cluster.store.record import ConflictError, UnknownOutcomeError, Write
+from vipwire_up.store.etcd.client import PATIENCE, Answer, Client
+from vipwire_up.store.etcd.layout import Layout
+from vipwire_up.store.etcd.settings import EtcdSettings, Server, read_settings
+from vipwire_up.store.etcd.transactions import Transactions
+from vipwire_up.store.record import ConflictError, UnknownOutcomeError, Write
 
 SERVERS = "http://10.0.0.1:2379,http://10.0.0.2:2379,http://10.0.0.3:2379"
 A, B, C = (Server(f"10.0.0.{number}", 2379, secure=False) for number in (1, 2, 3))

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from tests.unit.cluster_here import running
 
-from vipwire.cluster.store.database import Database
-from vipwire.cluster.store.embedded import EmbeddedStore
+from vipwire_up.store.database import Database
+from vipwire_up.store.embedded import EmbeddedStore
 
 ROUNDS = 8
 WRITER = """
 import asyncio, json, sys
 from pathlib import Path
-from vipwire.cluster.store.database import Database
-from vipwire.cluster.store.record import Key, Write
-from vipwire.cluster.store.embedded import EmbeddedStore
+from vipwire_up.store.database import Database
+from vipwire_up.store.record import Key, Write
+from vipwire_up.store.embedded import EmbeddedStore
 
 def write(store, pair, number):
     key = Key("things", "default", f"{pair}")

@@ -13,8 +13,8 @@ from tests.unit.etcd_here import Etcd, members
 from tests.unit.store_here import etcd_store, key, put, remove, settings, text_of
 from tests.unit.up_here import Up, up
 
-from vipwire.cluster.store.etcd.identity import Member, choose_cluster
-from vipwire.cluster.store.record import ConflictError, ForeignError
+from vipwire_up.store.etcd.identity import Member, choose_cluster
+from vipwire_up.store.record import ConflictError, ForeignError
 
 pytestmark = pytest.mark.slow
 MAPS = "/api/v1/namespaces/default/configmaps"

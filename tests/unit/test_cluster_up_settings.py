@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from vipwire.cluster.cli import up
-from vipwire.cluster.up_settings import read_setting
 from vipwire.config.flags.parse import explicit_flags
 from vipwire.errors import ConfigError
+from vipwire_up.cli import up
+from vipwire_up.up_settings import read_setting
 
 
 def flags(*words: str) -> dict[str, object]:

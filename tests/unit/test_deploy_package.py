@@ -59,11 +59,12 @@ def names(wheel: Path) -> set[str]:
 
 
 def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
-    sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/vipwire").rglob("*.py")}
-    packed = {name for name in names(wheel) if name.startswith("vipwire/")}
+    sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+    packed = {name for name in names(wheel) if name.startswith("vipwire") and ".dist-info/" not in name}
     programs = {f"vipwire/backends/ebpf/programs/{name}" for name in PROGRAMS}
     page = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/vipwire/inspect/page/files").iterdir()}
-    assert packed == sources | programs | page | {"vipwire/py.typed"}
+    typed = {f"{package}/py.typed" for package in ("vipwire", "vipwire_l7", "vipwire_up", "vipwire_lab")}
+    assert packed == sources | programs | page | typed
     assert f"vipwire-{__version__}-py3-none-any.whl" == wheel.name
 
 
@@ -74,8 +75,10 @@ def test_the_wheel_says_what_it_is_and_needs(wheel: Path) -> None:
         scripts = archive.read(f"{info}/entry_points.txt").decode()
         licence = archive.read(f"{info}/licenses/LICENSE").decode()
     assert (metadata["Name"], metadata["Version"], metadata["License-Expression"]) == ("vipwire", __version__, "MIT")
-    needed = {requirement.partition(">")[0] for requirement in metadata.get_all("Requires-Dist", [])}
-    assert needed >= {"aiohttp", "click"}
+    needed = [each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each]
+    libraries = {"click", "httptools", "msgspec", "prometheus-client", "pyyaml", "rich"}
+    assert {each.partition(">")[0] for each in needed} == libraries
+    assert set(metadata.get_all("Provides-Extra", [])) == {"all", "etcd", "l7", "lab", "up"}
     assert "vipwire = vipwire.cli.start:start" in scripts
     assert licence == (ROOT / "LICENSE").read_text(encoding="utf-8")
 

@@ -13,13 +13,13 @@ from tests.unit.deployed import DEPLOY, KUBECTL, one, rendered
 from tests.unit.test_deploy_rbac import right_of
 
 from vipwire import __version__
-from vipwire.dns.cli import dns
-from vipwire.dns.objects import DnsEvent
-from vipwire.dns.start import settings_of
-from vipwire.dns.watch import RESOURCES
-from vipwire.dns.zone import Zone
 from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
+from vipwire_up.dns.cli import dns
+from vipwire_up.dns.objects import DnsEvent
+from vipwire_up.dns.start import settings_of
+from vipwire_up.dns.watch import RESOURCES
+from vipwire_up.dns.zone import Zone
 
 FOLDER = DEPLOY / "dns"
 PLURALS = ("services", "endpointslices")

@@ -8,13 +8,13 @@ import pytest
 from tests.fakes.upstream import records, upstream
 from tests.unit.test_dns_upstream import ANY_NAME, forwarder, question, resolve, run, zone
 
-from vipwire.dns.message import IN, NOERROR, SERVFAIL, TC, Query, render
-from vipwire.dns.resolver import Resolver
-from vipwire.dns.upstream.answer import Answer, answers, read_answer
-from vipwire.dns.upstream.cache import Cache, key_of
-from vipwire.dns.upstream.exchange import Attempt, Forwarder
-from vipwire.dns.upstream.exchange import question as message_of
 from vipwire.errors import DecodeError
+from vipwire_up.dns.message import IN, NOERROR, SERVFAIL, TC, Query, render
+from vipwire_up.dns.resolver import Resolver
+from vipwire_up.dns.upstream.answer import Answer, answers, read_answer
+from vipwire_up.dns.upstream.cache import Cache, key_of
+from vipwire_up.dns.upstream.exchange import Attempt, Forwarder
+from vipwire_up.dns.upstream.exchange import question as message_of
 
 LONG_NAME = "a-name-with-quite-a-few-letters.example.org"
 

@@ -11,14 +11,14 @@ from tests.fakes.names import service
 from tests.fakes.upstream import upstream
 from tests.unit.test_dns_upstream import forwarder, run, zone
 
-from vipwire.dns import server as server_module
-from vipwire.dns import zone as zone_module
-from vipwire.dns.limits import ClientLimits
-from vipwire.dns.message import NOERROR, SERVFAIL, Query, Reply, read_query
-from vipwire.dns.objects import DnsKind, DnsService
-from vipwire.dns.records import Records, records_of
-from vipwire.dns.resolver import Resolver
 from vipwire.state.event import Listed
+from vipwire_up.dns import server as server_module
+from vipwire_up.dns import zone as zone_module
+from vipwire_up.dns.limits import ClientLimits
+from vipwire_up.dns.message import NOERROR, SERVFAIL, Query, Reply, read_query
+from vipwire_up.dns.objects import DnsKind, DnsService
+from vipwire_up.dns.records import Records, records_of
+from vipwire_up.dns.resolver import Resolver
 
 WEB = "web.shop.svc.cluster.local"
 

@@ -10,13 +10,13 @@ import dns.rcode
 from tests.fakes.names import external, service
 from tests.fakes.upstream import Upstream, records, upstream
 
-from vipwire.dns.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, read_query, render
-from vipwire.dns.objects import DnsService
-from vipwire.dns.resolver import Resolver
-from vipwire.dns.upstream.cache import Cache
-from vipwire.dns.upstream.exchange import Attempt, Forwarder, Server
-from vipwire.dns.zone import Zone
 from vipwire.state import event
+from vipwire_up.dns.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, read_query, render
+from vipwire_up.dns.objects import DnsService
+from vipwire_up.dns.resolver import Resolver
+from vipwire_up.dns.upstream.cache import Cache
+from vipwire_up.dns.upstream.exchange import Attempt, Forwarder, Server
+from vipwire_up.dns.zone import Zone
 
 A_RECORD = "example.org. 60 IN A 192.0.2.1"
 ANY_NAME = "@ 60 IN A 192.0.2.1"

@@ -6,14 +6,14 @@ import sys
 import pytest
 from tests.fakes.names import endpoint, external, headless, piece, service
 
-from vipwire.dns.names import name_of, parents, parse_name, reverse_name, text_of, undashed
-from vipwire.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
-from vipwire.dns.records import SOA, SRV, A
-from vipwire.dns.zone import Zone
 from vipwire.model.names import ObjectName
 from vipwire.model.net import parse_address
 from vipwire.model.problem import Problem
 from vipwire.state import event
+from vipwire_up.dns.names import name_of, parents, parse_name, reverse_name, text_of, undashed
+from vipwire_up.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
+from vipwire_up.dns.records import SOA, SRV, A
+from vipwire_up.dns.zone import Zone
 
 
 def changed(item: DnsService | DnsSlice, *problems: Problem) -> DnsEvent:

@@ -13,22 +13,6 @@ from tests.unit.deployed import DEPLOY, KUBECTL, one, pod_of, rendered
 from tests.unit.test_deploy_rbac import Right
 from tests.unit.test_ingress_deploy import reading_pod, recording
 
-from vipwire.cluster.api.guard import Role, User, may
-from vipwire.cluster.api.kinds.catalogue import RESOURCES as SERVED
-from vipwire.gateway.cli import gateway
-from vipwire.gateway.plan.addresses.own_services import OwnService
-from vipwire.gateway.plan.objects import ROUTE_KINDS, GatewaySetting, Item
-from vipwire.gateway.plan.planner import GatewayPlanner
-from vipwire.gateway.run.service_writer import ServiceWriter
-from vipwire.gateway.run.status import GatewayStatusWriter
-from vipwire.gateway.run.versions import served_versions
-from vipwire.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions
-from vipwire.ingress.plan.policy_fields import BACKEND, TRAFFIC
-from vipwire.ingress.run.election import LeaseKeeper
-from vipwire.ingress.run.status import StatusWriter
-from vipwire.ingress.watch.kinds import IngressResource
-from vipwire.ingress.watch.objects import BackendService, BackendSlice, Ingress, IngressKind
-from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.access.access import Access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
@@ -36,6 +20,22 @@ from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, OF_CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.state.event import Upserted
+from vipwire_l7.gateway.cli import gateway
+from vipwire_l7.gateway.plan.addresses.own_services import OwnService
+from vipwire_l7.gateway.plan.objects import ROUTE_KINDS, GatewaySetting, Item
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.run.service_writer import ServiceWriter
+from vipwire_l7.gateway.run.status import GatewayStatusWriter
+from vipwire_l7.gateway.run.versions import served_versions
+from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions
+from vipwire_l7.ingress.plan.policy_fields import BACKEND, TRAFFIC
+from vipwire_l7.ingress.run.election import LeaseKeeper
+from vipwire_l7.ingress.run.status import StatusWriter
+from vipwire_l7.ingress.watch.kinds import IngressResource
+from vipwire_l7.ingress.watch.objects import BackendService, BackendSlice, Ingress, IngressKind
+from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_up.api.guard import Role, User, may
+from vipwire_up.api.kinds.catalogue import RESOURCES as SERVED
 
 FOLDER = DEPLOY / "gateway"
 BOTH = DEPLOY / "gateway-with-ingress"

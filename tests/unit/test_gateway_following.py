@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gateway.site import now, secret_of
 
-from vipwire.gateway.plan.objects import GatewaySetting
-from vipwire.gateway.plan.planner import GatewayPlanner
-from vipwire.gateway.watch.kinds import RESOURCES
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.run.default_certificate import make_certificate
-from vipwire.ingress.run.desired import Desired
-from vipwire.ingress.watch.objects import IngressKind
-from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.kube.gateway_addresses import POOL
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.watch.kinds import RESOURCES
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
 
 LAYOUT = Layout("/run/x", "/run/x/sock")
 NOW = now()

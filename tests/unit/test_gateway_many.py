@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from tests.gateway.test_gateway_statuses import GATEWAY, NOW, SERVICE, drawn, planned, reasons, snapshot_of, status
 
-from vipwire.gateway.plan.ladders import Entry
-from vipwire.gateway.plan.matches import PathMatch, RequestMatch
-from vipwire.gateway.plan.objects import GatewaySetting, Item, world_of
-from vipwire.gateway.plan.planner import plan_gateways
-from vipwire.gateway.plan.steps import HostSteps, rules_of
-from vipwire.ingress.plan.budget import MOST_TRIED
-from vipwire.ingress.plan.policy import Policy
-from vipwire.ingress.plan.sites import Aspect, Compared, Match, choice_of, pool_name
-from vipwire.ingress.watch.objects import IngressKind
 from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.ladders import Entry
+from vipwire_l7.gateway.plan.matches import PathMatch, RequestMatch
+from vipwire_l7.gateway.plan.objects import GatewaySetting, Item, world_of
+from vipwire_l7.gateway.plan.planner import plan_gateways
+from vipwire_l7.gateway.plan.steps import HostSteps, rules_of
+from vipwire_l7.ingress.plan.budget import MOST_TRIED
+from vipwire_l7.ingress.plan.policy import Policy
+from vipwire_l7.ingress.plan.sites import Aspect, Compared, Match, choice_of, pool_name
+from vipwire_l7.ingress.watch.objects import IngressKind
 
 ROUTE = Item(IngressKind.HTTP_ROUTE, ObjectName("infra", "web"), None)
 WHEN = (Compared(Aspect.METHOD, "GET"),)

@@ -7,15 +7,15 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from vipwire.gateway.cli import gateway
-from vipwire.gateway.plan.objects import GatewaySetting
-from vipwire.gateway.plan.planner import GatewayPlanner
-from vipwire.gateway.watch.kinds import RESOURCES
-from vipwire.ingress.watch.objects import BackendPort, BackendService, IngressKind
-from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, OF_CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Deleted, Upserted
+from vipwire_l7.gateway.cli import gateway
+from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.watch.kinds import RESOURCES
+from vipwire_l7.ingress.watch.objects import BackendPort, BackendService, IngressKind
+from vipwire_l7.ingress.watch.snapshot import Snapshot
 
 SETTING = GatewaySetting(services=ObjectName("kube-system", "pods"), service_ports=range(20000, 20003))
 CLASS = "{kind: GatewayClass, metadata: {name: vipwire}, spec: {controllerName: vipwire.io/gateway}}"

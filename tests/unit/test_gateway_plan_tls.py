@@ -5,10 +5,10 @@ import yaml
 from tests.gateway.site import now, secret_of, tls_secret
 from tests.gateway.test_gateway_statuses import SERVICE, drawn, gateway, reasons, status
 
-from vipwire.ingress.haproxy.configuration import make_maps
-from vipwire.ingress.haproxy.frontends import Lookups
-from vipwire.ingress.run.default_certificate import make_certificate
-from vipwire.ingress.watch.objects import IngressKind
+from vipwire_l7.ingress.haproxy.configuration import make_maps
+from vipwire_l7.ingress.haproxy.frontends import Lookups
+from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.watch.objects import IngressKind
 
 HTTPS = "{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}"
 CERTIFICATE = tls_secret("good", "a.org")

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from vipwire.gateway.plan.addresses.pool import AddressPool
-from vipwire.gateway.plan.objects import Item
-from vipwire.gateway.run.status import merged
-from vipwire.gateway.watch.objects import sound_status
-from vipwire.gateway.watch.wire import GatewaySpec
-from vipwire.ingress.watch.objects import IngressKind
 from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.addresses.pool import AddressPool
+from vipwire_l7.gateway.plan.objects import Item
+from vipwire_l7.gateway.run.status import merged
+from vipwire_l7.gateway.watch.objects import sound_status
+from vipwire_l7.gateway.watch.wire import GatewaySpec
+from vipwire_l7.ingress.watch.objects import IngressKind
 
 OURS, OLD, NOW = "vipwire.io/gateway", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 

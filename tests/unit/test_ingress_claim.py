@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from vipwire.errors import ConfigError
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.run.claim import claim_ingress
 from vipwire.process.single_instance import AlreadyRunningError
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.run.claim import claim_ingress
 
 
 def layout(http: str, https: str = "") -> Layout:

@@ -14,21 +14,21 @@ from tests.unit.deployed import DEPLOY, KUBECTL, one, rendered
 from tests.unit.test_deploy_rbac import Right
 
 from vipwire import __version__
-from vipwire.cluster.api.guard import Role, User, may
-from vipwire.ingress.cli import ingress, options_of
-from vipwire.ingress.plan.destinations import Destinations
-from vipwire.ingress.run.election import LeaseKeeper
-from vipwire.ingress.run.status import StatusWriter
-from vipwire.ingress.run.surroundings import Follower
-from vipwire.ingress.watch.kinds import RESOURCES
-from vipwire.ingress.watch.objects import BackendEndpoint, BackendSlice, Ingress, Usability
-from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, parse_address
 from vipwire.state.event import Upserted
+from vipwire_l7.ingress.cli import ingress, options_of
+from vipwire_l7.ingress.plan.destinations import Destinations
+from vipwire_l7.ingress.run.election import LeaseKeeper
+from vipwire_l7.ingress.run.status import StatusWriter
+from vipwire_l7.ingress.run.surroundings import Follower
+from vipwire_l7.ingress.watch.kinds import RESOURCES
+from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendSlice, Ingress, Usability
+from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_up.api.guard import Role, User, may
 
 FOLDER = DEPLOY / "ingress"
 WEB = ObjectName("default", "web")

@@ -9,9 +9,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.ingress.run.election import SECONDS, Claim, Election, LeaseKeeper, claim_of, lease_of
 from vipwire.kube.access.access import load_access
 from vipwire.model.names import ObjectName
+from vipwire_l7.ingress.run.election import SECONDS, Claim, Election, LeaseKeeper, claim_of, lease_of
 
 LEASE = ObjectName("kube-system", "vipwire-ingress")
 

@@ -6,10 +6,10 @@ from types import MappingProxyType
 import pytest
 from tests.unit.test_ingress_plan_unit import ruled, world
 
-from vipwire.ingress.plan.expressions import is_costly, literal_prefix
-from vipwire.ingress.plan.planner import Setting, plan_sites
-from vipwire.ingress.plan.sites import Match, sites_with_guarding_expressions
-from vipwire.ingress.watch.objects import PathType
+from vipwire_l7.ingress.plan.expressions import is_costly, literal_prefix
+from vipwire_l7.ingress.plan.planner import Setting, plan_sites
+from vipwire_l7.ingress.plan.sites import Match, sites_with_guarding_expressions
+from vipwire_l7.ingress.watch.objects import PathType
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,25 @@
 import pytest
 from tests.unit.test_ingress_plan_unit import PORT, WEB, ruled, world
 
-from vipwire.ingress.haproxy import configuration as configuration_module
-from vipwire.ingress.haproxy.backends import backend_text
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.plan import planner
-from vipwire.ingress.plan.planner import IngressPlanner, Setting, plan_sites
-from vipwire.ingress.plan.sites import CLOSED, Pool
-from vipwire.ingress.plan.wishes import Wanted, recall
-from vipwire.ingress.run.desired import Desired
-from vipwire.ingress.watch.objects import INGRESS_KINDS, BackendService, Ingress, IngressKind, IngressObject, PathType
-from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed
+from vipwire_l7.ingress.haproxy import configuration as configuration_module
+from vipwire_l7.ingress.haproxy.backends import backend_text
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.plan import planner
+from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting, plan_sites
+from vipwire_l7.ingress.plan.sites import CLOSED, Pool
+from vipwire_l7.ingress.plan.wishes import Wanted, recall
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.watch.objects import (
+    INGRESS_KINDS,
+    BackendService,
+    Ingress,
+    IngressKind,
+    IngressObject,
+    PathType,
+)
+from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
 
 OTHER = ObjectName("default", "other")
 

@@ -11,12 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vipwire
-from vipwire.ingress.haproxy.change import difference, difference_of_servers, merged
-from vipwire.ingress.haproxy.configuration import Configuration
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.plan.planner import IngressPlanner, Setting
-from vipwire.ingress.run.desired import Desired
-from vipwire.ingress.watch.objects import (
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family
+from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire_l7.ingress.haproxy.change import difference, difference_of_servers, merged
+from vipwire_l7.ingress.haproxy.configuration import Configuration
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.watch.objects import (
     INGRESS_KINDS,
     BackendEndpoint,
     BackendPort,
@@ -31,10 +34,7 @@ from vipwire.ingress.watch.objects import (
     ServiceRef,
     Usability,
 )
-from vipwire.ingress.watch.snapshot import Snapshot, Touched
-from vipwire.model.names import ObjectName
-from vipwire.model.net import Address, Family
-from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
 
 FOLDER = "/run/x/gen-1"
 OURS = str(Path(vipwire.__file__).parent)

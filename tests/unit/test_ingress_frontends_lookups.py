@@ -2,15 +2,15 @@
 
 import pytest
 
-from vipwire.ingress.haproxy.change import difference
-from vipwire.ingress.haproxy.configuration import Configuration, configure
-from vipwire.ingress.haproxy.frontends import lookups_of
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.haproxy.slots import fill
-from vipwire.ingress.plan.policy import Policy
-from vipwire.ingress.plan.sites import Apart, Frontend, Match, Mode, Pool, Route, SitePlan
-from vipwire.ingress.watch.objects import BackendPort
 from vipwire.model.names import ObjectName
+from vipwire_l7.ingress.haproxy.change import difference
+from vipwire_l7.ingress.haproxy.configuration import Configuration, configure
+from vipwire_l7.ingress.haproxy.frontends import lookups_of
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.haproxy.slots import fill
+from vipwire_l7.ingress.plan.policy import Policy
+from vipwire_l7.ingress.plan.sites import Apart, Frontend, Match, Mode, Pool, Route, SitePlan
+from vipwire_l7.ingress.watch.objects import BackendPort
 
 OWNER = ObjectName("infra", "web")
 

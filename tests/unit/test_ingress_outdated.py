@@ -8,18 +8,18 @@ from typing import Any, cast
 import pytest
 from tests.unit.test_gateway_deploy import filled
 
-from vipwire.gateway.plan.objects import GatewaySetting
-from vipwire.gateway.plan.planner import GatewayPlanner
-from vipwire.ingress.haproxy.configuration import Configuration
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.plan.planner import IngressPlanner, Setting
-from vipwire.ingress.run.controller import Controller
-from vipwire.ingress.run.default_certificate import make_certificate
-from vipwire.ingress.run.desired import Desired
-from vipwire.ingress.watch.objects import INGRESS_KINDS, Ingress, IngressKind, Secret, Tls
-from vipwire.ingress.watch.snapshot import Snapshot, Touched
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed
+from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.ingress.haproxy.configuration import Configuration
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting
+from vipwire_l7.ingress.run.controller import Controller
+from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.watch.objects import INGRESS_KINDS, Ingress, IngressKind, Secret, Tls
+from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 YEAR, DAY = 366 * 86400.0, 86400.0
@@ -135,7 +135,7 @@ def test_what_had_changed_before_a_failure_is_planned_when_the_controller_runs_a
 
 
 def test_nothing_is_planned_again_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vipwire.ingress.run.controller._LOOK", 0.0)
+    monkeypatch.setattr("vipwire_l7.ingress.run.controller._LOOK", 0.0)
 
     async def run() -> None:
         planner = Counting(Setting())

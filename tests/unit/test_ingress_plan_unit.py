@@ -5,14 +5,18 @@ from types import MappingProxyType
 
 import pytest
 
-from vipwire.ingress.plan import readers
-from vipwire.ingress.plan.annotations import READERS, read_annotations
-from vipwire.ingress.plan.endpoints import servers_of
-from vipwire.ingress.plan.planner import Setting, World, is_ours, plan_sites
-from vipwire.ingress.plan.policy import Affinity, Algorithm, Policy
-from vipwire.ingress.plan.pool_policy import general_policy
-from vipwire.ingress.plan.sites import EVERY_HOST, UNAVAILABLE, Match, Pool, pool_name
-from vipwire.ingress.watch.objects import (
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family, parse_address
+from vipwire.model.service import Service
+from vipwire.plan.annotations import read_wishes
+from vipwire_l7.ingress.plan import readers
+from vipwire_l7.ingress.plan.annotations import READERS, read_annotations
+from vipwire_l7.ingress.plan.endpoints import servers_of
+from vipwire_l7.ingress.plan.planner import Setting, World, is_ours, plan_sites
+from vipwire_l7.ingress.plan.policy import Affinity, Algorithm, Policy
+from vipwire_l7.ingress.plan.pool_policy import general_policy
+from vipwire_l7.ingress.plan.sites import EVERY_HOST, UNAVAILABLE, Match, Pool, pool_name
+from vipwire_l7.ingress.watch.objects import (
     BackendEndpoint,
     BackendPort,
     BackendService,
@@ -24,10 +28,6 @@ from vipwire.ingress.watch.objects import (
     ServiceRef,
     Usability,
 )
-from vipwire.model.names import ObjectName
-from vipwire.model.net import Address, Family, parse_address
-from vipwire.model.service import Service
-from vipwire.plan.annotations import read_wishes
 
 WEB = ObjectName("default", "web")
 PORT = BackendPort("http", 80)

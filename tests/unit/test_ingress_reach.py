@@ -6,8 +6,8 @@ import pytest
 from tests.unit.test_inspect_source import kubeconfig
 
 from vipwire.errors import ConfigError
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.run.app import Options, find_api_server
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.run.app import Options, find_api_server
 
 
 def options(folder: Path, **more: object) -> Options:

@@ -7,11 +7,11 @@ from types import MappingProxyType
 import pytest
 from tests.unit.test_ingress_plan_unit import PORT
 
-from vipwire.ingress.plan.planner import Setting, World, plan_sites
-from vipwire.ingress.plan.sites import Match, SitePlan
-from vipwire.ingress.run.default_certificate import make_certificate
-from vipwire.ingress.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef, Tls
 from vipwire.model.names import ObjectName
+from vipwire_l7.ingress.plan.planner import Setting, World, plan_sites
+from vipwire_l7.ingress.plan.sites import Match, SitePlan
+from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef, Tls
 
 SHOP, EVIL = ObjectName("shop", "web"), ObjectName("evil", "web")
 CANARY = {"canary": "true", "canary-weight": "100"}

@@ -6,9 +6,12 @@ import msgspec
 import pytest
 
 from vipwire.errors import DecodeError
-from vipwire.ingress.watch.convert import is_host
-from vipwire.ingress.watch.kinds import MANIFESTS, RESOURCES
-from vipwire.ingress.watch.objects import (
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire_l7.ingress.watch.convert import is_host
+from vipwire_l7.ingress.watch.kinds import MANIFESTS, RESOURCES
+from vipwire_l7.ingress.watch.objects import (
     INGRESS_KINDS,
     BackendEndpoint,
     BackendSlice,
@@ -18,10 +21,7 @@ from vipwire.ingress.watch.objects import (
     PathType,
     Usability,
 )
-from vipwire.ingress.watch.snapshot import Snapshot, Touched
-from vipwire.model.names import ObjectName
-from vipwire.model.problem import Problem
-from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
 
 
 def converted(kind: IngressKind, source: dict[str, Any]) -> tuple[Any, tuple[Problem, ...]]:

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from vipwire.gateway.plan.objects import GatewaySetting
-from vipwire.gateway.run.app import GatewayParts
-from vipwire.gateway.run.service_writer import ServiceWriter
-from vipwire.gateway.run.status import GatewayStatusWriter
-from vipwire.gateway.watch.kinds import RESOURCES
-from vipwire.gateway.watch.objects import Known
-from vipwire.ingress.haproxy.layout import Layout
-from vipwire.ingress.run.desired import Desired
-from vipwire.ingress.run.status import StatusWriter
-from vipwire.ingress.run.write_loop import WriteLoop
-from vipwire.ingress.watch.objects import BackendService, Declared, Ingress, IngressKind
-from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Upserted
+from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.run.app import GatewayParts
+from vipwire_l7.gateway.run.service_writer import ServiceWriter
+from vipwire_l7.gateway.run.status import GatewayStatusWriter
+from vipwire_l7.gateway.watch.kinds import RESOURCES
+from vipwire_l7.gateway.watch.objects import Known
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.run.status import StatusWriter
+from vipwire_l7.ingress.run.write_loop import WriteLoop
+from vipwire_l7.ingress.watch.objects import BackendService, Declared, Ingress, IngressKind
+from vipwire_l7.ingress.watch.snapshot import Snapshot
 
 EDGE, WEB = ObjectName("default", "edge"), ObjectName("default", "web")
 ROUTE = IngressKind.HTTP_ROUTE, WEB
@@ -34,7 +34,7 @@ TURNS = 50
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask whether anything has changed at each turn of the event loop."""
-    monkeypatch.setattr("vipwire.ingress.run.write_loop._EVERY", 0.0)
+    monkeypatch.setattr("vipwire_l7.ingress.run.write_loop._EVERY", 0.0)
 
 
 async def turns() -> None:
@@ -97,7 +97,7 @@ def test_a_writer_looks_once_for_each_change() -> None:
 
 def test_a_writer_that_is_woken_looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def part(look: Look) -> None:
-        monkeypatch.setattr("vipwire.ingress.run.write_loop._EVERY", 3600.0)
+        monkeypatch.setattr("vipwire_l7.ingress.run.write_loop._EVERY", 3600.0)
         await turns()
         assert await look.looked(look.want) == 0
         assert await look.looked(look.loop.wake) == 1

@@ -17,12 +17,12 @@ from vipwire.inspect.packet import read_packet
 from vipwire.inspect.situation import Situation, planned
 from vipwire.inspect.source import list_once, make_source
 from vipwire.inspect.status.usage import endpoint_usages
-from vipwire.lab import manifests
-from vipwire.lab.manifests import Port
-from vipwire.lab.topology import DEFAULT
 from vipwire.model.drain import Drain
 from vipwire.model.net import Family, parse_address
 from vipwire.plan.plan import Forward, FrontendKind
+from vipwire_lab import manifests
+from vipwire_lab.manifests import Port
+from vipwire_lab.topology import DEFAULT
 
 ONE, TWO = "10.244.1.11", "10.244.2.11"
 

@@ -8,10 +8,6 @@ from typing import Any
 
 import pytest
 
-from vipwire.dns import watch as dns
-from vipwire.dns.zone import Zone
-from vipwire.ingress.watch import kinds as ingress
-from vipwire.ingress.watch.snapshot import Snapshot
 from vipwire.kube import proxied, proxied_manifests, wire
 from vipwire.kube.manifests.documents import ManifestReader, kind_in_manifests
 from vipwire.kube.manifests.source import ManifestSource
@@ -21,6 +17,10 @@ from vipwire.model.problem import Problem
 from vipwire.model.service import Service
 from vipwire.state.event import Deleted, Kind, Upserted
 from vipwire.state.store import Store
+from vipwire_l7.ingress.watch import kinds as ingress
+from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_up.dns import watch as dns
+from vipwire_up.dns.zone import Zone
 
 GOOD = """\
 apiVersion: v1

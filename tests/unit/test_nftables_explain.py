@@ -15,15 +15,15 @@ from vipwire.backends.nftables.render import render
 from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.inspect.situation import plan_family
 from vipwire.inspect.source import list_once, make_source
-from vipwire.lab import manifests
-from vipwire.lab.manifests import Port
-from vipwire.lab.topology import DEFAULT
 from vipwire.model.jhash import jhash, slot
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.netlink.nftables.elements import Element
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, BY_CHANCE, IN_TURN, End, ObjectState
+from vipwire_lab import manifests
+from vipwire_lab.manifests import Port
+from vipwire_lab.topology import DEFAULT
 
 Objects = dict[ObjectKey, Object]
 CLIENT = parse_address("203.0.113.9")

@@ -9,7 +9,10 @@ import pytest
 from tests.fakes.ports import free_port
 from tests.fakes.relaying import HERE, Peer, Relaying, client, heard, peers, readable, relaying, was_reset
 
-from vipwire.backends.userspace.messages import (
+from vipwire.relay.balance import EJECT_AFTER
+from vipwire.relay.file_limits import RESERVE
+from vipwire.relay.header import header
+from vipwire.relay.messages import (
     NOWHERE,
     AskNotes,
     Done,
@@ -28,10 +31,7 @@ from vipwire.backends.userspace.messages import (
     Share,
     Welcome,
 )
-from vipwire.backends.userspace.relay.balance import EJECT_AFTER
-from vipwire.backends.userspace.relay.file_limits import RESERVE
-from vipwire.backends.userspace.relay.header import header
-from vipwire.backends.userspace.relay.tcp import DIAL_TIMEOUTS, Link
+from vipwire.relay.tcp import DIAL_TIMEOUTS, Link
 
 
 def settled(at: Relaying, sock: socket.socket, peer: Peer) -> socket.socket:

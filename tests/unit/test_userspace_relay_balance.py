@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from vipwire.backends.userspace.messages import Listener, Place, Share
-from vipwire.backends.userspace.relay.balance import (
+from vipwire.relay.balance import (
     EJECT_AFTER,
     MOST_CLIENTS,
     REST_SECONDS,
@@ -15,6 +14,7 @@ from vipwire.backends.userspace.relay.balance import (
     Pool,
     Target,
 )
+from vipwire.relay.messages import Listener, Place, Share
 
 
 def place(number: int, port: int = 80) -> Place:

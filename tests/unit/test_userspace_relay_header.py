@@ -2,7 +2,7 @@
 
 import pytest
 
-from vipwire.backends.userspace.relay.header import header
+from vipwire.relay.header import header
 
 
 def test_version_1_is_a_line() -> None:

@@ -9,7 +9,6 @@ from tests.fakes.values import cidr, endpoint, ip, node_plan, port, service, sli
 from vipwire.backends.userspace import names
 from vipwire.backends.userspace.explain.describe import describe
 from vipwire.backends.userspace.limits import shortcomings
-from vipwire.backends.userspace.messages import Listener, Place, Share
 from vipwire.backends.userspace.names import FILTER, NAT, Chain, Front, Key, Rule, Value
 from vipwire.backends.userspace.render import render
 from vipwire.backends.userspace.script import FIXED, read, removal, script
@@ -21,6 +20,7 @@ from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan, PodBridge
 from vipwire.reconcile.delta import Delta, diff
+from vipwire.relay.messages import Listener, Place, Share
 from vipwire.xtables.save import BUILT_IN
 
 LOCAL, REMOTE = endpoint("10.1.0.1", "node-1"), endpoint("10.1.0.2")

@@ -17,12 +17,12 @@ from typing import Any
 import aiohttp
 from tests.unit.cluster_here import Events, running
 
-from vipwire.cluster.api.kinds.catalogue import RESOURCES
-from vipwire.cluster.api.object import encode
-from vipwire.cluster.store.database import Database
-from vipwire.cluster.store.embedded import EmbeddedStore
-from vipwire.cluster.store.record import Key, Write
-from vipwire.cluster.up import Setting, run
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.object import encode
+from vipwire_up.store.database import Database
+from vipwire_up.store.embedded import EmbeddedStore
+from vipwire_up.store.record import Key, Write
+from vipwire_up.up import Setting, run
 
 BY_KIND = {resource.kind: resource for resource in RESOURCES}
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vipwire.config.flags.parse import Given
 
 _ELSEWHERE: Final = {
-    "lab": ("vipwire.lab.cli", "lab", "Build a small cluster out of network namespaces, to try things in."),
+    "lab": ("vipwire_lab.cli", "lab", "Build a small cluster out of network namespaces, to try things in."),
     "status": (
         "vipwire.inspect.cli",
         "status",
@@ -49,27 +49,29 @@ _ELSEWHERE: Final = {
         "Stop sending new connections to an endpoint from this node.",
     ),
     "check": ("vipwire.inspect.cli", "check", "Check whether this machine can run vipwire, and what it lacks."),
-    "up": ("vipwire.cluster.cli", "up", "Run an API server, controllers, DNS and a proxy without a cluster."),
-    "join": ("vipwire.cluster.joining.cli", "join", "Join a cluster of `vipwire up`, and serve its Services here."),
-    "leave": ("vipwire.cluster.joining.cli", "leave", "Take this machine out of its cluster."),
-    "token": ("vipwire.cluster.joining.cli", "token", "Make, list and delete the tokens that machines join with."),
-    "expose": ("vipwire.cluster.cli", "expose", "Create a Service and its endpoints in a running `vipwire up`."),
+    "up": ("vipwire_up.cli", "up", "Run an API server, controllers, DNS and a proxy without a cluster."),
+    "join": ("vipwire_up.joining.cli", "join", "Join a cluster of `vipwire up`, and serve its Services here."),
+    "leave": ("vipwire_up.joining.cli", "leave", "Take this machine out of its cluster."),
+    "token": ("vipwire_up.joining.cli", "token", "Make, list and delete the tokens that machines join with."),
+    "expose": ("vipwire_up.cli", "expose", "Create a Service and its endpoints in a running `vipwire up`."),
     "ingress": (
-        "vipwire.ingress.cli",
+        "vipwire_l7.ingress.cli",
         "ingress",
         "Serve Ingresses with HAProxy: hosts, paths, TLS, sticky sessions.",
     ),
     "gateway": (
-        "vipwire.gateway.cli",
+        "vipwire_l7.gateway.cli",
         "gateway",
         "Serve the Gateway API with HAProxy: HTTP, gRPC, TLS and TCP routes.",
     ),
-    "dns": ("vipwire.dns.cli", "dns", "Answer DNS queries for Services, and forward all others."),
-    "store": ("vipwire.cluster.cli", "store", "Back up and restore the objects of `vipwire up`."),
+    "dns": ("vipwire_up.dns.cli", "dns", "Answer DNS queries for Services, and forward all others."),
+    "store": ("vipwire_up.cli", "store", "Back up and restore the objects of `vipwire up`."),
     "install": ("vipwire.cli.install", "install", "Install vipwire as a service of this machine."),
     "completion": ("vipwire.cli.completion", "completion", "Print a script that completes commands in a shell."),
 }
 """Commands that are imported when they are used: module, attribute, and what they do."""
+_EXTRAS: Final = {"vipwire_l7": "l7", "vipwire_up": "up", "vipwire_lab": "lab"}
+"""The extra that has the libraries of a package."""
 _REMOVED: Final = {"man": "the Debian package has the manual pages, and `make man` writes them"}
 
 
@@ -94,7 +96,16 @@ class LazyGroup(click.Group):
         if cmd_name not in _ELSEWHERE:
             return super().get_command(ctx, cmd_name)
         module, attribute, _ = _ELSEWHERE[cmd_name]
-        command = getattr(importlib.import_module(module), attribute)
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            house = module.partition(".")[0]
+            if house not in _EXTRAS:
+                raise
+            extra = _EXTRAS[house]
+            raise click.ClickException(
+                f"`vipwire {cmd_name}` needs the package {error.name}: install `vipwire[{extra}]`"
+            ) from None
         if not isinstance(command, click.Command):
             raise TypeError(f"{module}.{attribute} is not a command")
         return command

@@ -1,6 +1,6 @@
 """ebpf mode as a node runs it: no flag but the mode, programs at the machine's root of cgroup2, Pods by kubelet's.
 
-By hand, in a guest: `python -m vipwire.lab.kernel --full -- python -m pytest tests/kernel/full/ebpf_defaults.py`. On
+By hand, in a guest: `python -m vipwire_lab.kernel --full -- python -m pytest tests/kernel/full/ebpf_defaults.py`. On
 a machine that others use, programs at its root would be seen by their tests.
 """
 

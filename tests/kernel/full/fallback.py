@@ -1,6 +1,6 @@
-"""Falling back from ipvs on a whole kernel of which some modules are hidden; see `vipwire.lab.kernel --full`.
+"""Falling back from ipvs on a whole kernel of which some modules are hidden; see `vipwire_lab.kernel --full`.
 
-By hand: `python -m vipwire.lab.kernel --full --memory 2048M -- python -m pytest tests/kernel/full/fallback.py`.
+By hand: `python -m vipwire_lab.kernel --full --memory 2048M -- python -m pytest tests/kernel/full/fallback.py`.
 """
 
 import asyncio

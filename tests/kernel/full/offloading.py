@@ -1,6 +1,6 @@
 """Connections past the rules: `--offload-packet-threshold` under Debian's own kernel, which has flowtables.
 
-By hand: `python -m vipwire.lab.kernel --full --memory 1024M -- python -m pytest tests/kernel/full/offloading.py`.
+By hand: `python -m vipwire_lab.kernel --full --memory 1024M -- python -m pytest tests/kernel/full/offloading.py`.
 One process owns all sockets and the rules, so that it is quick in an emulator. The conformance suite can be run with
 the flag, too: `… -- python -m pytest tests/conformance -k offload`.
 """
@@ -29,9 +29,6 @@ from vipwire.backends.nftables.driver import DRIVER
 from vipwire.config.configuration import Config
 from vipwire.config.sections import NFTables
 from vipwire.conntrack.flows import FlowTable
-from vipwire.lab import manifests
-from vipwire.lab.manifests import Port
-from vipwire.lab.topology import DEFAULT, Pod
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol
 from vipwire.netlink.conntrack import STATUS_OFFLOADED, Flow
@@ -40,6 +37,9 @@ from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.state.event import Upserted
 from vipwire.state.store import Store
+from vipwire_lab import manifests
+from vipwire_lab.manifests import Port
+from vipwire_lab.topology import DEFAULT, Pod
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(900)]
 

@@ -22,13 +22,13 @@ from tests.kernel.ipvs.proxy import (
 )
 
 from vipwire.backends.ipvs.objects.servers import ServerCommand, Servers
-from vipwire.lab.cluster import Lab
-from vipwire.lab.outcome import Outcome, pods_of
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, TrafficPolicy
 from vipwire.netlink.ipvs import Command, Forwarding, RealServer, Scheduling, VirtualServer
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counts import Count, CountingBackend, Counts, EndpointName, Refusal
+from vipwire_lab.cluster import Lab
+from vipwire_lab.outcome import Outcome, pods_of
 
 pytestmark = pytest.mark.kernel
 

@@ -13,10 +13,10 @@ from tests.fakes.documents import read_document
 from tests.fakes.objects import service
 from tests.kernel.ipvs.proxy import EXTERNAL, FAMILIES, NODE, VIP, IpvsProxy, slices
 
-from vipwire.lab.cluster import Lab
-from vipwire.lab.outcome import pods_of
 from vipwire.model.net import Family
 from vipwire.model.service import Service
+from vipwire_lab.cluster import Lab
+from vipwire_lab.outcome import pods_of
 
 pytestmark = pytest.mark.kernel
 

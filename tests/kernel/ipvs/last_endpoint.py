@@ -3,9 +3,9 @@
 import pytest
 from tests.kernel.ipvs.proxy import EXTERNAL, FAMILIES, IpvsProxy, addresses, annotated, slices, web
 
-from vipwire.lab.cluster import Lab
 from vipwire.model.net import Family
 from vipwire.model.service import TrafficPolicy
+from vipwire_lab.cluster import Lab
 
 pytestmark = pytest.mark.kernel
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests.kernel.ipvs.takeover import FOREIGN, NODE, PODS, WEB, left_by_kube_proxy
 
-from vipwire.lab import manifests
-from vipwire.lab.cluster import Lab
-from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab import manifests
+from vipwire_lab.cluster import Lab
+from vipwire_lab.topology import DEFAULT
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(280)]
 

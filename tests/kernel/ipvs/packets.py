@@ -29,13 +29,13 @@ from vipwire.backends.ipvs.start import ipvs_sysctls
 from vipwire.backends.ipvs.writing import Settings
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.host.sysctl import apply_sysctls
-from vipwire.lab.cluster import Lab
-from vipwire.lab.outcome import Outcome, ProbeResult, pods_of
-from vipwire.lab.topology import UNDERLAY
 from vipwire.model.net import Family, Prefix, Protocol
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.netlink.ipvs import Counters, Timeouts
 from vipwire.reconcile.delta import diff
+from vipwire_lab.cluster import Lab
+from vipwire_lab.outcome import Outcome, ProbeResult, pods_of
+from vipwire_lab.topology import UNDERLAY
 
 pytestmark = pytest.mark.kernel
 

@@ -18,8 +18,6 @@ from vipwire.backends.ipvs.objects.servers import Servers
 from vipwire.backends.ipvs.objects.sets import Sets
 from vipwire.backends.ipvs.writing import Settings
 from vipwire.host.sysctl import apply_sysctls
-from vipwire.lab.cluster import Lab
-from vipwire.lab.outcome import ProbeResult
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Prefix, Protocol, family_of, parse_address
@@ -28,6 +26,8 @@ from vipwire.netlink.ipvs import Timeouts
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler, Report
+from vipwire_lab.cluster import Lab
+from vipwire_lab.outcome import ProbeResult
 
 NODE = "node-1"
 EVERYWHERE = {Family.IPV4: "0.0.0.0/0", Family.IPV6: "::/0"}

@@ -19,12 +19,12 @@ from tests.conformance.services import LabService
 from tests.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 
 from vipwire.conntrack.flows import FlowTable
-from vipwire.lab import manifests
-from vipwire.lab.cluster import Lab
-from vipwire.lab.manifests import Port
-from vipwire.lab.topology import DEFAULT
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab import manifests
+from vipwire_lab.cluster import Lab
+from vipwire_lab.manifests import Port
+from vipwire_lab.topology import DEFAULT
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(280)]
 

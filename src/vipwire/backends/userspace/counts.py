@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from vipwire.backends.userspace.entrance import entrances
-from vipwire.backends.userspace.messages import RelayCounters
 from vipwire.backends.userspace.names import CHAINS, FILTER, NODEPORT_NON_LOCAL
 from vipwire.backends.userspace.rule_words import NO_SUCH_PORT, NO_SUCH_SERVICE, OTHER_SOURCES
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address
 from vipwire.plan.plan import FrontendKind, Reason, ServicePlan
 from vipwire.reconcile.counts import Count, Counts, EndpointName, OpenConnections, Refusal
+from vipwire.relay.messages import RelayCounters
 from vipwire.xtables.save import counted_rules
 
 Refused: TypeAlias = tuple[Refusal, ServicePortName | None]

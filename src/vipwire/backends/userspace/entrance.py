@@ -7,9 +7,9 @@ client has asked for. An endpoint that keeps that port stands among the front's 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vipwire.backends.userspace.messages import Place
 from vipwire.model.net import Address
 from vipwire.plan.plan import Frontend, RangeFrontend, ServicePlan, Target
+from vipwire.relay.messages import Place
 from vipwire.xtables.words import ports
 
 _HERE = " (from this node)"

@@ -15,14 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from vipwire.backends.userspace.control_client import relay_name
 from vipwire.backends.userspace.counts import refusals, service_counts
 from vipwire.backends.userspace.entrance import Entrance, entrances
 from vipwire.backends.userspace.explain.describe import describe
 from vipwire.backends.userspace.limits import shortcomings
-from vipwire.backends.userspace.messages import Listener, Settings
 from vipwire.backends.userspace.names import FILTER, TABLES, Front, Key, Value
-from vipwire.backends.userspace.remote_relay import Remote, ask_counts
 from vipwire.backends.userspace.render import render
 from vipwire.backends.userspace.script import Ports, read, removal, script
 from vipwire.backends.userspace.settings import Bind, Choices
@@ -37,6 +34,9 @@ from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
+from vipwire.relay.control_client import relay_name
+from vipwire.relay.messages import Listener, Settings
+from vipwire.relay.remote_relay import Remote, ask_counts
 from vipwire.xtables.tool import Tool, with_tables
 from vipwire.xtables.variant import Variant
 

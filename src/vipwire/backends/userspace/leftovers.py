@@ -12,14 +12,14 @@ from collections.abc import Collection
 from typing import Final
 
 from vipwire.backends.remains import RemovalResult
-from vipwire.backends.userspace.control_client import relay_name
-from vipwire.backends.userspace.messages import Settings
-from vipwire.backends.userspace.remote_relay import Remote
 from vipwire.conntrack.flows import FlowTable
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.netlink.conntrack import Flow
 from vipwire.netlink.socket import DumpInterruptedError
+from vipwire.relay.control_client import relay_name
+from vipwire.relay.messages import Settings
+from vipwire.relay.remote_relay import Remote
 from vipwire.xtables.ownership import Place
 
 _ANYWHERE: Final = {Family.IPV4: Address(bytes(4)), Family.IPV6: Address(bytes(16))}

@@ -10,7 +10,7 @@ from one relay to the next. So rendering is pure, and what is read is compared w
 
 from typing import Final, NamedTuple, TypeAlias
 
-from vipwire.backends.userspace.messages import Listener
+from vipwire.relay.messages import Listener
 
 NAT: Final = "nat"
 FILTER: Final = "filter"

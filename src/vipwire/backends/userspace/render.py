@@ -22,7 +22,6 @@ from typing import Final
 from vipwire.backends.userspace import names
 from vipwire.backends.userspace.entrance import Entrance, entrances
 from vipwire.backends.userspace.limits import asks_in_vain
-from vipwire.backends.userspace.messages import Listener, Place, Share
 from vipwire.backends.userspace.names import FILTER, NAT, Front, Key, Rule, Value
 from vipwire.backends.userspace.refusing import denials, other_ports, sctp_refusal, serving
 from vipwire.backends.userspace.rule_words import named, packet, sources, translate
@@ -35,6 +34,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Forward, Frontend, ServicePlan
 from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.backend import Rendered
+from vipwire.relay.messages import Listener, Place, Share
 from vipwire.xtables.words import NEW
 
 _LOOPBACK: Final = {Family.IPV4: Address(b"\x7f\0\0\1"), Family.IPV6: Address(bytes(15) + b"\1")}

@@ -6,7 +6,6 @@ from fractions import Fraction
 from typing import Final
 
 from vipwire.backends.userspace.explain.rules import FrontRules, PortOf
-from vipwire.backends.userspace.messages import Listener, Place
 from vipwire.backends.userspace.names import FILTER, NAT, Front, Key, Value
 from vipwire.backends.userspace.script import script
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_endpoint
@@ -22,6 +21,7 @@ from vipwire.reconcile.explainer import (
     Step,
     Walk,
 )
+from vipwire.relay.messages import Listener, Place
 from vipwire.xtables.match import Header, goes_here
 from vipwire.xtables.traversal import Traversal
 from vipwire.xtables.words import RESTORE

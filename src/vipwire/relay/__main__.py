@@ -1,0 +1,49 @@
+"""The process of a relay: `python -m vipwire.relay NAME DESCRIPTOR`.
+
+NAME is that of its abstract socket. When it listens there, or cannot, it says so on the inherited descriptor and
+closes it. It outlives the process that has started it: connections are cut neither by a restart nor by an upgrade.
+"""
+
+import gc
+import os
+import signal
+import socket
+import sys
+
+from vipwire.process.file_limits import raise_limit
+from vipwire.relay.control_socket import ControlSocket
+from vipwire.relay.loop import Loop
+from vipwire.relay.relay import Relay
+
+
+def main() -> int:
+    """Relay until told to retire."""
+    name, tell = sys.argv[1], int(sys.argv[2])
+    if os.fork():
+        return 0  # whoever has started us need not wait for the relay, which may outlive him
+    os.dup2(0, 2)  # nor for its standard error, which is /dev/null from here on
+    limit = raise_limit()
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listening.bind("\0" + name)
+    except OSError as error:
+        os.write(tell, f"the socket @{name} is taken: {error.strerror}".encode())
+        return 1
+    listening.listen(64)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    loop = Loop()
+    relay = Relay(loop, limit, os.getpid())
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))  # with all connections
+    ControlSocket(loop, relay, listening, os.geteuid())
+    os.close(tell)
+    # Connections are freed when they end; a collection that walks over all of them would stop the relaying.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
+    loop.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+"""Chooses the endpoint for a new connection of a listener. Pure: the time and chance are parameters.
+
+    affinity       the endpoint that this client had, while it is remembered and has not failed just now
+    round robin    in turn, from a shuffled order that begins anew when the endpoints change; weighted: interleaved
+    random         by chance, weighted
+    least conn.    the fewest open connections for its weight; of several, the next in turn
+    hashes         a table of slots by the client's address (Maglev: and port), the same on every node
+
+An endpoint that fails `EJECT_AFTER` dials in succession rests: it is left out for `REST_SECONDS`, unless all rest. A
+dial that is repeated goes to an endpoint that has not been tried, as long as there is one.
+"""
+
+import enum
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from vipwire.model.net import Address, format_address
+from vipwire.plan.spread import Algorithm, Spread, slots
+from vipwire.relay.messages import NOWHERE, Listener, Place
+
+EJECT_AFTER: Final = 3
+REST_SECONDS: Final = 10.0
+MOST_CLIENTS: Final = 65536
+"""Clients that a memory holds; beyond that it forgets who has stayed away longest."""
+_MOST_SLOTS: Final = 4096
+
+
+class Choice(enum.Enum):
+    """The algorithm that chooses an endpoint; the value is the annotation's."""
+
+    ROUND_ROBIN = "round-robin"
+    RANDOM = "random"
+    LEAST_CONNECTIONS = "least-connections"
+    SOURCE_HASH = "source-hash"
+    MAGLEV = "maglev"
+
+
+class Target:
+    """An endpoint, what went to it, and whether it rests. `sockaddr` is as sockets take it."""
+
+    __slots__ = (
+        "connections",
+        "failed",
+        "failures",
+        "open",
+        "place",
+        "received",
+        "rests_until",
+        "sent",
+        "sockaddr",
+        "weight",
+    )
+
+    def __init__(self, place: Place, weight: int) -> None:
+        self.describe(place, weight)
+        self.connections = self.open = self.sent = self.received = self.failed = self.failures = 0
+        self.rests_until = 0.0
+
+    def describe(self, place: Place, weight: int) -> None:
+        """Set what a listener's description says."""
+        self.place, self.weight = place, weight
+        self.sockaddr = (format_address(Address(place.address)) if place != NOWHERE else "nowhere", place.port)
+
+    @property
+    def load(self) -> int:
+        """The open connections, by which the algorithm least-connections chooses."""
+        return self.open
+
+    def totals(self) -> tuple[int, int, int, int, int]:
+        """Return what was counted: connections, those that are open, bytes sent and received, failed dials."""
+        return self.connections, self.open, self.sent, self.received, self.failed
+
+    def reached(self, asked: int) -> tuple[str, int]:
+        """Return where it is reached by a client that has asked for a port, which is its own where it has none."""
+        host, port = self.sockaddr
+        return (host, asked) if not port else self.sockaddr
+
+    def __str__(self) -> str:
+        host, port = self.sockaddr
+        if not port:
+            return host
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Memory:
+    """The endpoint of each client, and when it was last used. `whole`: all ports of an endpoint count as one."""
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self.whole = whole
+        self._clients: dict[str, tuple[bytes | Place, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def identity(self, place: Place) -> bytes | Place:
+        """Return what of an endpoint is remembered."""
+        return place.address if self.whole else place
+
+    def recall(self, client: str, now: float, seconds: float) -> bytes | Place | None:
+        """Return where a client went, if it is not too long ago."""
+        found = self._clients.get(client)
+        return found[0] if found is not None and now - found[1] < seconds else None
+
+    def note(self, client: str, place: Place, now: float) -> None:
+        """Remember where a client goes now."""
+        self._clients.pop(client, None)
+        self._clients[client] = (self.identity(place), now)
+        if len(self._clients) > MOST_CLIENTS:
+            del self._clients[next(iter(self._clients))]
+
+    def forget(self, now: float, seconds: float) -> None:
+        """Drop those who have stayed away too long; the order of the dictionary is that of their last visits."""
+        stale = 0
+        for _, when in self._clients.values():
+            if now - when < seconds:
+                break
+            stale += 1
+        for client in [client for client, _ in zip(self._clients, range(stale), strict=False)]:
+            del self._clients[client]
+
+
+class Pool:
+    """The endpoints of one listener."""
+
+    def __init__(self, chance: Callable[[], float]) -> None:
+        self._chance = chance
+        self._shares: Sequence[object] = ()
+        self.targets: dict[Place, Target] = {}
+        self.memory = Memory()
+        self._beside: Memory | None = None
+        self._identities: dict[bytes | Place, Target] = {}
+        self._order: list[Target] = []
+        self._next = 0
+        self._affinity = 0.0
+        self._choice = Choice.ROUND_ROBIN
+
+    def take(self, listener: Listener, memory: Memory, beside: Memory | None = None) -> None:
+        """Set a listener's endpoints and how to choose among them. Endpoints that stay keep what was counted.
+
+        `beside` is asked for clients of whom `memory` knows nothing that can be used.
+        """
+        known = self.targets
+        self.targets = {}
+        for share in listener.shares:
+            target = known.get(share.place) or self._made(share.place, share.weight)
+            target.weight = share.weight
+            self.targets[share.place] = target
+        self.memory, self._beside, self._affinity = memory, beside, float(listener.affinity)
+        self._identities = {memory.identity(place): target for place, target in reversed(self.targets.items())}
+        choice = Choice(listener.algorithm)
+        if choice is not self._choice or listener.shares != self._shares:
+            self._choice, self._shares = choice, listener.shares
+            self._order, self._next = self._ordered(), 0
+
+    def choose(self, client: str, port: int, now: float, tried: Sequence[Target] = ()) -> Target | None:
+        """Choose for a client (address and port); `tried` have failed it. None if there is no endpoint at all."""
+        if not self._order:
+            return None
+        target = self._remembered(client, now) if self._affinity and not tried else None
+        if target is None:
+            target = self._fresh(client, port, now, tried)
+        if self._affinity:
+            self.memory.note(client, target.place, now)
+        return target
+
+    def _made(self, place: Place, weight: int) -> Target:
+        return Target(place, weight)
+
+    def _remembered(self, client: str, now: float) -> Target | None:
+        """Find the endpoint that a client had, if it may have it here and it does not rest."""
+        for memory in (self.memory, self._beside):
+            had = memory.recall(client, now, self._affinity) if memory is not None else None
+            target = self._identities.get(had) if had is not None else None
+            if target is not None and target.rests_until <= now:
+                return target
+        return None
+
+    def connected(self, target: Target) -> None:
+        """Note that an endpoint was reached."""
+        target.failures = 0
+        target.connections += 1
+
+    def missed(self, target: Target, now: float) -> bool:
+        """Note that an endpoint was not reached; tell whether it rests from now on."""
+        target.failed += 1
+        target.failures += 1
+        if target.failures < EJECT_AFTER or len(self.targets) < 2:
+            return False
+        begins = target.rests_until <= now
+        target.rests_until = now + REST_SECONDS
+        return begins
+
+    def sweep(self, now: float) -> None:
+        """Forget clients that stay away."""
+        self.memory.forget(now, self._affinity)
+
+    def _fresh(self, client: str, port: int, now: float, tried: Sequence[Target]) -> Target:
+        size = len(self._order)
+        match self._choice:
+            case Choice.ROUND_ROBIN:
+                return self._turned(now, tried)
+            case Choice.LEAST_CONNECTIONS:
+                candidates = sorted(self._from(self._begin()), key=lambda target: target.load / target.weight)
+                return first(candidates, now, tried)[1]
+            case Choice.RANDOM:
+                begin = int(self._chance() * size)
+            case Choice.SOURCE_HASH | Choice.MAGLEV:
+                key = f"{client} {port}" if self._choice is Choice.MAGLEV else client
+                digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+                begin = int.from_bytes(digest) % size
+        return first(self._from(begin), now, tried)[1]
+
+    def _turned(self, now: float, tried: Sequence[Target]) -> Target:
+        """Return whose turn it is."""
+        begin, size = self._next, len(self._order)
+        target = self._order[begin]
+        if target.rests_until <= now and not tried:  # as it nearly always is
+            self._next = begin + 1 if begin + 1 < size else 0
+            return target
+        passed, target = first(self._from(begin), now, tried)
+        self._next = (begin + passed + 1) % size
+        return target
+
+    def _begin(self) -> int:
+        """Return from where on equals are looked at; another place each time."""
+        begin, self._next = self._next, (self._next + 1) % len(self._order)
+        return begin
+
+    def _from(self, begin: int) -> Iterator[Target]:
+        """Yield every target once, in order from `begin` on."""
+        order, size = self._order, len(self._order)
+        for at in range(begin, begin + size):
+            yield order[at if at < size else at - size]
+
+    def _ordered(self) -> list[Target]:
+        targets = list(self.targets.values())
+        if not targets:
+            return []
+        if self._choice in (Choice.SOURCE_HASH, Choice.MAGLEV):
+            names = [target.place.address + target.place.port.to_bytes(2) for target in targets]
+            return list(slots(Spread(_HASHES[self._choice], _weights(targets)), targets, names, _MOST_SLOTS))
+        self._shuffle(targets)
+        if self._choice is Choice.LEAST_CONNECTIONS:
+            return targets
+        most = max(_MOST_SLOTS, len(targets))
+        return list(slots(Spread(Algorithm.ROUND_ROBIN, _weights(targets)), targets, [], most))
+
+    def _shuffle(self, targets: list[Target]) -> None:
+        for last in range(len(targets) - 1, 0, -1):
+            other = int(self._chance() * (last + 1))
+            targets[last], targets[other] = targets[other], targets[last]
+
+
+def first(candidates: Iterable[Target], now: float, tried: Sequence[Target]) -> tuple[int, Target]:
+    """Find the first that neither was tried nor rests; else the first that was not tried; else the first.
+
+    Tell how many come before it.
+    """
+    first: tuple[int, Target] | None = None
+    untried: tuple[int, Target] | None = None
+    for passed, target in enumerate(candidates):
+        if target not in tried:
+            if target.rests_until <= now:
+                return passed, target
+            untried = untried or (passed, target)
+        first = first or (passed, target)
+    chosen = untried or first
+    assert chosen is not None  # noqa: S101 - there is at least one endpoint, and every one is a candidate
+    return chosen
+
+
+_HASHES: Final[Mapping[Choice, Algorithm]] = {
+    Choice.SOURCE_HASH: Algorithm.SOURCE_HASH,
+    Choice.MAGLEV: Algorithm.MAGLEV,
+}
+
+
+def _weights(targets: Iterable[Target]) -> tuple[int, ...]:
+    """Collect the weights, unless they are all the same."""
+    weights = tuple(target.weight for target in targets)
+    return weights if len(set(weights)) > 1 else ()

@@ -1,0 +1,226 @@
+"""A frontend for UDP: each client (address and port) has a socket to an endpoint, as long as it is not idle.
+
+A client that comes back from the same port finds the endpoint that it had, if that still serves: the choice is
+remembered longer than the socket is kept, as the kernel's connection tracking would. Otherwise an endpoint that is no
+longer in the pool is left at once.
+"""
+
+import _socket
+import errno
+import select
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from vipwire.relay.asked import ASKED_BYTES, asked_address, tells_asked, told_from
+from vipwire.relay.balance import Target
+from vipwire.relay.header import header
+from vipwire.relay.listener import AT_LIMIT, FULL, NOBODY, NOT_LED, BaseListener, Shared
+from vipwire.relay.messages import NOWHERE, Listener, Place
+
+_BATCH: Final = 32
+_BUFFER: Final = bytearray(1 << 16)
+_VIEW: Final = memoryview(_BUFFER)
+_NOW: Final = socket.MSG_DONTWAIT
+_DATAGRAM: Final = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+_FAMILIES: Final = {4: socket.AF_INET, 16: socket.AF_INET6}
+"""By the bytes of an address."""
+REMEMBERED: Final = 4096
+"""Clients of a listener whose endpoint is remembered after their socket is gone."""
+MOST_CLIENTS: Final = 16384
+"""Clients of a listener that have sockets at a time; beyond that the one that came first loses its own."""
+
+Client = tuple[int, tuple[str, int], bytes]
+"""The listening socket that a client sends to, its address and port, and which of our addresses it sends to.
+
+The last is what the kernel tells of it where a socket is at all addresses, else empty: an answer comes from there."""
+
+
+class Session:
+    """One client's socket to an endpoint; `asked` is which port of a range it has asked for."""
+
+    __slots__ = ("asked", "client", "closed", "owner", "sock", "target", "used")
+
+    def __init__(
+        self, owner: "DatagramListener", client: Client, target: Target, sock: _socket.socket, asked: int = 0
+    ) -> None:
+        self.owner, self.client, self.target, self.sock, self.asked = owner, client, target, sock, asked
+        self.used = owner.loop.now
+        self.closed = False
+
+    def end(self) -> None:
+        """Close the socket."""
+        self.owner.end(self)
+
+    def ready(self, fd: int, mask: int) -> None:
+        """Relay answers to the client."""
+        del fd, mask
+        owner, (number, peer, asked) = self.owner, self.client
+        listening = owner.sockets.get(number)
+        for _ in range(_BATCH):
+            try:
+                size = self.sock.recv_into(_BUFFER, 0, _NOW)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                owner.lost(self, error.errno or 0)
+                return
+            self.used = owner.loop.now
+            self.target.failures = 0
+            self.target.received += size
+            if listening is not None:
+                with suppress(OSError):  # lost, as datagrams may be
+                    if asked:
+                        listening.sendmsg((_VIEW[:size],), told_from(listening.family, asked), _NOW, peer)
+                    else:
+                        listening.sendto(_VIEW[:size], _NOW, peer)
+
+
+class DatagramListener(BaseListener):
+    """A UDP listener."""
+
+    def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
+        super().__init__(shared, key, listener, sockets)
+        self._sessions: dict[Client, Session] = {}
+        self._had: dict[Client, Target] = {}
+        self._serving: frozenset[Place] = frozenset()
+        self._named = max(place.port for place in listener.binds)
+        """The port that clients name, also those whom rules have led to another socket; 0 if nobody knows."""
+        self._everywhere = frozenset(fd for fd, sock in self.sockets.items() if tells_asked(sock))
+        for fd in self.sockets:
+            self.loop.add(fd, self, select.EPOLLIN)
+
+    def settle(self, listener: Listener) -> None:
+        """Apply the description; clients of endpoints that are gone get another one."""
+        super().settle(listener)
+        self._serving = frozenset(listener.serving)
+        for session in list(self._sessions.values()):
+            if not self._serves(session.target):
+                self.end(session)
+        self._had = {client: target for client, target in self._had.items() if self._serves(target)}
+
+    def ready(self, fd: int, mask: int) -> None:
+        """Relay datagrams of clients."""
+        del mask
+        listening, everywhere, asked = self.sockets[fd], fd in self._everywhere, b""
+        for _ in range(_BATCH):
+            try:
+                if everywhere:
+                    size, told, _, peer = listening.recvmsg_into((_BUFFER,), ASKED_BYTES, _NOW)
+                    asked = asked_address(told)
+                else:
+                    size, peer = listening.recvfrom_into(_BUFFER, 0, _NOW)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue  # an answer of before could not be delivered
+            client = (fd, peer, asked)
+            session = self._sessions.get(client) or self._open(client)
+            if session is not None:
+                self._send(session, size)
+
+    def lost(self, session: Session, code: int) -> None:
+        """Drop an endpoint that refuses datagrams; the client's next datagram goes to another."""
+        target = session.target
+        self.end(session)
+        self._had.pop(session.client, None)
+        if self.pool.missed(target, self.loop.now):
+            self.loop.note(f"endpoint {target} rests: it does not answer ({errno.errorcode.get(code, code)})")
+
+    def end(self, session: Session) -> None:
+        """Close a client's socket."""
+        if session.closed:
+            return
+        session.closed = True
+        self._sessions.pop(session.client, None)
+        self.loop.forget(session.sock.fileno(), session.sock)
+        session.target.open -= 1
+        self.shared.budget.others -= 1
+        self.shared.ended()
+
+    def close(self) -> None:
+        """Listen no more, and let all clients go."""
+        super().close()
+        for session in list(self._sessions.values()):
+            self.end(session)
+
+    def _serves(self, target: Target) -> bool:
+        return target.place in self.pool.targets or target.place in self._serving
+
+    def _open(self, client: Client) -> Session | None:
+        host, port = client[1][:2]
+        if not self.admits(host):
+            self.refused("the source is not allowed")
+            return None
+        asked = self._asked(client) if self.listener.span[1] else 0
+        if asked is None:
+            self.refused(NOT_LED)
+            return None
+        target = self._had.get(client) or self._chosen(host, port)
+        if target is None:
+            return None
+        if len(self._sessions) >= MOST_CLIENTS or self.shared.budget.most <= self.shared.budget.links:
+            self._make_room()
+        try:
+            sock = _socket.socket(_FAMILIES[len(target.place.address)], _DATAGRAM, 0)
+        except OSError as error:
+            if error.errno in FULL:
+                self.refused(AT_LIMIT)
+            return None
+        try:
+            sock.connect(target.reached(asked))
+        except OSError:
+            sock.close()
+            self.pool.missed(target, self.loop.now)
+            return None
+        return self._began(Session(self, client, target, sock, asked))
+
+    def _chosen(self, host: str, port: int) -> Target | None:
+        target = self.pool.choose(host, port, self.loop.now)
+        if target is not None and target.place == NOWHERE:
+            self.refused(NOBODY)
+            return None
+        return target
+
+    def _asked(self, client: Client) -> int | None:
+        """Return which port of the range a client has asked for; None if rules have not led it here."""
+        number, peer, _ = client
+        here = self.sockets[number].getsockname()[:2]
+        asked = self.shared.origins.port(peer[:2], here)
+        return asked if self.in_span(asked) and asked != here[1] else None
+
+    def _began(self, session: Session) -> Session:
+        client, target = session.client, session.target
+        self._sessions[client] = session
+        target.open += 1
+        target.connections += 1
+        self.shared.budget.others += 1
+        self._had.pop(client, None)
+        self._had[client] = target
+        if len(self._had) > REMEMBERED:
+            del self._had[next(iter(self._had))]
+        self.loop.add(session.sock.fileno(), session, select.EPOLLIN)
+        self.shared.watch_idle(session)
+        return session
+
+    def _make_room(self) -> None:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is not None:
+            self.end(oldest)
+
+    def _send(self, session: Session, size: int) -> None:
+        session.used = self.loop.now
+        data: bytes | memoryview = _VIEW[:size]
+        if version := self.listener.proxy_protocol:
+            number, peer, _ = session.client
+            host, port = self.sockets[number].getsockname()[:2]
+            asked = session.asked or self._named or port
+            data = header(version, peer[:2], (host, asked), datagram=True) + bytes(data)
+        try:
+            session.sock.send(data, _NOW)
+            session.target.sent += size
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.lost(session, error.errno or 0)

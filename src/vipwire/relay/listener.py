@@ -1,0 +1,150 @@
+"""The base of a relay's TCP and UDP frontends."""
+
+import _socket
+import errno
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from vipwire.model.net import Address, Prefix, parse_address
+from vipwire.relay.balance import Pool
+from vipwire.relay.direction import make_reset
+from vipwire.relay.file_limits import DescriptorBudget
+from vipwire.relay.loop import Loop, TimerQueue
+from vipwire.relay.messages import Listener, Place
+from vipwire.relay.origins import Origins
+from vipwire.relay.tcp import DIAL_TIMEOUTS
+
+FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+AT_LIMIT: Final = "the limit of open files is reached"
+NOBODY: Final = "nobody is to have them"
+NOT_LED: Final = "no rule has led them from a port of the range"
+
+
+class Idle(Protocol):
+    """A UDP client that is watched for silence: when it last sent or was sent something."""
+
+    used: float
+    closed: bool
+
+    def end(self) -> None:
+        """Close its socket."""
+
+
+def accept(listening: _socket.socket) -> tuple[int, tuple[str, int]]:
+    """Accept a client as socket.accept does, but without making an object that takes longer than the rest of it."""
+    found: tuple[int, tuple[str, int]] = listening._accept()  # type: ignore[attr-defined]  # noqa: SLF001
+    return found
+
+
+class Shared:
+    """State that all listeners of a relay share. The timeout is of idle UDP clients, in seconds."""
+
+    def __init__(
+        self, loop: Loop, budget: DescriptorBudget, chance: Callable[[], float], udp_timeout: float = 0.25
+    ) -> None:
+        self.loop, self.budget, self.chance = loop, budget, chance
+        self.refused: Counter[str] = Counter()
+        self.origins = Origins()
+        self.dial_timers: list[TimerQueue] = [
+            loop.timer_queue(seconds, lambda link, step=step: link.late(step))  # type: ignore[misc]
+            for step, seconds in enumerate(DIAL_TIMEOUTS)
+        ]
+        self.ended: Callable[[], None] = lambda: None
+        self._spare = socket.socket()
+        self._idle = loop.timer_queue(udp_timeout, self._look)
+
+    def close(self) -> None:
+        """Close the spare socket that is kept for the limit, and the one that asks for ports."""
+        self._spare.close()
+        self.origins.close()
+
+    def watch_idle(self, session: Idle) -> None:
+        """End a UDP client's session when it has been silent for so long."""
+        self.loop.schedule(self._idle, session)
+
+    def set_udp_timeout(self, seconds: float) -> None:
+        """Wait so long from now on."""
+        self._idle.seconds = seconds
+
+    def _look(self, session: Idle) -> None:
+        if session.closed:
+            return
+        silent = self.loop.now - session.used
+        if silent >= self._idle.seconds * 0.999:
+            session.end()
+        else:
+            self.loop.schedule(self._idle, session)
+
+    def turn_away(self, listening: _socket.socket) -> None:
+        """Refuse a client although there is no descriptor for it: with the one that is kept for this."""
+        self._spare.close()
+        with suppress(OSError):
+            fd, _ = accept(listening)
+            client = _socket.socket(fileno=fd)
+            make_reset(client)
+            client.close()
+        with suppress(OSError):  # somebody was faster: the next close makes room
+            self._spare = socket.socket()
+
+
+class BaseListener:
+    """The common part of TCP and UDP listeners: sockets, a pool, who may come."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        key: str,
+        listener: Listener,
+        sockets: Sequence[_socket.socket],
+        pool: Pool | None = None,
+    ) -> None:
+        self.shared, self.loop, self.key, self.listener = shared, shared.loop, key, listener
+        self.sockets = {sock.fileno(): sock for sock in sockets}
+        self.ports = [sock.getsockname()[1] for sock in sockets]
+        self.family = sockets[0].family
+        self.pool = pool or Pool(shared.chance)
+        self._sources: tuple[Prefix, ...] | None = None
+        self._admitted: dict[str, bool] = {}
+
+    def places(self) -> Iterator[tuple[tuple[int, Place], _socket.socket]]:
+        """Yield the sockets, each with its protocol and the place that was asked for."""
+        for place, sock in zip(self.listener.binds, self.sockets.values(), strict=True):
+            yield (self.listener.protocol, place), sock
+
+    def settle(self, listener: Listener) -> None:
+        """Apply a listener's description, all but its sockets."""
+        self.listener = listener
+        self._admitted.clear()
+        sources = listener.sources
+        self._sources = None if sources is None else tuple(Prefix(Address(net), length) for net, length in sources)
+
+    def in_span(self, port: int) -> bool:
+        """Report whether a port is one of the range."""
+        first, last = self.listener.span
+        return first <= port <= last
+
+    def admits(self, client: str) -> bool:
+        """Report whether a client may come."""
+        if self._sources is None:
+            return True
+        known = self._admitted.get(client)
+        if known is None:
+            address = parse_address(client)
+            known = any(address in prefix for prefix in self._sources)
+            if len(self._admitted) < 1024:
+                self._admitted[client] = known
+        return known
+
+    def refused(self, reason: str) -> None:
+        """Count a client that was sent away."""
+        self.shared.refused[reason] += 1
+        self.loop.note(f"{self.listener.name}: clients are refused: {reason}")
+
+    def close(self) -> None:
+        """Listen no more."""
+        for fd, sock in self.sockets.items():
+            self.loop.leave(fd, sock)
+        self.sockets = {}

@@ -1,0 +1,197 @@
+"""The relay: all listeners of one family, kept as the control process says. Runs as a process of its own; see `main`.
+
+A request to have listeners is carried out as a whole or not at all: every socket is opened before any listener
+changes. Established connections know nothing of listeners and outlive them.
+"""
+
+import _socket
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from vipwire.model.net import Protocol
+from vipwire.relay.balance import Memory
+from vipwire.relay.datagram import DatagramListener
+from vipwire.relay.file_limits import DescriptorBudget
+from vipwire.relay.listener import BaseListener, Shared
+from vipwire.relay.loop import Loop
+from vipwire.relay.messages import (
+    VERSION,
+    Answer,
+    AskCounters,
+    AskNotes,
+    Done,
+    EndpointCounters,
+    Hello,
+    Listener,
+    Notes,
+    Observe,
+    Observed,
+    Opened,
+    Place,
+    Put,
+    Refused,
+    RelayCounters,
+    Remove,
+    Request,
+    Retire,
+    Settings,
+    Welcome,
+)
+from vipwire.relay.sockets import ListenError, open_listener
+from vipwire.relay.stream import StreamListener
+
+_SWEEP_SECONDS: Final = 5.0
+
+
+class Relay:
+    """The listeners, and what is asked and told about them."""
+
+    def __init__(self, loop: Loop, limit: int, pid: int, chance: Callable[[], float] = random.random) -> None:
+        self._loop, self._pid = loop, pid
+        self._settings = Settings()
+        self.budget = DescriptorBudget(limit)
+        self.shared = Shared(loop, self.budget, chance, self._settings.udp_timeout)
+        self.shared.ended = self._end_if_idle
+        self._listeners: dict[str, BaseListener] = {}
+        self._memories: dict[str, Memory] = {}
+        self._retired = False
+        self.retire: Callable[[], None] = lambda: None
+        self._sweeping = loop.timer_queue(_SWEEP_SECONDS, self._sweep)
+        loop.schedule(self._sweeping, None)
+
+    def answer(self, request: Request) -> Answer:
+        """Execute a request and return the answer."""
+        match request:
+            case Hello():
+                return Welcome(VERSION, self._pid, self._settings)
+            case Settings():
+                self._take(request)
+            case Observe():
+                return Observed(
+                    {key: opened.listener for key, opened in self._listeners.items()},
+                    {key: opened.ports for key, opened in self._listeners.items()},
+                )
+            case Put(listeners, instead):
+                return self._put(listeners, instead)
+            case Remove(keys):
+                self._close(keys)
+            case AskCounters():
+                return self._counted()
+            case AskNotes():
+                notes = list(self._loop.notes.items())
+                self._loop.notes.clear()
+                return Notes(notes)
+            case Retire():
+                self._retire()
+        return Done()
+
+    def _take(self, settings: Settings) -> None:
+        self._settings = settings
+        self.shared.set_udp_timeout(settings.udp_timeout)
+
+    def _put(self, listeners: Mapping[str, Listener], instead: Iterable[str]) -> Answer:
+        ending = [key for key in instead if key in self._listeners and key not in listeners]
+        moving = [key for key, each in listeners.items() if key in self._listeners and not self._stays(key, each)]
+        inherited = {place: sock for key in (*ending, *moving) for place, sock in self._listeners[key].places()}
+        opened: dict[str, list[_socket.socket]] = {}
+        for key, listener in listeners.items():
+            if key in self._listeners and self._stays(key, listener):
+                continue
+            try:
+                opened[key] = self._sockets(listener, inherited)
+            except ListenError as error:
+                for sock in (sock for each in opened.values() for sock in each):
+                    sock.close()
+                return Refused(key, error.errno or 0, f"{listener.name}: {error.strerror}")
+        self._close((*ending, *moving))
+        for key, listener in listeners.items():
+            if key in opened:
+                self._open(key, listener, opened[key])
+            else:
+                self._settle(self._listeners[key], listener)
+        return Opened({key: self._listeners[key].ports for key in listeners})
+
+    def _stays(self, key: str, listener: Listener) -> bool:
+        """Report whether a listener keeps its sockets."""
+        known = self._listeners[key].listener
+        return known.protocol == listener.protocol and known.binds == listener.binds
+
+    def _sockets(
+        self, listener: Listener, inherited: Mapping[tuple[int, Place], _socket.socket]
+    ) -> list[_socket.socket]:
+        """Open a listener's sockets, or copy those that others leave: their queues go on."""
+        first, last = self._settings.ports
+        ports = range(first, last + 1) if last else range(0)
+        sockets: list[_socket.socket] = []
+        try:
+            for place in listener.binds:
+                old = inherited.get((listener.protocol, place)) if place.port else None
+                if old is not None:
+                    sockets.append(_socket.socket(old.family, old.type, old.proto, _socket.dup(old.fileno())))
+                else:
+                    sockets.append(open_listener(listener.protocol, place, ports, self.shared.chance))
+        except OSError as error:
+            for sock in sockets:
+                sock.close()
+            raise error if isinstance(error, ListenError) else ListenError(error.errno, str(error)) from error
+        return sockets
+
+    def _open(self, key: str, listener: Listener, sockets: list[_socket.socket]) -> None:
+        kind = StreamListener if listener.protocol == Protocol.TCP else DatagramListener
+        opened: BaseListener = kind(self.shared, key, listener, sockets)
+        self._listeners[key] = opened
+        self.budget.others += len(sockets)
+        self._settle(opened, listener)
+
+    def _settle(self, opened: BaseListener, listener: Listener) -> None:
+        memory = self._memory(listener.group, listener)
+        if memory is None:
+            memory = opened.pool.memory if not opened.listener.group else Memory()
+        opened.pool.take(listener, memory, self._memory(listener.beside, listener))
+        opened.settle(listener)
+
+    def _memory(self, group: str, listener: Listener) -> Memory | None:
+        """Find or make what a group remembers; anew where another thing of endpoints is to be remembered."""
+        if not group:
+            return None
+        found = self._memories.get(group)
+        if found is None or found.whole is not listener.whole:
+            found = self._memories[group] = Memory(whole=listener.whole)
+        return found
+
+    def _close(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            opened = self._listeners.pop(key, None)
+            if opened is not None:
+                self.budget.others -= len(opened.sockets)
+                opened.close()
+
+    def _counted(self) -> RelayCounters:
+        now = self._loop.now
+        listeners = {
+            key: [
+                EndpointCounters(each.place, *each.totals(), each.rests_until > now)
+                for each in opened.pool.targets.values()
+            ]
+            for key, opened in self._listeners.items()
+        }
+        return RelayCounters(listeners, dict(self.shared.refused), self.budget.links)
+
+    def _sweep(self, _: object) -> None:
+        for opened in self._listeners.values():
+            opened.pool.sweep(self._loop.now)
+        listeners = [opened.listener for opened in self._listeners.values()]
+        used = {group for listener in listeners for group in (listener.group, listener.beside)}
+        self._memories = {group: memory for group, memory in self._memories.items() if group in used}
+        self._loop.schedule(self._sweeping, None)
+
+    def _retire(self) -> None:
+        self._close(list(self._listeners))
+        self._retired = True
+        self.retire()
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if self._retired and not self.budget.links:
+            self._loop.stopped = True

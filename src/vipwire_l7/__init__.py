@@ -1,0 +1,1 @@
+"""Serves Ingresses and the Gateway API with HAProxy."""

@@ -1,0 +1,81 @@
+"""Gives addresses of the operator's pool to Gateways that name none: each has its own, and keeps it. Pure.
+
+A Gateway gets one address of each family that the pool has. What it had is what the last plan gave it, and before the
+first plan what its status says, so that a restart changes nothing. Addresses that Gateways name are theirs.
+"""
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.objects import Item
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Given = Mapping[ObjectName, tuple[str, ...]]
+_MOST_TRIED = 65536
+"""Addresses of one range that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressPool:
+    """Ranges of addresses of this machine, the first that fits is used first."""
+
+    networks: tuple[Network, ...] = ()
+
+    def __contains__(self, text: str) -> bool:
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            return False
+        return any(address in network for network in self.networks)
+
+    def give(self, gateways: Sequence[Item], before: Given) -> dict[ObjectName, tuple[str, ...]]:
+        """Give addresses to those Gateways that name none, who keep theirs before others choose."""
+        if not self.networks:
+            return {}
+        taken = {value for each in gateways for value in named(each)}
+        wanting = [each for each in gateways if not named(each)]
+        given = dict[ObjectName, tuple[str, ...]]()
+        for each in wanting:
+            had = before.get(each.name) or _in_status(each)
+            kept = [text for text in had if text in self and text not in taken]
+            given[each.name] = tuple(_one_of_each_family(kept))
+            taken.update(given[each.name])
+        for each in wanting:
+            more = [free for version in self._missing(given[each.name]) if (free := self._free(version, taken))]
+            given[each.name] = (*given[each.name], *more)
+            taken.update(more)
+        return given
+
+    def _missing(self, had: Iterable[str]) -> list[int]:
+        have = {ipaddress.ip_address(text).version for text in had}
+        return sorted({network.version for network in self.networks} - have)
+
+    def _free(self, version: int, taken: set[str]) -> str:
+        for network in self.networks:
+            if network.version == version:
+                # A range is a list of addresses here, not a subnet: its first and last are as good as the others.
+                for number in range(min(network.num_addresses, _MOST_TRIED)):
+                    if (text := str(network[number])) not in taken:
+                        return text
+        return ""
+
+
+def named(gateway: Item) -> tuple[str, ...]:
+    """Return the addresses that a Gateway names."""
+    return tuple(each.value for each in gateway.spec.addresses if each.value)
+
+
+def _in_status(gateway: Item) -> tuple[str, ...]:
+    """Read the addresses of a status."""
+    return tuple(each["value"] for each in (gateway.status or {}).get("addresses", ()))
+
+
+def _one_of_each_family(texts: Iterable[str]) -> Iterator[str]:
+    seen = set[int]()
+    for text in texts:
+        version = ipaddress.ip_address(text).version
+        if version not in seen:
+            seen.add(version)
+            yield str(ipaddress.ip_address(text))

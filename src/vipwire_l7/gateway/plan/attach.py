@@ -1,0 +1,83 @@
+"""Decides which listeners a route is attached to, and what its status says about each parent. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.grants import admits
+from vipwire_l7.gateway.plan.hostnames import covers, intersection, is_hostname, wider
+from vipwire_l7.gateway.plan.listeners import Listener
+from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.watch import wire
+from vipwire_l7.ingress.watch.objects import IngressKind
+
+ByOwner: TypeAlias = Mapping[tuple[str, ObjectName], Sequence[Listener]]
+"""All listeners, by the kind and name of the object that they stand in."""
+_HOSTLESS = (IngressKind.TCP_ROUTE, IngressKind.UDP_ROUTE)
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A route at a listener, for some hosts of it, each with the route's own host that brings it."""
+
+    listener: Listener
+    hosts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """What became of one of a route's parents."""
+
+    ref: wire.ParentRef
+    accepted: Verdict
+    attachments: tuple[Attachment, ...] = ()
+
+
+def parents_of(route: Item, listeners: ByOwner, world: GatewayWorld) -> tuple[Parent, ...]:
+    """Judge those parents of a route that are ours."""
+    made = (_parent(route, ref, listeners, world) for ref in route.spec.parent_refs)
+    return tuple(parent for parent in made if parent is not None)
+
+
+def _parent(route: Item, ref: wire.ParentRef, listeners: ByOwner, world: GatewayWorld) -> Parent | None:
+    wanted = (ref.kind, ObjectName(ref.namespace or route.name.namespace, ref.name))
+    # Sets without a listener that is one, and Gateways without any, are nobody's parents.
+    ours = listeners.get(wanted, ()) if ref.group == wire.GROUP else ()
+    if not ours:
+        return None
+    named = [each for each in ours if ref.section_name in (None, each.spec.name) and ref.port in (None, each.port)]
+    if not named:
+        return Parent(ref, no("NoMatchingParent", "no listener has this name and port"))
+    allowed = [each for each in named if route.kind in each.kinds and _lets_in(each, route, world)]
+    if not allowed:
+        return Parent(ref, no("NotAllowedByListeners", "no listener takes routes of this kind and namespace"))
+    wanted_hosts = () if route.kind in _HOSTLESS else route.spec.hostnames
+    hosts = tuple(host for host in wanted_hosts if is_hostname(host))
+    strange = ", ".join(f"{host[:80]!r}" for host in wanted_hosts if host not in hosts)[:400]
+    if strange and not hosts:
+        return Parent(ref, no("UnsupportedValue", f"{strange}: no hosts"))
+    attachments = tuple(Attachment(each, found) for each in allowed if (found := intersection(each.host, hosts)))
+    if not attachments:
+        return Parent(ref, no("NoMatchingListenerHostname", "no listener has any of these hosts"))
+    return Parent(
+        ref, yes("Accepted", f"left out, since these are no hosts: {strange}" if strange else ""), attachments
+    )
+
+
+def _lets_in(listener: Listener, route: Item, world: GatewayWorld) -> bool:
+    wanted, own = listener.spec.allowed_routes.namespaces, listener.owner.name.namespace
+    return admits(wanted, own, route.name.namespace, world.labels, "Same")
+
+
+def isolated(attachment: Attachment, beside: Collection[str]) -> tuple[str, ...]:
+    """Leave out the hosts that a more specific listener at the same place has: it gets all requests for them.
+
+    `beside` are the hosts of all listeners there.
+    """
+    own = attachment.listener.host
+    return tuple(
+        host
+        for host in attachment.hosts
+        if not any(each in beside and each != own and covers(own, each) for each in wider(host))
+    )

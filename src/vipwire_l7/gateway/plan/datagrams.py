@@ -1,0 +1,69 @@
+"""Decides what a UDPRoute comes to: shares of Services, for the relay that serves what HAProxy does not know. Pure.
+
+A backend that cannot be had takes its share all the same: those datagrams are dropped (UDPRoute, backendRefs).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from vipwire_l7.gateway.plan.listeners import Listener
+from vipwire_l7.gateway.plan.objects import Item, no
+from vipwire_l7.gateway.plan.rules import Read
+from vipwire_l7.gateway.plan.targets import Targets
+from vipwire_l7.gateway.plan.unsupported import Unsupported
+from vipwire_l7.gateway.watch import rule_wire
+from vipwire_l7.ingress.plan.policy import Policy
+from vipwire_l7.ingress.plan.sites import DatagramFrontend, Pool
+
+Shares = tuple[tuple[Pool | None, int], ...]
+_MOST_WEIGHT = 1_000_000
+
+
+@dataclass(slots=True)
+class DatagramPlace:
+    """The listeners at one address and port of UDP. The oldest route that has a rule has all clients."""
+
+    name: str
+    bind: str
+    port: int
+    listeners: list[Listener] = field(default_factory=list)
+    shares: Shares = ()
+
+    def add(self, listener: Listener, shares: Shares) -> None:
+        """Take what a route brings to a listener, if it is one of ours and there is no older route."""
+        if any(each is listener for each in self.listeners):
+            self.shares = self.shares or shares
+
+    @property
+    def frontend(self) -> DatagramFrontend:
+        """What the relay is to serve."""
+        return DatagramFrontend(self.name, self.bind, self.port, self.shares)
+
+
+def shares_of(route: Item, targets: Targets, read: Read) -> Shares:
+    """Read a route's rules: the first that can be served takes all, since a rule of UDP has no matches."""
+    found: Shares = ()
+    for index, rule in enumerate(route.spec.rules):
+        try:
+            shares = tuple(_shares(route, rule, targets, read))
+        except Unsupported as error:
+            read.failed[index] = str(error)
+        else:
+            found = found or shares
+    return found
+
+
+def _shares(route: Item, rule: rule_wire.Rule, targets: Targets, read: Read) -> Iterator[tuple[Pool | None, int]]:
+    for ref in rule.backend_refs:
+        if not 0 <= ref.weight <= _MOST_WEIGHT:
+            raise Unsupported(f"the weight {ref.weight} is not one from 0 to {_MOST_WEIGHT}")
+        found, verdict = targets.resolve(route, ref)
+        pool = None
+        if found is not None and found[0].external:
+            verdict = no("BackendNotFound", f"the Service {found[0].name} is a name of DNS, which has no port of UDP")
+        elif found is not None:
+            service, port = found
+            pool = Pool(f"udp:{service.name}:{port.number}", service.name, port, Policy())
+        read.note(verdict)
+        if ref.weight:
+            yield pool, ref.weight

@@ -1,0 +1,117 @@
+"""Puts the matches of all routes for one site into the order of the API, as routes and choices of the plan. Pure.
+
+A request takes the first that fits: of routes that have come to one site by hosts of different width, those with the
+more specific host come first. Then Exact paths, regular expressions, prefixes from the longest to the shortest; at
+one path those with a method, then those with the most headers, then query parameters; then the oldest route, its
+first rule. What does not depend on conditions is one entry of a map. Where conditions come first, the entry leads to
+a choice of all that may follow at that path: first those of the path, then those of each shorter prefix, up to one
+without a condition.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vipwire_l7.gateway.plan.matches import ALL, PathMatch, RequestMatch
+from vipwire_l7.gateway.plan.objects import Item
+from vipwire_l7.ingress.plan.expressions import literal_prefix
+from vipwire_l7.ingress.plan.sites import CLOSED, Aspect, Choice, Compared, Match, Route, Step, choice_of
+
+NOWHERE = "nowhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One match of a route, and where it leads. `order` tells the rules and matches of one route apart."""
+
+    route: Item
+    match: RequestMatch
+    order: tuple[int, int]
+    target: str
+    breadth: tuple[bool, int] | tuple[()] = ()
+    """Sorts after the site's own host the wider ones for which other routes have come to it."""
+
+    @property
+    def sorting(self) -> tuple[Any, ...]:
+        """Sorts the entries of one path."""
+        return (*self.match.rank, *self.route.age, self.route.kind.value, *self.order)
+
+    def closed(self) -> "Entry":
+        """Close what this match could lead to, and more: no condition is left, nor a regular expression."""
+        path = self.match.path
+        if path.match is Match.EXPRESSION:
+            path = PathMatch(Match.PREFIX, literal_prefix(path.path))
+        return replace(self, match=replace(ALL, path=path), target=CLOSED)
+
+
+def routes_of(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...], tuple[Choice, ...]]:
+    """Order the entries of one site."""
+    by_breadth: dict[tuple[bool, int] | tuple[()], list[Entry]] = {}
+    for each in entries:
+        by_breadth.setdefault(each.breadth, []).append(each)
+    ladders = [Ladder(found) for _, found in sorted(by_breadth.items())]
+    routes, choices = [], dict[str, Choice]()
+    for match, path in dict.fromkeys(key for ladder in ladders for key in ladder.keys):
+        sequence = tuple(each for ladder in ladders for each in ladder.at(match, path))
+        steps = tuple(_steps(sequence))
+        if len(steps) == 1 and not steps[0].when:
+            target = steps[0].target
+        else:
+            choice = choice_of(steps)
+            choices[choice.name] = choice
+            target = choice.name
+        head = sequence[0]
+        routes.append(Route(site, match, path, target, head.route.name, head.route.kind.value))
+    return tuple(routes), tuple(choices.values())
+
+
+class Ladder:
+    """The entries of one site by routes whose hosts are equally wide."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._by_path: dict[tuple[Match, str], list[Entry]] = {}
+        for each in entries:
+            self._by_path.setdefault((each.match.path.match, each.match.path.path), []).append(each)
+        for found in self._by_path.values():
+            found.sort(key=lambda each: each.sorting)
+        self._expressions = tuple(
+            each
+            for (match, _), found in sorted(self._by_path.items(), key=lambda pair: -len(pair[0][1]))
+            if match is Match.EXPRESSION
+            for each in found
+        )
+
+    @property
+    def keys(self) -> Iterator[tuple[Match, str]]:
+        """The paths that a map must have: exact ones first."""
+        for wanted in (Match.EXACT, Match.PREFIX):
+            yield from (key for key in self._by_path if key[0] is wanted)
+        if self._expressions:
+            yield Match.PREFIX, ""
+
+    def at(self, match: Match, path: str) -> Iterator[Entry]:
+        """Yield what a request may take for which the map has found a path, the best first."""
+        if match is Match.EXACT:
+            yield from self._by_path.get((match, path), ())
+        yield from self._expressions
+        yield from self._below(path)
+
+    def _below(self, path: str) -> Iterator[Entry]:
+        """Yield the entries of a prefix and of all shorter ones, the longest first."""
+        while True:
+            yield from self._by_path.get((Match.PREFIX, path), ())
+            if not path:
+                return
+            path = path.rpartition("/")[0]
+
+
+def _steps(sequence: Iterable[Entry]) -> Iterator[Step]:
+    for each in sequence:
+        path = each.match.path
+        conditions = each.match.conditions
+        if path.match is Match.EXPRESSION:
+            conditions = (Compared(Aspect.PATH, f"^(?:{path.path})$", expression=True), *conditions)
+        yield Step(each.target, conditions)
+        if not conditions:
+            return
+    yield Step(NOWHERE)

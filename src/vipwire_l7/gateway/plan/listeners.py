@@ -1,0 +1,223 @@
+"""Judges the listeners of a Gateway, its own and those of its ListenerSets: what is served, and what conditions say.
+
+Listeners share a port if they speak the same protocol, or all TLS, and have different hosts. A Gateway's own come
+before those of ListenerSets, the older set before the younger: the younger one is in conflict. Of one object's
+listeners that want the same place none has it, for none may be picked (Gateway, spec.listeners).
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final, TypeAlias
+
+from vipwire_l7.gateway.plan.grants import admits
+from vipwire_l7.gateway.plan.hostnames import covers, is_hostname, wider
+from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.tls.certified import NO_CERTIFICATES, Certified, certify
+from vipwire_l7.gateway.plan.tls.clients import ClientCheck, client_check
+from vipwire_l7.gateway.watch import wire
+from vipwire_l7.ingress.plan.sites import EVERY_HOST, Mode
+from vipwire_l7.ingress.watch.objects import IngressKind
+
+_KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {  # what TLS is handed on for is the first
+    "HTTP": (IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),
+    "HTTPS": (IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),
+    "TLS": (IngressKind.TLS_ROUTE, IngressKind.TCP_ROUTE),
+    "TCP": (IngressKind.TCP_ROUTE,),
+    "UDP": (IngressKind.UDP_ROUTE,),
+}
+_NO_HOST: Final = ("TCP", "UDP")
+_TLS: Final = ("HTTPS", "TLS")
+TLS_MODES: Final = frozenset((Mode.HTTPS, Mode.TLS, Mode.TLS_ENDED))
+"""What may share a port: the name that clients ask for tells them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listener of a Gateway. `owner` is the Gateway, or the ListenerSet that it stands in."""
+
+    gateway: Item
+    owner: Item
+    spec: wire.Listener
+    kinds: tuple[IngressKind, ...]
+    accepted: Verdict
+    resolved: Verdict
+    conflict: Verdict
+    certified: Certified = NO_CERTIFICATES
+    clients: ClientCheck | None = None
+    """What is asked of clients' certificates."""
+    overlaps: tuple[str, ...] = ()
+    """The names of other listeners of TLS at the same port whose hosts are also this one's."""
+    waits: str = ""
+    """What it waits for before it is served, although it is as it should be."""
+
+    @property
+    def host(self) -> str:
+        """The host, `*` for all."""
+        return (self.spec.hostname or EVERY_HOST) if self.spec.protocol not in _NO_HOST else EVERY_HOST
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        return self.spec.port or 0
+
+    @property
+    def place(self) -> tuple[int, bool]:
+        """The port, and whether it is one of UDP."""
+        return self.port, self.is_udp
+
+    @property
+    def is_udp(self) -> bool:
+        """Whether it is one of datagrams, which are not HAProxy's."""
+        return self.spec.protocol == "UDP"
+
+    @property
+    def mode(self) -> Mode:
+        """What HAProxy understands of what comes in."""
+        if self.spec.protocol == "TLS":
+            return Mode.TLS if self.is_passthrough else Mode.TLS_ENDED
+        return {"HTTP": Mode.HTTP, "HTTPS": Mode.HTTPS}.get(self.spec.protocol, Mode.TCP)
+
+    @property
+    def is_passthrough(self) -> bool:
+        """Whether TLS is handed on as it comes."""
+        return self.spec.tls is not None and self.spec.tls.mode == "Passthrough"
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is programmed."""
+        ends_tls = self.mode in (Mode.HTTPS, Mode.TLS_ENDED)
+        return self.accepted.holds and not self.conflict.holds and (bool(self.certified.certificates) or not ends_tls)
+
+    @property
+    def programmed(self) -> Verdict:
+        """The condition of that name."""
+        if self.serves and self.waits:
+            return no("Pending", self.waits)
+        if self.serves and self.resolved.holds:
+            return yes("Programmed")
+        return no("Invalid", "see the other conditions") if not self.serves else yes("Programmed")
+
+
+def listeners_of(gateway: Item, sets: Iterable[Item], world: GatewayWorld) -> tuple[Listener, ...]:
+    """Judge all listeners of a Gateway. `sets` are the ListenerSets that it lets in, the oldest first."""
+    made = [_judged(gateway, owner, each, world) for owner in (gateway, *sets) for each in owner.spec.listeners]
+    return tuple(_with_overlaps(tuple(_without_conflicts(made))))
+
+
+def attached_sets(gateway: Item, world: GatewayWorld) -> Iterator[tuple[Item, bool]]:
+    """Yield the ListenerSets that name a Gateway, and whether it lets them in."""
+    for each in world.all(IngressKind.LISTENER_SET):
+        ref: wire.ParentRef = each.spec.parent_ref
+        namespace = ref.namespace or each.name.namespace
+        if (ref.group, ref.kind, namespace, ref.name) == (wire.GROUP, "Gateway", *gateway.name):
+            wanted = gateway.spec.allowed_listeners.namespaces
+            yield each, admits(wanted, gateway.name.namespace, each.name.namespace, world.labels, "None")
+
+
+def _judged(gateway: Item, owner: Item, spec: wire.Listener, world: GatewayWorld) -> Listener:
+    passes = spec.tls is not None and spec.tls.mode == "Passthrough"
+    supported = _KINDS.get(spec.protocol, ())[: 1 if passes else None]
+    wanted = spec.allowed_routes.kinds
+    by_name = {(wire.GROUP, each.value): each for each in supported}
+    kinds = tuple(dict.fromkeys(by_name[of] for each in wanted if (of := (each.group, each.kind)) in by_name))
+    strange = [each.kind for each in wanted if (each.group, each.kind) not in by_name]
+    resolved, certified = yes("ResolvedRefs"), Certified()
+    if spec.protocol in _TLS and not passes:
+        resolved, certified = certify(owner, spec.tls, world)
+    accepted, clients = _accepted(spec), None
+    if accepted.holds and spec.protocol == "HTTPS":
+        judged = client_check(gateway, spec.port or 0, world)
+        accepted, clients = judged.accepted, judged.check
+        resolved = resolved if judged.resolved.holds else judged.resolved
+    if strange and supported:
+        text = f"{', '.join(strange)}: no kind of route for {spec.protocol}"
+        resolved = no("InvalidRouteKinds", text)
+    return Listener(
+        gateway,
+        owner,
+        spec,
+        kinds if wanted else supported,
+        accepted,
+        resolved,
+        no("NoConflicts"),
+        certified,
+        clients,
+    )
+
+
+def _accepted(spec: wire.Listener) -> Verdict:
+    if spec.protocol not in _KINDS:
+        return no("UnsupportedProtocol", f"{spec.protocol[:40]!r} is not served (HTTP, HTTPS, TLS, TCP, UDP)")
+    if not spec.port or not 0 < spec.port < 65536:
+        return no("PortUnavailable", "a port from 1 to 65535 is needed")
+    if spec.hostname and not is_hostname(spec.hostname):
+        return no("UnsupportedValue", f"{spec.hostname[:80]!r} is no host")
+    if spec.protocol == "HTTPS" and spec.tls is not None and spec.tls.mode == "Passthrough":
+        return no("UnsupportedValue", "HTTPS ends TLS here; for Passthrough the protocol is TLS")
+    return yes("Accepted")
+
+
+_Index: TypeAlias = dict[tuple[int, bool], dict[Mode, dict[str, list[Listener]]]]
+"""Listeners by place, mode and host: thousands of them, of many ListenerSets, are judged one by one."""
+
+
+def _note(index: _Index, listener: Listener) -> None:
+    index.setdefault(listener.place, {}).setdefault(listener.mode, {}).setdefault(listener.host, []).append(listener)
+
+
+def _without_conflicts(made: Iterable[Listener]) -> Iterator[Listener]:
+    """Judge the listeners of each owner beside those of the owners before it, and among themselves."""
+    taken: _Index = {}
+    for _, group in groupby(made, lambda each: (each.owner.kind, each.owner.name)):
+        own = list(group)
+        judged = [replace(each, conflict=_conflict(each, taken)) if each.accepted.holds else each for each in own]
+        rivals: _Index = {}
+        for each in filter(_is_rival, judged):
+            _note(rivals, each)
+        found = [replace(each, conflict=_conflict(each, rivals)) if _is_rival(each) else each for each in judged]
+        for each in filter(_is_rival, found):
+            _note(taken, each)
+        yield from found
+
+
+def _is_rival(listener: Listener) -> bool:
+    return listener.accepted.holds and not listener.conflict.holds
+
+
+def _conflict(listener: Listener, others: _Index) -> Verdict:
+    there = others.get(listener.place, {})
+    for mode, hosts in there.items():
+        if mode is listener.mode:
+            continue
+        told_apart = {mode, listener.mode} <= TLS_MODES
+        rival = next(iter(hosts.get(listener.host, ()) if told_apart else next(iter(hosts.values()))), None)
+        if rival is not None:
+            text = f"port {listener.port} is {rival.spec.protocol} for the listener {rival.spec.name}"
+            return yes("ProtocolConflict", text)
+    for each in there.get(listener.mode, {}).get(listener.host, ()):
+        if each is not listener:
+            return yes("HostnameConflict", f"the listener {each.spec.name} has the same port and host")
+    return no("NoConflicts")
+
+
+def _with_overlaps(made: Sequence[Listener]) -> Iterator[Listener]:
+    """Note where clients of TLS may come to one listener over a connection that was made for another."""
+    ending: dict[tuple[int, bool], dict[str, list[Listener]]] = {}
+    for each in made:
+        if each.spec.protocol in _TLS and _is_rival(each):
+            ending.setdefault(each.place, {}).setdefault(each.host, []).append(each)
+    for each in made:
+        there = ending.get(each.place, {})
+        if any(each is other for other in there.get(each.host, ())):
+            others = (other for host in _overlapping(each.host, there) for other in there[host] if other is not each)
+            yield replace(each, overlaps=tuple(other.spec.name for other in others))
+        else:
+            yield each
+
+
+def _overlapping(host: str, hosts: Collection[str]) -> Iterator[str]:
+    """Yield those hosts that cover a host or are covered by it."""
+    if host.startswith("*"):
+        return (each for each in hosts if covers(each, host) or covers(host, each))
+    return (each for each in wider(host) if each in hosts)

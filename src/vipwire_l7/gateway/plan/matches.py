@@ -1,0 +1,115 @@
+"""Turns the matches of a route's rules into what the plan compares. Pure.
+
+What HAProxy cannot be told safely, or what nobody should be, raises `Unsupported`: the route's status says it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from vipwire_l7.gateway.plan.expressions import checked_expression
+from vipwire_l7.gateway.plan.unsupported import Unsupported
+from vipwire_l7.gateway.watch import rule_wire
+from vipwire_l7.ingress.plan.sites import Aspect, Compared, Match
+
+_PATH: Final = re.compile(r"/(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
+_NAME: Final = re.compile(r"[A-Za-z0-9*_.=-]{1,256}")
+_PRINTABLE: Final = re.compile(r"[ -~]{1,4096}")
+_GRPC_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_LONGEST_PATH: Final = 1024
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
+
+
+@dataclass(frozen=True, slots=True)
+class PathMatch:
+    """How a path is compared. A prefix has no slash at its end."""
+
+    match: Match
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMatch:
+    """One match: a path, and conditions that must all hold. `rank` sorts the more specific before the others."""
+
+    path: PathMatch
+    conditions: tuple[Compared, ...]
+    rank: tuple[bool, int, int]
+
+
+ALL = RequestMatch(PathMatch(Match.PREFIX, ""), (), (True, 0, 0))
+"""Any request."""
+
+
+def http_matches(matches: Iterable[rule_wire.HttpMatch]) -> Iterator[RequestMatch]:
+    """Read the matches of an HTTPRoute's rule."""
+    for each in tuple(matches) or (rule_wire.HttpMatch(),):
+        if each.method is not None and each.method not in _METHODS:
+            raise Unsupported(f"{each.method[:20]!r} is no method")
+        method = (Compared(Aspect.METHOD, each.method),) if each.method else ()
+        headers = tuple(_named(Aspect.HEADER, each.headers))
+        queries = tuple(_named(Aspect.QUERY, each.query_params))
+        rank = (not method, -len(headers), -len(queries))
+        yield RequestMatch(_path(each.path), (*method, *headers, *queries), rank)
+
+
+def grpc_matches(matches: Iterable[rule_wire.GrpcMatch]) -> Iterator[RequestMatch]:
+    """Read the matches of a GRPCRoute's rule: a method is a path, /service/method (the gRPC protocol over HTTP2)."""
+    for each in tuple(matches) or (rule_wire.GrpcMatch(),):
+        headers = tuple(_named(Aspect.HEADER, each.headers))
+        yield RequestMatch(_grpc_path(each.method), headers, (True, -len(headers), 0))
+
+
+def _grpc_path(method: rule_wire.GrpcMethodMatch | None) -> PathMatch:
+    if method is None or not (method.service or method.method):
+        return PathMatch(Match.PREFIX, "")
+    if method.type == "RegularExpression":
+        service, name = (checked_expression(text) if text else "[^/]+" for text in (method.service, method.method))
+        return PathMatch(Match.EXPRESSION, f"/(?:{service})/(?:{name})")
+    for text in filter(None, (method.service, method.method)):
+        if not _GRPC_NAME.fullmatch(text):
+            raise Unsupported(f"{text[:80]!r} is no name of a gRPC service or method")
+    if method.service and method.method:
+        return PathMatch(Match.EXACT, f"/{method.service}/{method.method}")
+    if method.service:
+        return PathMatch(Match.PREFIX, f"/{method.service}")
+    return PathMatch(Match.EXPRESSION, f"/[^/]+/{re.escape(method.method or '')}")
+
+
+def _path(path: rule_wire.PathMatch) -> PathMatch:
+    if path.type == "RegularExpression":
+        return PathMatch(Match.EXPRESSION, checked_expression(path.value))
+    if len(path.value) > _LONGEST_PATH or not _PATH.fullmatch(path.value):
+        raise Unsupported(f"{path.value[:80]!r} is no path (allowed: / and the characters of RFC 3986)")
+    if path.type == "Exact":
+        return PathMatch(Match.EXACT, path.value)
+    if path.type != "PathPrefix":
+        raise Unsupported(f"a path match of type {path.type[:40]!r} is not known")
+    elements = path.value.strip("/")
+    return PathMatch(Match.PREFIX, f"/{elements}" if elements else "")
+
+
+def _named(aspect: Aspect, matches: Iterable[rule_wire.NamedMatch]) -> Iterator[Compared]:
+    seen = set[str]()
+    for each in matches:
+        name = each.name.lower() if aspect is Aspect.HEADER else each.name
+        if not (_TOKEN if aspect is Aspect.HEADER else _NAME).fullmatch(name) or not _plain(name):
+            raise Unsupported(f"{each.name[:80]!r} is no name that HAProxy can look for")
+        if name in seen:  # the first one counts (HTTPRouteMatch)
+            continue
+        seen.add(name)
+        if each.type == "RegularExpression":
+            yield Compared(aspect, f"^(?:{checked_expression(each.value)})$", name, expression=True)
+        elif each.type != "Exact":
+            raise Unsupported(f"a match of type {each.type[:40]!r} is not known")
+        elif not _PRINTABLE.fullmatch(each.value):
+            raise Unsupported(f"the value of {name} has characters that are not printable ASCII")
+        else:
+            yield Compared(aspect, each.value, name)
+
+
+def _plain(name: str) -> bool:
+    """Report whether a name can stand in a configuration as it is."""
+    return re.fullmatch(r"[A-Za-z0-9_.-]+", name) is not None

@@ -1,0 +1,208 @@
+"""Attaches our own policies: what they ask for, of whom, and whether they can. Pure.
+
+A TrafficPolicy is for a Gateway, a ListenerSet, a listener of them, a route or a rule of it; the nearer to the rule,
+the more it counts, field by field. A BackendPolicy is for a Service or one of its ports. Of two that are for the same
+the older one counts. A TrafficPolicy that cannot be read closes what it is for: it may have been to guard it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.listeners import Listener
+from vipwire_l7.gateway.plan.objects import ROUTE_KINDS, GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.watch import rule_wire, wire
+from vipwire_l7.ingress.plan.annotations import AnnotationValues
+from vipwire_l7.ingress.plan.policy import Algorithm, BackendProtocol, Balance, Policy, inherited
+from vipwire_l7.ingress.plan.policy_fields import BACKEND, TRAFFIC, Target, targets_of, values_of
+from vipwire_l7.ingress.plan.pool_policy import general_policy, login_of, users_of
+from vipwire_l7.ingress.plan.sites import Asker
+from vipwire_l7.ingress.watch.objects import BackendPort, BackendService, IngressKind
+
+_TRAFFIC_KINDS: Final = {
+    each.value: each
+    for each in (
+        *(IngressKind.GATEWAY, IngressKind.LISTENER_SET),
+        *(IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),
+    )
+}
+_COOKIE: Final = {"affinity": "cookie"}
+Place = tuple[IngressKind, ObjectName, str]
+"""What a policy is for: an object, and the name of a part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a policy asks for. `closed` says that what it is for is closed, since it cannot be read."""
+
+    policy: Policy
+    problems: tuple[str, ...] = ()
+    closed: bool = False
+
+
+@dataclass(slots=True)
+class Judged:
+    """What a policy has come to, by each of its targets."""
+
+    policy: Item
+    problems: tuple[str, ...]
+    targets: dict[Target, Verdict] = field(default_factory=dict)
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What is to be told, each once."""
+        alone = () if self.targets or not self.problems else (no("Invalid", "; ".join(self.problems)),)
+        return (*dict.fromkeys(self.targets.values()), *alone)
+
+
+@dataclass(slots=True)
+class Policies:
+    """All policies, by what they are for."""
+
+    by_place: dict[Place, Asked] = field(default_factory=dict)
+    all: list[Judged] = field(default_factory=list)
+    named: set[tuple[IngressKind, ObjectName]] = field(default_factory=set)
+    """What policies are for, and what they read, whether it is there or not."""
+
+    def traffic(self, route: Item, rule: rule_wire.Rule, listener: Listener, policy: Policy) -> Policy | None:
+        """Complete the policy of a rule at a listener; None if what is asked cannot be read."""
+        for place in _places(route, rule, listener):
+            asked = self.by_place.get(place)
+            if asked is None:
+                continue
+            if asked.closed:
+                return None
+            policy = inherited(policy, asked.policy)
+        return policy
+
+    def backend(self, service: ObjectName, port: BackendPort, policy: Policy) -> Policy:
+        """Complete the policy of a pool of a Service's port."""
+        for section in (port.name, "") if port.name else ("",):
+            asked = self.by_place.get((IngressKind.SERVICE, service, section))
+            if asked is not None:
+                policy = _with_backend(policy, asked.policy)
+        return policy
+
+
+def _places(route: Item, rule: rule_wire.Rule, listener: Listener) -> Iterator[Place]:
+    """Yield where a policy for a rule may be attached, the nearest first."""
+    owner, gateway = listener.owner, listener.gateway
+    if rule.name:
+        yield route.kind, route.name, rule.name
+    yield route.kind, route.name, ""
+    yield owner.kind, owner.name, listener.spec.name
+    yield owner.kind, owner.name, ""
+    if owner is not gateway:
+        yield gateway.kind, gateway.name, ""
+
+
+def _with_backend(policy: Policy, asked: Policy) -> Policy:
+    timeouts = {**dict(asked.timeouts), **dict(policy.timeouts)}
+    connect = [dict(each.timeouts)["connect"] for each in (policy, asked) if "connect" in dict(each.timeouts)]
+    if connect:
+        timeouts["connect"] = min(connect)
+    affinity, own = policy.affinity, asked.affinity
+    if affinity is not None and own is not None:
+        affinity = replace(
+            affinity, same_site=own.same_site, secure=own.secure, change_on_failure=own.change_on_failure
+        )
+    made = inherited(replace(policy, timeouts=(), affinity=None), replace(asked, affinity=None))
+    balance = made.balance
+    if policy.protocol in (BackendProtocol.TCP, BackendProtocol.PASSED) and balance.algorithm in _OF_REQUESTS:
+        balance = Balance()
+    return replace(made, timeouts=tuple(timeouts.items()), affinity=affinity, balance=balance)
+
+
+_OF_REQUESTS: Final = (Algorithm.URI, Algorithm.HEADER)
+"""Algorithms that need a request to choose by."""
+
+
+def policies_of(world: GatewayWorld, gateways: Iterable[Item]) -> Policies:
+    """Read all policies. `gateways` are ours."""
+    made = Policies()
+    kinds = (IngressKind.LISTENER_SET, IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE)
+    items = (*gateways, *(each for kind in kinds for each in world.all(kind)))
+    here = _Here(world.services, {(each.kind, each.name): each for each in items})
+    for policy in world.all(IngressKind.TRAFFIC_POLICY):
+        _attach(made, policy, _traffic(policy, world, made), here)
+    for policy in world.all(IngressKind.BACKEND_POLICY):
+        _attach(made, policy, _backend(policy), here)
+    return made
+
+
+def _attach(made: Policies, policy: Item, asked: Asked, here: "_Here") -> None:
+    targets, strange = targets_of(policy.spec)
+    judged = Judged(policy, (*strange, *asked.problems))
+    for target in targets:
+        kind, verdict = here.find(policy, target)
+        if kind is not None:
+            place = (kind, ObjectName(policy.name.namespace, target.name), target.section)
+            made.named.add(place[:2])
+            if made.by_place.setdefault(place, asked) is not asked:
+                verdict = no("Conflicted", "an older policy is for the same")
+        if verdict.reason != "Conflicted" and verdict.holds and judged.problems:
+            verdict = no("Invalid", "; ".join(judged.problems)[:1000])
+        judged.targets[target] = verdict
+    made.all.append(judged)
+
+
+def _traffic(policy: Item, world: GatewayWorld, made: Policies) -> Asked:
+    if not isinstance(policy.spec, dict):
+        return Asked(Policy(), ("spec is no object",), closed=True)
+    values, strange = values_of(policy.spec, TRAFFIC)
+    annotations = AnnotationValues(values)
+    if (users := users_of(policy.name.namespace, annotations)) is not None:
+        made.named.add((IngressKind.SECRET, users))
+    owner = Asker(policy.kind.value, policy.name, "spec.basicAuth")
+    login, problems, locked = login_of(owner, annotations, world.secrets, "what the policy is for is closed")
+    texts = (*strange, *(each.message for each in problems))
+    return Asked(general_policy(annotations, login), texts, bool(strange) or locked)
+
+
+def _backend(policy: Item) -> Asked:
+    if not isinstance(policy.spec, dict):
+        return Asked(Policy(), ("spec is no object",))
+    values, strange = values_of(policy.spec, BACKEND)
+    return Asked(Policy() if strange else general_policy(AnnotationValues({**_COOKIE, **values}), None), strange)
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """What policies may be for."""
+
+    services: Mapping[ObjectName, BackendService]
+    items: Mapping[tuple[IngressKind, ObjectName], Item]
+
+    def find(self, policy: Item, target: Target) -> tuple[IngressKind | None, Verdict]:
+        """Find a target; no kind if it can be none. What is not there yet may come: the policy waits for it."""
+        name = ObjectName(policy.name.namespace, target.name)
+        if policy.kind is IngressKind.BACKEND_POLICY:
+            if (target.group, target.kind) != ("", "Service"):
+                return None, no("Invalid", f"{target.kind[:40]!r}: a BackendPolicy is for Services")
+            return IngressKind.SERVICE, self._service(self.services.get(name), name, target)
+        kind = _TRAFFIC_KINDS.get(target.kind)
+        if kind is None or target.group != wire.GROUP:
+            text = f"{target.kind[:40]!r}: a TrafficPolicy is for {', '.join(_TRAFFIC_KINDS)}"
+            return None, no("Invalid", text)
+        sections = self._sections(kind, name)
+        if sections is None:
+            return kind, no("TargetNotFound", f"there is no {kind.value} {name} of this controller")
+        if target.section and target.section not in sections:
+            return kind, no("TargetNotFound", f"{kind.value} {name} has no part with the name {target.section[:80]}")
+        return kind, yes("Accepted")
+
+    def _service(self, service: BackendService | None, name: ObjectName, target: Target) -> Verdict:
+        if service is None:
+            return no("TargetNotFound", f"the Service {name} does not exist")
+        if target.section and all(port.name != target.section for port in service.ports):
+            return no("TargetNotFound", f"Service {name} has no port with the name {target.section[:80]}")
+        return yes("Accepted")
+
+    def _sections(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
+        """Name the parts of an object; None if it is not there, or another controller's."""
+        item = self.items.get((kind, name))
+        if item is None:
+            return None
+        parts = item.spec.rules if kind in ROUTE_KINDS else item.spec.listeners
+        return frozenset(part.name for part in parts if part.name)

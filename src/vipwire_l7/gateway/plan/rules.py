@@ -1,0 +1,156 @@
+"""Turns the rules of one attached route into entries of sites, whatever kind of route it is. Pure.
+
+A rule that cannot be served is left out, and its requests go to the next best one. But what a server was to be asked
+about (ExternalAuth) is closed instead: the next best rule may ask nobody.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.attach import Attachment
+from vipwire_l7.gateway.plan.filters import Filters, read_filters, with_persistence, with_timeouts
+from vipwire_l7.gateway.plan.ladders import Entry
+from vipwire_l7.gateway.plan.matches import ALL, PathMatch, RequestMatch, grpc_matches, http_matches
+from vipwire_l7.gateway.plan.objects import Item, Verdict, yes
+from vipwire_l7.gateway.plan.targets import Targets
+from vipwire_l7.gateway.plan.unsupported import Unsupported
+from vipwire_l7.gateway.watch import rule_wire
+from vipwire_l7.ingress.plan.expressions import is_costly, literal_prefix
+from vipwire_l7.ingress.plan.policy import BackendProtocol, Policy
+from vipwire_l7.ingress.plan.sites import CLOSED, Match
+
+
+@dataclass(slots=True)
+class Read:
+    """What reading a route's rules has come to. `failed` is by rule; `failures` says which and why.
+
+    `unasked` are the rules whose server of ExternalAuth is not there: they are served, by an error.
+    """
+
+    resolved: Verdict = field(default_factory=lambda: yes("ResolvedRefs"))
+    failed: dict[int, str] = field(default_factory=dict)
+    unasked: dict[int, str] = field(default_factory=dict)
+
+    def note(self, verdict: Verdict) -> None:
+        """Note whether a rule's references could be followed: the first that cannot is told."""
+        if self.resolved.holds:
+            self.resolved = verdict
+
+    def failures(self, number: int) -> tuple[str, ...]:
+        """Say what is left out of so many rules. That no server can be asked is told if others are well."""
+        told = {**self.unasked, **self.failed}
+        if len(told) >= number:
+            told = self.failed
+        return tuple(f"rules[{index}]: {text}" for index, text in told.items())
+
+
+def services_of(route: Item) -> Iterator[ObjectName]:
+    """Yield the Services that a route's rules name as backends."""
+    for rule in route.spec.rules:
+        for ref in rule.backend_refs:
+            if (ref.group, ref.kind) == ("", "Service"):
+                yield ObjectName(ref.namespace or route.name.namespace, ref.name)
+
+
+def entries_of(route: Item, attachment: Attachment, targets: Targets, read: Read) -> Iterator[Entry]:
+    """Read the rules for one listener. A rule that cannot be served is noted, and costs itself."""
+    for index, rule in enumerate(route.spec.rules):
+        try:
+            found = tuple(_entries(route, rule, index, attachment, targets, read))
+        except Unsupported as error:
+            read.failed.setdefault(index, str(error))
+            if _asks(rule):
+                yield from _closed(route, rule, index)
+        else:
+            yield from found
+
+
+def _entries(
+    route: Item, rule: rule_wire.Rule, index: int, attachment: Attachment, targets: Targets, read: Read
+) -> Iterator[Entry]:
+    if isinstance(rule, rule_wire.HttpRule):
+        matches: Sequence[RequestMatch] = tuple(http_matches(rule.matches))
+    elif isinstance(rule, rule_wire.GrpcRule):
+        matches = tuple(grpc_matches(rule.matches))
+    else:
+        matches = (ALL,)
+    for each in _asks(rule):
+        server, verdict = targets.resolve(route, each.backend_ref)
+        if server is None:
+            read.unasked.setdefault(index, verdict.message)
+    known: dict[PathMatch | None, str] = {}
+    for number, match in enumerate(matches):
+        key = match.path if isinstance(rule, rule_wire.HttpRule) and _needs_path(rule) else None
+        if key not in known:
+            known[key], verdict = _target(route, rule, match.path, attachment, targets)
+            read.note(verdict)
+        if _may_miss(route, rule, match, attachment, targets):
+            text = (
+                f"{match.path.path[:80]!r} may need too many steps to guard anything; what it could match is closed"
+            )
+            read.failed.setdefault(index, text)
+            wide = re.escape(literal_prefix(match.path.path))
+            yield Entry(
+                route, replace(match, path=PathMatch(Match.EXPRESSION, f"{wide}(?:/.*)?")), (index, number), CLOSED
+            )
+        else:
+            yield Entry(route, match, (index, number), known[key])
+
+
+def _asks(rule: rule_wire.Rule) -> tuple[rule_wire.ExternalAuth, ...]:
+    """Return the servers that are asked whether a request may pass; one that cannot be read counts too."""
+    filters = rule.filters if isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule) else ()
+    unread = rule_wire.ExternalAuth(rule_wire.BackendRef(""))
+    return tuple(each.external_auth or unread for each in filters if each.type == "ExternalAuth")
+
+
+def _closed(route: Item, rule: rule_wire.Rule, index: int) -> Iterator[Entry]:
+    """Close what a rule matches; of a match that cannot be read its path, or what that begins with."""
+    for number, match in enumerate(rule.matches if isinstance(rule, rule_wire.HttpRule) else ()):
+        begin = literal_prefix(match.path.value)
+        whole = (rule_wire.HttpMatch(rule_wire.PathMatch(value=begin)),) if begin else ()
+        for each in (match, rule_wire.HttpMatch(match.path), *whole):
+            with contextlib.suppress(Unsupported):
+                yield from (Entry(route, found, (index, number), CLOSED) for found in http_matches((each,)))
+                break
+
+
+def _may_miss(
+    route: Item, rule: rule_wire.Rule, match: RequestMatch, attachment: Attachment, targets: Targets
+) -> bool:
+    """Report whether a regular expression guards requests that it may miss, since PCRE gives up."""
+    if match.path.match is not Match.EXPRESSION or not is_costly(match.path.path):
+        return False
+    policy = targets.policies.traffic(route, rule, attachment.listener, Policy())
+    return policy is None or bool(policy.guard) or bool(_asks(rule))
+
+
+def _needs_path(rule: rule_wire.HttpRule) -> bool:
+    """Report whether a rule's policy depends on the path that has matched."""
+    filters = chain(rule.filters, *(ref.filters for ref in rule.backend_refs))
+    changes = (change for each in filters for change in (each.url_rewrite, each.request_redirect))
+    modifiers = (change.path for change in changes if change is not None)
+    return any(each is not None and each.type == "ReplacePrefixMatch" for each in modifiers)
+
+
+def _target(
+    route: Item, rule: rule_wire.Rule, path: PathMatch, attachment: Attachment, targets: Targets
+) -> tuple[str, Verdict]:
+    certificate = targets.certificates.get(attachment.listener.gateway.name, "")
+    if not isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule):
+        plain = BackendProtocol.PASSED if attachment.listener.is_passthrough else BackendProtocol.TCP
+        return targets.rule(route, rule.backend_refs, Filters(Policy(client_certificate=certificate)), plain)
+    filters = read_filters(rule.filters, path, attachment.listener)
+    if isinstance(rule, rule_wire.HttpRule):
+        filters.policy = with_timeouts(filters.policy, rule.timeouts, rule.retry)
+    filters.policy = with_persistence(filters.policy, rule.session_persistence)
+    completed = targets.policies.traffic(route, rule, attachment.listener, filters.policy)
+    if completed is None:
+        return CLOSED, yes("ResolvedRefs")
+    filters.policy = replace(completed, client_certificate=certificate)
+    protocol = None if isinstance(rule, rule_wire.HttpRule) else BackendProtocol.H2
+    return targets.rule(route, rule.backend_refs, filters, protocol)

@@ -1,0 +1,241 @@
+"""Writes what statuses say, as JSON without times: those are the writer's, who knows what was said before. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.attach import Parent
+from vipwire_l7.gateway.plan.features import FEATURES
+from vipwire_l7.gateway.plan.listeners import Listener
+from vipwire_l7.gateway.plan.objects import Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.policies import Judged
+from vipwire_l7.gateway.plan.tls.backend_tls import Checked
+from vipwire_l7.gateway.watch import wire
+from vipwire_l7.ingress.watch.objects import IngressKind
+
+Json: TypeAlias = dict[str, Any]
+_NOT_ACCEPTED: Final = ("UnsupportedAddress", "InvalidParameters")
+_SENTENCES: Final = {
+    "Accepted": "it is served",
+    "Programmed": "HAProxy has it",
+    "ResolvedRefs": "all that it names is there",
+    "NoConflicts": "nobody else wants the same",
+}
+_MOST_ANCESTORS: Final = 16
+_LONGEST: Final = 4096
+"""Characters of a message: an API server refuses a status with one of more than 32,768."""
+
+
+_FIRST: Final = (IngressKind.GATEWAY_CLASS, IngressKind.LISTENER_SET, IngressKind.GATEWAY)
+
+
+def ordered(
+    statuses: Mapping[tuple[IngressKind, ObjectName], Json],
+) -> dict[tuple[IngressKind, ObjectName], Json]:
+    """Order statuses as they are to be written: whoever reads that a route is accepted finds its parents' as well."""
+    first = [key for kind in _FIRST for key in statuses if key[0] is kind]
+    return {key: statuses[key] for key in (*first, *statuses)}
+
+
+def condition(kind: str, verdict: Verdict, generation: int) -> Json:
+    """Write one condition."""
+    return {
+        "type": kind,
+        "status": "True" if verdict.holds else "False",
+        "reason": verdict.reason,
+        "message": verdict.message[:_LONGEST] or _SENTENCES.get(verdict.reason, ""),
+        "observedGeneration": generation,
+    }
+
+
+def class_status(item: Item, features: Iterable[str] = FEATURES) -> Json:
+    """Write the status of a GatewayClass."""
+    accepted = yes("Accepted")
+    if item.spec.parameters_ref is not None:
+        accepted = no("InvalidParameters", "this controller has no parameters")
+    return {
+        "conditions": [
+            condition("Accepted", accepted, item.generation),
+            condition("SupportedVersion", yes("SupportedVersion"), item.generation),
+        ],
+        "supportedFeatures": [{"name": name} for name in sorted(features)],
+    }
+
+
+def gateway_status(
+    gateway: Item, listeners: Sequence[Listener], counts: Mapping[int, int], address: Verdict, reached: Sequence[str]
+) -> Json:
+    """Write the status of a Gateway. `counts` has attached routes by listener (`id`), `reached` its addresses."""
+    own = [each for each in listeners if each.owner is gateway]
+    sets = {each.owner.name for each in listeners if each.owner is not gateway and each.serves}
+    accepted, programmed = _overall(listeners)
+    is_refused = address.reason in _NOT_ACCEPTED
+    if not address.holds:
+        accepted = address if is_refused else accepted
+        programmed = no("Invalid", address.message) if is_refused else address
+    return {
+        "addresses": [_address(text) for text in reached],
+        "attachedListenerSets": 0 if is_refused else len(sets),
+        "conditions": [
+            condition("Accepted", accepted, gateway.generation),
+            condition("Programmed", programmed, gateway.generation),
+        ],
+        "listeners": [listener_status(each, counts, address) for each in own],
+    }
+
+
+def tls_conditions(gateway: Item, listeners: Iterable[Listener], certificate: Verdict | None) -> list[Json]:
+    """Write what a Gateway says about certificates of clients, and about its own, if it names one."""
+    made = []
+    if certificate is not None:
+        made.append(condition("ResolvedRefs", certificate, gateway.generation))
+    if any(each.clients is not None and each.clients.optional for each in listeners):
+        text = "clients without a valid certificate are let in"
+        insecure = yes("ConfigurationChanged", text)
+        made.append(condition("InsecureFrontendValidationMode", insecure, gateway.generation))
+    return made
+
+
+def set_status(
+    item: Item, listeners: Sequence[Listener], counts: Mapping[int, int], address: Verdict, *, let_in: bool
+) -> Json:
+    """Write the status of a ListenerSet. `address` is what has become of its Gateway's address."""
+    own = [each for each in listeners if each.owner.kind is item.kind and each.owner.name == item.name]
+    accepted, programmed = _overall(own)
+    if not let_in:
+        accepted = programmed = no("NotAllowed", "the Gateway lets in no ListenerSet of this namespace")
+    elif address.reason in _NOT_ACCEPTED:
+        accepted, programmed = no("ParentNotAccepted", address.message), no("ParentNotProgrammed", address.message)
+    elif not address.holds:
+        programmed = no("ParentNotProgrammed", address.message)
+    elif not programmed.holds:
+        programmed = no("ListenersNotValid", programmed.message)
+    return {
+        "conditions": [
+            condition("Accepted", accepted, item.generation),
+            condition("Programmed", programmed, item.generation),
+        ],
+        "listeners": [listener_status(each, counts, address) for each in own],
+    }
+
+
+def _overall(listeners: Sequence[Listener]) -> tuple[Verdict, Verdict]:
+    served = [each for each in listeners if each.serves]
+    names = ", ".join(each.spec.name for each in listeners if not each.serves or not each.resolved.holds)
+    text = f"not valid: {names}" if names else ""
+    if listeners and not served:
+        return no("ListenersNotValid", text), no("Invalid", text)
+    if names:
+        return yes("ListenersNotValid", text), yes("Programmed")
+    return yes("Accepted"), yes("Programmed")
+
+
+def _address(text: str) -> Json:
+    is_address = ":" in text or text.replace(".", "").isdigit()
+    return {"type": "IPAddress" if is_address else "Hostname", "value": text}
+
+
+def listener_status(listener: Listener, counts: Mapping[int, int], address: Verdict) -> Json:
+    """Write the status of a listener. `address` is what has become of its Gateway's address."""
+    generation = listener.owner.generation
+    accepted, programmed = listener.accepted, listener.programmed
+    if listener.conflict.holds:
+        # A set's listener has lost to an older one, and says to what; of a Gateway's none is served.
+        reason = "Invalid" if listener.owner is listener.gateway else listener.conflict.reason
+        accepted = no(reason, listener.conflict.message)
+        programmed = no(reason, programmed.message)
+    elif programmed.holds and not address.holds:
+        programmed = no("Pending", address.message)
+    overlap = yes("OverlappingHostnames", f"hosts are also those of {', '.join(listener.overlaps)}")
+    overlapping = [condition("OverlappingTLSConfig", overlap, generation)] if listener.overlaps else []
+    return {
+        "name": listener.spec.name,
+        "supportedKinds": [{"group": wire.GROUP, "kind": kind.value} for kind in listener.kinds],
+        "attachedRoutes": counts.get(id(listener), 0),
+        "conditions": [
+            condition("Accepted", accepted, generation),
+            condition("Programmed", programmed, generation),
+            condition("ResolvedRefs", listener.resolved, generation),
+            condition("Conflicted", listener.conflict, generation),
+            *overlapping,
+        ],
+    }
+
+
+def parents_status(
+    route: Item,
+    parents: Iterable[Parent],
+    controller: str,
+    resolved: Verdict,
+    failed: Sequence[str],
+    *,
+    all_failed: bool,
+) -> list[Json]:
+    """Write `status.parents` of a route, our part. `failed` says which rules are left out, and why."""
+    return [_parent(route, each, controller, resolved, failed, all_failed=all_failed) for each in parents]
+
+
+def _parent(
+    route: Item, parent: Parent, controller: str, resolved: Verdict, failed: Sequence[str], *, all_failed: bool
+) -> Json:
+    accepted, said = parent.accepted, "; ".join(failed)[:1000]
+    if all_failed and accepted.holds:
+        accepted = no("UnsupportedValue", said)
+    conditions = [
+        condition("Accepted", accepted, route.generation),
+        condition("ResolvedRefs", resolved, route.generation),
+    ]
+    if failed and not all_failed and accepted.holds:
+        partly = yes("UnsupportedValue", f"Dropped Rule: {said}")
+        conditions.append(condition("PartiallyInvalid", partly, route.generation))
+    return {"parentRef": _ref(parent.ref), "controllerName": controller, "conditions": conditions}
+
+
+def _ref(ref: wire.ParentRef) -> Json:
+    optional = {"namespace": ref.namespace, "sectionName": ref.section_name, "port": ref.port}
+    found = {key: value for key, value in optional.items() if value is not None}
+    return {"group": ref.group, "kind": ref.kind, "name": ref.name} | found
+
+
+def policy_status(checked: Checked, gateways: Iterable[Item], controller: str) -> Json:
+    """Write the status of a policy about backends: for each Gateway whose routes lead there."""
+    generation = checked.policy.generation
+    conditions = [
+        condition("Accepted", checked.accepted, generation),
+        condition("ResolvedRefs", checked.resolved, generation),
+    ]
+    return {
+        "ancestors": [
+            {
+                "ancestorRef": {
+                    "group": wire.GROUP,
+                    "kind": IngressKind.GATEWAY.value,
+                    "namespace": each.name.namespace,
+                    "name": each.name.name,
+                },
+                "controllerName": controller,
+                "conditions": conditions,
+            }
+            for each in list(gateways)[:_MOST_ANCESTORS]
+        ]
+    }
+
+
+def own_policy_status(judged: Judged, controller: str) -> Json:
+    """Write the status of one of our own policies: for each of its targets."""
+    return {
+        "ancestors": [
+            {
+                "ancestorRef": {
+                    "group": target.group,
+                    "kind": target.kind,
+                    "namespace": judged.policy.name.namespace,
+                    "name": target.name,
+                }
+                | ({"sectionName": target.section} if target.section else {}),
+                "controllerName": controller,
+                "conditions": [condition("Accepted", verdict, judged.policy.generation)],
+            }
+            for target, verdict in list(judged.targets.items())[:_MOST_ANCESTORS]
+        ]
+    }

@@ -1,0 +1,82 @@
+"""Counts the rules of HAProxy that routes come to, before anybody writes them. Pure.
+
+What depends on host and path alone is an entry of a map. Conditions and regular expressions are rules: each path of a
+host has one for each expression and for each condition of a shorter prefix (`ladders`). 400 expressions beside 400
+paths are 160,000 rules, for which HAProxy takes half a gigabyte. How many there may be, `ingress.plan.budget` says.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from vipwire_l7.gateway.plan.ladders import Entry
+from vipwire_l7.ingress.plan.sites import Match
+
+_Key = tuple[Match, str]
+
+
+@dataclass(slots=True)
+class HostSteps:
+    """The matches of one host so far, as far as they make rules."""
+
+    keys: set[_Key] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    """The prefixes that have a match without a condition: no request is looked for beyond."""
+    conditional: Counter[str] = field(default_factory=Counter)
+    """By prefix the number of matches with conditions."""
+    reaching: Counter[str] = field(default_factory=Counter)
+    """By prefix the number of keys whose rules go on to it."""
+    expressions: int = 0
+
+    def cost(self, more: "HostSteps") -> int:
+        """Count the rules that more matches would add, or somewhat more."""
+        found = more.expressions * len(self.keys) + sum(
+            number * self.reaching[path] for path, number in more.conditional.items()
+        )
+        for _, path in more.keys - self.keys:
+            found += self.expressions + more.expressions
+            found += sum(
+                self.conditional[each] + more.conditional[each] for each in _up(path, self.ended, more.ended)
+            )
+        return found
+
+    def add(self, more: "HostSteps") -> None:
+        """Take more matches."""
+        self.ended |= more.ended
+        self.conditional.update(more.conditional)
+        self.expressions += more.expressions
+        for _, path in more.keys - self.keys:
+            self.reaching.update(_up(path, self.ended))
+        self.keys |= more.keys
+
+
+def rules_of(entries: Collection[Entry]) -> HostSteps:
+    """Sort the matches of a route. An Exact path whose first match has no condition needs no rule."""
+    made = HostSteps()
+    settled = set[str]()
+    for each in entries:
+        match, path, conditions = each.match.path.match, each.match.path.path, each.match.conditions
+        if match is Match.EXPRESSION:
+            made.expressions += 1
+        elif conditions:
+            made.conditional[path] += 1
+        elif match is Match.PREFIX:
+            made.ended.add(path)
+        else:
+            settled.add(path)
+    made.keys = {
+        (each.match.path.match, each.match.path.path)
+        for each in entries
+        if each.match.path.match is Match.PREFIX
+        or (each.match.path.match is Match.EXACT and each.match.path.path not in settled)
+    }
+    return made
+
+
+def _up(path: str, *ended: Collection[str]) -> Iterator[str]:
+    """Yield a path and the prefixes above it, up to one where requests end."""
+    while True:
+        yield path
+        if not path or any(path in each for each in ended):
+            return
+        path = path.rpartition("/")[0]

@@ -1,0 +1,230 @@
+"""Finds what a rule leads to: pools of Services, shared by weight, or an answer of HAProxy's own. Pure.
+
+A backend that cannot be had takes its share of the requests all the same. It answers 500 (HTTPRoute, backendRefs), or
+what clients of gRPC read as UNAVAILABLE, which is 503 (GRPCRoute, backendRefs). Where no HTTP is spoken the
+connection ends without a byte (TLSRoute and TCPRoute, backendRefs).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd
+
+from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.filters import Filters, checked_auth, read_filters
+from vipwire_l7.gateway.plan.grants import may_refer
+from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.policies import Policies
+from vipwire_l7.gateway.plan.sessions import bound_steps, with_mark
+from vipwire_l7.gateway.plan.tls.backend_tls import BackendTls
+from vipwire_l7.gateway.plan.unsupported import Unsupported
+from vipwire_l7.gateway.watch import rule_wire
+from vipwire_l7.ingress.plan.canaries import shared
+from vipwire_l7.ingress.plan.destinations import REASON
+from vipwire_l7.ingress.plan.policy import BackendProtocol, Mirrored, Policy, Reply
+from vipwire_l7.ingress.plan.pool_policy import APPLICATIONS
+from vipwire_l7.ingress.plan.sites import BROKEN, CLOSED, REFUSED, UNAVAILABLE, Choice, Pool, choice_of, pool_name
+from vipwire_l7.ingress.watch.objects import BackendPort, BackendService, IngressKind
+
+_MOST_WEIGHT = 1_000_000
+_NOWHERE = Reply(500, "reply-nowhere.txt")
+_BROKEN_FOR = {
+    IngressKind.GRPC_ROUTE: UNAVAILABLE,
+    IngressKind.TLS_ROUTE: REFUSED,
+    IngressKind.TCP_ROUTE: REFUSED,
+}
+"""What stands for a backend that cannot be had, if it is not an answer of HTTP."""
+NO_SERVICE = ObjectName("", "")
+
+
+@dataclass(slots=True)
+class Targets:
+    """The pools and choices that routes have come to so far, and the Services that they name."""
+
+    world: GatewayWorld
+    tls: BackendTls
+    policies: Policies = field(default_factory=Policies)
+    certificates: dict[ObjectName, str] = field(default_factory=dict)
+    """The files of the certificates that Gateways show to Pods."""
+    pools: dict[str, Pool] = field(default_factory=dict)
+    choices: dict[str, Choice] = field(default_factory=dict)
+    bodies: dict[str, str] = field(default_factory=dict)
+    """The content of the files that replies name."""
+    named: set[tuple[IngressKind, ObjectName]] = field(default_factory=set)
+
+    def rule(
+        self,
+        route: Item,
+        refs: Sequence[rule_wire.BackendRef],
+        filters: Filters,
+        protocol: BackendProtocol | None = None,
+    ) -> tuple[str, Verdict]:
+        """Return the target of a rule, and whether its references could be followed. Raise Unsupported."""
+        verdicts = [self._mirrors(route, filters, protocol)]
+        policy = replace(filters.policy, mirrors=tuple(filters.mirrored))
+        if filters.auth is not None:
+            spoken = BackendProtocol.H2 if filters.auth.protocol == "GRPC" else None
+            server, verdict = self.backend(route, filters.auth.backend_ref, Policy(), spoken)
+            verdicts.append(verdict)
+            if server == BROKEN:
+                return self._broken(route, policy), verdict
+            policy = replace(policy, external_auth=checked_auth(filters.auth, server))
+        if policy.reply is not None and refs:
+            raise Unsupported("DirectResponse excludes backendRefs")
+        if policy.reply is not None and policy.reply.body:
+            self.bodies[policy.reply.body] = filters.body
+        if policy.answers:
+            return self._answer(policy), next((each for each in verdicts if not each.holds), verdicts[0])
+        parts: list[tuple[str, int]] = []
+        for ref in refs:
+            if not 0 <= ref.weight <= _MOST_WEIGHT:
+                raise Unsupported(f"the weight {ref.weight} is not one from 0 to {_MOST_WEIGHT}")
+            target, verdict = self.backend(route, ref, policy, protocol, filters)
+            verdicts.append(verdict)
+            if target == BROKEN:
+                target = self._broken(route, _policy_within(ref, policy, filters))
+            parts.append((target, ref.weight))
+        failed = next((each for each in verdicts if not each.holds), yes("ResolvedRefs"))
+        if not any(weight for _, weight in parts):
+            return self._broken(route, policy), failed
+        return self.share(parts), failed
+
+    def share(self, parts: Iterable[tuple[str, int]]) -> str:
+        """Return the target that shares requests by weights, of which one at least is not 0."""
+        given = tuple(parts)
+        weighed = [(target, weight) for target, weight in given if weight > 0]
+        divisor = gcd(*(weight for _, weight in weighed))
+        drawn = tuple(shared(tuple((to, weight // divisor) for to, weight in weighed), _sum(weighed) // divisor))
+        steps = (*bound_steps(given, self.pools), *drawn)
+        if len({step.target for step in steps}) == 1:
+            return weighed[0][0]
+        choice = choice_of(steps)
+        self.choices[choice.name] = choice
+        return choice.name
+
+    def rules_of(self, share: str) -> int:
+        """Count the rules of HAProxy that a choice by weight is."""
+        return len(self.choices[share].steps)
+
+    def is_guarded(self, target: str) -> bool:
+        """Report whether something keeps requests away from a target, or from a part of it."""
+        if target in self.choices:
+            return any(map(self.is_guarded, self.choices[target].targets))
+        return target == CLOSED or (target in self.pools and bool(self.pools[target].policy.guard))
+
+    def backend(
+        self,
+        route: Item,
+        ref: rule_wire.BackendRef,
+        policy: Policy,
+        protocol: BackendProtocol | None = None,
+        within: Filters | None = None,
+    ) -> tuple[str, Verdict]:
+        """Return the target of one reference; its own filters count `within` a rule."""
+        found, verdict = self.resolve(route, ref)
+        if found is None:
+            return BROKEN, verdict
+        service, port = found
+        if ref.filters and within is not None and within.path is not None and within.listener is not None:
+            own = read_filters(ref.filters, within.path, within.listener, policy)
+            if own.auth is not None or own.policy.reply is not None:
+                raise Unsupported("ExternalAuth and DirectResponse are for rules, not for single backends")
+            mirrored = self._mirrors(route, own, protocol)
+            verdict = verdict if mirrored.holds else mirrored
+            policy = replace(own.policy, mirrors=(*policy.mirrors, *own.mirrored))
+            if policy.answers:
+                return self._answer(policy), verdict
+        policy = replace(policy, protocol=protocol or APPLICATIONS.get(port.application, BackendProtocol.HTTP))
+        return self.pool(service, port, policy), verdict
+
+    def resolve(
+        self, route: Item, ref: rule_wire.BackendRef
+    ) -> tuple[tuple[BackendService, BackendPort] | None, Verdict]:
+        """Find the Service's port that a reference names."""
+        if (ref.group, ref.kind) != ("", "Service"):
+            return None, no("InvalidKind", f"{ref.group}/{ref.kind} {ref.name}: backends are Services")
+        name = ObjectName(ref.namespace or route.name.namespace, ref.name)
+        self.named.add((IngressKind.SERVICE, name))
+        if not may_refer(self.world.all(IngressKind.REFERENCE_GRANT), route, "", "Service", name):
+            text = f"Service {name}: no ReferenceGrant of {name.namespace} allows it"
+            return None, no("RefNotPermitted", text)
+        service = self.world.services.get(name)
+        if service is None:
+            return None, no("BackendNotFound", f"the Service {name} does not exist")
+        ports = service.udp_ports if route.kind is IngressKind.UDP_ROUTE else service.ports
+        port = next((each for each in ports if each.number == ref.port), None)
+        if port is None:
+            return None, no("BackendNotFound", f"Service {name} has no port {ref.port} of this protocol")
+        refusal = self.world.refusals.get(name)
+        if refusal is not None:
+            return (None if refusal.whole else (service, port)), no(REASON, refusal.message)
+        return (service, port), yes("ResolvedRefs")
+
+    def pool(self, service: BackendService, port: BackendPort, policy: Policy) -> str:
+        """Return the name of the pool of a Service's port; endpoints speak TLS if a policy says so."""
+        passed = policy.protocol is BackendProtocol.PASSED
+        checked = None if passed else self.tls.policy_for(service.name, port)
+        if checked is not None and not checked.verdict.holds:
+            return BROKEN
+        if checked is not None:
+            policy = replace(policy, verify=checked.verification)
+        if policy.verify is None and policy.protocol not in (BackendProtocol.HTTPS, BackendProtocol.H2S):
+            policy = replace(policy, client_certificate="")
+        policy = with_mark(self.policies.backend(service.name, port, policy), service.name, port.number)
+        name = pool_name(service.name, port.number, policy)
+        self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))
+        return name
+
+    def _broken(self, route: Item, policy: Policy) -> str:
+        """Return what answers for a backend that cannot be had; browsers may read it where a rule lets them."""
+        if route.kind in _BROKEN_FOR or policy.cors is None:
+            return _BROKEN_FOR.get(route.kind, BROKEN)
+        self.bodies[_NOWHERE.body] = "this route leads nowhere, as its status tells\n"
+        return self._answer(replace(policy, location=None, reply=_NOWHERE))
+
+    def _answer(self, policy: Policy) -> str:
+        """Return the pool that answers itself, with nothing in its policy that is about endpoints."""
+        bare = Policy(
+            rewrite=policy.rewrite,
+            location=policy.location,
+            reply=policy.reply,
+            set_response=policy.set_response,
+            add_response=policy.add_response,
+            remove_response=policy.remove_response,
+            cors=policy.cors,
+            allow=policy.allow,
+            deny=policy.deny,
+            limit=policy.limit,
+            body_size=policy.body_size,
+            # A redirect leads to where a password is asked for: to TLS, mostly.
+            login=policy.login if policy.reply is not None else None,
+            external_auth=policy.external_auth,
+        )
+        name = "answer" + pool_name(NO_SERVICE, 0, bare)
+        self.pools.setdefault(name, Pool(name, NO_SERVICE, BackendPort("", 0), bare))
+        return name
+
+    def _mirrors(self, route: Item, filters: Filters, protocol: BackendProtocol | None) -> Verdict:
+        """Find the pools of mirrors; what cannot be found mirrors nothing, and the status says it."""
+        verdict = yes("ResolvedRefs")
+        filters.mirrored.clear()
+        for mirror in filters.mirrors:
+            target, found = self.backend(route, mirror.backend_ref, Policy(), protocol)
+            if not found.holds:
+                verdict = found
+            if target == BROKEN:
+                continue
+            part, whole = filters.share_of(mirror)
+            if part:
+                filters.mirrored.append(Mirrored(target, part, whole))
+        return verdict
+
+
+def _policy_within(ref: rule_wire.BackendRef, policy: Policy, within: Filters) -> Policy:
+    """Return the policy of one reference, with what its own filters say. Raise Unsupported."""
+    if not ref.filters or within.path is None or within.listener is None:
+        return policy
+    return read_filters(ref.filters, within.path, within.listener, policy).policy
+
+
+def _sum(parts: Iterable[tuple[str, int]]) -> int:
+    return sum(weight for _, weight in parts)

@@ -1,0 +1,98 @@
+"""Decides how endpoints' certificates are checked: BackendTLSPolicies, by Service and port. Pure.
+
+Of several policies for the same port the one that names the port wins, then the oldest; the others are told so.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.hostnames import is_hostname
+from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.tls.authorities import authorities_of, file_of
+from vipwire_l7.gateway.watch import wire
+from vipwire_l7.ingress.plan.policy import Verification
+from vipwire_l7.ingress.watch.objects import BackendPort, IngressKind
+
+_WELL_KNOWN = "System"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a policy has come to. Pools of its Services answer 500 unless both verdicts hold."""
+
+    policy: Item
+    accepted: Verdict
+    resolved: Verdict
+    verification: Verification | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it can be kept."""
+        return self.resolved if not self.resolved.holds else self.accepted
+
+
+@dataclass(slots=True)
+class BackendTls:
+    """All policies, by what they are for. `files` are those that configurations name."""
+
+    by_port: dict[tuple[ObjectName, str], Checked] = field(default_factory=dict)
+    all: list[Checked] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+
+    def policy_for(self, service: ObjectName, port: BackendPort) -> Checked | None:
+        """Return the policy for a Service's port."""
+        return self.by_port.get((service, port.name)) or self.by_port.get((service, ""))
+
+
+def backend_tls_of(world: GatewayWorld, *, has_system: Callable[[], bool]) -> BackendTls:
+    """Read all policies. `has_system` tells whether this machine has authorities of its own."""
+    made = BackendTls()
+    for policy in world.all(IngressKind.BACKEND_TLS_POLICY):
+        checked = _checked(policy, world, made.files, has_system=has_system)
+        conflicts = False
+        for key in targets_of(policy):
+            conflicts |= made.by_port.setdefault(key, checked) is not checked
+        if conflicts:
+            text = "an older policy is for the same Service and port"
+            checked = Checked(policy, no("Conflicted", text), checked.resolved, checked.verification)
+        made.all.append(checked)
+    return made
+
+
+def targets_of(policy: Item) -> Iterator[tuple[ObjectName, str]]:
+    """Yield the Services that a policy is for, each with the name of a port, "" for all."""
+    for ref in policy.spec.target_refs:
+        if (ref.group, ref.kind) == ("", "Service"):
+            yield ObjectName(policy.name.namespace, ref.name), ref.section_name or ""
+
+
+def _checked(policy: Item, world: GatewayWorld, files: dict[str, str], *, has_system: Callable[[], bool]) -> Checked:
+    validation: wire.TlsValidation = policy.spec.validation
+    accepted, resolved = yes("Accepted"), yes("ResolvedRefs")
+    host = validation.hostname
+    if not is_hostname(host) or host.startswith("*"):
+        return Checked(policy, no("Invalid", f"{host[:80]!r} is no host"), resolved)
+    if any((each.type, each.hostname) != ("Hostname", host) for each in validation.subject_alt_names):
+        text = "HAProxy checks certificates for the name that it asks for: subjectAltNames can only be the hostname"
+        return Checked(policy, no("Invalid", text), resolved)
+    if validation.well_known is not None:
+        accepted = _well_known(validation, has_system=has_system)
+        return Checked(policy, accepted, resolved, Verification(host) if accepted.holds else None)
+    text, resolved = authorities_of(validation, policy, world, "InvalidKind")
+    if not text:
+        return Checked(policy, no("NoValidCACertificate", resolved.message), resolved)
+    file = file_of(text)
+    files[file] = text
+    return Checked(policy, accepted, resolved, Verification(host, file))
+
+
+def _well_known(validation: wire.TlsValidation, *, has_system: Callable[[], bool]) -> Verdict:
+    """Judge a policy that names this machine's own authorities."""
+    others = validation.ca_certificate_refs or validation.cluster_trust_bundle_ref
+    if validation.well_known != _WELL_KNOWN or others:
+        return no("Invalid", "wellKnownCACertificates can only be System, without references")
+    if not has_system():
+        text = "wellKnownCACertificates: HAProxy finds no authorities on this machine (Debian: ca-certificates)"
+        return no("Invalid", text)
+    return yes("Accepted")

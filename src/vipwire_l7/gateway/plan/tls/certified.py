@@ -1,0 +1,60 @@
+"""Finds the certificates that a listener names: Secrets that are there, permitted and fit to be served. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.grants import may_refer
+from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.watch import wire
+from vipwire_l7.ingress.plan.certificates import judge_secret
+from vipwire_l7.ingress.plan.sites import Asker, Certificate, certificate_name
+from vipwire_l7.ingress.watch.objects import IngressKind
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """What a listener's references have come to. `named` are the Secrets, whether they are there or not."""
+
+    certificates: tuple[Certificate, ...] = ()
+    named: tuple[ObjectName, ...] = ()
+
+
+NO_CERTIFICATES = Certified()
+
+
+def certify(owner: Item, tls: wire.ListenerTls | None, world: GatewayWorld) -> tuple[Verdict, Certified]:
+    """Read the certificates of a listener of an object."""
+    verdict = yes("ResolvedRefs")
+    found, named = [], []
+    for ref in tls.certificate_refs if tls else ():
+        name = ObjectName(ref.namespace or owner.name.namespace, ref.name)
+        if (ref.group, ref.kind) != ("", "Secret"):
+            verdict = _bad(f"{ref.kind} {name}: a certificate is in a Secret")
+            continue
+        named.append(name)
+        if not may_refer(world.all(IngressKind.REFERENCE_GRANT), owner, "", "Secret", name):
+            verdict = no("RefNotPermitted", f"Secret {name}: no ReferenceGrant of {name.namespace} allows it")
+            continue
+        pair, reason = judge_secret(world.secrets.get(name), world.now)
+        if pair is None:
+            verdict = _bad(f"Secret {name}: {reason}")
+            continue
+        asker = Asker(owner.kind.value, owner.name, "spec.listeners")
+        found.append(Certificate(certificate_name(name), pair.pem, pair.names, (asker,), listed=False))
+    if tls is None or not tls.certificate_refs:
+        verdict = _bad("tls.certificateRefs names no certificate")
+    return verdict, Certified(tuple(found), tuple(named))
+
+
+def distinct(found: Iterable[Certified]) -> tuple[Certificate, ...]:
+    """Return all certificates, each once."""
+    made: dict[str, Certificate] = {}
+    for certified in found:
+        for each in certified.certificates:
+            made.setdefault(each.name, replace(each, hosts=()))
+    return tuple(made.values())
+
+
+def _bad(message: str) -> Verdict:
+    return no("InvalidCertificateRef", message)

@@ -1,0 +1,85 @@
+"""Decides about the certificates of clients: those that a Gateway asks of its own, and the one that it shows to Pods.
+
+What is asked is asked at a port, not of a host: a client that speaks HTTP/2 sends requests for many hosts over one
+connection. Pure.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Final
+
+from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.grants import may_refer
+from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.tls.authorities import authorities_of, file_of
+from vipwire_l7.gateway.watch import wire
+from vipwire_l7.ingress.plan.certificates import judge_secret
+from vipwire_l7.ingress.watch.objects import IngressKind
+
+_OPTIONAL: Final = "AllowInsecureFallback"
+_MODES: Final = ("AllowValidOnly", _OPTIONAL)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCheck:
+    """Who must have signed the certificates of clients: a file and its content; `optional` lets all others in."""
+
+    file: str
+    content: str
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a port's validation has come to."""
+
+    check: ClientCheck | None = None
+    accepted: Verdict = field(default_factory=lambda: yes("Accepted"))
+    resolved: Verdict = field(default_factory=lambda: yes("ResolvedRefs"))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCertificate:
+    """The certificate that a Gateway shows to Pods, with its key, if it can be had; `named` is its Secret."""
+
+    verdict: Verdict
+    file: str = ""
+    pem: str = field(default="", repr=False)
+    named: ObjectName | None = None
+
+
+def client_check(gateway: Item, port: int, world: GatewayWorld) -> Judged:
+    """Judge what a Gateway asks of clients at a port."""
+    frontend: wire.FrontendTls = gateway.spec.tls.frontend
+    here = next((each.tls for each in frontend.per_port if each.port == port), frontend.default)
+    validation = here.validation
+    if validation is None:
+        return Judged()
+    text, resolved = authorities_of(validation, gateway, world, "InvalidCACertificateKind")
+    if not text:
+        return Judged(None, no("NoValidCACertificate", resolved.message), resolved)
+    if validation.mode not in _MODES:
+        return Judged(None, no("UnsupportedValue", f"{validation.mode[:40]!r}: {' or '.join(_MODES)}"), resolved)
+    return Judged(ClientCheck(file_of(text), text, validation.mode == _OPTIONAL), resolved=resolved)
+
+
+def own_certificate(gateway: Item, world: GatewayWorld) -> OwnCertificate | None:
+    """Read the certificate that a Gateway shows to Pods; None if it names none."""
+    ref = gateway.spec.tls.backend.client_certificate_ref
+    if ref is None:
+        return None
+    name = ObjectName(ref.namespace or gateway.name.namespace, ref.name)
+    if (ref.group, ref.kind) != ("", "Secret"):
+        return OwnCertificate(_bad(f"{ref.kind[:80]} {name}: a certificate is in a Secret"))
+    if not may_refer(world.all(IngressKind.REFERENCE_GRANT), gateway, "", "Secret", name):
+        text = f"Secret {name}: no ReferenceGrant of {name.namespace} allows it"
+        return OwnCertificate(no("RefNotPermitted", text), named=name)
+    pair, reason = judge_secret(world.secrets.get(name), world.now)
+    if pair is None:
+        return OwnCertificate(_bad(f"Secret {name}: {reason}"), named=name)
+    file = f"client-{hashlib.sha256(pair.pem.encode()).hexdigest()[:32]}.pem"
+    return OwnCertificate(yes("ResolvedRefs"), file, pair.pem, name)
+
+
+def _bad(message: str) -> Verdict:
+    return no("InvalidClientCertificateRef", message)

@@ -1,0 +1,75 @@
+"""`vipwire gateway`, wired: the process of `vipwire ingress`, given other kinds and another planner."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from vipwire.kube.access.access import Access
+from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.run.datagrams import DatagramRelay
+from vipwire_l7.gateway.run.service_writer import ServiceWriter
+from vipwire_l7.gateway.run.shared_planner import SharedPlanner
+from vipwire_l7.gateway.run.status import GatewayStatusWriter
+from vipwire_l7.gateway.run.versions import served_versions
+from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions, manifests
+from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting
+from vipwire_l7.ingress.run.app import Part, Served
+from vipwire_l7.ingress.run.controller import Controller
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.watch.kinds import IngressResource
+from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.ingress.watch.snapshot import Snapshot
+
+
+class GatewayParts:
+    """What `vipwire gateway` adds to the process: kinds at a server's versions, and the writer of statuses."""
+
+    def __init__(
+        self,
+        setting: GatewaySetting,
+        udp_timeout: float = 60.0,
+        reached: Callable[[], tuple[str, ...]] | None = None,
+        ingresses: Setting | None = None,
+    ) -> None:
+        """`udp_timeout`: seconds of silence after which a client of a UDPRoute is forgotten.
+
+        `ingresses` are to be served as well, if there is a setting for them.
+        """
+        self._setting, self._udp_timeout = setting, udp_timeout
+        self._planner = GatewayPlanner(setting, reached)
+        self._kinds = WITH_INGRESS if ingresses else RESOURCES
+        self._all = SharedPlanner(IngressPlanner(ingresses), self._planner) if ingresses else self._planner
+        self._resources: Mapping[IngressKind, IngressResource] = self._kinds
+
+    @property
+    def served(self) -> Served:
+        """Return what the process serves."""
+        return Served(self._all, self._kinds, manifests(self._kinds), self._choose, self._parts, self._relay)
+
+    def _relay(self, folder: Path, controller: Controller, registry: CollectorRegistry) -> DatagramRelay:
+        return DatagramRelay(folder, controller, registry, self._udp_timeout)
+
+    async def _choose(self, access: Access) -> Mapping[IngressKind, IngressResource]:
+        self._resources = at_versions(self._kinds, await served_versions(access))
+        return self._resources
+
+    def _parts(
+        self, access: Access, snapshot: Snapshot, desired: Desired, leading: Callable[[], bool]
+    ) -> Iterator[tuple[str, Part]]:
+        async def write() -> None:
+            writer = GatewayStatusWriter(access, self._resources, self._setting.controller, snapshot, leading)
+            with desired.telling(writer.wake):
+                await writer.run(lambda: self._planner.statuses)
+
+        yield "statuses", write
+        pods = self._setting.services
+        if pods is not None:
+            services = ServiceWriter(access, pods, self._setting.controller, snapshot, leading)
+
+            async def keep() -> None:
+                with desired.telling(services.wake):
+                    await services.run(lambda: self._planner.services)
+
+            yield "Gateways' Services", keep

@@ -1,0 +1,81 @@
+"""Says what the relay of datagrams is to have: a listener for each frontend, with endpoints and their weights. Pure.
+
+A Service's share is divided among its endpoints. Those that are going keep the clients that they have.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from vipwire.model.net import Protocol, format_endpoint, parse_address
+from vipwire.relay.messages import NOWHERE, Listener, Place, Share
+from vipwire_l7.ingress.plan.sites import DatagramFrontend, Pool, Server
+from vipwire_l7.ingress.watch.objects import Usability
+
+_FINEST: Final = 1000
+"""What the greatest weight is at most: smaller ones are rounded to a whole one."""
+_EVERYWHERE: Final = (bytes(4), bytes(16))
+Labels = tuple[str, str, str, str, str]
+"""Namespace, Service, port, Pod and endpoint, for counters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """A listener, and who its endpoints are."""
+
+    listener: Listener
+    labels: Mapping[Place, Labels]
+
+
+def relayed(
+    frontends: Iterable[DatagramFrontend], servers: Callable[[Pool], Iterable[Server]], *, ipv6: bool
+) -> dict[str, Relayed]:
+    """Return the listeners by name. `ipv6`: whether this machine has it, for those at all addresses."""
+    return {each.name: _relayed(each, servers, ipv6=ipv6) for each in frontends}
+
+
+def _relayed(frontend: DatagramFrontend, servers: Callable[[Pool], Iterable[Server]], *, ipv6: bool) -> Relayed:
+    weights: dict[Place, Fraction] = {}
+    serving: dict[Place, None] = {}
+    labels: dict[Place, Labels] = {}
+    for pool, weight in frontend.shares:
+        found = tuple(servers(pool)) if pool is not None else ()
+        taking = [each for each in found if each.weight and each.endpoint.use is Usability.READY]
+        whole = sum(each.weight for each in taking)
+        for each in found:
+            serving[_place(each)] = None
+            labels[_place(each)] = _labels(pool, each)
+        for place, part in ((_place(each), each.weight) for each in taking):
+            weights[place] = weights.get(place, Fraction()) + Fraction(weight * part, whole)
+        if not taking:
+            weights[NOWHERE] = weights.get(NOWHERE, Fraction()) + weight
+    shares = tuple(Share(place, weight) for place, weight in _whole(weights or {NOWHERE: Fraction(1)}))
+    old = tuple(place for place in serving if place not in weights)
+    binds = tuple(Place(address, frontend.port) for address in _addresses(frontend.bind, ipv6=ipv6))
+    return Relayed(Listener(frontend.name, Protocol.UDP, binds, shares, serving=old), labels)
+
+
+def _place(server: Server) -> Place:
+    return Place(bytes(server.endpoint.address), server.port)
+
+
+def _labels(pool: Pool | None, server: Server) -> Labels:
+    where = format_endpoint(server.endpoint.address, server.port)
+    if pool is None:
+        return "", "", "", server.endpoint.pod, where
+    return pool.service.namespace, pool.service.name, str(pool.port.number), server.endpoint.pod, where
+
+
+def _whole(weights: Mapping[Place, Fraction]) -> Iterable[tuple[Place, int]]:
+    """Make whole numbers of weights."""
+    scale = _FINEST / max(weights.values())
+    if all((weight / min(weights.values())).denominator == 1 for weight in weights.values()):
+        scale = min(scale, 1 / min(weights.values()))
+    return [(place, max(1, round(weight * scale))) for place, weight in weights.items()]
+
+
+def _addresses(bind: str, *, ipv6: bool) -> tuple[bytes, ...]:
+    if bind == "*":
+        return _EVERYWHERE if ipv6 else _EVERYWHERE[:1]
+    return (bytes(parse_address(bind.strip("[]"))),)

@@ -1,0 +1,145 @@
+"""Writes the statuses of what is ours, where the API server has others.
+
+What other controllers have written stays: their parents of a route, their ancestors of a policy, conditions of types
+that are not ours. A condition keeps the time at which its status changed last. A write names the version that it was
+made for, so that of two writers at once one is refused and tries again.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from vipwire.http.client import reason_of
+from vipwire.kube.access.access import Access
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
+from vipwire.model.names import ObjectName
+from vipwire.process import log
+from vipwire_l7.gateway.plan.statuses import Json
+from vipwire_l7.gateway.watch.objects import Known
+from vipwire_l7.ingress.run.write_loop import WriteLoop
+from vipwire_l7.ingress.watch.kinds import IngressResource
+from vipwire_l7.ingress.watch.objects import INGRESS_KINDS, Declared, IngressKind
+from vipwire_l7.ingress.watch.snapshot import Snapshot
+
+Key = tuple[IngressKind, ObjectName]
+_TIMEOUT: Final = 10.0
+_LATER: Final = 5.0
+"""Seconds after which a write that was refused is tried again."""
+_CONFLICT: Final = 409
+_SOMETIMES: Final = frozenset({"PartiallyInvalid", "OverlappingTLSConfig"})
+"""Conditions of routes and listeners that are ours, and go when there is nothing to say."""
+_BY_CONTROLLER: Final = ("parents", "ancestors")
+
+
+def merged(ours: Json, theirs: Json | None, controller: str, now: str) -> Json:
+    """Return the status to write: ours, with what others have written and the times of what has not changed."""
+    before = theirs or {}
+    made = {**before, **ours}
+    for field in _BY_CONTROLLER:
+        if field in ours:
+            known = before.get(field, ())
+            own = [_timed(each, _same(each, known, controller), now) for each in ours[field]]
+            made[field] = [*own, *(each for each in known if each.get("controllerName") != controller)]
+    if "listeners" in ours:
+        by_name = {each["name"]: each for each in before.get("listeners", ())}
+        made["listeners"] = [_timed(each, by_name.get(each["name"]), now) for each in ours["listeners"]]
+    return _timed(made, before, now) if "conditions" in ours else made
+
+
+def _same(entry: Json, known: Iterable[Json], controller: str) -> Json | None:
+    ref = entry.get("parentRef") or entry.get("ancestorRef")
+    for each in known:
+        if each.get("controllerName") == controller and ref == (each.get("parentRef") or each.get("ancestorRef")):
+            return each
+    return None
+
+
+def _timed(entry: Json, before: Json | None, now: str) -> Json:
+    """Give conditions their times; keep those of types that we do not write."""
+    known = {each["type"]: each for each in (before or {}).get("conditions", ())}
+    made = []
+    for condition in entry["conditions"]:
+        old = known.pop(condition["type"], None)
+        unchanged = old is not None and old.get("status") == condition["status"] and old.get("lastTransitionTime")
+        made.append({**condition, "lastTransitionTime": unchanged or now})
+    own = _SOMETIMES if {"parentRef", "supportedKinds"} & entry.keys() else frozenset[str]()
+    return {**entry, "conditions": [*made, *(each for kind, each in known.items() if kind not in own)]}
+
+
+class GatewayStatusWriter:
+    """Writes statuses as long as we are the one who is to."""
+
+    def __init__(
+        self,
+        access: Access,
+        resources: Mapping[IngressKind, IngressResource],
+        controller: str,
+        snapshot: Snapshot,
+        leading: Callable[[], bool],
+    ) -> None:
+        self._access, self._resources, self._controller, self._snapshot = access, resources, controller, snapshot
+        self._loop = WriteLoop[Key](snapshot, resources.keys() - set(INGRESS_KINDS), leading)
+        self._written: dict[Key, tuple[str, Json]] = {}
+        """The version of each object at our last write, and what was written: it is not written there again."""
+
+    def wake(self) -> None:
+        """Look now for what is to be written."""
+        self._loop.wake()
+
+    async def run(self, wanted: Callable[[], Mapping[Key, Json]]) -> None:
+        """Write until cancelled. `wanted` has the statuses by object."""
+        async with Connection(self._access, "vipwire-gateway") as connection:
+            await self._loop.run(wanted, lambda statuses: self._keep_all(connection, statuses))
+
+    async def _keep_all(self, connection: Connection, wanted: Mapping[Key, Json]) -> None:
+        for key, status in wanted.items():
+            found = self._find(key)
+            if found is not None and not self._loop.waits(key):
+                await self._keep(connection, key, found, status)
+        await self._leave(connection, wanted)
+
+    async def _leave(self, connection: Connection, wanted: Mapping[Key, Json]) -> None:
+        """Take our parents back from routes that name none of our Gateways any more."""
+        for key in [key for key in self._written if key not in wanted and not self._loop.waits(key)]:
+            found, written = self._find(key), self._written.pop(key)
+            if found is not None and "parents" in (found.state.status or {}):
+                await self._keep(connection, key, found, {"parents": []})
+                self._written.pop(key, None)
+                if self._loop.waits(key):  # it was refused
+                    self._written[key] = written
+
+    def _find(self, key: Key) -> Declared | None:
+        kind, name = key
+        return self._snapshot.declared(kind).get(name)
+
+    async def _keep(self, connection: Connection, key: Key, found: Declared, status: Json) -> None:
+        known: Known = found.state
+        if self._written.get(key) == (known.version, status):
+            return
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # noqa: TID251  # this is the shell
+        made = merged(status, known.status, self._controller, now)
+        if made != known.status:
+            self._written[key] = known.version, status
+            await self._write(connection, key, known.version, made)
+
+    async def _write(self, connection: Connection, key: Key, version: str, status: Json) -> None:
+        kind, name = key
+        resource = self._resources[kind]
+        where = f"/namespaces/{name.namespace}" if name.namespace else ""
+        path = f"{resource.path}{where}/{resource.plural}/{name.name}/status"
+        body = msgspec.json.encode({"metadata": {"resourceVersion": version}, "status": status})
+        code, reason = 0, ""
+        try:
+            payload = Payload(body, "application/merge-patch+json")
+            async with connection.request("PATCH", path, timeout=_TIMEOUT, payload=payload) as response:
+                code = response.status
+                reason = "" if code < 300 else f"{code} {await response.reason_text()}"
+        except TRANSPORT_ERRORS as error:
+            reason = reason_of(error)
+        if reason:
+            self._written.pop(key, None)
+            self._loop.retry(key, 0.0 if code == _CONFLICT else _LATER)
+        if reason and code != _CONFLICT:
+            log.warning("cannot write a status", kind=kind.value, object=name, error=reason[:300])

@@ -1,0 +1,120 @@
+"""The kinds that `vipwire gateway` reads, for the two sources of them: an API server, and manifests. Pure.
+
+The experimental and standard channels serve some kinds at different versions: `at_versions` takes those that a server
+has. Manifests are read at all of them.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from vipwire.kube.finding import Findings
+from vipwire.kube.manifests.documents import ManifestReader, kind_in_manifests
+from vipwire.kube.resource import Resource
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire_l7.gateway.watch import wire
+from vipwire_l7.gateway.watch.objects import Content, Known, sound_status
+from vipwire_l7.ingress.watch import kinds as ingress_kinds
+from vipwire_l7.ingress.watch.kinds import IngressResource
+from vipwire_l7.ingress.watch.objects import Declared, IngressKind, IngressObject
+
+_BASE: Final = f"/apis/{wire.GROUP}"
+_POLICIES: Final = f"/apis/{wire.POLICY_GROUP}/v1"
+_BUNDLES: Final = f"/apis/{wire.CERTIFICATES_GROUP}/v1"
+_CLUSTER_WIDE: Final = (
+    IngressKind.GATEWAY_CLASS,
+    IngressKind.NAMESPACE,
+    IngressKind.INGRESS_CLASS,
+    IngressKind.CLUSTER_TRUST_BUNDLE,
+)
+VERSIONS: Final[Mapping[str, Sequence[str]]] = {
+    wire.GROUP: ("v1", "v1beta1", "v1alpha3", "v1alpha2"),
+    wire.CERTIFICATES_GROUP: ("v1", "v1beta1", "v1alpha1"),
+}
+"""The versions that are read of a group that has several, the best first."""
+
+
+def _reader(kind: IngressKind, version: str) -> object:
+    has_signer = kind is IngressKind.CLUSTER_TRUST_BUNDLE
+
+    def convert(source: wire.Object) -> tuple[Declared | None, tuple[Problem, ...]]:
+        meta = source.metadata or wire.Meta()
+        name = ObjectName(meta.namespace or "", meta.name or "")
+        # The name of a bundle of a signer has colons, where others have dots.
+        found = Findings(kind.value, ObjectName(name.namespace, name.name.replace(":", ".")) if has_signer else name)
+        if not found.named(namespaced=kind not in _CLUSTER_WIDE):
+            return None, found.problems()
+        labels = MappingProxyType(dict(meta.labels or {}))
+        spec = source.data if isinstance(source, wire.ConfigMap) else getattr(source, "spec", None)
+        content = Content(spec, meta.creation_timestamp or "", meta.generation or 0, labels)
+        known = Known(meta.uid or "", meta.resource_version or "", sound_status(source.status))
+        return Declared(kind, name, content, known, (known.uid, version)), found.problems()
+
+    return convert
+
+
+def _resource(kind: IngressKind, plural: str, of: type[wire.Object], path: str = f"{_BASE}/v1") -> IngressResource:
+    reader = _reader(kind, path.removeprefix("/apis/").removeprefix("/api/"))
+    return Resource(kind, path, plural, of, reader, optional=path.startswith("/apis/"))  # type: ignore[arg-type]
+
+
+_OWN: Final = (
+    _resource(IngressKind.GATEWAY_CLASS, "gatewayclasses", wire.GatewayClass),
+    _resource(IngressKind.GATEWAY, "gateways", wire.Gateway),
+    _resource(IngressKind.LISTENER_SET, "listenersets", wire.ListenerSet),
+    _resource(IngressKind.HTTP_ROUTE, "httproutes", wire.HttpRoute),
+    _resource(IngressKind.GRPC_ROUTE, "grpcroutes", wire.GrpcRoute),
+    _resource(IngressKind.TLS_ROUTE, "tlsroutes", wire.TlsRoute),
+    _resource(IngressKind.TCP_ROUTE, "tcproutes", wire.PlainRoute),
+    _resource(IngressKind.UDP_ROUTE, "udproutes", wire.PlainRoute),
+    _resource(IngressKind.REFERENCE_GRANT, "referencegrants", wire.ReferenceGrant),
+    _resource(IngressKind.BACKEND_TLS_POLICY, "backendtlspolicies", wire.BackendTlsPolicy),
+    _resource(IngressKind.TRAFFIC_POLICY, "trafficpolicies", wire.Policy, _POLICIES),
+    _resource(IngressKind.BACKEND_POLICY, "backendpolicies", wire.Policy, _POLICIES),
+    _resource(IngressKind.NAMESPACE, "namespaces", wire.Namespace, "/api/v1"),
+    _resource(IngressKind.CONFIG_MAP, "configmaps", wire.ConfigMap, "/api/v1"),
+    _resource(IngressKind.CLUSTER_TRUST_BUNDLE, "clustertrustbundles", wire.ClusterTrustBundle, _BUNDLES),
+)
+_SHARED: Final = (IngressKind.SERVICE, IngressKind.SLICE, IngressKind.SECRET)
+RESOURCES: Final[Mapping[IngressKind, IngressResource]] = {each.kind: each for each in _OWN} | {
+    kind: ingress_kinds.RESOURCES[kind] for kind in _SHARED
+}
+"""By kind, at the versions that `vipwire up` serves."""
+WITH_INGRESS: Final[Mapping[IngressKind, IngressResource]] = {**RESOURCES, **ingress_kinds.RESOURCES}
+"""The same with Ingresses and their classes, for both in one process."""
+
+
+def manifests(resources: Mapping[IngressKind, IngressResource]) -> ManifestReader[IngressKind, IngressObject]:
+    """Build a reader of files."""
+    return ManifestReader(
+        *(
+            kind_in_manifests(each, *_older(each), namespaced=each.kind not in _CLUSTER_WIDE)
+            for each in resources.values()
+        )
+    )
+
+
+def _older(resource: IngressResource) -> tuple[str, ...]:
+    group = _group(resource)
+    found = (f"{group}/{each}" for each in VERSIONS.get(group, ()))
+    return tuple(each for each in found if each != resource.api_version)
+
+
+def _group(resource: IngressResource) -> str:
+    return resource.path.removeprefix("/apis/").partition("/")[0]
+
+
+def at_versions(
+    resources: Mapping[IngressKind, IngressResource], served: Mapping[str, Collection[str]]
+) -> dict[IngressKind, IngressResource]:
+    """Take each kind at the best version that a server has; `served` has the plurals by API version."""
+
+    def best(resource: IngressResource) -> IngressResource:
+        group = _group(resource)
+        asked = (f"{group}/{each}" for each in VERSIONS.get(group, ()))
+        version = next((each for each in asked if resource.plural in served.get(each, ())), "")
+        return replace(resource, path=f"/apis/{version}") if version else resource
+
+    return {kind: best(each) for kind, each in resources.items()}

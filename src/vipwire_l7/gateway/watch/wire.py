@@ -1,0 +1,360 @@
+"""Objects of the Gateway API as they stand on the wire, only the fields that are read.
+
+They are values (frozen, comparable), so that planning works with them as they are. Custom resources have no nulls: an
+API server drops or refuses them, so that only optional scalars may be None.
+"""
+
+from typing import Any
+
+from msgspec import field
+
+from vipwire_l7.gateway.watch.rule_wire import GrpcRule, HttpRule, ObjectRef, Rule, Wire
+
+GROUP = "gateway.networking.k8s.io"
+CERTIFICATES_GROUP = "certificates.k8s.io"
+POLICY_GROUP = "vipwire.io"
+"""The group of our own kinds."""
+
+
+class Meta(Wire, frozen=True):
+    """`metadata`."""
+
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    creation_timestamp: str | None = None
+    generation: int | None = None
+    labels: dict[str, str] | None = None
+
+
+class ParentRef(Wire, frozen=True):
+    """One of a route's `parentRefs`."""
+
+    name: str
+    group: str = GROUP
+    kind: str = "Gateway"
+    namespace: str | None = None
+    section_name: str | None = None
+    port: int | None = None
+
+
+class RouteSpec(Wire, frozen=True):
+    """The `spec` of TCPRoutes and UDPRoutes, and what all routes have."""
+
+    parent_refs: tuple[ParentRef, ...] = ()
+    rules: tuple[Rule, ...] = ()
+
+
+class NamedRouteSpec(RouteSpec, frozen=True):
+    """The `spec` of a TLSRoute."""
+
+    hostnames: tuple[str, ...] = ()
+
+
+class HttpRouteSpec(Wire, frozen=True):
+    """The `spec` of an HTTPRoute."""
+
+    parent_refs: tuple[ParentRef, ...] = ()
+    hostnames: tuple[str, ...] = ()
+    rules: tuple[HttpRule, ...] = (HttpRule(),)
+
+
+class GrpcRouteSpec(Wire, frozen=True):
+    """The `spec` of a GRPCRoute."""
+
+    parent_refs: tuple[ParentRef, ...] = ()
+    hostnames: tuple[str, ...] = ()
+    rules: tuple[GrpcRule, ...] = ()
+
+
+class SelectorRequirement(Wire, frozen=True):
+    """One of `matchExpressions`."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class Selector(Wire, frozen=True):
+    """A label selector."""
+
+    match_labels: dict[str, str] = {}  # noqa: RUF012  # msgspec copies it
+    match_expressions: tuple[SelectorRequirement, ...] = ()
+
+
+class FromNamespaces(Wire, frozen=True):
+    """Whose routes or listeners may attach."""
+
+    from_: str | None = field(default=None, name="from")
+    selector: Selector | None = None
+
+
+class RouteKind(Wire, frozen=True):
+    """A kind of route."""
+
+    kind: str
+    group: str = GROUP
+
+
+class AllowedRoutes(Wire, frozen=True):
+    """`allowedRoutes`."""
+
+    namespaces: FromNamespaces = FromNamespaces("Same")
+    kinds: tuple[RouteKind, ...] = ()
+
+
+class ListenerTls(Wire, frozen=True):
+    """`tls` of a listener."""
+
+    mode: str = "Terminate"
+    certificate_refs: tuple[ObjectRef, ...] = ()
+
+
+class Listener(Wire, frozen=True):
+    """One of `listeners`."""
+
+    name: str
+    protocol: str
+    port: int | None = None
+    hostname: str | None = None
+    tls: ListenerTls | None = None
+    allowed_routes: AllowedRoutes = AllowedRoutes()
+
+
+class GatewayAddress(Wire, frozen=True):
+    """One of `spec.addresses`."""
+
+    type: str = "IPAddress"
+    value: str | None = None
+
+
+class AllowedListeners(Wire, frozen=True):
+    """`allowedListeners`."""
+
+    namespaces: FromNamespaces = FromNamespaces("None")
+
+
+class ClientValidation(Wire, frozen=True):
+    """`validation` of the certificates of clients."""
+
+    ca_certificate_refs: tuple[ObjectRef, ...] = field(default=(), name="caCertificateRefs")
+    cluster_trust_bundle_ref: ObjectRef | None = None
+    mode: str = "AllowValidOnly"
+
+
+class PortTls(Wire, frozen=True):
+    """What is asked of clients."""
+
+    validation: ClientValidation | None = None
+
+
+class TlsOfPort(Wire, frozen=True):
+    """One of `perPort`."""
+
+    port: int
+    tls: PortTls = PortTls()
+
+
+class FrontendTls(Wire, frozen=True):
+    """`tls.frontend`."""
+
+    default: PortTls = PortTls()
+    per_port: tuple[TlsOfPort, ...] = ()
+
+
+class GatewayBackendTls(Wire, frozen=True):
+    """`tls.backend`."""
+
+    client_certificate_ref: ObjectRef | None = None
+
+
+class GatewayTls(Wire, frozen=True):
+    """`tls` of a Gateway."""
+
+    frontend: FrontendTls = FrontendTls()
+    backend: GatewayBackendTls = GatewayBackendTls()
+
+
+class Infrastructure(Wire, frozen=True):
+    """`infrastructure`. Its labels and annotations are for the Services of Gateways, not for HAProxy."""
+
+    parameters_ref: ObjectRef | None = None
+    labels: dict[str, str] = {}  # noqa: RUF012  # msgspec gives each its own
+    annotations: dict[str, str] = {}  # noqa: RUF012
+
+
+class GatewaySpec(Wire, frozen=True):
+    """The `spec` of a Gateway."""
+
+    gateway_class_name: str = ""
+    listeners: tuple[Listener, ...] = ()
+    addresses: tuple[GatewayAddress, ...] = ()
+    allowed_listeners: AllowedListeners = AllowedListeners()
+    tls: GatewayTls = GatewayTls()
+    infrastructure: Infrastructure = Infrastructure()
+
+
+class ListenerSetSpec(Wire, frozen=True):
+    """The `spec` of a ListenerSet."""
+
+    parent_ref: ParentRef
+    listeners: tuple[Listener, ...] = ()
+
+
+class GatewayClassSpec(Wire, frozen=True):
+    """The `spec` of a GatewayClass."""
+
+    controller_name: str = ""
+    parameters_ref: ObjectRef | None = None
+
+
+class GrantFrom(Wire, frozen=True):
+    """Who may refer."""
+
+    kind: str
+    namespace: str
+    group: str = ""
+
+
+class GrantTo(Wire, frozen=True):
+    """What may be referred to."""
+
+    kind: str
+    group: str = ""
+    name: str | None = None
+
+
+class GrantSpec(Wire, frozen=True):
+    """The `spec` of a ReferenceGrant."""
+
+    from_: tuple[GrantFrom, ...] = field(default=(), name="from")
+    to: tuple[GrantTo, ...] = ()
+
+
+class TargetRef(Wire, frozen=True):
+    """One of a policy's `targetRefs`."""
+
+    name: str
+    kind: str
+    group: str = ""
+    section_name: str | None = None
+
+
+class AltName(Wire, frozen=True):
+    """One of `subjectAltNames`."""
+
+    type: str
+    hostname: str | None = None
+    uri: str | None = None
+
+
+class TlsValidation(Wire, frozen=True):
+    """`validation`."""
+
+    hostname: str = ""
+    ca_certificate_refs: tuple[ObjectRef, ...] = field(default=(), name="caCertificateRefs")
+    cluster_trust_bundle_ref: ObjectRef | None = None
+    well_known: str | None = field(default=None, name="wellKnownCACertificates")
+    subject_alt_names: tuple[AltName, ...] = ()
+
+
+class BackendTlsSpec(Wire, frozen=True):
+    """The `spec` of a BackendTLSPolicy."""
+
+    target_refs: tuple[TargetRef, ...] = ()
+    validation: TlsValidation = TlsValidation()
+
+
+class Object(Wire, frozen=True):
+    """Any object. `spec` is typed by the kind."""
+
+    metadata: Meta | None = None
+    status: Any = None
+
+
+class GatewayClass(Object, frozen=True):
+    """GatewayClass."""
+
+    spec: GatewayClassSpec = GatewayClassSpec()
+
+
+class Gateway(Object, frozen=True):
+    """Gateway."""
+
+    spec: GatewaySpec = GatewaySpec()
+
+
+class ListenerSet(Object, frozen=True, kw_only=True):
+    """ListenerSet."""
+
+    spec: ListenerSetSpec
+
+
+class HttpRoute(Object, frozen=True):
+    """HTTPRoute."""
+
+    spec: HttpRouteSpec = HttpRouteSpec()
+
+
+class GrpcRoute(Object, frozen=True):
+    """GRPCRoute."""
+
+    spec: GrpcRouteSpec = GrpcRouteSpec()
+
+
+class TlsRoute(Object, frozen=True):
+    """TLSRoute."""
+
+    spec: NamedRouteSpec = NamedRouteSpec()
+
+
+class PlainRoute(Object, frozen=True):
+    """TCPRoute and UDPRoute."""
+
+    spec: RouteSpec = RouteSpec()
+
+
+class ReferenceGrant(Object, frozen=True):
+    """ReferenceGrant."""
+
+    spec: GrantSpec = GrantSpec()
+
+
+class BackendTlsPolicy(Object, frozen=True):
+    """BackendTLSPolicy."""
+
+    spec: BackendTlsSpec = BackendTlsSpec()
+
+
+class Policy(Object, frozen=True):
+    """TrafficPolicy and BackendPolicy, unread: what cannot be read there must be told, not overlooked."""
+
+    spec: Any = None
+
+
+class Namespace(Object, frozen=True):
+    """Namespace, for its labels."""
+
+
+class ConfigMap(Object, frozen=True):
+    """ConfigMap, for authorities' certificates."""
+
+    data: dict[str, str] = {}  # noqa: RUF012  # msgspec copies it
+
+    @property
+    def spec(self) -> dict[str, str]:
+        """What planning depends on."""
+        return self.data
+
+
+class TrustBundle(Wire, frozen=True):
+    """The `spec` of a ClusterTrustBundle."""
+
+    trust_bundle: str = ""
+
+
+class ClusterTrustBundle(Object, frozen=True):
+    """ClusterTrustBundle."""
+
+    spec: TrustBundle = TrustBundle()

@@ -1,0 +1,289 @@
+"""A pool as a section `backend`: everything in it but its endpoints, which change while HAProxy runs."""
+
+import hashlib
+from collections.abc import Iterator
+
+from vipwire.model.net import Prefix, format_address
+from vipwire_l7.ingress.haproxy.choices import REWRITING
+from vipwire_l7.ingress.haproxy.cors import cors_requests, cors_responses
+from vipwire_l7.ingress.haproxy.layout import FOLDER, Layout
+from vipwire_l7.ingress.haproxy.mirrors import auth_lines, mirror_lines
+from vipwire_l7.ingress.haproxy.slots import Slots
+from vipwire_l7.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
+from vipwire_l7.ingress.plan.policy import (
+    Affinity,
+    Algorithm,
+    BackendProtocol,
+    Limit,
+    Location,
+    Policy,
+    ProxyProtocol,
+    Reply,
+)
+from vipwire_l7.ingress.plan.sites import Pool, Server
+from vipwire_l7.ingress.watch.objects import Usability
+
+_PROTOCOLS = {
+    BackendProtocol.HTTP: "",
+    BackendProtocol.HTTPS: " ssl verify none",
+    BackendProtocol.H2: " proto h2",
+    BackendProtocol.H2S: " ssl verify none alpn h2",
+    BackendProtocol.TCP: "",
+    BackendProtocol.PASSED: "",
+}
+_PROXY = {ProxyProtocol.NO: "", ProxyProtocol.V1: " send-proxy", ProxyProtocol.V2: " send-proxy-v2"}
+_WORDS_IN_A_LINE = 20
+_PASSIVE = (
+    "check no-check-ssl no-check-send-proxy inter 24h fastinter 1s downinter 1s rise 1 fall 1"
+    " observe layer4 error-limit 4 on-error mark-down"
+)
+"""A server that four connections in a row do not reach gets none until one that is made for this every second does.
+
+Readiness takes it out as well, but if its machine is lost that may take 40 seconds, in which each second request
+would wait. Four are as many as one request makes: alone it cannot take a server out before its last try.
+"""
+_UNANSWERED = "tcp-ut 15s"
+"""After so long an established connection without an acknowledgement is given up.
+
+So ends one that was kept open to a machine that is lost meanwhile. It is no shorter, since it also ends uploads to a
+server that takes nothing for so long. HAProxy 2.6 takes it from a server's own line only.
+"""
+
+
+def backend_text(pool: Pool, layout: Layout) -> str:
+    """Write a backend without its endpoints: all that only a reload can change."""
+    policy = pool.policy
+    lines = [line("backend {}", plain(pool.name), indent=0)]
+    if policy.protocol in (BackendProtocol.TCP, BackendProtocol.PASSED):
+        lines.append(line("mode tcp"))
+        lines.append(line("retry-on conn-failure"))
+    lines += _balance(policy, layout)
+    lines += [line(f"timeout {name} {{}}", plain(f"{value}ms")) for name, value in policy.timeouts]
+    if policy.retries is not None:
+        lines.append(line("retries {}", plain(policy.retries)))
+    if policy.retry_on:
+        lines.append(line("retry-on {}", plains(policy.retry_on)))
+    if not _may_go_elsewhere(policy):
+        lines.append(line("no option redispatch"))
+    lines += [*_check(policy), *_guards(policy, layout), *_requests(policy), *_responses(policy, layout)]
+    lines.append(line("default-server " + _server_words(policy, several=not pool.external)))
+    return "\n".join(lines) + "\n"
+
+
+def server_text(pool: Pool, slots: Slots) -> str:
+    """Write the slots of a backend. A weight of 0 drains: only those come who are bound to it."""
+    if not pool.service.name:
+        return ""
+    return "".join(f"    server s{number} {_slot(slot)}\n" for number, slot in enumerate(slots, 1))
+
+
+def weight_of(server: Server) -> int:
+    """Return the weight to give to a server."""
+    return server.weight if server.endpoint.use is Usability.READY else 0
+
+
+def _slot(slot: Server | None) -> str:
+    if slot is None:
+        return f"127.0.0.1:1 weight 16 {_UNANSWERED} disabled"
+    address = format_address(slot.endpoint.address)
+    return f"{address}:{slot.port} weight {weight_of(slot)} {_UNANSWERED}"
+
+
+def _may_go_elsewhere(policy: Policy) -> bool:
+    """Report whether a request whose server does not answer may go to another one."""
+    return policy.redispatch and (policy.affinity is None or policy.affinity.change_on_failure)
+
+
+def _server_words(policy: Policy, *, several: bool) -> str:
+    words = "inter 2s"
+    if several and _may_go_elsewhere(policy):
+        words = _PASSIVE
+    if policy.check:
+        check = policy.check
+        words = f"check inter {check.interval}ms rise {check.rise} fall {check.fall}"
+        if policy.protocol is BackendProtocol.H2:
+            words += " check-proto h2"
+    if policy.pod_connections is not None:
+        words += f" maxconn {policy.pod_connections}"
+    own = f" crt {quoted(f'{FOLDER}/{policy.client_certificate}')}" if policy.client_certificate else ""
+    return words + _speaks(policy) + own + _PROXY[policy.proxy_protocol]
+
+
+def _speaks(policy: Policy) -> str:
+    verify = policy.verify
+    if verify is None:
+        return _PROTOCOLS[policy.protocol]
+    file = quoted(f"{FOLDER}/{verify.authorities}") if verify.authorities else "@system-ca"
+    host = plain(verify.hostname)
+    words = f" ssl verify required ca-file {file} sni str({host}) verifyhost {host}"
+    return words + (" alpn h2" if policy.protocol in (BackendProtocol.H2, BackendProtocol.H2S) else "")
+
+
+def _balance(policy: Policy, layout: Layout) -> Iterator[str]:
+    balance = policy.balance
+    if balance.algorithm is Algorithm.HEADER:
+        yield line("balance hdr({})", plain(balance.header))
+    else:
+        yield line("balance {}", plain(balance.algorithm.value))
+    if balance.algorithm not in (Algorithm.ROUND_ROBIN, Algorithm.LEAST_CONNECTIONS):
+        yield line("hash-type consistent")
+    if policy.affinity:
+        yield from _cookie(policy.affinity, layout)
+
+
+def _cookie(affinity: Affinity, layout: Layout) -> Iterator[str]:
+    """Bind to an address by a digest of it: the same after a reload, a restart, and in every replica."""
+    words = " secure" if affinity.secure else ""
+    bounds = (("maxidle", affinity.max_idle), ("maxlife", affinity.max_life))
+    words += "".join(f" {name} {plain(seconds)}" for name, seconds in bounds if seconds is not None)
+    attributes = []
+    if affinity.max_age is not None:
+        attributes.append(f"Max-Age={affinity.max_age}")
+    if affinity.same_site is not None:
+        attributes.append(f"SameSite={affinity.same_site.value}")
+    attached = Word("".join(f" attr {plain(each)}" for each in attributes))
+    form = f"cookie {{}} insert indirect nocache httponly dynamic{words}{{}}"
+    yield line(form, plain(affinity.name), attached)
+    yield line("dynamic-cookie-key {}", plain(layout.cookie_key))
+    if affinity.mark:
+        yield from _marked(affinity)
+
+
+def _marked(affinity: Affinity) -> Iterator[str]:
+    """Put the mark before the value that HAProxy itself reads and writes."""
+    name, mark = plain(affinity.name), plain(affinity.mark)
+    sent, given = quoted(f"^(.*; *)?{name}={mark}[.](.*)$"), quoted(f"^{name}=(.*)$")
+    yield line("http-request replace-header Cookie {} {}", sent, literal(f"\\1{name}=\\2"))
+    yield line("http-after-response replace-header Set-Cookie {} {}", given, literal(f"{name}={mark}.\\1"))
+
+
+def _check(policy: Policy) -> Iterator[str]:
+    if policy.check:
+        yield line("option httpchk")
+        yield line("http-check send meth GET uri {}", quoted(policy.check.path))
+
+
+def _sources(name: str, prefixes: tuple[Prefix, ...]) -> Iterator[str]:
+    for start in range(0, len(prefixes), _WORDS_IN_A_LINE):
+        chosen = prefixes[start : start + _WORDS_IN_A_LINE]
+        yield line(f"acl {name} src {{}}", plains(str(prefix) for prefix in chosen))
+
+
+def _guards(policy: Policy, layout: Layout) -> Iterator[str]:
+    """Write what keeps requests away, cheapest first."""
+    if policy.deny:
+        yield from _sources("denied", policy.deny)
+        # Without an address of the client there is nothing to compare: such a request is none of a client.
+        yield line("http-request deny deny_status 403 if denied or !{{ src -m found }}")
+    if policy.allow:
+        yield from _sources("allowed", policy.allow)
+        yield line("http-request deny deny_status 403 unless allowed")
+    if policy.limit:
+        yield from _limit(policy.limit)
+    yield from _redirects(policy, layout)
+    if policy.body_size is not None:
+        size = plain(policy.body_size)
+        yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", size)
+    if policy.cors:
+        yield from cors_requests(policy.cors)
+    if policy.login:
+        users = plain(userlist_name(policy))
+        yield line("http-request auth realm {} unless {{ http_auth({}) }}", quoted(policy.login.realm or "-"), users)
+        yield line("http-request del-header Authorization")
+    if policy.external_auth:
+        yield from auth_lines(policy.external_auth)
+
+
+def _redirects(policy: Policy, layout: Layout) -> Iterator[str]:
+    if policy.https:
+        where = Word(f"https://%[req.hdr(host),host_only,lower]{layout.https_suffix}%[pathq]")
+        yield line(f"http-request redirect location {{}} code 308 unless {_came_by_tls(layout)}", where)
+    if policy.redirect:
+        where = quoted(policy.redirect.location.replace("%", "%%") + "%[pathq]" * policy.redirect.keep_path)
+        yield line("http-request redirect location {} code {}", where, plain(policy.redirect.code))
+    if policy.root:
+        yield line("http-request redirect location {} code 302 if {{ path / }}", literal(policy.root))
+
+
+def _location(location: Location) -> str:
+    scheme = plain(location.scheme) if location.scheme else "%[ssl_fc,iif(https,http)]"
+    host = plain(location.host) if location.host else "%[req.hdr(host),host_only]"
+    where = Word(f"{scheme}://{host}{plain(location.port) if location.port else ''}%[pathq]")
+    return line("http-request redirect location {} code {}", where, plain(location.code))
+
+
+def _reply(reply: Reply) -> str:
+    file = quoted(f"{FOLDER}/{reply.body}") if reply.body else Word("")
+    body = Word(f" content-type 'text/plain; charset=utf-8' file {file}" if reply.body else "")
+    return line("http-request return status {}{}", plain(reply.code), body)
+
+
+def _came_by_tls(layout: Layout) -> str:
+    return "{{ req.hdr(x-forwarded-proto) https }}" if layout.trust_forwarded else "{{ ssl_fc }}"
+
+
+def _limit(limit: Limit) -> Iterator[str]:
+    # A table counts requests over one time only; those of a minute are counted by hand.
+    kept = plain("2m" if limit.per_minute else "10s")
+    yield line("stick-table type ipv6 size 100k expire {} store conn_cur,http_req_rate(1s),gpc0_rate(60s)", kept)
+    yield line("http-request track-sc0 src")
+    if limit.per_second is not None:
+        yield line("http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {} }}", plain(limit.per_second))
+    if limit.per_minute is not None:
+        yield line("http-request sc-inc-gpc0(0)")
+        yield line("http-request deny deny_status 429 if {{ sc_gpc0_rate(0) gt {} }}", plain(limit.per_minute))
+    if limit.connections is not None:
+        yield line("http-request deny deny_status 429 if {{ sc_conn_cur(0) gt {} }}", plain(limit.connections))
+
+
+def userlist_name(policy: Policy) -> str:
+    """Name the list of users of a policy, by its content."""
+    text = repr(policy.login and policy.login.users)
+    return f"users-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+
+def userlist_text(policy: Policy) -> str:
+    """Write the list of users of a policy."""
+    users = policy.login.users if policy.login else ()
+    lines = [line("userlist {}", plain(userlist_name(policy)), indent=0)]
+    lines += [line("user {} password {}", plain(name), quoted(digest)) for name, digest in users]
+    return "\n".join(lines) + "\n"
+
+
+def _requests(policy: Policy) -> Iterator[str]:
+    for name in policy.remove_request:
+        yield line("http-request del-header {}", plain(name))
+    for name, value in policy.set_request:
+        yield line("http-request set-header {} {}", plain(name), literal(value))
+    for name, value in policy.add_request:
+        yield line("http-request add-header {} {}", plain(name), literal(value))
+    yield from _rewrite(policy)
+    yield from mirror_lines(policy)
+    if policy.location:
+        yield _location(policy.location)
+    if policy.reply:
+        yield _reply(policy.reply)
+
+
+def _rewrite(policy: Policy) -> Iterator[str]:
+    if policy.rewrite:
+        pattern, target = policy.rewrite.pattern, policy.rewrite.target
+        yield line("http-request replace-path {} {}", quoted(f"{REWRITING}{pattern}"), literal(target))
+
+
+def _responses(policy: Policy, layout: Layout) -> Iterator[str]:
+    # What HAProxy answers itself is no response of an endpoint.
+    phase = "http-after-response" if policy.answers else "http-response"
+    if policy.cors:
+        yield from cors_responses(policy.cors)
+    if policy.hsts:
+        value = literal(policy.hsts.header)
+        # Browsers take no notice of it over HTTP (RFC 6797 8.1), so that it may be sent where we cannot tell.
+        condition = "" if layout.trust_forwarded else " if {{ ssl_fc }}"
+        yield line(f"{phase} set-header Strict-Transport-Security {{}}{condition}", value)
+    for name in policy.remove_response:
+        yield line(f"{phase} del-header {{}}", plain(name))
+    for name, text in policy.set_response:
+        yield line(f"{phase} set-header {{}} {{}}", plain(name), literal(text))
+    for name, text in policy.add_response:
+        yield line(f"{phase} add-header {{}} {{}}", plain(name), literal(text))

@@ -1,0 +1,138 @@
+"""Writes a choice as rules of a frontend: a step sets the target, and later steps no longer find the choice. Pure.
+
+HAProxy ends when a request keeps a thread for two seconds, and with it all connections; requests of others wait for
+less. PCRE alone stops after ten million steps, which are 30 ms. So each expression has few steps here, for texts that
+are not long, since one step may scan all of a text; what meets these limits counts as no match. How many expressions
+there may be, `plan.budget` says. Only where paths decide what guards a request, those expressions that may guard have
+all the steps that they need; there paths must be so short (`longest_path`) that all need no more than a few ms.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeGuard
+
+from vipwire_l7.ingress.haproxy.readings import parameter
+from vipwire_l7.ingress.haproxy.words import Word, line, plain, quoted
+from vipwire_l7.ingress.plan.budget import MOST_VALUES
+from vipwire_l7.ingress.plan.expressions import is_costly, steps_at
+from vipwire_l7.ingress.plan.sites import Aspect, Bound, Chance, Choice, Compared, Condition
+
+_LIMIT: Final = "(*LIMIT_MATCH={})"
+_STEPS, _STEPS_OF_COSTLY = 1000, 200
+REWRITING: Final = _LIMIT.format(20_000)
+"""Begins the one expression that rewrites a request's path. It has more steps, for the path has matched before."""
+LONGEST: Final = 512
+"""Bytes of a text that an expression may match."""
+_IS_SHORT: Final = f"(?!.{{{LONGEST + 1}}})"
+_LONGEST_PATH: Final = 256
+_MOST_STEPS: Final = 500_000
+"""Steps of all expressions that guard, for one request."""
+_SLACK: Final = 4
+"""PCRE's steps for one of ours, at most."""
+
+
+def limited(begin: str, rest: str) -> str:
+    """Write an expression that stops soon. `begin`, with its ^, is before the text that must not be long."""
+    steps = _STEPS_OF_COSTLY if is_costly(rest) else _STEPS
+    return f"{_LIMIT.format(steps)}{begin}{_IS_SHORT}{rest}"
+
+
+def guarding(begin: str, rest: str, longest: int) -> str:
+    """Write an expression with the steps that it needs for paths up to a length."""
+    return f"{_LIMIT.format(_STEPS + _SLACK * steps_at(rest, longest))}{begin}{rest}"
+
+
+def longest_path(expressions: Iterable[str]) -> int:
+    """Return how long a path may be that expressions are to guard."""
+    found = tuple(expressions)
+    alike = Counter(steps_at(each, _LONGEST_PATH) for each in found)
+    one = {steps_at(each, _LONGEST_PATH): each for each in found}
+
+    def fits(length: int) -> bool:
+        return sum(number * steps_at(one[key], length) for key, number in alike.items()) <= _MOST_STEPS
+
+    return next(filter(fits, range(_LONGEST_PATH, 0, -1)), 0)
+
+
+def expressions_of(choice: Choice) -> Iterator[str]:
+    """Yield the regular expressions of paths in a choice that may guard."""
+    for each in (condition for step in choice.steps for condition in step.when):
+        # A costly one guards nothing (`gateway.plan.rules`): what it could match is closed instead.
+        if (
+            isinstance(each, Compared)
+            and each.aspect is Aspect.PATH
+            and each.expression
+            and not is_costly(each.value)
+        ):
+            yield each.value
+
+
+def _may_guard(of: Condition) -> TypeGuard[Compared]:
+    # A costly one guards nothing (`gateway.plan.rules`): what it could match is closed instead.
+    return isinstance(of, Compared) and of.aspect is Aspect.PATH and of.expression and not is_costly(of.value)
+
+
+def choice_lines(choice: Choice, rule: str = "http-request", *, guards: bool = False) -> Iterator[str]:
+    """Write the steps of a choice. `rule` is the word that such a rule begins with.
+
+    `guards`: expressions of the path decide what guards a request.
+    """
+    name, longest = plain(choice.name), longest_path(expressions_of(choice)) if guards else 0
+    for step in choice.steps:
+        target, when = plain(step.target), Word(" ".join(condition(each, longest) for each in step.when))
+        form = f"{rule} set-var(txn.target) str({target}) if {{{{ var(txn.target) -m str {name} }}}} {{}}"
+        yield line(form, when).rstrip()
+
+
+def condition(of: Condition, longest: int = 0) -> str:
+    """Write what must hold of a request, in braces. `longest` is how long guarded paths may be, or 0."""
+    if isinstance(of, Chance):
+        return f"{{ rand({plain(of.whole)}) lt {plain(of.part)} }}"
+    if isinstance(of, Bound):
+        begin = f"{{ req.cook({plain(of.name)}) -m beg -- {plain(of.mark)}. }}"
+        return f"{begin} {{ nbsrv({plain(of.pool)}) gt 0 }}"
+    value = of.value
+    if longest and _may_guard(of):
+        value = guarding("^", value.removeprefix("^"), longest)
+    elif of.expression:
+        value = limited("^", value.removeprefix("^"))
+    how = "-m reg" if of.expression else "-m str"
+    if value == "}":  # which would end the condition, however it is quoted
+        how, value = "-m reg", "^}$"
+    return _compared(of, f"{how} -- {quoted(value)}")
+
+
+def _compared(of: Compared, comparison: str) -> str:
+    """Write a comparison with few values of a request, however many a client sends."""
+    fetch = _fetch(of)
+    if of.aspect is Aspect.COOKIE:
+        return f"{{ {fetch},set-var(txn.value) -m found }} {{ var(txn.value) {comparison} }}"
+    if of.aspect is Aspect.HEADER and (of.split or of.expression):
+        name = plain(of.name)
+        long = f"!{{ req.fhdr({name}),length gt {LONGEST} }} " if of.split else ""
+        return f"{{ req.fhdr_cnt({name}) le {MOST_VALUES} }} {long}{{ {fetch} {comparison} }}"
+    return f"{_found(of)}{{ {fetch} {comparison} }}"
+
+
+def _found(of: Compared) -> str:
+    """Write that a query has a parameter: where it has not, `_fetch` takes the whole query."""
+    if of.aspect is not Aspect.QUERY:
+        return ""
+    return f"{{ query -m reg -- {quoted(f'(?:^|&){parameter(of.name)}(?:[=&]|$)')} }} "
+
+
+def _fetch(of: Compared) -> str:
+    match of.aspect:
+        case Aspect.METHOD:
+            return "method"
+        case Aspect.PATH:
+            return "path"
+        case Aspect.COOKIE:
+            return f"req.cook({plain(of.name)})"
+        case Aspect.QUERY:
+            # `url_param` takes `;` and `?` for borders as well, and compares names that are not decoded.
+            name = parameter(of.name)
+            first = f"^(?:(?!{name}(?:[=&]|$))[^&]*+&)*+{name}=?([^&]*+).*$"
+            return quoted(f'query,regsub("{first}","\\1"),url_dec(1)')
+        case Aspect.HEADER:
+            return f"req.hdr({plain(of.name)})" if of.split else f"req.fhdr({plain(of.name)})"

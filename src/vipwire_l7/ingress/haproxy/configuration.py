@@ -1,0 +1,269 @@
+"""Everything that HAProxy is to have: the text, the maps, the certificates, and which server is in which slot.
+
+What can change while it runs (slots, maps, certificates) stands apart from what cannot (`Shape`).
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from vipwire_l7.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
+from vipwire_l7.ingress.haproxy.choices import guarding, limited, longest_path
+from vipwire_l7.ingress.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, maps_of, stages_of
+from vipwire_l7.ingress.haproxy.frontends import (
+    SHARED,
+    Lookups,
+    frontend_parts,
+    is_of_frontend,
+    lookups_of,
+    site_key,
+    split_site,
+    tells_listeners_apart,
+)
+from vipwire_l7.ingress.haproxy.layout import FOLDER, MAPS, Layout
+from vipwire_l7.ingress.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
+from vipwire_l7.ingress.haproxy.preamble import process_text
+from vipwire_l7.ingress.haproxy.readings import APART, decoded, is_plain
+from vipwire_l7.ingress.haproxy.slots import Slots
+from vipwire_l7.ingress.plan.expressions import is_costly
+from vipwire_l7.ingress.plan.sites import (
+    NOWHERE,
+    Certificate,
+    Choice,
+    Compared,
+    Match,
+    Pool,
+    Route,
+    SitePlan,
+    apart_of,
+    sites_with_guarding_expressions,
+)
+
+DEFAULT_CERTIFICATE = "default.pem"
+_OWN = Lookups()
+"""Where the prefixes of the operator's own frontend are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The part that only a reload can change. `backends` is text by pool, `slots` their number of servers."""
+
+    stages: frozenset[Stage]
+    choices: tuple[Choice, ...]
+    users: str
+    expressions: tuple[tuple[str, str], ...]
+    backends: Mapping[str, str]
+    slots: Mapping[str, int]
+    certificates: Mapping[str, tuple[str, ...]]
+    """The hosts of each certificate."""
+    unlisted: frozenset[str]
+    """The certificates that only other frontends' lists have."""
+    bounded: tuple[tuple[str, int], ...] = ()
+    """The sites whose paths must be short, since regular expressions guard some."""
+    frontends: tuple[tuple[str, str], ...] = ()
+    """The text of the frontends beside the operator's own, each part with the choice that it belongs to, if any."""
+    authorities: tuple[tuple[str, str], ...] = ()
+    """The files of who may sign endpoints' certificates: name, which follows from the content, and content."""
+    lists: Mapping[str, str] = field(default_factory=dict)
+    """Their lists of certificates: content by file name."""
+    asked: frozenset[str] = frozenset()
+    """The maps that are looked up: HAProxy knows no others."""
+    deciding: Mapping[str, tuple[Compared, ...]] = field(default_factory=dict)
+    """The conditions of choices that decide what guards a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A complete configuration, for one `Layout`. `certificates` is PEM by file name.
+
+    `slots` alone may change while others hold this, pool by pool: whoever wants it as it was takes a copy.
+    """
+
+    layout: Layout
+    shape: Shape
+    pools: Mapping[str, Pool]
+    slots: dict[str, Slots]
+    maps: Mapping[str, Mapping[str, str]]
+    certificates: Mapping[str, str] = field(repr=False)
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether any pool sends copies of requests elsewhere, or asks a server about them."""
+        return any(pool.policy.mirrors or pool.policy.external_auth for pool in self.pools.values())
+
+    def text(self, mark: str) -> str:
+        """Write haproxy.cfg. `mark` is what the process will tell about itself."""
+        return "\n".join(part for _, part in self.parts(mark))
+
+    def parts(self, mark: str) -> Iterator[tuple[str, str]]:
+        """Write haproxy.cfg in parts, each with the pool that it belongs to, or an empty text."""
+        yield "", process_text(self.layout, mark, mirrors=self.mirrors)
+        if self.shape.users:
+            yield "", self.shape.users
+        yield (
+            "",
+            frontend_text(
+                self.layout, self.shape.stages, self.shape.choices, self.shape.bounded, self.shape.deciding
+            ),
+        )
+        if self.mirrors:
+            yield "", mirror_frontend(self.layout, (each.policy for each in self.pools.values()), NOWHERE)
+        for name, text in self.shape.frontends:
+            yield name, text.replace(FOLDER, self.layout.folder)
+        for name, text in self.shape.backends.items():
+            yield name, text.replace(FOLDER, self.layout.folder) + server_text(self.pools[name], self.slots[name])
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        """Write the files beside it: name and content."""
+        for name, entries in self.maps.items():
+            yield f"{name}.map", "".join(f"{key} {value}\n" for key, value in entries.items())
+        yield from self.certificates.items()
+        yield "certificates.list", self.certificate_list()
+        for name, text in self.shape.lists.items():
+            yield name, text.replace(FOLDER, self.layout.folder)
+        yield from self.shape.authorities
+        if self.mirrors:
+            yield MIRROR_FILE, mirror_lua(self.layout)
+
+    def certificate_list(self) -> str:
+        """Write the list of certificates with the names for which each is served; the first is the default."""
+        lines = [self.layout.certificate_file(DEFAULT_CERTIFICATE)]
+        lines += [
+            " ".join((self.layout.certificate_file(name), *hosts))
+            for name, hosts in self.shape.certificates.items()
+            if name != DEFAULT_CERTIFICATE and name not in self.shape.unlisted
+        ]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def configure(
+    plan: SitePlan, slots: dict[str, Slots], layout: Layout, default_pem: str, before: Configuration | None = None
+) -> Configuration:
+    """Build a configuration. `slots` has exactly its pools; `default_pem` is served where no certificate fits.
+
+    `before` is one for the same operator's flags: the texts of pools that are the same are taken from it.
+    """
+    apart = apart_of(plan)
+    lookups = tuple(
+        lookups_of(each, plan.routes, apart, f"prefixes-{index}") for index, each in enumerate(plan.frontends)
+    )
+    maps = make_maps(plan, lookups, apart.sites)
+    pools = {pool.name: pool for pool in plan.pools}
+    users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
+    certificates = (Certificate(DEFAULT_CERTIFICATE, default_pem), *plan.certificates)
+    stages = stages_of(_own(maps) if plan.frontends else maps)
+    frontends, lists, asked = _frontends(plan, layout, lookups)
+    shape = Shape(
+        stages,
+        plan.choices,
+        "\n".join(users[name] for name in sorted(users)),
+        tuple(maps["expressions"].items()),
+        {name: _known_text(pool, before) or _text(pool, layout) for name, pool in pools.items()},
+        {name: len(slots[name]) for name in pools},
+        {each.name: each.hosts for each in certificates},
+        frozenset(each.name for each in certificates if not each.listed),
+        bounded_sites(plan),
+        frontends,
+        plan.authorities,
+        lists,
+        asked | frozenset(maps_of(stages)),
+        apart.choices,
+    )
+    pems = {each.name: each.pem for each in certificates}
+    return Configuration(layout, shape, pools, slots, maps, pems)
+
+
+def _own(maps: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
+    """Leave the entries of other frontends out."""
+    shared = {name: {key: to for key, to in maps[name].items() if not is_of_frontend(key)} for name in SHARED}
+    return {**maps, **shared}
+
+
+def _frontends(
+    plan: SitePlan, layout: Layout, lookups: Sequence[Lookups]
+) -> tuple[tuple[tuple[str, str], ...], dict[str, str], frozenset[str]]:
+    """Write the frontends beside the operator's own, their lists of certificates; name the maps that they ask."""
+    anywhere = replace(layout, folder=FOLDER)
+    parts: list[tuple[str, str]] = []
+    lists, asked = {}, set[str]()
+    for index, (each, found) in enumerate(zip(plan.frontends, lookups, strict=True)):
+        asked |= found.asked
+        file = f"certificates-{index}.list"
+        parts += frontend_parts(each, found, anywhere, anywhere.certificate_file(file))
+        names = each.certificates if each.has_default else ((DEFAULT_CERTIFICATE, ()), *each.certificates)
+        lists[file] = "".join(f"{' '.join((anywhere.certificate_file(name), *to))}\n" for name, to in names)
+    return tuple(parts), lists, frozenset(asked)
+
+
+def bounded_sites(plan: SitePlan) -> tuple[tuple[str, int], ...]:
+    """Say how long paths may be at the sites where regular expressions guard: the shorter the more there are."""
+    able: dict[str, list[str]] = {site: [] for site in sites_with_guarding_expressions(plan)}
+    for each in plan.routes:
+        if each.match is Match.EXPRESSION and each.site in able and not is_costly(each.path):
+            able[each.site].append(each.path)
+    return tuple((site, longest_path(paths)) for site, paths in able.items())
+
+
+class PoolError(Exception):
+    """A pool cannot be written as nobody thought: it is to be left out. `pool` is its name."""
+
+    def __init__(self, pool: str, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.pool = pool
+
+
+def _text(pool: Pool, layout: Layout) -> str:
+    try:
+        return backend_text(pool, layout)
+    except Exception as error:
+        raise PoolError(pool.name, error) from error
+
+
+def _known_text(pool: Pool, before: Configuration | None) -> str:
+    return before.shape.backends[pool.name] if before and before.pools.get(pool.name) is pool else ""
+
+
+def make_maps(plan: SitePlan, lookups: Sequence[Lookups], apart: Collection[str] = ()) -> dict[str, dict[str, str]]:
+    """Build the maps that lead a request to its backend. `lookups` has the searches of each frontend, in order.
+
+    `apart` are the sites whose paths lead to different places: there paths are found in a second spelling, too.
+    """
+    own = {each.mark: found for each, found in zip(plan.frontends, lookups, strict=True)}
+    maps: dict[str, dict[str, str]] = {name: {} for name in (*MAPS, *(found.prefixes for found in lookups))}
+    more = {f"{host}{each.mark}" for each in plan.frontends for host in each.hosts}
+    maps["sites"] = {site_key(site): site for site in sorted(plan.sites | more)}
+    for each in filter(tells_listeners_apart, plan.frontends):
+        maps["listeners"] |= {site_key(f"{host}{each.mark}"): host for host in sorted(each.hosts)}
+    bounded = dict(bounded_sites(plan))
+    for route in sorted(plan.routes, key=_longest_first):
+        if route.match is Match.EXPRESSION:
+            maps["expressions"][expression_of(route, bounded.get(route.site, 0))] = route.target
+        elif route.match is Match.EXACT:
+            maps["exact"][f"{route.site}{route.path}/"] = route.target
+        else:
+            of = own.get(split_site(route.site)[1], _OWN)
+            maps[of.prefixes][of.key(route.site, route.path)] = route.target
+    for route in plan.routes:
+        if route.site in apart and route.match is not Match.EXPRESSION and not is_plain(route.path):
+            path = decoded(route.path)
+            of = own.get(split_site(route.site)[1], _OWN)
+            exact = route.match is Match.EXACT
+            found = maps["exact" if exact else of.prefixes]
+            found.setdefault(f"{route.site}{path}/" if exact else of.key(route.site, path), route.target)
+    maps[APART] = dict.fromkeys(sorted(apart), "1")
+    if plan.default:
+        maps["default"][DEFAULT_KEY] = plan.default
+    return maps
+
+
+def expression_of(route: Route, longest: int = 0) -> str:
+    """Write the regular expression of a site and its path; like nginx's, it need not reach the path's end.
+
+    `longest` is how long paths are where expressions guard; 0 elsewhere.
+    """
+    begin, path = f"^{re.escape(route.site)}", route.path.removeprefix("^")
+    return guarding(begin, path, longest) if longest and not is_costly(path) else limited(begin, path)
+
+
+def _longest_first(route: Route) -> tuple[int, str, str]:
+    return -len(route.path), route.site, route.path

@@ -1,0 +1,90 @@
+"""Writes the rules of a backend about cross-origin requests (Fetch, "CORS protocol"). Pure.
+
+A preflight is answered here, before anything that asks for a password. What browsers must know of any response is
+added to all of them, HAProxy's own too: else a script could not tell a 503 from a network that is down.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from vipwire_l7.ingress.haproxy.choices import limited
+from vipwire_l7.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
+from vipwire_l7.ingress.plan.policy import Cors
+
+_PORTS: Final = {"http": "80", "https": "443"}
+_ALLOWED: Final = "{{ var(txn.origin) -m found }}"
+_ASKED: Final = "{{ req.hdr(access-control-request-method) -m found }}"
+
+
+def cors_requests(cors: Cors) -> Iterator[str]:
+    """Write what is done with requests."""
+    yield line("acl preflight method OPTIONS")
+    for origin in cors.origins:
+        yield _origin(origin)
+    any_origin = "*" in cors.origins and not cors.credentials and not cors.echoes
+    yield line(f"http-request set-var(txn.origin) {'str(*)' if any_origin else 'req.fhdr(origin)'} if origin_allowed")
+    asked = f" {_ASKED}" if cors.echoes else ""
+    names = "{{ req.hdr(access-control-request-headers) -m found }}"
+    if _is_echoed(cors.headers, cors):
+        echoed = Word(" hdr Access-Control-Allow-Headers %[req.fhdr(access-control-request-headers)]")
+        yield _preflight(cors, echoed, f"{asked} {names}")
+        yield _preflight(cors, Word(""), asked)
+    else:
+        yield _preflight(cors, _header("Headers", cors.headers), asked)
+    if cors.echoes:
+        others = f"preflight {_ASKED} {{{{ req.hdr(origin) -m found }}}}"
+        yield line(f"http-request return status {{}} if {others}", plain(cors.code))
+
+
+def cors_responses(cors: Cors) -> Iterator[str]:
+    """Write what is added to responses."""
+    found = f"if {_ALLOWED}"
+    yield line(f"http-after-response set-header Access-Control-Allow-Origin %[var(txn.origin)] {found}")
+    yield line("http-after-response add-header Vary Origin")
+    if cors.credentials:
+        yield line(f"http-after-response set-header Access-Control-Allow-Credentials true {found}")
+    elif cors.echoes:
+        yield line(f"http-after-response del-header Access-Control-Allow-Credentials {found}")
+    if cors.expose:
+        # With credentials `*` would be a name.
+        all_names = "*" in cors.expose and cors.credentials
+        names = Word("%[res.hdr_names]") if all_names else literal(", ".join(cors.expose))
+        yield line(f"http-after-response set-header Access-Control-Expose-Headers {{}} {found}", names)
+
+
+def _preflight(cors: Cors, headers: Word, more: str) -> str:
+    echoed = Word(" hdr Access-Control-Allow-Methods %[req.fhdr(access-control-request-method)]")
+    return line(
+        f"http-request return status {{}} hdr Access-Control-Max-Age {{}}{{}}{{}} if preflight {_ALLOWED}{more}",
+        plain(cors.code),
+        plain(cors.max_age),
+        echoed if _is_echoed(cors.methods, cors) else _header("Methods", cors.methods),
+        headers,
+    )
+
+
+def _header(what: str, values: tuple[str, ...]) -> Word:
+    return Word(f" hdr Access-Control-Allow-{what} {literal(', '.join(values))}" if values else "")
+
+
+def _is_echoed(values: tuple[str, ...], cors: Cors) -> bool:
+    """Report whether what is asked for is the answer. With credentials `*` would be a name."""
+    return "*" in values and (cors.credentials or cors.echoes)
+
+
+def _origin(origin: str) -> str:
+    """Write that an origin is allowed; the port of its scheme may be said or not."""
+    if origin == "*":
+        return line("acl origin_allowed req.fhdr(origin,1) -m found")
+    scheme, _, place = origin.partition("://")
+    host, _, port = place.partition(":")
+    own = _PORTS.get(scheme.lower(), "")
+    bare = f"{scheme}://{host}"
+    if "*" not in host:
+        forms = (bare, f"{bare}:{own}") if own and port in ("", own) else (origin,)
+        return line("acl origin_allowed req.fhdr(origin,1) -m str -i {}", plains(forms))
+    end = f"(:{own})?" if own and port in ("", own) else f":{port}" if port else ""
+    # `*.` is one label or more, any other `*` whatever a host may have, nothing too.
+    escaped = re.escape(bare).replace(r"\*\.", r"[a-z0-9.-]+\.").replace(r"\*", "[a-z0-9.-]*")
+    return line("acl origin_allowed req.fhdr(origin,1) -m reg -i {}", quoted(limited("^", f"{escaped}{end}$")))

@@ -1,0 +1,258 @@
+"""Writes HAProxy's one frontend: the steps by which a request finds its backend.
+
+Hosts and paths are data in maps, not rules, so that a new one is a runtime command. Keys end with a slash:
+
+    host ─▶ sites.map ─▶ site ┬─ exact.map[site + path + "/"]         a rule of type Exact
+                              ├─ expressions.map[site + path]         regular expressions, the longest first
+                              ├─ prefixes.map[longest of site + path + "/"]   whole elements: /foo/ is in /foo/bar/
+                              └─ default.map                          a default backend
+
+A host that has rules of its own never falls to those of a wildcard, and a wildcard's never to those without a host
+(networking.k8s.io/v1 IngressRule.host): there only the default backend is left. A wildcard stands for one label.
+
+Each step takes time of every request, so only those are written that some rule needs (`Stage`): where all rules are
+prefixes of hosts in full, one search is all there is (`plain_search`). The first rule that needs another step is a
+reload.
+
+A path is compared as it was sent, and Pods get it so. Where a server could read it otherwise, and it would lead
+elsewhere then, the request is refused (`readings`). A regular expression that meets PCRE's limits counts as no match;
+where one guards, long paths are refused (414).
+"""
+
+import enum
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from vipwire_l7.ingress.haproxy.choices import choice_lines
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
+from vipwire_l7.ingress.haproxy.words import line, plain, plains, quoted
+from vipwire_l7.ingress.plan.sites import BROKEN, CLOSED, EVERY_HOST, NOWHERE, REFUSED, UNAVAILABLE, Choice, Compared
+
+DEFAULT_KEY = "default"
+
+
+class Stage(enum.Enum):
+    """A step that not every set of rules needs. The value is why it is taken, in words for a log."""
+
+    EXACT = "a first path of type Exact"
+    EXPRESSIONS = "a first regular expression"
+    WILDCARDS = "a first host with a wildcard"
+    HOSTLESS = "a first rule without a host"
+    DEFAULT = "a first default backend"
+    APART = "a first host whose paths lead to different places"
+
+
+_NEED_SITE = frozenset({Stage.EXPRESSIONS, Stage.WILDCARDS, Stage.HOSTLESS})
+HOST = "req.hdr(host,1),host_only,lower"
+_MISSING = "unless {{ var(txn.target) -m found }}"
+NOTE_PATH = line("http-request set-var(txn.path) path")
+Bounded = tuple[str, int]
+"""A site where regular expressions guard, and how long its paths may be: PCRE gives up on long ones: no match."""
+_SITES_IN_A_LINE = 20
+_NO_HOST = "[^A-Za-z0-9._:*%[\\]-]"
+_TOLD = (
+    r"forwarded|proxy|front\Wend\Whttps|(?:x\W)?(?:real|client|cluster\Wclient)\Wip"
+    r"|x\W(?:(?:forwarded|original|envoy)(?:\W.*)?|rewrite\Wurl|(?:url\W)?scheme|(?:http\W)?host(?:\Woverride)?)"
+).replace(r"\W", "[^a-z0-9]")
+"""The headers by which proxies tell servers about clients and the request that they sent.
+
+Servers of CGI and WSGI take other characters for a dash, as in `X_Forwarded_For`.
+"""
+_WITH_DASHES = "[a-z0-9-]+"
+_LOG_FORMAT = (
+    '{"time":"%[date,ltime(%Y-%m-%dT%H:%M:%S%z)]","client":"%[src]","host":"%[var(txn.host),json(utf8s)]",'
+    '"method":"%[var(txn.method),json(utf8s)]","path":"%[var(txn.path),json(utf8s)]","status":%ST,'
+    '"backend":"%b","server":"%[srv_name]","ms":%Ta,"bytes":%B,"tls":"%sslv"}'
+)
+
+
+def stages_of(maps: Mapping[str, Mapping[str, str]]) -> frozenset[Stage]:
+    """Return which steps the entries of maps need."""
+    needed = {
+        Stage.EXACT: bool(maps["exact"]),
+        Stage.EXPRESSIONS: bool(maps["expressions"]),
+        Stage.WILDCARDS: any(site.startswith("*.") for site in maps["sites"]),
+        Stage.HOSTLESS: EVERY_HOST in maps["sites"],
+        Stage.DEFAULT: bool(maps["default"]),
+        Stage.APART: bool(maps["apart"]),
+    }
+    return frozenset(stage for stage, is_needed in needed.items() if is_needed)
+
+
+def maps_of(stages: Collection[Stage]) -> Iterator[str]:
+    """Name the maps that are asked; HAProxy knows no others."""
+    yield "prefixes"
+    if not _NEED_SITE.isdisjoint(stages):
+        yield "sites"
+    for stage in (Stage.EXACT, Stage.EXPRESSIONS, Stage.DEFAULT, Stage.APART):
+        if stage in stages:
+            yield stage.name.lower()
+
+
+def frontend_text(
+    layout: Layout,
+    stages: Collection[Stage],
+    choices: tuple[Choice, ...],
+    bounded: Sequence[Bounded] = (),
+    deciding: Mapping[str, tuple[Compared, ...]] | None = None,
+) -> str:
+    """Write the one frontend, and the backends that answer themselves. Paths of `bounded` sites must be short.
+
+    `deciding` has the conditions of choices that decide what guards a request.
+    """
+    lines = ["frontend ingress", *_binds(layout), *log_lines(layout), *header_lines(layout, _scheme(layout))]
+    searches = choices or set(stages) - {Stage.APART}
+    if searches or layout.access_log:
+        lines.append(NOTE_PATH)
+    if searches:
+        lines += [*_key(layout, stages), *_bounds(bounded), *_target(layout, stages)]
+        for index, choice in enumerate(choices):
+            lines += skip_lines(index)
+            lines += [*doubt_lines(choice.name, (deciding or {}).get(choice.name, ())), *choice_lines(choice)]
+    if Stage.APART in stages:
+        lines += path_lines(
+            _site(stages), layout.map_file(APART), lambda written: _target(layout, stages, READ, written)
+        )
+    if searches:
+        lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
+    else:
+        lines += plain_search(layout.map_file("prefixes"))
+    lines.append(line("default_backend {}", plain(NOWHERE)))
+    own = "\n".join(lines) + "\n" if layout.http or layout.https else ""
+    return own + _answers()
+
+
+def plain_search(file: str) -> Iterator[str]:
+    """Look up host and path in one map.
+
+    First as they were sent, which is all that most requests need: to write the host as keys have it, in lower case
+    and without a port, takes twice the time. A name that is no backend's, such as an empty one, is the default's.
+    """
+    sent = f"base,concat(/),map_beg({file}),set-var(txn.target)"
+    yield line(f"use_backend %[var(txn.target)] if {{{{ {sent} -m found }}}}")
+    # The condition always holds: it notes the path, where there is one.
+    always = "{{ path,set-var(txn.path) -m found }} or TRUE"
+    yield line(f"use_backend %[{HOST},concat(,txn.path,/),map_beg({file})] if {always}")
+
+
+def _answers() -> str:
+    """Write the backends that answer themselves."""
+    refused = f"backend {REFUSED}\n" + line("mode tcp") + "\n" + line("tcp-request content reject") + "\n"
+    nowhere = _answer(NOWHERE, 404, "no rule for this host and path")
+    broken = _answer(BROKEN, 500, "this route leads nowhere, as its status tells")
+    return nowhere + _unavailable() + _closed() + broken + refused
+
+
+def _answer(name: str, status: int, text: str) -> str:
+    answer = line(f'http-request return status {{}} content-type text/plain string "{text}\\n"', plain(status))
+    return f"backend {name}\n{answer}\n"
+
+
+def _unavailable() -> str:
+    return _answer(UNAVAILABLE, 503, "the Service of this path is not there")
+
+
+def _closed() -> str:
+    return _answer(CLOSED, 503, "this path is closed, as Events tell")
+
+
+def _binds(layout: Layout) -> Iterator[str]:
+    words = " accept-proxy" if layout.accept_proxy else ""
+    if layout.http:
+        yield line(f"bind {{}}{words}", quoted(layout.http))
+    if layout.https:
+        where = quoted(layout.certificate_list)
+        yield line(f"bind {{}}{words} ssl crt-list {{}} alpn h2,http/1.1", quoted(layout.https), where)
+
+
+def log_lines(layout: Layout) -> Iterator[str]:
+    """Write what logs requests, if anything does."""
+    if layout.access_log:
+        yield from (line("option httplog"), line("log global"), line("log-format {}", quoted(_LOG_FORMAT)))
+        yield line(f"http-request set-var(txn.host) {HOST}")
+        yield line("http-request set-var(txn.method) method")
+
+
+def _scheme(layout: Layout) -> str:
+    if layout.http and layout.https:
+        return "%[ssl_fc,iif(https,http)]"
+    return "https" if layout.https else "http"
+
+
+def header_lines(layout: Layout, scheme: str) -> Iterator[str]:
+    """Refuse what is no request for a path of a host, and tell Pods the client's address and scheme.
+
+    Headers of clients that tell Pods such things are removed, unless clients are balancers of ours.
+    """
+    # A tunnel (CONNECT) would lead past all guards. Only the host and the path of an absolute URL are compared.
+    yield line("http-request deny deny_status 400 if {{ req.fhdr(host) -m reg {} }}", quoted(_NO_HOST))
+    star = "{{ method OPTIONS }} {{ url -m str * }}"
+    yield line(
+        f"http-request deny deny_status 400 unless {{{{ url -m beg / }}}} or {{{{ path -m beg / }}}} or {star}"
+    )
+    yield line("http-request set-uri %[pathq] if !{{ url -m beg / }} {{ path -m beg / }}")
+    said = {"For": "%[var(sess.client)]", "Proto": scheme, "Host": "%[req.fhdr(host)]"}
+    if layout.trust_forwarded:
+        said["For"] = "%[src]"
+        yield line("http-request set-src req.hdr_ip(x-forwarded-for,-1)")
+    else:
+        # To write an address as text is a third of what its header costs: once for a connection is enough.
+        yield line("tcp-request session set-var(sess.client) src,concat()")
+    form = f"^(?!{_WITH_DASHES}$)(?:{_TOLD})$" if layout.trust_forwarded else f"^(?:{_TOLD})$"
+    yield line("http-request del-header {} -m reg", quoted(form))
+    for name, value in said.items():
+        kept = f" unless {{{{ req.hdr(x-forwarded-{name.lower()}) -m found }}}}" if layout.trust_forwarded else ""
+        yield line(f"http-request set-header X-Forwarded-{name} {value}{kept}")
+    # HTTP/2 that begins with a request is a tunnel to the Pod, past all guards; RFC 9113 has taken it out.
+    yield line("http-request del-header Upgrade if {{ req.hdr(upgrade) -m sub -i h2c }}")
+    # A proxy in a Pod removes the headers that `Connection` names (RFC 9110 7.6.1), such as those above.
+    upgrades = "{{ req.hdr(connection) -m sub -i upgrade }}"
+    yield line(f"http-request set-header Connection Upgrade if {upgrades}")
+    yield line(f"http-request del-header Connection if {{{{ req.hdr(connection) -m found }}}} !{upgrades}")
+    yield line("http-request disable-l7-retry unless {{ method GET HEAD OPTIONS }}")
+
+
+def _bounds(bounded: Sequence[Bounded]) -> Iterator[str]:
+    """Refuse long paths where an expression guards."""
+    for start in range(0, len(bounded), _SITES_IN_A_LINE):
+        chosen = bounded[start : start + _SITES_IN_A_LINE]
+        for longest in sorted({length for _, length in chosen}):
+            yield _bound(longest, [site for site, length in chosen if length == longest])
+
+
+def _bound(longest: int, sites: Iterable[str]) -> str:
+    chosen, long = plains(sites), f"{{{{ path,length gt {longest} }}}}"
+    return line(f"http-request return status 414 if {long} {{{{ var(txn.site) -m str {{}} }}}}", chosen)
+
+
+def _site(stages: Collection[Stage]) -> str:
+    """Write how the site of a request is found, once `_key` has looked for it."""
+    return HOST if _NEED_SITE.isdisjoint(stages) else "var(txn.site)"
+
+
+def _key(layout: Layout, stages: Collection[Stage]) -> Iterator[str]:
+    """Find the site that a host is of, where more than the host tells it."""
+    if _NEED_SITE.isdisjoint(stages):
+        return
+    sites, missing = layout.map_file("sites"), "unless {{ var(txn.site) -m found }}"
+    yield line(f"http-request set-var(txn.site) {HOST},map_str({sites})")
+    if Stage.WILDCARDS in stages:
+        yield line(f"http-request set-var(txn.site) '{HOST},regsub(^[^.]*,*),map_str({sites})' {missing}")
+    if Stage.HOSTLESS in stages:
+        yield line(f"http-request set-var(txn.site) str({EVERY_HOST}) {missing}")
+
+
+def _target(layout: Layout, stages: Collection[Stage], path: str = "txn.path", written: str = "") -> Iterator[str]:
+    """Search for the target of the path in a variable. `written` changes it for regular expressions."""
+    yield line(f"http-request set-var(txn.key) {_site(stages)},concat(,{path},/)")
+    lookups = {
+        "exact": "var(txn.key),map_str({})",
+        "expressions": f"var(txn.site),concat(,{path}){written},map_reg({{}})",
+        "prefixes": "var(txn.key),map_beg({})",
+        "default": f"str({DEFAULT_KEY}),map_str({{}})",
+    }
+    asked, missing = set(maps_of(stages)), ""
+    for name in (name for name in lookups if name in asked):
+        found = lookups[name].format(layout.map_file(name))
+        yield line(f"http-request set-var(txn.target) {{}} {missing}", quoted(found)).rstrip()
+        missing = _MISSING

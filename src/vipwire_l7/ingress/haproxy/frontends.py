@@ -1,0 +1,307 @@
+"""Writes the frontends beside the operator's own: one for each address and port that a plan names. Pure.
+
+A frontend's hosts end with its mark (`a.example.com:8080/path/`), so that a route of one is never found from another,
+though all ask the same maps. Only its prefixes are in a map of its own: where they are all that it looks for, their
+hosts need no mark, and are found as clients send them (`plain_search`). A wildcard stands for one label or more, and
+the longest one wins:
+
+    host ─▶ sites.map[host + mark] ─▶ sites.map[last 3 labels + "*" + mark] ─▶ … 2 labels ─▶ "*" + mark
+         ─▶ exact.map[site + path + "/"] ─▶ prefixes.map[longest of site + path + "/"] ─▶ choices ─▶ pool
+
+As in the operator's own frontend, paths that servers read otherwise are refused where they would lead elsewhere, and
+only those steps are written that some route needs.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from vipwire_l7.ingress.haproxy.choices import choice_lines, expressions_of, longest_path
+from vipwire_l7.ingress.haproxy.frontend import (
+    HOST,
+    NOTE_PATH,
+    header_lines,
+    log_lines,
+    plain_search,
+)
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
+from vipwire_l7.ingress.haproxy.words import line, plain, quoted
+from vipwire_l7.ingress.plan.sites import (
+    EVERY_HOST,
+    NOWHERE,
+    REFUSED,
+    Apart,
+    Aspect,
+    Compared,
+    Condition,
+    Frontend,
+    Match,
+    Mode,
+    Route,
+)
+
+SHARED = ("sites", "exact", APART)
+"""The maps that all frontends ask."""
+_PLAIN_SEARCH = frozenset({"prefixes"})
+_RULES = {Mode.HTTP: "http-request", Mode.HTTPS: "http-request"}
+_NAMES = {Mode.TLS: "req.ssl_sni,lower", Mode.TLS_ENDED: "ssl_fc_sni,lower"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """The searches that a frontend needs. `depths` are numbers of labels behind wildcards, the longest first.
+
+    `prefixes` is the map that stands for "prefixes" in `maps`.
+    """
+
+    prefixes: str = "prefixes"
+    maps: frozenset[str] = frozenset()
+    depths: tuple[int, ...] = ()
+    hostless: bool = False
+    apart: bool = False
+    """Whether paths of one host lead to different places."""
+    deciding: tuple[tuple[str, tuple[Compared, ...]], ...] = ()
+    """The choices whose conditions decide what guards a request, with these."""
+    plain: bool = False
+    """Whether prefixes of hosts in full are all that is looked for."""
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Name the maps that are asked."""
+        apart = {APART} if self.apart else set()
+        return frozenset(self.prefixes if name == "prefixes" else name for name in self.maps | apart)
+
+    def key(self, site: str, path: str) -> str:
+        """Write the key of a prefix."""
+        return f"{split_site(site)[0] if self.plain else site}{path}/"
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """Name the choices in which a regular expression of a path decides what guards a request."""
+        return tuple(name for name, conditions in self.deciding if any(map(_is_of_path, conditions)))
+
+
+def is_of_frontend(key: str) -> bool:
+    """Report whether a map's key is one of these frontends, not of the operator's own."""
+    return ":" in key.partition("/")[0]
+
+
+def site_key(site: str) -> str:
+    """Write the key by which a site is found: a marked wildcard's ends with its star."""
+    host, mark = split_site(site)
+    return f"{host[2:]}*{mark}" if mark and host.startswith("*.") else site
+
+
+def split_site(site: str) -> tuple[str, str]:
+    """Split a site into its host and its frontend's mark."""
+    host, colon, rest = site.partition(":")
+    return host, colon + rest
+
+
+def tells_listeners_apart(frontend: Frontend) -> bool:
+    """Report whether connections may be for several listeners."""
+    return frontend.mode is Mode.HTTPS and len(frontend.hosts) > 1
+
+
+def wildcard_depths(hosts: Iterable[str]) -> tuple[int, ...]:
+    """Return the numbers of labels behind wildcards, the longest first."""
+    return tuple(sorted({host.count(".") for host in hosts if host.startswith("*.")}, reverse=True))
+
+
+def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: Apart, prefixes: str) -> Lookups:
+    """Return the searches that a frontend's routes need. `prefixes` is the name of its map of prefixes."""
+    hosts, kinds = set[str](), set[Match]()
+    for route in routes:
+        host, mark = split_site(route.site)
+        if mark == frontend.mark:
+            hosts.add(host)
+            kinds.add(route.match)
+    if not hosts and not frontend.hosts:
+        return Lookups(prefixes)
+    hostless = EVERY_HOST in hosts
+    # Where no route is of a wildcard, a host falls to none, whatever hosts the listeners have.
+    falls = hostless or any(host.startswith("*.") for host in hosts)
+    depths = wildcard_depths(hosts | frontend.hosts) if falls else ()
+    maps = {"prefixes"} | ({"exact"} if Match.EXACT in kinds else set())
+    maps |= {"sites"} if falls or frontend.mode in _NAMES else set()
+    maps |= {"listeners"} if tells_listeners_apart(frontend) else set()
+    return Lookups(
+        prefixes,
+        frozenset(maps),
+        depths,
+        hostless,
+        any(split_site(site)[1] == frontend.mark for site in apart.sites),
+        tuple((each.name, apart.choices[each.name]) for each in frontend.choices if each.name in apart.choices),
+        maps == _PLAIN_SEARCH and not frontend.choices,
+    )
+
+
+def frontend_parts(
+    frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str
+) -> Iterator[tuple[str, str]]:
+    """Write a frontend in parts, each with the choice that it belongs to, or an empty text."""
+    writing = _http if frontend.mode in _RULES else _tcp
+    head, tail = writing(frontend, lookups, layout, certificates)
+    yield "", "\n".join([line("frontend {}", plain(frontend.name), indent=0), *head]) + "\n"
+    rule = _RULES.get(frontend.mode, "tcp-request content")
+    deciding = dict(lookups.deciding)
+    for index, choice in enumerate(frontend.choices):
+        guards = choice.name in lookups.expressions
+        doubts = doubt_lines(choice.name, deciding.get(choice.name, ()))
+        skips = skip_lines(index) if rule in _RULES.values() else ()
+        yield choice.name, "\n".join((*skips, *doubts, *choice_lines(choice, rule, guards=guards))) + "\n"
+    yield "", "\n".join([*tail, *_way_in(frontend, layout)]) + "\n"
+
+
+def _bind(frontend: Frontend, layout: Layout, certificates: str, protocols: str) -> str:
+    words = " accept-proxy" if layout.accept_proxy or not frontend.bind else ""
+    if frontend.mode in (Mode.HTTPS, Mode.TLS_ENDED):
+        words += f" ssl crt-list {quoted(certificates)}{_of_clients(frontend, layout)}{protocols}"
+    where = quoted(frontend.bind) if frontend.bind else layout.inner_bind(_inner_socket(frontend))
+    return f"    bind {where}{words}"
+
+
+def _inner_socket(frontend: Frontend) -> str:
+    """Name the socket of a frontend that another one leads to."""
+    return hashlib.sha256(frontend.name.encode()).hexdigest()[:8]
+
+
+def _way_in(frontend: Frontend, layout: Layout) -> Iterator[str]:
+    """Write the backend by which another frontend leads here; it tells who the client is.
+
+    This frontend is who ends idle connections.
+    """
+    if frontend.bind:
+        return
+    yield line("backend {}", plain(frontend.inner_target), indent=0)
+    yield from (line("mode tcp"), line("timeout server 24h"), line("timeout tunnel 24h"))
+    yield line("server inner {} send-proxy-v2", quoted(layout.inner_address(_inner_socket(frontend))))
+
+
+def _of_clients(frontend: Frontend, layout: Layout) -> str:
+    """Write what is asked of clients' certificates."""
+    if not frontend.clients:
+        return ""
+    words = f" ca-file {quoted(layout.certificate_file(frontend.clients))} verify "
+    return words + ("optional ca-ignore-err all crt-ignore-err all" if frontend.lets_strangers_in else "required")
+
+
+def _http(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str) -> tuple[list[str], list[str]]:
+    scheme = "https" if frontend.mode is Mode.HTTPS else "http"
+    head = [_bind(frontend, layout, certificates, " alpn h2,http/1.1"), *log_lines(layout)]
+    head += header_lines(layout, scheme)
+    if not lookups.plain or layout.access_log:
+        head.append(NOTE_PATH)
+    tail: list[str] = []
+    if lookups.apart:
+        site = _site(frontend, lookups)
+        tail += path_lines(
+            site,
+            layout.map_file(APART),
+            lambda _: _target(site, lookups, layout, READ),
+            lookups.expressions,
+        )
+    if lookups.plain:
+        tail += plain_search(layout.map_file(lookups.prefixes))
+    elif lookups.maps:
+        head += _search(frontend, lookups, layout)
+        tail.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
+    tail.append(line("default_backend {}", plain(NOWHERE)))
+    return head, tail
+
+
+def _search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+    if not lookups.maps.isdisjoint(("sites", "listeners")):
+        yield line(f"http-request set-var(txn.host) {HOST}")
+    if "listeners" in lookups.maps:
+        yield from _misdirected(frontend, layout)
+    if "sites" in lookups.maps:
+        yield from _sites("http-request", frontend, lookups, layout)
+    yield from _target(_site(frontend, lookups), lookups, layout)
+    for choice in (each for each in frontend.choices if each.name in lookups.expressions):
+        found = f"{{{{ var(txn.target) -m str {plain(choice.name)} }}}}"
+        longest = longest_path(expressions_of(choice))
+        yield line(f"http-request return status 414 if {found} {{{{ path,length gt {longest} }}}}")
+
+
+def _site(frontend: Frontend, lookups: Lookups) -> str:
+    """Write how the site of a request is found, once it has been looked for."""
+    return "var(txn.site)" if "sites" in lookups.maps else f"{HOST},concat({frontend.mark})"
+
+
+def _is_of_path(condition: Condition) -> bool:
+    return isinstance(condition, Compared) and condition.aspect is Aspect.PATH
+
+
+def _target(site: str, lookups: Lookups, layout: Layout, path: str = "txn.path") -> Iterator[str]:
+    """Search for the target of the path in a variable."""
+    host = HOST if lookups.plain else site
+    yield line(f"http-request set-var(txn.key) {host},concat(,{path},/)")
+    missing = ""
+    for name, search in (("exact", "map_str"), (lookups.prefixes, "map_beg")):
+        if name in lookups.asked:
+            found = f"var(txn.key),{search}({layout.map_file(name)})"
+            yield line(f"http-request set-var(txn.target) {found} {missing}").rstrip()
+            missing = "if !{{ var(txn.target) -m found }}"
+
+
+def _sites(rule: str, frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+    """Find the site of the host in `txn.host`."""
+    default = f"{EVERY_HOST}{frontend.mark}" if lookups.hostless else ""
+    yield from _found(rule, "txn.site", "txn.host", frontend, (layout.map_file("sites"), lookups.depths, default))
+
+
+def _found(
+    rule: str, into: str, name: str, frontend: Frontend, search: tuple[str, tuple[int, ...], str]
+) -> Iterator[str]:
+    """Look a host up, the one in the variable `name`: in a map, with wildcards at some depths, or a default."""
+    file, depths, default = search
+    missing = f"!{{{{ var({into}) -m found }}}}"
+    yield line(f"{rule} set-var({into}) var({name}),concat({frontend.mark}),map_str({file})")
+    for depth in depths:
+        end = f"var({name}),field(-1,.,{depth}),concat(*{frontend.mark}),map_str({file})"
+        longer = f"{{{{ var({name}),field(-{depth + 1},.),length gt 0 }}}}"
+        yield line(f"{rule} set-var({into}) {end} if {missing} {longer}")
+    if default:
+        yield line(f"{rule} set-var({into}) str({default}) if {missing}")
+
+
+def _misdirected(frontend: Frontend, layout: Layout) -> Iterator[str]:
+    """Refuse requests for a host of another listener than the one that the connection is for, by its SNI (421).
+
+    Browsers send requests for all hosts of a certificate over one connection.
+    """
+    default = EVERY_HOST if EVERY_HOST in frontend.hosts else ""
+    search = (layout.map_file("listeners"), wildcard_depths(frontend.hosts), default)
+    yield line("tcp-request session set-var(sess.name) ssl_fc_sni,lower")
+    yield from _found("tcp-request session", "sess.listener", "sess.name", frontend, search)
+    yield from _found("http-request", "txn.listener", "txn.host", frontend, search)
+    same = "!{{ var(txn.listener),strcmp(sess.listener) eq 0 }}"
+    yield line(
+        f"http-request return status 421 if {{{{ ssl_fc_has_sni }}}} {{{{ var(txn.listener) -m found }}}} {same}"
+    )
+
+
+def _tcp(frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str) -> tuple[list[str], list[str]]:
+    head = [line("mode tcp"), _bind(frontend, layout, certificates, ""), line("option tcplog")]
+    tail = []
+    if frontend.mode is Mode.TCP:
+        head.append(line("tcp-request content set-var(txn.target) str({})", plain(frontend.target or REFUSED)))
+    elif lookups.maps:
+        head += _by_name(frontend, lookups, layout)
+    if frontend.mode is Mode.TCP or lookups.maps:
+        tail.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}"))
+    tail.append(line("default_backend {}", plain(REFUSED)))
+    return head, tail
+
+
+def _by_name(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+    """Choose by the name that the client asks for (SNI)."""
+    if frontend.mode is Mode.TLS:
+        yield line("tcp-request inspect-delay 5s")
+        yield line("tcp-request content reject unless {{ req.ssl_hello_type 1 }}")
+    rule = "tcp-request content"
+    yield line(f"{rule} set-var(txn.host) {_NAMES[frontend.mode]}")
+    yield from _sites(rule, frontend, lookups, layout)
+    yield line(f"{rule} set-var(txn.target) var(txn.site),concat(,,/),map_str({layout.map_file(lookups.prefixes)})")

@@ -1,0 +1,185 @@
+"""Writes what sends copies of requests elsewhere: to be thrown away, or to ask whether a request may pass. Pure.
+
+HAProxy has no rules for this. A few lines of Lua hand a copy to its own client. The copy comes back in at a frontend
+that only this machine reaches, and goes to the pool that its header names: so these endpoints change like all others.
+
+For a mirror a filter reads the request while it passes, and sends the copy when its last byte has come: nothing waits
+for it, so that streams and slow uploads go on as without one. A request with a longer body than the filter holds is
+not mirrored. A filter that fails would end the process (2.6), so each of its functions is called protected.
+
+Where a server is asked about a request, it waits for the answer, and passes after a 200 alone.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from vipwire_l7.ingress.haproxy import auth_grpc
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.haproxy.words import line, plain, plains, quoted
+from vipwire_l7.ingress.plan.policy import ExternalAuth, Policy
+
+MIRROR_FILE: Final = "mirror.lua"
+_SOCKET: Final = "mirrors"
+_HEADER: Final = "x-vipwire-mirror"
+_WORDS_IN_A_LINE: Final = 20
+_LONGEST: Final = 65536
+"""Bytes of a body that a mirror holds until the request has ended."""
+_LUA: Final = """local own = {["host"] = true, ["connection"] = true}
+own["content-length"], own["transfer-encoding"] = true, true
+local Mirror = {id = "vipwire_mirror", flags = filter.FLT_CFG_FL_HTX}
+Mirror.__index = Mirror
+function Mirror:new() return setmetatable({}, {__index = self}) end
+local function protected(done)
+  return function(self, txn, message)
+    if not message.channel:is_resp() then pcall(done, self, txn, message) end
+  end
+end
+-- Of each `whole` requests `part` are drawn, as lots from an urn: the share is exact for few requests too.
+local function is_drawn(urn, txn)
+  if urn.lots == 0 then urn.lots, urn.hits = urn.whole, urn.part end
+  local hit = txn.f:rand(urn.lots) < urn.hits
+  urn.lots, urn.hits = urn.lots - 1, urn.hits - (hit and 1 or 0)
+  return hit
+end
+Mirror.http_headers = protected(function(self, txn, message)
+  if not is_drawn(self.urn, txn) then return end
+  local sent = {["HEADER"] = {self.pool}}
+  for name, values in pairs(message:get_headers()) do
+    if not own[name] and name ~= "HEADER" then
+      local list = {}
+      for _, value in pairs(values) do list[#list + 1] = value end
+      sent[name] = list
+    end
+  end
+  local host = txn.f:req_hdr("host") or "mirror"
+  self.method, self.parts, self.size = string.lower(txn.f:method()), {}, 0
+  self.request = {url = "http://" .. host .. txn.f:pathq(), headers = sent, dst = "SOCKET", timeout = 10000}
+  filter.register_data_filter(self, message.channel)
+end)
+Mirror.http_payload = protected(function(self, _, message)
+  local data = self.request and message:body()
+  if not data then return end
+  self.size = self.size + #data
+  if self.size > LONGEST then self.request, self.parts = nil, nil else table.insert(self.parts, data) end
+end)
+Mirror.http_end = protected(function(self)
+  local request, method = self.request, self.method
+  if not request then return end
+  self.request = nil
+  if self.size > 0 then request.body = table.concat(self.parts) end
+  core.register_task(function()
+    local client = core.httpclient()
+    if client[method] then client[method](client, request) end
+  end)
+end)
+core.register_filter("vipwire_mirror", Mirror, function(of, words)
+  of.pool, of.urn = words[1], {part = tonumber(words[2]), whole = tonumber(words[3]), lots = 0, hits = 0}
+  return of
+end)
+local framing = {["host"] = true, ["connection"] = true, ["content-length"] = true, ["transfer-encoding"] = true}
+framing["upgrade"], framing["te"], framing["trailer"], framing["keep-alive"] = true, true, true, true
+framing["content-type"], framing["content-encoding"], framing["date"], framing["server"] = true, true, true, true
+framing["HEADER"] = true
+local function deny(txn, status, headers, body)
+  local reply = txn:reply({status = status, body = body})
+  for name, values in pairs(headers) do
+    if not own[name] then
+      for _, value in pairs(values) do reply:add_header(name, value) end
+    end
+  end
+  txn:done(reply)
+end
+core.register_action("vipwire_auth", {"http-req"}, function(txn, pool, prefix, asked, kept, body)
+  local given = txn.http:req_get_headers()
+  local sent = {["x-forwarded-method"] = {txn.f:method()}}
+  for name in string.gmatch("authorization," .. asked, "[^,]+") do
+    if given[name] and not own[name] then
+      sent[name] = {}
+      for _, value in pairs(given[name]) do table.insert(sent[name], value) end
+    end
+  end
+  sent["HEADER"] = {pool}
+  local host, before = txn.f:req_hdr("host") or "auth", prefix == "-" and "" or prefix
+  -- Else a client could write another path into what the server is asked about.
+  if not string.match(host, "^[%w._:%[%]-]+$") then return deny(txn, 400, {}, "not a host") end
+  local request = {url = "http://" .. host .. before .. txn.f:pathq(), headers = sent,
+                   dst = "SOCKET", timeout = 10000}
+  if body ~= "-" then
+    if txn.f:req_body_size() > txn.f:req_body_len() then return deny(txn, 413, {}, "too long a body") end
+    request.body = txn.f:req_body()
+  end
+  local client, method = core.httpclient(), string.lower(txn.f:method())
+  local ask = ({get = 1, head = 1, put = 1, post = 1, delete = 1})[method] and client[method] or client.get
+  local answer = ask(client, request)
+  if not answer or not answer.status or answer.status < 200 then
+    return deny(txn, 503, {}, "no answer to whether this is allowed")
+  end
+  if answer.status ~= 200 then return deny(txn, answer.status, answer.headers or {}, answer.body or "") end
+  local only = {}
+  for name in string.gmatch(kept == "-" and "" or kept, "[^,]+") do only[name] = true end
+  for name, values in pairs(answer.headers or {}) do
+    if not framing[name] and (kept == "-" or only[name]) then
+      txn.http:req_del_header(name)
+      for _, value in pairs(values) do txn.http:req_add_header(name, value) end
+    end
+  end
+  txn:set_var("txn.allowed", true)
+end, 5)
+"""
+
+
+def mirror_lua(layout: Layout) -> str:
+    """Write the file of Lua."""
+    return (
+        (_LUA + auth_grpc.LUA)
+        .replace("HEADER", _HEADER)
+        .replace("SOCKET", layout.inner_address(_SOCKET))
+        .replace("LONGEST", str(_LONGEST))
+    )
+
+
+def mirror_lines(policy: Policy) -> Iterator[str]:
+    """Write the filters of a backend that mirrors."""
+    for each in policy.mirrors:
+        yield line("filter lua.vipwire_mirror {} {} {}", plain(each.pool), plain(each.part), plain(each.whole))
+
+
+def auth_lines(auth: ExternalAuth) -> Iterator[str]:
+    """Write the rules of a backend that asks a server about each request."""
+    if auth.body:
+        yield line("http-request wait-for-body time 5s unless {{ method GET HEAD OPTIONS }}")
+        yield line("http-request deny deny_status 413 if {{ req.body_size gt {} }}", plain(auth.body))
+    asked = (auth.pool, *(() if auth.grpc else (auth.prefix or "-",)), _names(auth.headers))
+    kept = () if auth.grpc else (_names(auth.response_headers),)
+    words = (*asked, *kept, "body" if auth.body else "-")
+    name = "vipwire_auth_grpc" if auth.grpc else "vipwire_auth"
+    yield line(f"http-request lua.{name}{' {}' * len(words)}", *(quoted(word) for word in words))
+    # A request goes on after a failure of Lua: only what was let in may.
+    yield line("http-request deny deny_status 503 unless {{ var(txn.allowed) -m bool }}")
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ",".join(name.lower() for name in names) or "-"
+
+
+def targets_of(policy: Policy) -> Iterator[str]:
+    """Name the pools that get copies of requests, or are asked about them."""
+    yield from (each.pool for each in policy.mirrors)
+    if policy.external_auth:
+        yield policy.external_auth.pool
+
+
+def mirror_frontend(layout: Layout, policies: Iterable[Policy], nowhere: str) -> str:
+    """Write the frontend at which copies come back in, and lead on to no other pools than theirs."""
+    targets = sorted({target for policy in policies for target in targets_of(policy)})
+    lines = [
+        "frontend mirrors",
+        f"    bind {layout.inner_bind(_SOCKET)}",
+        line(f"http-request set-var(txn.target) req.hdr({_HEADER},1)"),
+        line(f"http-request del-header {_HEADER}"),
+    ]
+    for start in range(0, len(targets), _WORDS_IN_A_LINE):
+        chosen = plains(targets[start : start + _WORDS_IN_A_LINE])
+        lines.append(line("use_backend %[var(txn.target)] if {{ var(txn.target) -m str {} }}", chosen))
+    lines.append(line("default_backend {}", plain(nowhere)))
+    return "\n".join(lines) + "\n"

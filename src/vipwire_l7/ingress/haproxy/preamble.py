@@ -1,0 +1,56 @@
+"""Writes the beginning of a configuration: the process, the defaults of all sections."""
+
+from collections.abc import Iterator
+
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.haproxy.mirrors import MIRROR_FILE
+from vipwire_l7.ingress.haproxy.words import line, plain, quoted
+
+
+def process_text(layout: Layout, mark: str, *, mirrors: bool = False) -> str:
+    """Write `global` and `defaults`. `mark` is what the process tells about itself, to be known by."""
+    # HAProxy 2.6 ends by a fault when filters of several threads share one state of Lua, as with `lua-load`.
+    lua = [line("lua-load-per-thread {}", quoted(layout.certificate_file(MIRROR_FILE)))] if mirrors else []
+    return "\n".join([*_global(layout, mark), *lua, *_defaults()]) + "\n"
+
+
+def _global(layout: Layout, mark: str) -> Iterator[str]:
+    yield "global"
+    yield line("description {}", plain(mark))
+    yield line("stats socket {} mode 600 level admin expose-fd listeners", quoted(layout.socket))
+    yield line("stats timeout 1m")
+    yield line("hard-stop-after 30m")
+    yield line("ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets")
+    yield line("ssl-server-verify none")
+    yield line("tune.ssl.default-dh-param 2048")
+    yield line("tune.http.logurilen 4096")
+    if layout.user:
+        yield line("user {}", plain(layout.user))
+        yield line("group {}", plain(layout.group))
+    if layout.chroot:
+        yield line("chroot {}", quoted(layout.chroot))
+    if layout.threads:
+        yield line("nbthread {}", plain(layout.threads))
+    if layout.connections:
+        yield line("maxconn {}", plain(layout.connections))
+    if layout.access_log == "stdout":
+        yield line("log stdout format raw local0 info")
+    elif layout.access_log:
+        yield line("log {} format raw local0 info", plain(layout.access_log))
+
+
+def _defaults() -> Iterator[str]:
+    yield "defaults"
+    yield line("mode http")
+    # A request that can be repeated without harm is, where a server turns out to be gone.
+    yield line("retries 3")
+    yield line("option redispatch 1")
+    yield line("retry-on conn-failure empty-response")
+    # A client's idle connection must not be closed under a request that is on its way, when HAProxy is replaced.
+    yield line("option idle-close-on-response")
+    yield line("option http-keep-alive")
+    # Two seconds hold a SYN that is sent again once; then another server is tried.
+    for name, value in (("connect", "2s"), ("client", "60s"), ("server", "60s"), ("queue", "30s")):
+        yield line(f"timeout {name} {value}")
+    for name, value in (("http-request", "10s"), ("http-keep-alive", "60s"), ("tunnel", "1h"), ("check", "5s")):
+        yield line(f"timeout {name} {value}")

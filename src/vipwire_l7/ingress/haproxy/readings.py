@@ -1,0 +1,139 @@
+"""Writes the rules by which HAProxy refuses what a Pod may read otherwise than HAProxy does (400). Pure.
+
+Pods get each path as the client sent it. Servers read a path in several ways: some decode it, merge slashes, take %2F
+for a slash, or cut it at a semicolon. So HAProxy looks a path up in each of these readings, and refuses the request
+unless all of them lead to the same place. The readings are all combinations of two changes:
+
+    as sent ──────── decoded            characters in one spelling each; %2F stays what it is
+       │                │
+    restructured ─── both               `//` is a slash, or %2F is one, or the path ends at `;` (%3B, `?`, `#`)
+
+HAProxy refuses at once what has further readings: dot segments, backslashes, control characters, letters and digits
+that are encoded, bytes that are encoded twice, and two changes of the structure in one path. Hosts whose paths all
+lead to one place have none of this: whatever a path is read as, it leads there.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+from vipwire_l7.ingress.haproxy.words import Word, line, plain, quoted
+from vipwire_l7.ingress.plan.sites import Aspect, Compared
+
+APART: Final = "apart"
+"""The map of the sites whose paths lead to different places."""
+READ: Final = "txn.read"
+"""The variable with one reading of the path."""
+_DENY: Final = "http-request deny deny_status 400"
+_HAS_READINGS: Final = r"[^A-Za-z0-9/._~-]|//|/\.{1,2}(?:/|$)"
+_CUT: Final = "(?:;|%3b|%3f|%23)"
+_REFUSED: Final = "|".join(
+    (
+        rf"(?:/|%2f)(?:\.|%2e){{1,2}}(?:/|%2f|{_CUT}|$)",  # dot segments
+        r"\\|%5c|%ef%bc%(?:8[ef]|bc)",  # a backslash; a dot, a slash and a backslash of full width
+        r"%(?:[01][0-9a-f]|7f)",  # control characters
+        r"%(?![0-9a-f]{2})|%25(?:[0-9a-f]{2}|u)",  # no encoding, and an encoded one
+        r"%(?:3[0-9]|[46][1-9a-f]|[57][0-9a])",  # letters and digits, which no client needs to encode
+        r"%(?:c[01]|e0%[89]|f0%8|f[5-9a-f])",  # no UTF-8
+        rf"^(?:(?!{_CUT}).)*+{_CUT}.*/|(?:/|%2f)%2f|%2f/",
+        rf"^(?=.*(?://|%2f)).*{_CUT}|^(?=.*//).*%2f",
+    )
+)
+_LONGEST: Final = 4000
+"""Bytes of a path whose readings are compared: three times as many fit into a buffer of HAProxy."""
+_RESTRUCTURED: Final = f'regsub("//+","/",g),regsub("%2F","/",gi),regsub("{_CUT}.*","",i)'
+_DECODED: Final = 'regsub("%2F","%252F",gi),url_dec,url_enc,regsub("%2F","/",g)'
+_READINGS: Final = ("path", f"path,{_DECODED}", f"path,{_RESTRUCTURED}", f"path,{_RESTRUCTURED},{_DECODED}")
+_WRITTEN: Final = "".join(f',regsub("%{ord(each):02X}","{each}",g)' for each in "!&*+,:=@")
+"""Writes what `_DECODED` makes as operators write it in regular expressions."""
+_SPELLED: Final = rf"//|%(?:2[1-9a-f]|3[0-9a-f]|[4567])|(?-i:%.?[a-f])|{_CUT}"
+"""A path that a regular expression may meet in one reading and miss in another."""
+
+
+is_plain = re.compile("[A-Za-z0-9/._~-]*").fullmatch
+"""Reports whether `_DECODED` leaves a path as it is."""
+
+
+def decoded(path: str) -> str:
+    """Write a path as `_DECODED` does."""
+    return quote(unquote_to_bytes(re.sub("%2f", "%252F", path, flags=re.IGNORECASE)))
+
+
+def skip_lines(index: int) -> Iterator[str]:
+    """Let requests for no choice skip the others, at each twentieth, unless `path_lines` is for them."""
+    if index % 20 == 0:
+        form = "http-request allow unless {{ var(txn.target) -m beg choice: }} or {{ path -m reg -- {} }}"
+        yield line(form, quoted(_HAS_READINGS))
+
+
+def path_lines(
+    site: str, apart: str, search: Callable[[str], Iterable[str]], expressions: Iterable[str] = ()
+) -> Iterator[str]:
+    """Refuse a path unless all its readings lead to the same place. These are the last rules for requests.
+
+    `site` is how a request's site is found, `apart` the file of the map of those whose paths lead to different
+    places. `search` writes the rules that look up the path in the variable `READ`; its argument changes the path for
+    regular expressions. In the choices `expressions`, regular expressions of the path decide what guards it.
+    """
+    yield line(
+        f"http-request allow unless {{{{ path -m reg -- {{}} }}}} {{{{ {site},map_str({apart}) -m found }}}}",
+        quoted(_HAS_READINGS),
+    )
+    yield line(f"http-request return status 414 if {{{{ path,length gt {_LONGEST} }}}}")
+    yield line(f"{_DENY} if {{{{ path -m reg -i -- {{}} }}}}", quoted(_REFUSED))
+    # The step of a choice that was taken; the readings are compared by what comes before.
+    yield line("http-request set-var(txn.taken) var(txn.target)")
+    for number, reading in enumerate(_READINGS):
+        yield line(f"http-request set-var({READ}) {{}}", quoted(reading))
+        yield line("http-request unset-var(txn.target)")
+        yield from search(_WRITTEN if "url_dec" in reading else "")
+        yield line("http-request set-var(txn.target) str(-) unless {{ var(txn.target) -m found }}")
+        if number == 0:
+            yield line("http-request set-var(txn.first) var(txn.target)")
+        else:
+            yield line(f"{_DENY} unless {{{{ var(txn.target),strcmp(txn.first) eq 0 }}}}")
+    for name in expressions:
+        chosen = f"{{{{ var(txn.first) -m str {plain(name)} }}}}"
+        yield line(f"{_DENY} if {chosen} {{{{ path -m reg -i -- {{}} }}}}", quoted(_SPELLED))
+    yield line("http-request unset-var(txn.target)")
+    yield line("http-request set-var(txn.target) var(txn.taken)")
+
+
+def parameter(name: str) -> str:
+    """Write the regular expression of a query parameter's name: each character may be encoded."""
+    return "".join(f"(?:{re.escape(each)}|%(?i:{ord(each):02x}))" for each in name)
+
+
+def doubt_lines(choice: str, deciding: Iterable[Compared]) -> Iterator[str]:
+    """Refuse what a Pod may read otherwise, where a choice's conditions decide what guards a request."""
+    doubts = dict.fromkeys(doubt for each in deciding for doubt in _doubts(each))
+    for doubt in doubts:
+        yield line(f"{_DENY} if {{{{ var(txn.target) -m str {plain(choice)} }}}} {{}}", doubt)
+
+
+def _doubts(of: Compared) -> Iterator[Word]:
+    match of.aspect:
+        case Aspect.METHOD:
+            # Some servers take `get` for GET, and all answer HEAD by what they do for GET.
+            refused = "^HEAD$|[^A-Z-]" if of.value == "HEAD" else "[^A-Z-]"
+            yield Word(f"{{ method -m reg -- {quoted(refused)} }}")
+        case Aspect.HEADER:
+            # Of several, servers take the first, the last or all. CGI and WSGI know no difference of `-` and `_`.
+            yield Word(f"{{ req.fhdr_cnt({plain(of.name)}) gt 1 }}")
+            twin = re.sub(r"[^a-z0-9]+", "[^a-z0-9,]", of.name.lower())
+            if twin != of.name.lower():
+                other = f"(?:^|,)(?!{re.escape(of.name.lower())}(?:,|$)){twin}(?:,|$)"
+                yield Word(f"{{ req.hdr_names -m reg -i -- {quoted(other)} }}")
+        case Aspect.COOKIE:
+            yield Word(f"{{ req.cook_cnt({plain(of.name)}) gt 1 }}")
+            yield Word("{ req.fhdr(cookie) -m sub '\"' }")
+        case Aspect.QUERY:
+            name = parameter(of.name)
+            twice = f"(?:^|&){name}(?:=[^&]*)?&(?:.*&)?{name}(?:[=&]|$)"
+            otherwise = rf"[;?](?:\+|%20)*{name}(?:[=&;]|$)|(?:^|&)(?:\+|%20)+{name}|(?:^|&){name}(?:\[|%5[bB])"
+            broken = f"(?:^|&){name}=[^&]*%(?:00|(?![0-9A-Fa-f]{{2}}))"
+            for each in (twice, otherwise, broken):
+                yield Word(f"{{ query -m reg -- {quoted(each)} }}")
+        case Aspect.PATH:
+            return

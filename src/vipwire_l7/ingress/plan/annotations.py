@@ -1,0 +1,232 @@
+"""Lists the annotations, their names, and what each becomes.
+
+Ours begin with `vipwire.io/`. Of haproxy-ingress and ingress-nginx those are understood that mean the same; their
+names lead to ours. Ours win where both are there. A value that cannot be read is a Problem and counts as
+absent, unless it guards something (`GUARDS`): then the Ingress is closed, or what was to be shut would be open.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vipwire.model.problem import Problem
+from vipwire_l7.ingress.plan import readers
+from vipwire_l7.ingress.watch.objects import Ingress
+
+OURS: Final = "vipwire.io/"
+_NGINX: Final = "nginx.ingress.kubernetes.io/"
+_HAPROXY: Final = ("haproxy-ingress.github.io/", "ingress.kubernetes.io/")
+_READ_ELSEWHERE: Final = ("weights", "algorithm", "slow-start")
+"""Ours too, but of Services."""
+
+READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "affinity": readers.word("cookie"),
+    "session-cookie-name": readers.token,
+    "session-cookie-max-age": readers.number,
+    "session-cookie-samesite": readers.word("None", "Lax", "Strict"),
+    "session-cookie-secure": readers.flag,
+    "session-cookie-change-on-failure": readers.flag,
+    "balance": readers.word("roundrobin", "leastconn", "source", "uri", "header"),
+    "balance-header": readers.header,
+    "timeout-connect": readers.duration,
+    "timeout-server": readers.duration,
+    "timeout-queue": readers.duration,
+    "timeout-tunnel": readers.duration,
+    "retries": readers.retries,
+    "redispatch": readers.flag,
+    "health-check-path": readers.path,
+    "health-check-interval": readers.duration,
+    "health-check-rise": readers.positive,
+    "health-check-fall": readers.positive,
+    "limit-rps": readers.positive,
+    "limit-rpm": readers.positive,
+    "limit-connections": readers.positive,
+    "pod-connections": readers.positive,
+    "allow-source-range": readers.prefixes,
+    "deny-source-range": readers.prefixes,
+    "ssl-redirect": readers.flag,
+    "force-ssl-redirect": readers.flag,
+    "hsts": readers.flag,
+    "hsts-max-age": readers.number,
+    "hsts-include-subdomains": readers.flag,
+    "hsts-preload": readers.flag,
+    "permanent-redirect": readers.url,
+    "permanent-redirect-code": readers.redirect_code,
+    "temporal-redirect": readers.url,
+    "temporal-redirect-code": readers.redirect_code,
+    "app-root": readers.path,
+    "rewrite-target": readers.target,
+    "use-regex": readers.flag,
+    "set-request-headers": readers.set_headers,
+    "remove-request-headers": readers.removable,
+    "upstream-vhost": readers.authority,
+    "set-response-headers": readers.set_headers,
+    "remove-response-headers": readers.removable,
+    "body-size": readers.size,
+    "auth-secret": readers.secret,
+    "auth-secret-type": readers.word("auth-file", "auth-map"),
+    "auth-realm": readers.value,
+    "cors": readers.flag,
+    "cors-allow-origin": readers.origins,
+    "cors-allow-methods": readers.methods,
+    "cors-allow-headers": readers.headers,
+    "cors-expose-headers": readers.headers,
+    "cors-allow-credentials": readers.flag,
+    "cors-max-age": readers.number,
+    "share-with": readers.namespaces,
+    "canary": readers.flag,
+    "canary-weight": readers.percent,
+    "canary-by-header": readers.header,
+    "canary-by-header-value": readers.value,
+    "canary-by-cookie": readers.token,
+    "backend-protocol": readers.word("http", "https", "h2", "h2s"),
+    "proxy-protocol": readers.word("no", "v1", "v2"),
+}
+GUARDS: Final = frozenset(
+    {"allow-source-range", "deny-source-range", "auth-secret", "auth-secret-type"}
+    | {"limit-rps", "limit-rpm", "limit-connections"}
+    | {"force-ssl-redirect", "body-size", "backend-protocol"}
+)
+
+_SAME: Final = tuple(
+    name
+    for name in READERS
+    if name.startswith(("affinity", "session-cookie-", "limit-", "rewrite-", "use-regex", "auth-", "cors-", "canary"))
+    or "redirect" in name
+    or name == "app-root"
+)
+_LISTS: Final = {
+    "whitelist-source-range": "allow-source-range",
+    "allowlist-source-range": "allow-source-range",
+    "denylist-source-range": "deny-source-range",
+    "proxy-body-size": "body-size",
+    "backend-protocol": "backend-protocol",
+}
+_FROM_NGINX: Final = (
+    {name: name for name in _SAME}
+    | _LISTS
+    | {
+        "enable-cors": "cors",
+        "upstream-vhost": "upstream-vhost",
+        "proxy-connect-timeout": "timeout-connect",
+        "proxy-read-timeout": "timeout-server",
+        "proxy-next-upstream-tries": "retries",
+        "load-balance": "balance",
+        "session-cookie-expires": "session-cookie-max-age",
+        "upstream-hash-by": "balance",
+    }
+)
+_FROM_HAPROXY: Final = (
+    {name: name for name in _SAME if not name.startswith("canary")}
+    | _LISTS
+    | {name: name for name in READERS if name.startswith(("timeout-", "hsts"))}
+    | {
+        "cors-enable": "cors",
+        "balance-algorithm": "balance",
+        "health-check-uri": "health-check-path",
+        "health-check-interval": "health-check-interval",
+        "health-check-rise-count": "health-check-rise",
+        "health-check-fall-count": "health-check-fall",
+        "proxy-protocol": "proxy-protocol",
+        "maxconn-server": "pod-connections",
+        "headers": "set-request-headers",
+        "redirect-to": "temporal-redirect",
+        "redirect-to-code": "temporal-redirect-code",
+    }
+)
+_READ_OTHERWISE: Final[Mapping[str, Callable[[str], Any]]] = {
+    f"{_NGINX}proxy-next-upstream-tries": readers.tries,
+    f"{_NGINX}upstream-hash-by": readers.hash_key,
+}
+_GUARDS_OF_OTHERS: Final = frozenset(
+    {"auth-url", "auth-tls-secret", "auth-tls-verify-client", "oauth", "enable-modsecurity", "modsecurity-snippet"}
+    | {"waf", "proxy-ssl-secret", "secure-verify-ca-secret", "secure-crt-secret"}
+)
+"""What guards something there, and is not to be had here."""
+_DENIED: Final = ("", "false", "off")
+_WORDS: Final = {
+    ("balance", "round_robin"): "roundrobin",
+    ("backend-protocol", "grpc"): "h2",
+    ("backend-protocol", "grpcs"): "h2s",
+    ("backend-protocol", "h1"): "http",
+    ("backend-protocol", "h1-ssl"): "https",
+    ("backend-protocol", "h2-ssl"): "h2s",
+}
+_WITHOUT_MEANING: Final = frozenset(
+    {"auth-type", "affinity-mode", "session-cookie-strategy", "session-cookie-path"}
+    | {"proxy-send-timeout", "service-upstream", "proxy-buffering", "proxy-http-version", "secure-backends"}
+)
+"""Of the others, those that ask for what is done here in any case, or changes nothing that can be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationValues:
+    """The values of an Ingress's annotations, by our names. `closed`: a guard could not be read.
+
+    `nginx_rewrite`: the rewrite is asked for in ingress-nginx's name, and means what it means there.
+    """
+
+    values: Mapping[str, Any]
+    problems: tuple[Problem, ...] = ()
+    closed: bool = False
+    nginx_rewrite: bool = False
+
+    def __call__(self, name: str, default: Any = None) -> Any:
+        """Look up a value."""
+        return self.values.get(name, default)
+
+    def granted(self, name: str) -> bool:
+        """Look up a flag that is off by default."""
+        return self.values.get(name) is True
+
+    def unless_denied(self, name: str) -> bool:
+        """Look up a flag that is on by default."""
+        return self.values.get(name) is not False
+
+
+def read_annotations(ingress: Ingress) -> AnnotationValues:
+    """Read all that are meant for us."""
+    values: dict[str, Any] = {}
+    problems = []
+    closed = nginx_rewrite = False
+    for key, name, text in _ranked(ingress.annotations):
+        if name in values:
+            continue
+        try:
+            read = _READ_OTHERWISE.get(key) or READERS[name]
+            values[name] = read(_WORDS.get((name, text.strip().lower()), text.strip()))
+            nginx_rewrite = nginx_rewrite or key == f"{_NGINX}rewrite-target"
+            continue
+        except KeyError:
+            guard = key.rpartition("/")[2] in _GUARDS_OF_OTHERS and text.strip().lower() not in _DENIED
+            what = "has no meaning here"
+        except ValueError as error:
+            guard, what = name in GUARDS, f"{text[:60]!r}: {error}"
+        end = "the Ingress is closed, since this guards it" if guard else "it is left out"
+        problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{key[:100]}]", f"{what}; {end}"))
+        closed = closed or guard
+    if "auth-secret" not in values and (key := _login_without_users(ingress.annotations)):
+        message = "asks for a password, but no auth-secret says of whom; the Ingress is closed"
+        problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{key}]", message))
+        closed = True
+    return AnnotationValues(values, tuple(problems), closed, nginx_rewrite)
+
+
+def _login_without_users(annotations: Mapping[str, str]) -> str:
+    """Find the annotation that asks for a password in others' words; ours does so by naming the Secret."""
+    keys = (f"{prefix}auth-type" for prefix in (_NGINX, *_HAPROXY))
+    return next((key for key in keys if annotations.get(key, "").strip().lower() not in _DENIED), "")
+
+
+def _ranked(annotations: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (key, our name, value): ours first. A name that is nobody's is its own, which no reader has."""
+    if not annotations:
+        return
+    for key in sorted(annotations):
+        if key.startswith(OURS) and key.removeprefix(OURS) not in _READ_ELSEWHERE:
+            yield key, key.removeprefix(OURS), annotations[key]
+    for prefix, names in ((_NGINX, _FROM_NGINX), *((prefix, _FROM_HAPROXY) for prefix in _HAPROXY)):
+        for key in sorted(annotations):
+            name = key.removeprefix(prefix)
+            if key.startswith(prefix) and name not in _WITHOUT_MEANING:
+                yield key, names.get(name) or f"{prefix}{name}", annotations[key]

@@ -1,0 +1,63 @@
+"""Bounds what HAProxy tries one after another for the requests of all tenants. Pure.
+
+HAProxy finds hosts and plain paths in trees. It tries regular expressions and conditions one after another: each
+costs requests of other hosts up to 2 microseconds, and a request of its own host all the steps that PCRE takes.
+Requests of other namespaces wait meanwhile. So each namespace has a budget, which its oldest objects use first: what
+serves is never refused for something younger.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from vipwire_l7.ingress.plan.expressions import steps_of
+from vipwire_l7.ingress.plan.sites import Aspect, Chance, Compared, Condition
+
+MOST_TRIED: Final = 1_000
+"""Regular expressions and rules with conditions of a namespace, which requests of others come by: 2 ms at most."""
+MOST_TRIED_OF_ALL: Final = 4_000
+"""The same of all namespaces."""
+MOST_STEPS: Final = 100_000
+"""Steps of PCRE, or the time of as many, for a request of one host, by all that one namespace has there: 2 ms."""
+
+MOST_VALUES: Final = 4
+"""Values of one header that are compared with an expression, or one by one, of those that a client sends."""
+
+
+class Budget:
+    """What namespaces have used. Ask for the oldest objects first."""
+
+    def __init__(self) -> None:
+        self._tried, self._steps = Counter[str](), Counter[tuple[str, str]]()
+
+    def take(self, namespace: str, tried: int, steps: Mapping[str, int]) -> str:
+        """Use a part of a namespace's budget, `steps` by host; say why not if that is too much, and use nothing."""
+        if tried and self._tried[namespace] + tried > MOST_TRIED:
+            return f"the namespace has more than {MOST_TRIED} regular expressions and conditions with it"
+        if tried and self._tried.total() + tried > MOST_TRIED_OF_ALL:
+            return f"all namespaces have more than {MOST_TRIED_OF_ALL} regular expressions and conditions with it"
+        for host, more in steps.items():
+            if more and self._steps[namespace, host] + more > MOST_STEPS:
+                return f"what the namespace asks of requests for {host} may take more than {MOST_STEPS} steps with it"
+        self._tried[namespace] += tried
+        self._steps.update({(namespace, host): more for host, more in steps.items()})
+        return ""
+
+
+def steps_for(conditions: Iterable[Condition]) -> int:
+    """Estimate what conditions take, as steps of PCRE: to find a parameter or a cookie is to read all of them."""
+    return sum(map(_steps_for, conditions))
+
+
+def _steps_for(of: Condition) -> int:
+    if isinstance(of, Chance):
+        return 10
+    if not isinstance(of, Compared) or of.aspect is Aspect.COOKIE:
+        finding = 1_000
+    elif of.aspect is Aspect.QUERY:
+        finding = 3_000
+    else:
+        finding = 100 if of.aspect is Aspect.HEADER else 10
+    if not isinstance(of, Compared) or not of.expression:
+        return finding
+    return finding + steps_of(of.value) * (MOST_VALUES if of.aspect is Aspect.HEADER else 1)

@@ -1,0 +1,91 @@
+"""Decides which TLS Secrets can be served: both parts there, readable, matching, and valid now.
+
+A certificate's text is written anew from what was parsed, so that nothing but PEM reaches HAProxy. Judging one costs
+some hundred microseconds (RSA keys more), so it is done once for each content.
+"""
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import NameOID
+
+from vipwire_l7.ingress.watch.convert import is_host
+from vipwire_l7.ingress.watch.objects import Secret
+
+
+class Pair(NamedTuple):
+    """A certificate with its key as HAProxy reads it, and the names it is for. Times are seconds since the epoch."""
+
+    pem: str
+    names: tuple[str, ...]
+    begins: float
+    ends: float
+
+
+def judge_secret(secret: Secret | None, now: float) -> tuple[Pair | None, str]:
+    """Read a Secret's pair; where there is none to serve, say why. `now` is in seconds since the epoch."""
+    if secret is None:
+        return None, "the Secret does not exist"
+    missing = [key for key in ("tls.crt", "tls.key") if not secret.data.get(key)]
+    if missing:
+        return None, f"the Secret has no {' and no '.join(missing)}"
+    pair, reason = read_pair(secret.data["tls.crt"], secret.data["tls.key"])
+    if pair is None:
+        return None, reason
+    if now >= pair.ends:
+        return None, f"the certificate has expired on {_day(pair.ends)}"
+    if now < pair.begins:
+        return None, f"the certificate is valid from {_day(pair.begins)} on only"
+    return pair, ""
+
+
+@lru_cache(maxsize=8192)
+def read_pair(certificate: bytes, key: bytes) -> tuple[Pair | None, str]:
+    """Read a chain and a key in PEM, whose first certificate must be the key's."""
+    try:
+        chain = x509.load_pem_x509_certificates(certificate)
+    except (ValueError, TypeError) as error:
+        return None, f"tls.crt is no certificate in PEM: {_first(error)}"
+    try:
+        private = load_pem_private_key(key, None)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        return None, f"tls.key is no private key in PEM without a password: {_first(error)}"
+    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    try:
+        if private.public_key().public_bytes(*form) != chain[0].public_key().public_bytes(*form):
+            return None, "tls.key is not the key of the certificate in tls.crt"
+        written = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    except (ValueError, TypeError, AttributeError) as error:
+        return None, f"a key of this kind cannot be used: {_first(error)}"
+    pem = b"".join(each.public_bytes(Encoding.PEM) for each in chain) + written
+    leaf = chain[0]
+    times = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
+    return Pair(pem.decode("ascii"), _names(leaf), *times), ""
+
+
+def _names(leaf: x509.Certificate) -> tuple[str, ...]:
+    """Read the names for which HAProxy serves a certificate where nobody says: alternative ones and the subject's."""
+    try:
+        found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = [str(each) for each in found.get_values_for_type(x509.DNSName)]
+    except (x509.ExtensionNotFound, ValueError):
+        names = []
+    names += [str(each.value) for each in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    return tuple(name for name in dict.fromkeys(name.lower() for name in names) if is_host(name))
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+
+
+def _first(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]

@@ -1,0 +1,308 @@
+"""Decides where HAProxy and the relay of UDP may connect to, for all that tenants name. Pure.
+
+A tenant names addresses in EndpointSlices and DNS names in ExternalName Services; both come here before they are
+connected to, again whenever DNS answers otherwise, this node gets another address, or the API server moves.
+
+An address of this node, or of the API server, is refused unless a Pod of the same namespace has it: that is what the
+endpoints controller writes for a Pod with `hostNetwork`. Labels, owner references and `targetRef` are written by
+whoever writes the slice and prove nothing; `status.podIPs` of a Pod is written by the kubelet alone, so that Pod is
+read at the API server.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Prefix, format_address, is_loopback, parse_address
+from vipwire.model.special_addresses import SPECIAL_FIRST_BYTES, special_use
+from vipwire_l7.ingress.plan.sites import Pool, Server
+from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
+from vipwire_l7.ingress.watch.snapshot import Refusal, Snapshot
+
+REASON: Final = "TargetNotPermitted"
+"""The reason of an Event, and of a Route's condition ResolvedRefs."""
+API_SERVER: Final = ObjectName("default", "kubernetes")
+MOST_PODS: Final = 64
+"""Pods of one namespace that are asked for at most: a tenant may write any number of names into slices."""
+_ONLY_HERE: Final = (parse_address("127.0.0.1"), parse_address("::1"))
+_THIS_NETWORK: Final = Prefix.parse("0.0.0.0/8")
+_METADATA: Final = frozenset(
+    parse_address(text)
+    for text in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254")
+)
+"""Where clouds tell a machine its credentials beside 169.254.169.254: Azure, Alibaba, Oracle, AWS, Google."""
+_CARRIERS: Final[tuple[tuple[Prefix, Callable[[Address], bytes]], ...]] = (
+    (Prefix.parse("::/96"), lambda address: address[12:]),
+    (Prefix(Address(bytes(10) + b"\xff\xff" + bytes(4)), 96), lambda address: address[12:]),
+    (Prefix.parse("::ffff:0:0:0/96"), lambda address: address[12:]),
+    (Prefix.parse("64:ff9b::/96"), lambda address: address[12:]),
+    (Prefix.parse("64:ff9b:1::/48"), lambda address: address[12:]),
+    (Prefix.parse("2002::/16"), lambda address: address[2:6]),
+    (Prefix.parse("2001::/32"), lambda address: bytes(octet ^ 0xFF for octet in address[12:])),
+)
+"""Networks of IPv6 whose addresses carry one of IPv4: mapped, translated, NAT64, 6to4, Teredo."""
+_CARRYING: Final = frozenset((0x00, 0x20))
+"""The first bytes of these networks."""
+_ISATAP: Final = (b"\0\0\x5e\xfe", b"\2\0\x5e\xfe")
+_NUMBER: Final = re.compile(r"\d+|0x[0-9a-f]*")
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationSetting:
+    """The operator's choices: whether ExternalName is followed, and ranges that tenants may name although refused.
+
+    `domains` are the cluster's. Objects of files are the operator's own trial (`from_files`): other loopback
+    addresses than 127.0.0.1 and ::1 may stand for Pods there.
+    """
+
+    external_names: bool = False
+    ranges: tuple[Prefix, ...] = ()
+    domains: tuple[str, ...] = ("cluster.local",)
+    from_files: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What DNS says of a name: addresses, sorted, and the names that CNAMEs have led to."""
+
+    addresses: tuple[Address, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """One Service as it may be connected to. `pods` are those on whose addresses it depends."""
+
+    slices: tuple[BackendSlice, ...] = ()
+    refusal: Refusal | None = None
+    external: Address | None = None
+    name: str = ""
+    pods: frozenset[ObjectName] = frozenset()
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What is known of this node, the API server, DNS and Pods."""
+
+    own: frozenset[Address] = frozenset()
+    """The node's addresses."""
+    networks: frozenset[Prefix] = frozenset()
+    """Ranges that are the node's."""
+    servers: frozenset[Address] = frozenset()
+    answers: dict[str, Answered] = field(default_factory=dict)
+    pods: dict[ObjectName, frozenset[Address]] = field(default_factory=dict)
+    asks_pods: bool = False
+    """Whether there is an API server that can be asked for Pods."""
+
+
+class Destinations:
+    """The judge, with all Services that it has reviewed."""
+
+    def __init__(self, setting: DestinationSetting | None = None) -> None:
+        self.setting, self.known = setting or DestinationSetting(), Surroundings()
+        self._reviewed: dict[ObjectName, Reviewed] = {}
+        self._listed = frozenset[Address]()
+        """The API server's addresses, by its Service."""
+        self._cluster_ips: Mapping[Address, ObjectName] = {}
+        self._taken, self._first_bytes = frozenset[Address](), frozenset(range(256))
+        """What an address is not, or does not begin with, if there is nothing to say against it."""
+
+    @property
+    def refusals(self) -> dict[ObjectName, Refusal]:
+        """Collect the refusals by Service."""
+        return {name: each.refusal for name, each in self._reviewed.items() if each.refusal is not None}
+
+    @property
+    def services(self) -> frozenset[ObjectName]:
+        """Name all Services that are reviewed."""
+        return frozenset(self._reviewed)
+
+    def names(self) -> frozenset[str]:
+        """Name what DNS is to be asked for."""
+        return frozenset(each.name for each in self._reviewed.values() if each.name)
+
+    def pods(self) -> frozenset[ObjectName]:
+        """Name the Pods that are to be read."""
+        found: dict[str, list[ObjectName]] = {}
+        for pod in sorted(pod for each in self._reviewed.values() for pod in each.pods):
+            found.setdefault(pod.namespace, []).append(pod)
+        return frozenset(pod for pods in found.values() for pod in dict.fromkeys(pods[:MOST_PODS]))
+
+    def depending_on(self, *, name: str = "", pod: ObjectName | None = None) -> frozenset[ObjectName]:
+        """Name the Services that depend on a DNS name or a Pod."""
+        return frozenset(
+            service
+            for service, each in self._reviewed.items()
+            if (name and each.name == name) or (pod is not None and pod in each.pods)
+        )
+
+    def review(self, snapshot: Snapshot, services: Collection[ObjectName]) -> bool:
+        """Judge Services anew; report whether a refusal has changed."""
+        self._cluster_ips, known = snapshot.cluster_ips, self.known
+        self._taken = known.own | known.servers | self._listed | _METADATA
+        first = (byte for each in known.networks for byte in range(each.network[0], each.last[0] + 1))
+        self._first_bytes = frozenset((*SPECIAL_FIRST_BYTES, *_CARRYING, *first))
+        before = {name: each.refusal for name in services if (each := self._reviewed.get(name))}
+        for name in services:
+            self._reviewed[name] = self._review(name, snapshot)
+        return any(before.get(name) != self._reviewed[name].refusal for name in services)
+
+    def keep(self, services: Collection[ObjectName]) -> bool:
+        """Forget all other Services; report whether there was a refusal among them."""
+        gone = self._reviewed.keys() - services
+        return any(each.refusal is not None for each in [self._reviewed.pop(name) for name in gone])
+
+    def follow_api_server(self, snapshot: Snapshot) -> bool:
+        """Read the API server's addresses from its Service; report whether they have changed."""
+        slices = snapshot.slices(API_SERVER)
+        found = frozenset(endpoint.address for each in slices for endpoint in each.endpoints)
+        before, self._listed = self._listed, found
+        return before != found
+
+    def slices(self, service: ObjectName, snapshot: Snapshot) -> tuple[BackendSlice, ...]:
+        """Return a Service's slices without the endpoints that are refused."""
+        return self._of(service, snapshot).slices
+
+    def external_server(self, pool: Pool, snapshot: Snapshot) -> tuple[Server, ...]:
+        """Return the server of an ExternalName Service."""
+        address = self._of(pool.service, snapshot).external
+        if address is None:
+            return ()
+        return (Server(BackendEndpoint(address, Usability.READY), pool.port.target or pool.port.number),)
+
+    def objection(self, address: Address, namespace: str, pods: Collection[Address] = ()) -> str:
+        """Return why an address is not connected to for a namespace, "" if it may be.
+
+        `pods` are addresses that Pods of the namespace are known to have.
+        """
+        is_plain = address[0] not in self._first_bytes and address[8:12] not in _ISATAP
+        if is_plain and address not in self._taken and address not in self._cluster_ips:
+            return ""  # nearly all, of many
+        for each in _forms_of(address):
+            if not any(each in prefix for prefix in self.setting.ranges) and (
+                text := self._objection(each, namespace, pods if each == address else ())
+            ):
+                return text
+        return ""
+
+    def objection_to_name(self, name: str, namespace: str) -> str:
+        """Return why DNS is not asked for a name for a namespace, "" if it may be."""
+        labels = name.lower().rstrip(".").split(".")
+        if _NUMBER.fullmatch(labels[-1]):
+            return "is an address, not a DNS name"
+        if len(labels) < 2 or labels[-1] in ("localhost", "localdomain"):
+            return "is a name of this machine or of a search path"
+        for domain in ("svc", *self.setting.domains):
+            inner = [*([] if domain == "svc" else ["svc"]), *domain.split(".")]
+            if labels[-len(domain.split(".")) :] != domain.split("."):
+                continue
+            if labels[-len(inner) :] != inner or labels[-len(inner) - 1 : -len(inner)] != [namespace]:
+                return "is a name of the cluster outside of this namespace"
+        return ""
+
+    def _of(self, service: ObjectName, snapshot: Snapshot) -> Reviewed:
+        if service not in self._reviewed:
+            self.review(snapshot, (service,))
+        return self._reviewed[service]
+
+    def _review(self, name: ObjectName, snapshot: Snapshot) -> Reviewed:
+        service = snapshot.services.get(name)
+        if service is not None and service.external:
+            return self._review_name(service)
+        return self._review_slices(name, snapshot.slices(name))
+
+    def _review_name(self, service: BackendService) -> Reviewed:
+        external, namespace = service.external, service.name.namespace
+        about = f"the Service {service.name} leads to {external[:80]}"
+        if not self.setting.external_names:
+            return Reviewed(refusal=Refusal(f"{about}; ExternalName needs --allow-external-name", whole=True))
+        if text := self.objection_to_name(external, namespace):
+            return Reviewed(refusal=Refusal(f"{about}, which {text}", whole=True))
+        answered = self.known.answers.get(external, Answered())
+        for each in answered.names:
+            if text := self.objection_to_name(each, namespace):
+                refusal = Refusal(f"{about}, an alias of {each[:80]}, which {text}", whole=True)
+                return Reviewed(refusal=refusal, name=external)
+        judged = [(each, self.objection(each, namespace)) for each in answered.addresses]
+        good = [each for each, text in judged if not text]
+        refused = next((f"{format_address(each)}, {text}" for each, text in judged if text), "")
+        before = self._reviewed.get(service.name)
+        chosen = before.external if before is not None and before.external in good else next(iter(good), None)
+        told = Refusal(f"{about}, which is {refused}; {_WAY_OUT}", whole=not good) if refused else None
+        return Reviewed(refusal=told, external=chosen, name=external)
+
+    def _review_slices(self, name: ObjectName, slices: Iterable[BackendSlice]) -> Reviewed:
+        kept, first, some, pods = list[BackendSlice](), "", False, set[ObjectName]()
+        for each in slices:
+            good = list[BackendEndpoint]()
+            for endpoint in each.endpoints:
+                is_trial = self.setting.from_files and _is_trial(endpoint.address)
+                text: str | None = "" if is_trial else self.objection(endpoint.address, name.namespace)
+                if text and endpoint.pod:
+                    text = self._with_pod(ObjectName(name.namespace, endpoint.pod), endpoint.address, text, pods)
+                if text is None:
+                    continue
+                if text:
+                    first = first or f"EndpointSlice {each.name} names {format_address(endpoint.address)}, {text}"
+                else:
+                    good.append(endpoint)
+            some = some or bool(good)
+            kept.append(each if len(good) == len(each.endpoints) else replace(each, endpoints=tuple(good)))
+        refusal = Refusal(f"{first}; {_WAY_OUT}", whole=not some) if first else None
+        return Reviewed(tuple(kept), refusal, pods=frozenset(pods))
+
+    def _with_pod(self, pod: ObjectName, address: Address, text: str, pods: set[ObjectName]) -> str | None:
+        """Return the objection unless the Pod has the address; None until the Pod has been read."""
+        if not self.known.asks_pods or self.objection(address, pod.namespace, (address,)):
+            return text
+        pods.add(pod)
+        found = self.known.pods.get(pod)
+        if found is None:
+            return None
+        return "" if address in found else f"{text}, and no Pod {pod.name} has it"
+
+    def _objection(self, address: Address, namespace: str, pods: Collection[Address]) -> str:
+        if text := self._reserved(address):
+            return text
+        service = self._cluster_ips.get(address)
+        if service == API_SERVER:
+            return "an address of the API server"
+        if service is not None and service.namespace != namespace:
+            return f"the ClusterIP of the Service {service}"
+        # A ClusterIP of the namespace's own is the node's where IPVS serves it; only a file may invent one.
+        if address in pods or (service is not None and not self.setting.from_files):
+            return ""
+        if address in self.known.servers or address in self._listed:
+            return "an address of the API server"
+        is_own = address in self.known.own or any(address in each for each in self.known.networks)
+        return "an address of this node" if is_own else ""
+
+    def _reserved(self, address: Address) -> str:
+        if special := special_use(address):
+            return special
+        if address in _THIS_NETWORK:
+            return "an address of no network"
+        if address in _METADATA:
+            return "where a cloud tells machines their credentials"
+        return ""
+
+
+_WAY_OUT: Final = "--allow-target-range opens a range"
+
+
+def _is_trial(address: Address) -> bool:
+    return is_loopback(address) and address not in _ONLY_HERE
+
+
+def _forms_of(address: Address) -> Iterator[Address]:
+    """Yield an address, and the address of IPv4 that it carries."""
+    yield address
+    if len(address) != 16 or special_use(address):
+        return
+    for prefix, carried in _CARRIERS:
+        if address in prefix:
+            yield Address(carried(address))
+    if address[8:12] in _ISATAP:
+        yield Address(address[12:])

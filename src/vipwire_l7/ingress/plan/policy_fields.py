@@ -1,0 +1,119 @@
+"""Reads the fields of our own policies, each as the annotation of an Ingress that asks for the same. Pure.
+
+So both have one alphabet and one meaning. A field that is not known is a mistake like one that cannot be read: a
+guard with a slip in its name would guard nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vipwire_l7.ingress.plan.annotations import READERS
+
+TRAFFIC: Final[Mapping[str, str]] = {
+    "limits.requestsPerSecond": "limit-rps",
+    "limits.requestsPerMinute": "limit-rpm",
+    "limits.connections": "limit-connections",
+    "allowSources": "allow-source-range",
+    "denySources": "deny-source-range",
+    "maxBodySize": "body-size",
+    "basicAuth.secretName": "auth-secret",
+    "basicAuth.secretType": "auth-secret-type",
+    "basicAuth.realm": "auth-realm",
+}
+"""The fields of a TrafficPolicy: the annotation with the same value."""
+BACKEND: Final[Mapping[str, str]] = {
+    "balance.algorithm": "balance",
+    "balance.header": "balance-header",
+    "timeouts.connect": "timeout-connect",
+    "timeouts.server": "timeout-server",
+    "timeouts.queue": "timeout-queue",
+    "timeouts.tunnel": "timeout-tunnel",
+    "healthCheck.path": "health-check-path",
+    "healthCheck.interval": "health-check-interval",
+    "healthCheck.rise": "health-check-rise",
+    "healthCheck.fall": "health-check-fall",
+    "connectionsPerEndpoint": "pod-connections",
+    "redispatch": "redispatch",
+    "proxyProtocol": "proxy-protocol",
+    "sessionCookie.sameSite": "session-cookie-samesite",
+    "sessionCookie.secure": "session-cookie-secure",
+    "sessionCookie.changeOnFailure": "session-cookie-change-on-failure",
+}
+"""The fields of a BackendPolicy."""
+_NEEDED: Final = {
+    "basicAuth": "basicAuth.secretName",
+    "healthCheck": "healthCheck.path",
+}
+"""Fields of a group without which the others mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One of a policy's `targetRefs`."""
+
+    group: str
+    kind: str
+    name: str
+    section: str = ""
+
+
+def targets_of(spec: object) -> tuple[tuple[Target, ...], tuple[str, ...]]:
+    """Read what a policy is for, and say what of it cannot be read."""
+    refs = spec.get("targetRefs") if isinstance(spec, dict) else None
+    if not isinstance(refs, list) or not refs:
+        return (), ("targetRefs names nothing",)
+    found, strange = [], []
+    for index, ref in enumerate(refs):
+        target = _target(ref) if isinstance(ref, dict) else None
+        if target is None:
+            strange.append(f"targetRefs[{index}] is no reference")
+        else:
+            found.append(target)
+    return tuple(dict.fromkeys(found)), tuple(strange)
+
+
+def _target(ref: Mapping[str, Any]) -> Target | None:
+    group, kind, name, section = (ref.get(key) or "" for key in ("group", "kind", "name", "sectionName"))
+    if not all(isinstance(word, str) for word in (group, kind, name, section)) or not (kind and name):
+        return None
+    return Target(group, kind, name, section)
+
+
+def values_of(spec: Any, fields: Mapping[str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Read the fields of a policy as values of annotations, and say what of it cannot be read."""
+    values, strange = {}, []
+    found = dict(_leaves({key: value for key, value in spec.items() if key != "targetRefs"}, fields))
+    for path, value in found.items():
+        if path not in fields:
+            strange.append(f"{path[:80]} is not known")
+            continue
+        try:
+            values[fields[path]] = READERS[fields[path]](_text(value))
+        except ValueError as error:
+            strange.append(f"{path}: {str(value)[:60]!r}: {error}")
+    for group, needed in _NEEDED.items():
+        if group in spec and needed not in found:
+            strange.append(f"{needed} is missing")
+    return values, tuple(strange)
+
+
+def _leaves(spec: Mapping[Any, Any], fields: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """Yield all fields by their paths. Of our groups it is what stands in them."""
+    groups = {path.partition(".")[0] for path in fields if "." in path}
+    for key, value in spec.items():
+        if key in groups and isinstance(value, dict):
+            yield from ((f"{key}.{inner}", each) for inner, each in value.items())
+        else:
+            yield str(key), value
+
+
+def _text(value: object) -> str:
+    """Write a value as an annotation has it; raise ValueError for what no annotation could be."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | str):
+        return str(value).strip()
+    if isinstance(value, list) and all(isinstance(each, str) and "," not in each for each in value):
+        return ",".join(value)
+    raise ValueError("allowed: a text, a number, true, false, or a list of texts")

@@ -1,0 +1,233 @@
+"""From the annotations of an Ingress to the policy of its pools, and to its part as a canary."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire_l7.ingress.plan.annotations import AnnotationValues
+from vipwire_l7.ingress.plan.policy import (
+    Affinity,
+    Algorithm,
+    BackendProtocol,
+    Balance,
+    Canary,
+    Check,
+    Cors,
+    Hsts,
+    Limit,
+    Login,
+    Policy,
+    ProxyProtocol,
+    Redirect,
+    Rewrite,
+    SameSite,
+)
+from vipwire_l7.ingress.plan.sites import Asker
+from vipwire_l7.ingress.watch.objects import PathRule, PathType, Secret
+
+_TIMEOUTS = ("connect", "server", "queue", "tunnel")
+_DIGEST: Final = r"\$(?:1|[56](?:\$rounds=\d{1,5})?|2[aby]\$(?:0\d|10)|y\$j[./0-9A][./0-9A-T])\$[A-Za-z0-9./$]{8,200}"
+"""By crypt(5), where one check takes 0.1 s at most: a hash holds a thread of HAProxy, and tenants share those."""
+_USER: Final = re.compile(rf"([A-Za-z0-9._@-]{{1,64}}):({_DIGEST})")
+APPLICATIONS = {
+    "kubernetes.io/h2c": BackendProtocol.H2,
+    "grpc": BackendProtocol.H2,
+    "https": BackendProtocol.HTTPS,
+    "kubernetes.io/wss": BackendProtocol.HTTPS,
+}
+
+
+def general_policy(annotations: AnnotationValues, login: Login | None) -> Policy:
+    """Read what holds for all paths of an Ingress. `https`, `rewrite` and a port's protocol depend on more."""
+    return Policy(
+        affinity=_affinity(annotations),
+        balance=_balance(annotations),
+        protocol=BackendProtocol(annotations("backend-protocol", "http")),
+        proxy_protocol=ProxyProtocol(annotations("proxy-protocol", "no")),
+        timeouts=tuple(
+            (name, annotations(f"timeout-{name}")) for name in _TIMEOUTS if annotations(f"timeout-{name}")
+        ),
+        retries=annotations("retries"),
+        redispatch=annotations.unless_denied("redispatch"),
+        check=_check(annotations),
+        pod_connections=annotations("pod-connections"),
+        limit=_limit(annotations),
+        allow=annotations("allow-source-range", ()),
+        deny=annotations("deny-source-range", ()),
+        https=annotations.granted("force-ssl-redirect"),
+        redirect=_redirect(annotations),
+        root=annotations("app-root", ""),
+        hsts=hsts_of(annotations),
+        set_request=(*annotations("set-request-headers", ()), *_virtual_host(annotations)),
+        remove_request=annotations("remove-request-headers", ()),
+        set_response=annotations("set-response-headers", ()),
+        remove_response=annotations("remove-response-headers", ()),
+        body_size=annotations("body-size") or None,
+        login=login,
+        cors=_cors(annotations),
+    )
+
+
+def protocol_of(application: str, policy: Policy) -> BackendProtocol:
+    """Choose what endpoints speak: an annotation wins over the port's `appProtocol`."""
+    return (
+        policy.protocol
+        if policy.protocol is not BackendProtocol.HTTP
+        else APPLICATIONS.get(application, BackendProtocol.HTTP)
+    )
+
+
+def rewrite_of(rule: PathRule, annotations: AnnotationValues) -> Rewrite | None:
+    """Read a path's rewrite.
+
+    With groups ($1) or a regular expression the whole path is replaced, as ingress-nginx does; so it is with its own
+    annotation in any case. Ours without groups replaces the prefix only, and keeps the rest.
+    """
+    target = annotations("rewrite-target")
+    if target is None:
+        return None
+    if is_expression(rule, annotations):
+        return Rewrite(f"^{rule.path.removeprefix('^')}.*$", target.replace("$", "\\"))
+    escaped = re.escape(rule.path.rstrip("/")).replace("'", "\\x27")
+    if annotations.nginx_rewrite or rule.type is PathType.EXACT:
+        return Rewrite("^.*$", target)
+    return Rewrite(f"^{escaped}/?(.*)$", f"{target.rstrip('/')}/\\1")
+
+
+def is_expression(rule: PathRule, annotations: AnnotationValues) -> bool:
+    """Report whether a path is a regular expression: only ImplementationSpecific ones may be."""
+    if rule.type is not PathType.IMPLEMENTATION_SPECIFIC:
+        return False
+    # ingress-nginx takes a path for an expression where the rewrite wants what it has captured.
+    captured = annotations.nginx_rewrite and "$" in annotations("rewrite-target")
+    return annotations.unless_denied("use-regex") if captured else annotations.granted("use-regex")
+
+
+def canary_of(annotations: AnnotationValues) -> Canary | None:
+    """Read an Ingress's part as a canary."""
+    if not annotations("canary"):
+        return None
+    header, value = annotations("canary-by-header", ""), annotations("canary-by-header-value", "")
+    return Canary(annotations("canary-weight", 0), header, value, annotations("canary-by-cookie", ""))
+
+
+def users_of(namespace: str, annotations: AnnotationValues) -> ObjectName | None:
+    """Name the Secret that has the users of an object of a namespace, if it wants any."""
+    wanted = annotations("auth-secret")
+    if wanted is None:
+        return None
+    other, _, name = wanted.rpartition("/")
+    return ObjectName(other or namespace, name)
+
+
+def login_of(
+    owner: Asker, annotations: AnnotationValues, secrets: Mapping[ObjectName, Secret], closed: str
+) -> tuple[Login | None, tuple[Problem, ...], bool]:
+    """Read the users of an object; the last value tells whether it must be closed, for there are none.
+
+    `closed` says what is closed then.
+    """
+    found = users_of(owner.name.namespace, annotations)
+    if found is None:
+        return None, (), False
+
+    def problem(message: str) -> Problem:
+        return Problem(owner.kind, owner.name, owner.field, message)
+
+    if found.namespace != owner.name.namespace:
+        return None, (problem(f"{found}: a Secret of another namespace is not read; {closed}"),), True
+    lines = _lines_of(secrets.get(found), annotations("auth-secret-type", "auth-file"))
+    matches = [_USER.fullmatch(line) for line in lines]
+    users = tuple((match[1], match[2]) for match in matches if match)
+    problems = []
+    if len(users) < len(lines):
+        message = (
+            f"Secret {found}: {len(lines) - len(users)} lines are not user:hash "
+            "(allowed: bcrypt, which htpasswd -B makes, of cost 10 at most; SHA-512, SHA-256 of 99999 rounds at most)"
+        )
+        problems.append(problem(message))
+    if not users:
+        where = "in its key `auth`" if annotations("auth-secret-type") != "auth-map" else "as its keys"
+        problems.append(problem(f"Secret {found} has no users {where}; {closed}"))
+    return Login(annotations("auth-realm", "Restricted"), users), tuple(problems), not users
+
+
+def _lines_of(secret: Secret | None, kind: str) -> list[str]:
+    """Return the lines `user:hash` of a Secret: they are in its key `auth`, or (auth-map) its keys are the users."""
+    if secret is None:
+        return []
+    if kind == "auth-map":
+        return [f"{user}:{digest.decode(errors='replace').strip()}" for user, digest in secret.data.items()]
+    return secret.data.get("auth", b"").decode(errors="replace").split()
+
+
+def _affinity(annotations: AnnotationValues) -> Affinity | None:
+    if annotations("affinity") != "cookie":
+        return None
+    same_site = annotations("session-cookie-samesite")
+    return Affinity(
+        name=annotations("session-cookie-name", "VIPWIRE"),
+        max_age=annotations("session-cookie-max-age"),
+        same_site=SameSite(same_site) if same_site else None,
+        secure=annotations.granted("session-cookie-secure"),
+        change_on_failure=annotations.unless_denied("session-cookie-change-on-failure"),
+    )
+
+
+def _balance(annotations: AnnotationValues) -> Balance:
+    header = annotations("balance-header", "")
+    algorithm = Algorithm(annotations("balance", "header" if header else "roundrobin"))
+    if algorithm is Algorithm.HEADER and not header:
+        return Balance()
+    return Balance(algorithm, header if algorithm is Algorithm.HEADER else "")
+
+
+def _check(annotations: AnnotationValues) -> Check | None:
+    path = annotations("health-check-path")
+    if path is None:
+        return None
+    rise, fall = annotations("health-check-rise", 2), annotations("health-check-fall", 3)
+    return Check(path, annotations("health-check-interval", 2000), rise, fall)
+
+
+def _limit(annotations: AnnotationValues) -> Limit | None:
+    per_second, per_minute, connections = (annotations(f"limit-{name}") for name in ("rps", "rpm", "connections"))
+    return Limit(per_second, per_minute, connections) if per_second or per_minute or connections else None
+
+
+def _redirect(annotations: AnnotationValues) -> Redirect | None:
+    for kind, code in (("permanent", 301), ("temporal", 302)):
+        where = annotations(f"{kind}-redirect")
+        if where is not None:
+            location = where.removesuffix("$request_uri")
+            return Redirect(location, annotations(f"{kind}-redirect-code", code), location != where)
+    return None
+
+
+def _virtual_host(annotations: AnnotationValues) -> tuple[tuple[str, str], ...]:
+    host = annotations("upstream-vhost")
+    return (("Host", host),) if host else ()
+
+
+def hsts_of(annotations: AnnotationValues) -> Hsts | None:
+    """Read Strict-Transport-Security."""
+    if not annotations("hsts"):
+        return None
+    age = annotations("hsts-max-age", Hsts().max_age)
+    return Hsts(age, annotations.granted("hsts-include-subdomains"), annotations.granted("hsts-preload"))
+
+
+def _cors(annotations: AnnotationValues) -> Cors | None:
+    if not annotations("cors"):
+        return None
+    default = Cors()
+    return Cors(
+        annotations("cors-allow-origin", default.origins),
+        annotations("cors-allow-methods", default.methods),
+        annotations("cors-allow-headers", default.headers),
+        annotations("cors-expose-headers", ()),
+        annotations.granted("cors-allow-credentials"),
+        annotations("cors-max-age", default.max_age),
+    )

@@ -1,0 +1,280 @@
+"""Writes Gateway API objects that serve what Ingresses serve, and says what has no equivalent. Pure.
+
+Each namespace gets a Gateway `ingress` with its certificates; each host of an Ingress gets an HTTPRoute. A canary
+becomes shares and header matches of the route that it shares. Annotations that have no place in the API become our
+own policies (`to_policies`). Values are those that `vipwire ingress` reads, ours or
+those of other controllers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire_l7.ingress.plan.annotations import READERS, AnnotationValues, read_annotations
+from vipwire_l7.ingress.plan.pool_policy import hsts_of, is_expression
+from vipwire_l7.ingress.plan.sites import EVERY_HOST
+from vipwire_l7.ingress.plan.to_policies import IN_POLICIES, backend_policies, traffic_policies
+from vipwire_l7.ingress.watch.objects import BackendService, Ingress, PathRule, PathType, ServiceRef, Tls
+
+Json: TypeAlias = dict[str, Any]
+_API: Final = "gateway.networking.k8s.io/v1"
+_GATEWAY: Final = "ingress"
+_CONVERTED: Final = frozenset(
+    {"affinity", "session-cookie-name", "session-cookie-max-age", "timeout-server", "retries", "ssl-redirect"}
+    | {"force-ssl-redirect", "permanent-redirect", "permanent-redirect-code", "temporal-redirect"}
+    | {"temporal-redirect-code", "rewrite-target", "use-regex", "set-request-headers", "remove-request-headers"}
+    | {"upstream-vhost", "set-response-headers", "remove-response-headers", "cors", "cors-allow-origin"}
+    | {"cors-allow-methods", "cors-allow-headers", "cors-expose-headers", "cors-allow-credentials", "cors-max-age"}
+    | {"canary", "canary-weight", "canary-by-header", "canary-by-header-value"}
+    | {"hsts", "hsts-max-age", "hsts-include-subdomains", "hsts-preload", "app-root"}
+)
+
+
+@dataclass(slots=True)
+class Converted:
+    """The objects, and a Problem for each thing that they leave out."""
+
+    objects: list[Json] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def to_gateway(
+    ingresses: Iterable[Ingress], services: Mapping[ObjectName, BackendService], class_name: str
+) -> Converted:
+    """Convert Ingresses. `services` tell the numbers of named ports."""
+    made = Converted()
+    read = [(each, read_annotations(each)) for each in sorted(ingresses, key=lambda each: each.age)]
+    canaries = [(each, values) for each, values in read if values("canary")]
+    for namespace in sorted({each.name.namespace for each, _ in read}):
+        tls = [tls for each, _ in read if each.name.namespace == namespace for tls in each.tls]
+        made.objects.append(_gateway(namespace, tls, class_name))
+    for each, values in read:
+        _note_lost(each, values, made)
+        if not values("canary"):
+            one = _One(each, values, services, made, canaries)
+            routes = [route for host, rules in _by_host(each).items() for route in _routes(one, host, rules)]
+            made.objects += routes
+            made.objects += traffic_policies(each, values, [route["metadata"]["name"] for route in routes])
+    policies, problems = backend_policies([(each, values) for each, values in read if not values("canary")])
+    made.objects += policies
+    made.problems += problems
+    return made
+
+
+def _note_lost(ingress: Ingress, values: AnnotationValues, made: Converted) -> None:
+    made.problems += values.problems
+    kept = _CONVERTED if values("canary") else _CONVERTED | IN_POLICIES
+    for name in READERS:
+        if name not in kept and values(name) is not None:
+            text = "has no equivalent in the Gateway API; it is left out"
+            made.problems.append(Problem("Ingress", ingress.name, f"metadata.annotations[{name}]", text))
+
+
+def _by_host(ingress: Ingress) -> dict[str, list[PathRule]]:
+    found: dict[str, list[PathRule]] = {}
+    for rule in ingress.rules:
+        found.setdefault(rule.host or EVERY_HOST, []).append(rule)
+    if ingress.default_backend is not None:
+        rule = PathRule("", "/", PathType.PREFIX, ingress.default_backend, "spec.defaultBackend")
+        for rules in [*found.values()] or [found.setdefault(EVERY_HOST, [])]:
+            if not any(each.path == "/" for each in rules):
+                rules.append(rule)
+    return found
+
+
+def _gateway(namespace: str, certificates: Iterable[Tls], class_name: str) -> Json:
+    http: Json = {"name": "http", "port": 80, "protocol": "HTTP"}
+    secrets: dict[str, list[str]] = {}
+    for tls in certificates:
+        for host in tls.hosts or (EVERY_HOST,):
+            if tls.secret is not None and tls.secret.name not in secrets.setdefault(host, []):
+                secrets[host].append(tls.secret.name)
+    https = [
+        {"name": _section(host), "port": 443, "protocol": "HTTPS"}
+        | ({} if host == EVERY_HOST else {"hostname": host})
+        | {"tls": {"mode": "Terminate", "certificateRefs": [{"name": name} for name in names]}}
+        for host, names in secrets.items()
+        if names
+    ]
+    meta = {"name": _GATEWAY, "namespace": namespace}
+    spec = {"gatewayClassName": class_name, "listeners": [http, *https]}
+    return {"apiVersion": _API, "kind": "Gateway", "metadata": meta, "spec": spec}
+
+
+def _section(host: str) -> str:
+    return f"https-{host.replace('*.', 'any-').replace(EVERY_HOST, 'any')}"[:253]
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    """One Ingress on its way."""
+
+    ingress: Ingress
+    values: AnnotationValues
+    services: Mapping[ObjectName, BackendService]
+    made: Converted
+    canaries: list[tuple[Ingress, AnnotationValues]]
+
+    def note(self, where: str, text: str) -> None:
+        self.made.problems.append(Problem("Ingress", self.ingress.name, where, text))
+
+    def sections(self, host: str) -> list[str]:
+        """Name the HTTPS listeners for a host."""
+        wild = f"*.{host.partition('.')[2]}"
+        hosts = {each for tls in self.ingress.tls if tls.secret for each in tls.hosts or (EVERY_HOST,)}
+        return [_section(each) for each in (host, wild, EVERY_HOST) if each in hosts][:1]
+
+
+def _routes(one: _One, host: str, rules: list[PathRule]) -> Iterator[Json]:
+    secure = one.sections(host)
+    redirects = (bool(secure) and one.values.unless_denied("ssl-redirect")) or one.values.granted(
+        "force-ssl-redirect"
+    )
+    name = one.ingress.name.name + ("" if host == EVERY_HOST else f"-{host.replace('*', 'any')}")
+    sections = [*secure] if redirects and secure else ["http", *secure]
+    yield _route(one, name, host, sections, list(_rules(one, rules)))
+    if redirects and secure:
+        redirect = {"type": "RequestRedirect", "requestRedirect": {"scheme": "https", "statusCode": 308}}
+        yield _route(one, f"{name}-to-https", host, ["http"], [{"filters": [redirect]}])
+
+
+def _route(one: _One, name: str, host: str, sections: list[str], rules: list[Json]) -> Json:
+    parents = [{"name": _GATEWAY, "sectionName": section} for section in sections]
+    hosts: Json = {} if host == EVERY_HOST else {"hostnames": [host]}
+    meta = {"name": name[:253], "namespace": one.ingress.name.namespace}
+    spec = {"parentRefs": parents, **hosts, "rules": rules}
+    return {"apiVersion": _API, "kind": "HTTPRoute", "metadata": meta, "spec": spec}
+
+
+def _rules(one: _One, rules: Iterable[PathRule]) -> Iterator[Json]:
+    for rule in rules:
+        match = _match(one, rule)
+        if (root := one.values("app-root")) is not None and rule.path == "/":
+            yield from _root(one, root)
+        filters = list(_filters(one, rule))
+        if any(each["type"] == "RequestRedirect" for each in filters):
+            yield {"matches": [match], "filters": filters}
+            continue
+        main = _backend(one, rule.backend, rule.field)
+        if main is None:
+            continue
+        more = _more(one, filters)
+        shares, weight = [], 100
+        for ingress, values, canary in _canaries(one, rule):
+            part = _backend(one, canary.backend, canary.field)
+            if part is None:
+                continue
+            if header := values("canary-by-header"):
+                value = values("canary-by-header-value", "always")
+                asked = {**match, "headers": [{"name": header, "value": value}]}
+                yield {"matches": [asked], "backendRefs": [part], **more}
+            if share := values("canary-weight", 0):
+                shares.append({**part, "weight": share})
+                weight -= share
+            if values("canary-by-cookie"):
+                one.note("metadata.annotations[canary-by-cookie]", f"of {ingress.name} has no equivalent")
+        refs = [{**main, "weight": max(weight, 0)}, *shares] if shares else [main]
+        yield {"matches": [match], "backendRefs": refs, **more}
+
+
+def _root(one: _One, root: str) -> Iterator[Json]:
+    if "?" in root:
+        one.note("metadata.annotations[app-root]", "with a query has no equivalent; it is left out")
+        return
+    redirect = {"path": {"type": "ReplaceFullPath", "replaceFullPath": root}, "statusCode": 302}
+    exact = {"path": {"type": "Exact", "value": "/"}}
+    yield {"matches": [exact], "filters": [{"type": "RequestRedirect", "requestRedirect": redirect}]}
+
+
+def _canaries(one: _One, rule: PathRule) -> Iterator[tuple[Ingress, AnnotationValues, PathRule]]:
+    for ingress, values in one.canaries:
+        for each in ingress.rules:
+            same = (each.host, each.path, each.type) == (rule.host, rule.path, rule.type)
+            if same and ingress.name.namespace == one.ingress.name.namespace:
+                yield ingress, values, each
+
+
+def _match(one: _One, rule: PathRule) -> Json:
+    if is_expression(rule, one.values):
+        return {"path": {"type": "RegularExpression", "value": f"{rule.path.removeprefix('^').removesuffix('$')}.*"}}
+    kind = "Exact" if rule.type is PathType.EXACT else "PathPrefix"
+    return {"path": {"type": kind, "value": rule.path}}
+
+
+def _backend(one: _One, ref: ServiceRef, where: str) -> Json | None:
+    port = ref.port
+    if isinstance(port, str):
+        service = one.services.get(ref.service)
+        named = next((each.number for each in service.ports if each.name == port), None) if service else None
+        if named is None:
+            one.note(where, f"the port {port} of {ref.service} is not known; the Gateway API wants its number")
+            return None
+        port = named
+    return {"name": ref.service.name, "port": port}
+
+
+def _filters(one: _One, rule: PathRule) -> Iterator[Json]:
+    values = one.values
+    for kind, code in (("permanent", 301), ("temporal", 302)):
+        where = values(f"{kind}-redirect")
+        if where is not None:
+            yield _redirect(where, values(f"{kind}-redirect-code", code))
+            return
+    for side in ("request", "response"):
+        set_, remove = values(f"set-{side}-headers", ()), values(f"remove-{side}-headers", ())
+        if side == "response" and (hsts := hsts_of(values)) is not None:
+            set_ = (*set_, ("Strict-Transport-Security", hsts.header))
+        if set_ or remove:
+            change: Json = {"set": [{"name": name, "value": value} for name, value in set_], "remove": list(remove)}
+            field_ = f"{side}HeaderModifier"
+            yield {"type": field_[0].upper() + field_[1:], field_: {key: to for key, to in change.items() if to}}
+    rewrite: Json = {"hostname": host} if (host := values("upstream-vhost")) else {}
+    if (target := values("rewrite-target")) is not None:
+        if rule.type is PathType.EXACT or is_expression(rule, values) or "$" in target:
+            one.note("metadata.annotations[rewrite-target]", "of an exact path or an expression is left out")
+        else:
+            rewrite["path"] = {"type": "ReplacePrefixMatch", "replacePrefixMatch": target}
+    if rewrite:
+        yield {"type": "URLRewrite", "urlRewrite": rewrite}
+    if values("cors"):
+        yield {"type": "CORS", "cors": _cors(values)}
+
+
+def _redirect(where: str, code: int) -> Json:
+    parts = urlsplit(where.removesuffix("$request_uri"))
+    found: Json = {"scheme": parts.scheme, "hostname": parts.hostname, "port": parts.port, "statusCode": code}
+    if (parts.path and parts.path != "/") or not where.endswith("$request_uri"):
+        found["path"] = {"type": "ReplaceFullPath", "replaceFullPath": parts.path or "/"}
+    return {"type": "RequestRedirect", "requestRedirect": {key: to for key, to in found.items() if to}}
+
+
+def _cors(values: AnnotationValues) -> Json:
+    found = {
+        "allowOrigins": list(values("cors-allow-origin", ("*",))),
+        "allowMethods": list(values("cors-allow-methods", ("GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"))),
+        "allowHeaders": list(values("cors-allow-headers", ("Authorization", "Content-Type", "X-Requested-With"))),
+        "exposeHeaders": list(values("cors-expose-headers", ())),
+        "allowCredentials": values.granted("cors-allow-credentials"),
+        "maxAge": values("cors-max-age"),
+    }
+    return {key: to for key, to in found.items() if to}
+
+
+def _more(one: _One, filters: list[Json]) -> Json:
+    values = one.values
+    found: Json = {}
+    if filters:
+        found["filters"] = filters
+    if (server := values("timeout-server")) is not None:
+        found["timeouts"] = {"request": f"{server}ms"}
+    if (retries := values("retries")) is not None:
+        found["retry"] = {"attempts": retries}
+    if values("affinity") == "cookie":
+        session: Json = {"sessionName": values("session-cookie-name", "VIPWIRE"), "type": "Cookie"}
+        if age := values("session-cookie-max-age"):
+            session |= {"absoluteTimeout": f"{age}s", "cookieConfig": {"lifetimeType": "Permanent"}}
+        found["sessionPersistence"] = session
+    return found

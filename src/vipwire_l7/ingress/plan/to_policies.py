@@ -1,0 +1,76 @@
+"""Writes our own policies for annotations of Ingresses that have no place in the Gateway API. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire_l7.ingress.plan.annotations import AnnotationValues
+from vipwire_l7.ingress.plan.policy_fields import BACKEND, TRAFFIC
+from vipwire_l7.ingress.watch.objects import Ingress
+
+Json: TypeAlias = dict[str, Any]
+_API: Final = "vipwire.io/v1"
+_ROUTES: Final = "gateway.networking.k8s.io"
+_OF_ROUTES: Final = frozenset({"timeout-server"})
+"""What a route says itself."""
+_MOST_TARGETS: Final = 16
+IN_POLICIES: Final = frozenset((*TRAFFIC.values(), *BACKEND.values()))
+"""The annotations that become fields of policies."""
+
+
+def traffic_policies(ingress: Ingress, values: AnnotationValues, routes: Iterable[str]) -> Iterator[Json]:
+    """Write what guards the HTTPRoutes of an Ingress."""
+    refs = [{"group": _ROUTES, "kind": "HTTPRoute", "name": name} for name in routes]
+    yield from _policies("TrafficPolicy", ingress, refs, _spec(ingress, values, TRAFFIC))
+
+
+def backend_policies(
+    ingresses: Iterable[tuple[Ingress, AnnotationValues]],
+) -> tuple[list[Json], list[Problem]]:
+    """Write how the Services of all Ingresses are used; a Service is used in one way, that of the oldest Ingress."""
+    made: list[Json] = []
+    problems, known = [], dict[ObjectName, Json]()
+    for ingress, values in ingresses:
+        spec = _spec(ingress, values, BACKEND)
+        refs = [rule.backend for rule in ingress.rules] + [each for each in (ingress.default_backend,) if each]
+        fresh: list[Json] = []
+        for service in dict.fromkeys(ref.service for ref in refs):
+            if known.setdefault(service, spec) is spec:
+                fresh.append({"group": "", "kind": "Service", "name": service.name})
+            elif known[service] != spec:
+                text = f"an older Ingress uses the Service {service} in another way, which counts for both"
+                problems.append(Problem("Ingress", ingress.name, "metadata.annotations", text))
+        made += _policies("BackendPolicy", ingress, fresh, spec)
+    return made, problems
+
+
+def _policies(kind: str, ingress: Ingress, refs: Sequence[Json], spec: Json) -> Iterator[Json]:
+    """Write as many policies as the targets need."""
+    for start in range(0, len(refs) if spec else 0, _MOST_TARGETS):
+        name = ingress.name.name if not start else f"{ingress.name.name}-{start // _MOST_TARGETS + 1}"
+        content = {"targetRefs": [*refs[start : start + _MOST_TARGETS]], **spec}
+        meta = {"name": name, "namespace": ingress.name.namespace}
+        yield {"apiVersion": _API, "kind": kind, "metadata": meta, "spec": content}
+
+
+def _spec(ingress: Ingress, values: AnnotationValues, fields: Mapping[str, str]) -> Json:
+    spec: Json = {}
+    for path, name in fields.items():
+        value = None if name in _OF_ROUTES else values(name)
+        if value is None or (name == "body-size" and not value):
+            continue
+        group, _, inner = path.rpartition(".")
+        (spec.setdefault(group, {}) if group else spec)[inner] = _written(name, value, ingress.name.namespace)
+    return spec
+
+
+def _written(name: str, value: Any, namespace: str) -> Any:
+    """Write a value as its field has it."""
+    if name.startswith("timeout-") or name == "health-check-interval":
+        return f"{value}ms"
+    if isinstance(value, tuple):
+        return [str(each) for each in value]
+    if name == "auth-secret":
+        return value.removeprefix(f"{namespace}/")
+    return str(value) if name == "body-size" else value

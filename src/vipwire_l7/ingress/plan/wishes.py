@@ -1,0 +1,170 @@
+"""Plans one Ingress by itself, from it, the Secret of its users and the Services it names.
+
+Making it is most of planning, and a change leaves all Ingresses but one as they were. So it is known from one plan to
+the next, as long as the objects that it was made of are the same ones.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.plan.annotations import read_weights
+from vipwire_l7.ingress.plan.annotations import AnnotationValues, read_annotations
+from vipwire_l7.ingress.plan.policy import Canary, Policy
+from vipwire_l7.ingress.plan.pool_policy import (
+    canary_of,
+    general_policy,
+    is_expression,
+    login_of,
+    protocol_of,
+    rewrite_of,
+    users_of,
+)
+from vipwire_l7.ingress.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Asker, Match, Pool, pool_name
+from vipwire_l7.ingress.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef
+
+Key: TypeAlias = tuple[str, Match, str]
+"""What no two Ingresses can have both: a site, how a path is compared, and the path."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedBackend:
+    """The pool of a backend: its name and, unless HAProxy itself answers 503 there, the pool."""
+
+    service: BackendService | None
+    """What it was made of."""
+    target: str
+    pool: Pool | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The content of one Ingress. `secret` is what `users` named when it was read; `keys` has its rules' keys."""
+
+    ingress: Ingress
+    annotations: AnnotationValues
+    users: ObjectName | None
+    secret: Secret | None
+    policy: Policy
+    closed: bool
+    canary: Canary | None
+    secure: frozenset[str]
+    """The hosts with a certificate, EVERY_HOST for all."""
+    keys: tuple[Key, ...]
+    sites: frozenset[str]
+    shares: tuple[str, ...]
+    """The hosts of its rules, EVERY_HOST for all; the namespaces that may have a part of them."""
+    problems: tuple[Problem, ...]
+    resolved: dict[str, ResolvedBackend] = field(default_factory=dict, compare=False)
+    """By field of the Ingress: the backends resolved so far."""
+
+    def resolve(
+        self, ref: ServiceRef, rule: PathRule | None, where: str, services: Mapping[ObjectName, BackendService]
+    ) -> ResolvedBackend:
+        """Find the pool of a backend of this Ingress. `rule` is its path's, None for the default backend."""
+        service, found = services.get(ref.service), self.resolved.get(where)
+        if found is None or found.service is not service:
+            found = self.resolved[where] = _resolve(self, ref, rule, where, service)
+        return found
+
+
+Known: TypeAlias = dict[ObjectName, Wanted]
+"""What is known from the last plan: whoever plans again hands it in again."""
+
+
+def recall(ingress: Ingress, secrets: Mapping[ObjectName, Secret], known: Known) -> Wanted:
+    """Return what an Ingress wants, as it is known or read anew."""
+    wanted = known.get(ingress.name)
+    if wanted is None or wanted.ingress is not ingress or _secret(wanted.users, secrets) is not wanted.secret:
+        wanted = known[ingress.name] = wanted_of(ingress, secrets)
+    return wanted
+
+
+def forget(known: Known, left: Iterable[ObjectName]) -> None:
+    """Forget all Ingresses but those that are left."""
+    for name in known.keys() - set(left):
+        del known[name]
+
+
+def wanted_of(ingress: Ingress, secrets: Mapping[ObjectName, Secret]) -> Wanted:
+    """Read what an Ingress wants."""
+    annotations = read_annotations(ingress)
+    users = users_of(ingress.name.namespace, annotations)
+    asker = Asker("Ingress", ingress.name, "metadata.annotations[vipwire.io/auth-secret]")
+    login, problems, locked = login_of(asker, annotations, secrets, "the Ingress is closed")
+    return Wanted(
+        ingress,
+        annotations,
+        users,
+        _secret(users, secrets),
+        general_policy(annotations, login),
+        annotations.closed or locked,
+        canary_of(annotations),
+        frozenset(host for tls in ingress.tls for host in tls.hosts or map(_site, ingress.rules)),
+        tuple(_key(rule, annotations) for rule in ingress.rules),
+        frozenset(map(_site, ingress.rules)),
+        annotations("share-with", ()),
+        (*annotations.problems, *problems),
+    )
+
+
+def _secret(users: ObjectName | None, secrets: Mapping[ObjectName, Secret]) -> Secret | None:
+    return secrets.get(users) if users else None
+
+
+def _site(rule: PathRule) -> str:
+    return rule.host or EVERY_HOST
+
+
+def _key(rule: PathRule, annotations: AnnotationValues) -> Key:
+    if rule.type is PathType.EXACT:
+        return _site(rule), Match.EXACT, rule.path
+    if is_expression(rule, annotations):
+        return _site(rule), Match.EXPRESSION, rule.path
+    elements = rule.path.strip("/")
+    return _site(rule), Match.PREFIX, f"/{elements}" if elements else ""
+
+
+def _resolve(
+    wanted: Wanted, ref: ServiceRef, rule: PathRule | None, where: str, service: BackendService | None
+) -> ResolvedBackend:
+    """Find the pool of a backend; one that answers 503 where there can be none."""
+    nowhere, name = CLOSED if wanted.closed else UNAVAILABLE, wanted.ingress.name
+    if service is None:
+        missing = Problem("Ingress", name, f"{where}.service.name", f"the Service {ref.service} does not exist")
+        return ResolvedBackend(service, nowhere, problems=(missing,))
+    port = next((port for port in service.ports if ref.port in (port.name, port.number)), None)
+    if port is None:
+        missing = Problem("Ingress", name, f"{where}.service.port", f"{ref.service} has no TCP port {ref.port}")
+        return ResolvedBackend(service, nowhere, problems=(missing,))
+    if wanted.closed:
+        return ResolvedBackend(service, nowhere)
+    policy = _policy_for(wanted, rule, port.application)
+    target = pool_name(ref.service, port.number, policy)
+    ill = tuple(Problem("Ingress", name, f"{where}.service.name", text) for text in _ill_weighed(ref, service))
+    return ResolvedBackend(service, target, Pool(target, ref.service, port, policy, service.external), ill)
+
+
+def _ill_weighed(ref: ServiceRef, service: BackendService) -> Iterator[str]:
+    """List what of a Service's weights cannot be read."""
+    for complaint in read_weights(service.annotations)[1]:
+        yield f"{ref.service} has an annotation vipwire.io/weights that is wrong in part: {complaint}"
+
+
+def _policy_for(wanted: Wanted, rule: PathRule | None, application: str) -> Policy:
+    policy = wanted.policy
+    https = policy.https or (rule is not None and _is_redirected(wanted, rule))
+    rewrite = rewrite_of(rule, wanted.annotations) if rule else None
+    protocol = protocol_of(application, policy)
+    if (https, rewrite, protocol) == (policy.https, policy.rewrite, policy.protocol):
+        return policy
+    return replace(policy, https=https, rewrite=rewrite, protocol=protocol)
+
+
+def _is_redirected(wanted: Wanted, rule: PathRule) -> bool:
+    host = _site(rule)
+    wildcard = f"*.{host.partition('.')[2]}"
+    return wanted.annotations.unless_denied("ssl-redirect") and not wanted.secure.isdisjoint((host, wildcard))

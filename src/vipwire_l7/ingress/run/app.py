@@ -1,0 +1,389 @@
+"""`vipwire ingress`, wired: every part named once."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import yaml
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from vipwire import __version__
+from vipwire.errors import ConfigError, ungrouped
+from vipwire.http.server import Pages, Reply, Request
+from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.access.user_kubeconfig import kubectls, of_this_machine
+from vipwire.kube.client import ApiSource
+from vipwire.kube.events import EventRecorder
+from vipwire.kube.kept import KeptSource
+from vipwire.kube.manifests.documents import ManifestReader
+from vipwire.kube.manifests.source import ManifestSource
+from vipwire.model.names import ObjectName
+from vipwire.process import log, systemd
+from vipwire.process.signals import Stop
+from vipwire.process.single_instance import Claim
+from vipwire.process.supervision import Supervisor, Work
+from vipwire.serve.server import BindPolicy, HttpServer
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.plan.certificates import read_pair
+from vipwire_l7.ingress.plan.destinations import Destinations, DestinationSetting
+from vipwire_l7.ingress.plan.planner import IngressPlanner, Planner, Setting, is_ours
+from vipwire_l7.ingress.plan.to_gateway import to_gateway
+from vipwire_l7.ingress.run.claim import claim_ingress
+from vipwire_l7.ingress.run.confinement import confined
+from vipwire_l7.ingress.run.control import ControlError, ask
+from vipwire_l7.ingress.run.controller import Controller, Done
+from vipwire_l7.ingress.run.default_certificate import default_certificate
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.run.election import LeaseKeeper
+from vipwire_l7.ingress.run.process import Haproxy
+from vipwire_l7.ingress.run.reporter import IngressReporter
+from vipwire_l7.ingress.run.statistics import Statistics
+from vipwire_l7.ingress.run.status import StatusWriter
+from vipwire_l7.ingress.run.surroundings import Follower, Place, cluster_domains, dns_servers
+from vipwire_l7.ingress.watch.kinds import MANIFESTS, RESOURCES, IngressResource
+from vipwire_l7.ingress.watch.objects import IngressKind, IngressObject
+from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
+
+_LIST_SECONDS = 30.0
+
+Part: TypeAlias = Callable[[], Awaitable[None]]
+Source: TypeAlias = ApiSource[IngressKind, IngressObject] | ManifestSource[IngressKind, IngressObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The operator's flags. `layout.folder` and `layout.socket` are set here, from `folder`."""
+
+    folder: Path
+    layout: Layout
+    setting: Setting = field(default_factory=Setting)
+    manifests: tuple[Path, ...] = ()
+    kubeconfig: Path | None = None
+    master: str = ""
+    haproxy: str = "haproxy"
+    default_certificate: Path | None = None
+    addresses: tuple[str, ...] = ()
+    metrics: str = ""
+    pause: float = 1.0
+    grace: float = 30.0
+    leave_running: bool = False
+    takeover: bool = False
+    publish_service: ObjectName | None = None
+    lease: ObjectName | None = None
+    haproxy_user: str = ""
+    destinations: DestinationSetting = field(default_factory=DestinationSetting)
+    resolvers: tuple[Place, ...] = ()
+
+
+def run_ingress(options: Options, served: Callable[[], "Served"] | None = None) -> int:
+    """Run until a signal ends it; return the exit status. `served` makes what is served, if not Ingresses alone."""
+    os.umask(0o077)
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        if options.folder.stat().st_uid == os.geteuid():
+            options.folder.chmod(0o700)  # it may have been made by others; sockets are in it
+    except OSError as error:
+        raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
+    with claim_ingress(options.folder, options.layout, takeover=options.takeover) as claim, ungrouped():
+        return asyncio.run(IngressProcess(options, served() if served else None).run(claim))
+
+
+def default_pem(options: Options) -> str:
+    """Read the operator's default certificate, or make one."""
+    if options.default_certificate is None:
+        return default_certificate(options.folder, datetime.now(UTC))  # noqa: TID251  # this is the shell
+    try:
+        content = options.default_certificate.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--default-certificate {options.default_certificate}: {error.strerror}") from error
+    pair, reason = read_pair(content, content)
+    if pair is None:
+        raise ConfigError(f"--default-certificate {options.default_certificate}: {reason}")
+    return pair.pem
+
+
+class Beside(Protocol):
+    """What serves beside HAProxy."""
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+
+    async def stop(self, *, goes_on: bool) -> None:
+        """End it, or leave it to whoever comes next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a process reads, and who plans it: Ingresses, or what else HAProxy is to serve.
+
+    `choose` asks an API server for the versions of the kinds; `parts` yields what writes statuses, while the last
+    argument says that we are the one who writes. `beside` makes what serves beside HAProxy, with a folder of its own.
+    """
+
+    planner: Planner
+    resources: Mapping[IngressKind, IngressResource] = field(default_factory=lambda: RESOURCES)
+    manifests: ManifestReader[IngressKind, IngressObject] = MANIFESTS
+    choose: Callable[[Access], Awaitable[Mapping[IngressKind, IngressResource]]] | None = None
+    parts: Callable[[Access, Snapshot, Desired, Callable[[], bool]], Iterator[tuple[str, Part]]] | None = None
+    beside: Callable[[Path, Controller, CollectorRegistry], Beside] | None = None
+
+
+def destinations_of(options: Options) -> DestinationSetting:
+    """Complete the operator's choices by what this machine says of the cluster's domain."""
+    domains = dict.fromkeys((*options.destinations.domains, *cluster_domains()))
+    return replace(options.destinations, domains=tuple(domains), from_files=bool(options.manifests))
+
+
+async def make_source(options: Options, access: Access | None, served: Served) -> Source:
+    """Build the source of objects."""
+    if access is None:
+        return ManifestSource(options.manifests, served.manifests)
+    resources = await served.choose(access) if served.choose else served.resources
+    return ApiSource(access, resources.values())
+
+
+def find_api_server(options: Options) -> Access | None:
+    """Find the API server, if one is wanted: that of the flags, else the one that kubectl or a Pod would take.
+
+    Without any of them it is that of a `vipwire up` on this machine.
+    """
+    if options.manifests:
+        return None
+    if options.kubeconfig or options.master:
+        return load_access(options.kubeconfig, options.master or None)
+    if (found := kubectls()) is not None:
+        return found.access(log.info)
+    try:
+        return load_access()
+    except ConfigError:
+        if (found := of_this_machine(role="ingress")) is not None:
+            return found.access(log.info)
+        raise
+
+
+async def list_once(options: Options, served: Served) -> Snapshot:
+    """Read all objects once; raise ConfigError when they do not come."""
+    snapshot = Snapshot(served.resources)
+    source = KeptSource(await make_source(options, find_api_server(options), served))
+    task = asyncio.ensure_future(source.run(snapshot.apply))
+    try:
+        async with asyncio.timeout(_LIST_SECONDS):
+            while not snapshot.complete:  # noqa: ASYNC110  # a short-lived command
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        errors = "; ".join(health.error for health in source.health() if health.error)
+        raise ConfigError(f"the objects could not be read: {errors or 'no answer'}") from None
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    return snapshot
+
+
+def _tell_failure(server: str, reason: str) -> None:
+    log.warning(reason, server=server)
+
+
+def _anew(part: Part) -> Work:
+    """Wrap a part for the supervisor: it opens nothing that an operator has chosen."""
+    return lambda _begun: part()
+
+
+class IngressProcess:
+    """One running controller."""
+
+    def __init__(self, options: Options, served: Served | None = None) -> None:
+        self._options, self._access = options, find_api_server(options)
+        self._served = served or Served(IngressPlanner(options.setting))
+        self.haproxy = Haproxy(options.haproxy, options.folder)
+        self._snapshot = Snapshot(self._served.resources)
+        layout = confined(options.layout, options.folder, options.haproxy_user)
+        self._recorder = EventRecorder(self._access, socket.gethostname().lower()) if self._access else None
+        self._teller = IngressReporter(self._snapshot, self._recorder)
+        destinations = Destinations(destinations_of(options))
+        self._desired = Desired(self._snapshot, self._served.planner, layout, default_pem(options), destinations)
+        self._follower = Follower(destinations, options.resolvers or dns_servers(), self._access)
+        self._controller = Controller(
+            self._snapshot, self._desired, self.haproxy, self._synced, options.pause, self._follower
+        )
+        self._statistics = Statistics()
+        self._teller.registry.register(self._statistics)
+        self._supervisor = Supervisor(self._count_failure)
+        self._failures = Counter(
+            "vipwire_ingress_part_failures",
+            "Failures of a part, which was run again",
+            ("part",),
+            registry=self._teller.registry,
+        )
+        beside = self._served.beside
+        self._beside = beside(options.folder, self._controller, self._teller.registry) if beside else None
+        self._missed = False
+        self._reported = (-1, -1)
+
+    def _count_failure(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
+        del thing, error, again  # all count
+        self._failures.labels(part).inc()
+
+    async def run(self, claim: Claim) -> int:
+        """Run until a signal, or until a successor wants our place: then HAProxy goes on for it."""
+        options, stop = self._options, Stop(lambda: None)
+        claim.when_asked(stop.make_room)
+        serves_ingresses = IngressKind.INGRESS in self._served.resources
+        about = {"ingress_class": options.setting.class_name} if serves_ingresses else {}
+        log.info("starting", version=__version__, **about, folder=options.folder)
+        source = await make_source(options, self._access, self._served)
+        reason = "an error"
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(self._supervisor.keep(name, _anew(part)), name=name)
+                    for name, part in self._parts(source)
+                ]
+                if options.metrics:
+                    server = HttpServer(
+                        "metrics", self._pages(), options.metrics, BindPolicy(on_failure=_tell_failure)
+                    )
+                    running.append(tasks.create_task(server.run(), name="metrics"))
+                reason = await stop.wait()
+                for task in running:
+                    task.cancel()
+        finally:
+            # Whatever ends us ends HAProxy, too, or keeps it on purpose. What cannot be caught keeps it: SIGKILL.
+            goes_on = options.leave_running or stop.succeeded
+            if not goes_on:
+                await self.haproxy.stop(options.grace)
+            if self._beside:
+                await self._beside.stop(goes_on=goes_on)
+            self._follower.close()
+            log.info("stopped", reason=reason, haproxy="goes on" if goes_on else "stopped")
+        return 0
+
+    def _parts(self, source: Source) -> Iterator[tuple[str, Part]]:
+        """Name what runs side by side: what one raises is told, and it is run again; the others go on."""
+        yield "controller", self._controller.run
+        yield "child", self._controller.watch_child
+        yield "source", lambda: source.run(self._controller.emit)
+        yield "destinations", self._follower.run
+        yield "problems", lambda: self._tell(source)
+        yield "systemd", systemd.keep_alive
+        if self._beside:
+            yield "datagrams", self._beside.run
+        if self._recorder:
+            yield "events", self._recorder.run
+        if self._access and (self._publishes or self._served.parts):
+            yield from self._status(self._access)
+
+    def _status(self, access: Access) -> Iterator[tuple[str, Part]]:
+        """Yield what keeps the status: the election, if there is one, and the writers."""
+        keeper = None
+        if self._options.lease is not None:
+            keeper = LeaseKeeper(access, self._options.lease, f"{socket.gethostname()}_{uuid.uuid4()}")
+            yield "election", keeper.run
+        leading = keeper.leading if keeper else lambda: True
+        if self._served.parts is not None:
+            yield from self._served.parts(access, self._snapshot, self._desired, leading)
+        if IngressKind.INGRESS not in self._served.resources or not self._publishes:
+            return
+        writer = StatusWriter(access, self._addresses, self._snapshot, leading)
+        yield "status", lambda: writer.run(lambda: self._controller.desired.plan.admitted)
+
+    @property
+    def _publishes(self) -> bool:
+        """Whether Ingresses' status is to say where they are reached."""
+        return bool(self._options.addresses or self._options.publish_service)
+
+    def _addresses(self) -> tuple[str, ...] | None:
+        """Return what to publish; None as long as the Service that tells is not there."""
+        if self._options.publish_service is None:
+            return self._options.addresses
+        found = self._snapshot.services.get(self._options.publish_service)
+        if found is None and self._snapshot.complete and not self._missed:
+            log.warning(
+                "--publish-service: it does not exist; no status is written", object=self._options.publish_service
+            )
+            self._missed = True
+        return found.published if found else None
+
+    def _synced(self, done: Done) -> None:
+        systemd.notify(systemd.READY)
+        self._teller.synced(done)
+        self._report()
+
+    def _report(self) -> None:
+        """Report problems and admitted Ingresses, if they may have changed since the last report."""
+        desired = self._controller.desired
+        if self._reported != desired.judgements:
+            self._reported = desired.judgements
+            self._teller.problems(desired.problems, desired.plan.admitted)
+
+    async def _tell(self, source: Source) -> None:
+        """Report problems that change nothing in HAProxy, and a source that fails."""
+        failing: dict[str, str] = {}
+        while True:
+            await asyncio.sleep(1.0)
+            self._report()
+            for health in source.health():
+                if health.error and failing.get(health.resource) != health.error:
+                    log.warning(
+                        "cannot read objects; the configuration stays", resource=health.resource, error=health.error
+                    )
+                failing[health.resource] = health.error
+
+    def _pages(self) -> Pages:
+        return Pages(metrics=self._metrics, healthz=self._healthz, readyz=self._healthz, livez=self._livez)
+
+    async def _metrics(self, _request: Request) -> Reply:
+        try:
+            (answer,) = await ask(self.haproxy.socket, ["show stat"])
+        except ControlError:
+            answer = ""
+        slots = self._controller.desired.slots
+        self._statistics.update(answer, lambda pool: slots.get(pool, ()))
+        body = generate_latest(self._teller.registry)
+        return Reply(body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _livez(self, _request: Request) -> Reply:
+        """Answer as long as we are able to: a start again would help neither an API server nor HAProxy."""
+        return Reply("ok")
+
+    async def _healthz(self, _request: Request) -> Reply:
+        serving = self._controller.serving
+        return Reply("ok" if serving else "HAProxy does not serve", 200 if serving else 503)
+
+
+async def render_once(
+    options: Options, served: Served | None = None
+) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
+    """Write all files that HAProxy needs, and a line for each problem."""
+    served = served or Served(IngressPlanner(options.setting))
+    snapshot = await list_once(options, served)
+    destinations = Destinations(destinations_of(options))
+    desired = Desired(snapshot, served.planner, options.layout, default_pem(options), destinations)
+    access = find_api_server(options)
+    with contextlib.closing(Follower(destinations, options.resolvers or dns_servers(), access)) as follower:
+        desired.update(Touched(structure=True), time.time())
+        if follower.waits:
+            await follower.first()
+            desired.update(Touched(structure=True), time.time())
+    made = desired.made(str(options.folder))
+    problems = [str(each) for each in desired.problems]
+    problems += [f"{each.name}: UDP is not HAProxy's: `vipwire gateway` serves it" for each in desired.plan.datagrams]
+    return (("haproxy.cfg", made.text("vipwire-rendered")), *made.files()), problems
+
+
+async def convert_once(options: Options, class_name: str) -> tuple[str, Sequence[str]]:
+    """Write Gateway API objects for our Ingresses, in YAML, and a line for each thing that they leave out."""
+    snapshot = await list_once(options, Served(IngressPlanner(options.setting)))
+    ours = [each for each in snapshot.ingresses.values() if is_ours(each, snapshot.classes, options.setting)]
+    made = to_gateway(ours, snapshot.services, class_name)
+    text = "".join(f"---\n{yaml.safe_dump(each, sort_keys=False)}" for each in made.objects)
+    return text, [str(each) for each in (*snapshot.problems, *made.problems)]

@@ -1,0 +1,57 @@
+"""Confines HAProxy's workers where it can: a user of their own, in an empty folder.
+
+The master stays what we are, since it starts workers and reads keys; it takes no connections. A worker reads all its
+files and opens all its sockets before it changes over, and is told of changes through sockets that are open. That
+needs the capabilities to change user, group and root: a container without them confines the master, too.
+"""
+
+import grp
+import os
+import pwd
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from vipwire.errors import ConfigError
+from vipwire.process import log
+from vipwire_l7.ingress.haproxy.layout import Layout
+
+USUAL: Final = ("haproxy", "nobody")
+"""Users that are taken if nobody says which, the first that there is."""
+_NEEDED: Final = {6: "CAP_SETGID", 7: "CAP_SETUID", 18: "CAP_SYS_CHROOT"}
+
+
+def confined(layout: Layout, folder: Path, user: str) -> Layout:
+    """Set the user of HAProxy's workers: `user`; for "" the usual one; for `-` ours. Raise ConfigError."""
+    if user == "-" or os.geteuid() != 0:
+        return layout
+    if missing := sorted(_NEEDED[number] for number in _NEEDED if not _effective() >> number & 1):
+        if user:
+            raise ConfigError(f"--haproxy-user {user}: needs {', '.join(missing)}")
+        log.info("HAProxy's workers run as we do", missing=",".join(missing))
+        return layout
+    found = next((name for name in ((user,) if user else USUAL) if _exists(name)), "")
+    if not found:
+        if user:
+            raise ConfigError(f"--haproxy-user {user}: there is no such user")
+        log.warning("HAProxy's workers run as root: there is no user of theirs", looked_for=",".join(USUAL))
+        return layout
+    root = folder / "empty"
+    root.mkdir(exist_ok=True)
+    root.chmod(0o711)  # workers connect to sockets in it, whatever our umask is; others do not come past `folder`
+    group = grp.getgrgid(pwd.getpwnam(found).pw_gid).gr_name
+    return replace(layout, user=found, group=group, chroot=str(root))
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _effective() -> int:
+    """Read our effective capabilities (proc(5))."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)

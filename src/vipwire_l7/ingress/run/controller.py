@@ -1,0 +1,248 @@
+"""The loop of `vipwire ingress`: objects change, HAProxy follows.
+
+Events that come together are one change. A change that needs a reload waits until the last one is `pause` seconds
+ago, since each leaves an old worker behind that ends with its connections; endpoints change meanwhile.
+
+A configuration that HAProxy refuses never goes live: the backend, expression or certificate at fault is left out and
+the rest is tried again; where none can be found, the last good one stays.
+"""
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from vipwire.model.names import ObjectName
+from vipwire.process import log
+from vipwire_l7.ingress.haproxy.change import (
+    HaproxyChange,
+    difference,
+    difference_of_servers,
+    merged,
+    pools_in_common,
+)
+from vipwire_l7.ingress.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
+from vipwire_l7.ingress.run.control import ControlError, command
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.run.process import Haproxy, Refused
+from vipwire_l7.ingress.run.surroundings import Follower
+from vipwire_l7.ingress.watch.objects import IngressEvent
+from vipwire_l7.ingress.watch.snapshot import Snapshot
+
+START = "start"
+"""The reason of the first configuration, and of that after HAProxy's death."""
+_ATTEMPTS = 50
+_LOOK = 60.0
+"""Seconds after which it is asked whether time alone has changed the plan: certificates expire."""
+_AT_LINE = re.compile(r"haproxy\.cfg:(\d+)\]")
+_EXPRESSION = re.compile(r"regex '([^']*)'")
+_TAKEN = re.compile(r"frontend ([^\s:]+:\S+): cannot (?:bind|create)")
+_CERTIFICATE = re.compile(r"'[^']*/([^/']+\.pem)'")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The result of a sync and its duration. `reload` is why HAProxy was reloaded, `failure` what went wrong."""
+
+    seconds: float
+    commands: int = 0
+    reload: str = ""
+    failure: str = ""
+
+
+class Controller:
+    """Keeps HAProxy at what the objects say. `tell` hears of every sync that did something."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        desired: Desired,
+        haproxy: Haproxy,
+        tell: Callable[[Done], None],
+        pause: float = 1.0,
+        follower: Follower | None = None,
+    ) -> None:
+        self._follower = follower
+        if follower is not None:
+            follower.touched = self._touch
+        self._snapshot, self.desired, self._haproxy, self._tell, self._pause = (
+            snapshot,
+            desired,
+            haproxy,
+            tell,
+            pause,
+        )
+        self._wake, self._progress = asyncio.Event(), asyncio.Condition()
+        self._heard = self._done = 0
+        self.updated = asyncio.Event()
+        """Set when what is desired may be another: for those who serve what HAProxy does not."""
+        self._live: Configuration | None = None
+        self._reloaded = self._looked = float("-inf")
+        self._anew = True
+
+    @property
+    def serving(self) -> bool:
+        """Whether HAProxy has a configuration and runs."""
+        return self._live is not None and self._haproxy.running
+
+    def emit(self, event: IngressEvent) -> None:
+        """Accept an event from the source."""
+        self._snapshot.apply(event)
+        self._heard += 1
+        self._wake.set()
+
+    def _touch(self, services: Collection[ObjectName]) -> None:
+        """Note that Services may be connected to otherwise than before."""
+        self._snapshot.touch(services)
+        self._wake.set()
+
+    async def settled(self) -> None:
+        """Wait until HAProxy has all that was emitted so far."""
+        wanted = self._heard
+        async with self._progress:
+            await self._progress.wait_for(lambda: self._done >= wanted)
+
+    async def run(self) -> None:
+        """Follow until cancelled. If this has failed before, what had changed then is planned now."""
+        self._anew = True
+        await self._haproxy.adopt()
+        due: float | None = None
+        while True:
+            if self._snapshot.complete:
+                heard, due = self._heard, await self._sync(behind=due is not None)
+                for tell in self.desired.taken:
+                    tell()
+                await self._note_progress(heard if due is None else self._done)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK if due is None else min(due, _LOOK)):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    async def _note_progress(self, done: int) -> None:
+        async with self._progress:
+            self._done = done
+            self._progress.notify_all()
+
+    async def watch_child(self) -> None:
+        """Start HAProxy again when it has died, until cancelled."""
+        while True:
+            await asyncio.sleep(0.5)
+            if self._live is not None and not self._haproxy.running:
+                # Connections are lost; what matters now is that new ones are taken soon.
+                log.error("HAProxy has ended; starting it again")
+                self._live = None
+                self._wake.set()
+
+    async def _sync(self, *, behind: bool) -> float | None:
+        """Update HAProxy; return the seconds until it must be tried again, None when all is done.
+
+        `behind`: HAProxy does not have all that the last time would have brought it.
+        """
+        touched, began = self._snapshot.take(), time.monotonic()
+        if self._is_outdated(began):
+            touched = replace(touched, structure=True)
+        pools = self.desired.update(touched, time.time())
+        if self._follower is not None and self._follower.waits:
+            await self._follower.first()
+            more = self._snapshot.take()
+            later = self.desired.update(more, time.time())
+            pools = None if pools is None or later is None else (*pools, *later)
+        if touched:
+            self.updated.set()
+        change = self._change(None if behind else pools)
+        if not change:
+            return None
+        if not change.reason:
+            failure = await self._command(change, None if behind else pools, began)
+            if not failure:
+                return None
+            change = HaproxyChange(reason=f"a command failed: {failure}")
+        wait = self._reloaded + self._pause - time.monotonic()
+        if wait > 0:
+            await self._move_servers(began)
+            return wait
+        return await self._reload(change.reason, began)
+
+    def _is_outdated(self, now: float) -> bool:
+        """Report whether the plan may be another though no event says so: after a failure of ours, or by now."""
+        anew, self._anew = self._anew, False
+        if now - self._looked < _LOOK:
+            return anew
+        self._looked = now
+        return anew or self.desired.is_outdated(time.time())
+
+    def _change(self, pools: tuple[str, ...] | None) -> HaproxyChange:
+        """Compare: all, or `pools` where nothing but their servers has changed."""
+        live = self._live
+        if live is None:
+            return HaproxyChange(reason=START)
+        if pools is not None:
+            return difference_of_servers(live.slots, self.desired.slots, pools)
+        return difference(live, self.desired.made(live.layout.folder))
+
+    async def _move_servers(self, began: float) -> None:
+        """Update endpoints while the rest waits for a reload."""
+        live = self._live
+        if live is not None:
+            pools = pools_in_common(live, self.desired.made(live.layout.folder))
+            change = difference_of_servers(live.slots, self.desired.slots, pools)
+            if change.commands:
+                await self._command(change, pools, began)
+
+    async def _command(self, change: HaproxyChange, pools: tuple[str, ...] | None, began: float) -> str:
+        """Send the commands of a change, of `pools` or of all; say what went wrong, nothing if nothing did."""
+        try:
+            await command(self._haproxy.socket, change.commands)
+        except ControlError as error:
+            return str(error)
+        if self._live is not None and pools is not None:
+            self._live.slots.update({name: self.desired.slots[name] for name in pools})
+        elif self._live is not None:
+            self._live = merged(self._live, self.desired.made(self._live.layout.folder))
+        self._tell(Done(time.monotonic() - began, len(change.commands)))
+        return ""
+
+    async def _reload(self, reason: str, began: float) -> float | None:
+        for _ in range(_ATTEMPTS):
+            made = self.desired.made(str(self._haproxy.next_folder()))
+            try:
+                await self._haproxy.put(made)
+            except Refused as refused:
+                if self._exclude(made, str(refused)):
+                    continue
+                self._tell(Done(time.monotonic() - began, reload=reason, failure=str(refused)))
+                self._reloaded = time.monotonic()
+                return 5.0
+            self._live, self._reloaded = replace(made, slots=dict(made.slots)), time.monotonic()
+            self._tell(Done(time.monotonic() - began, reload=reason))
+            return None
+        return 5.0
+
+    def _exclude(self, made: Configuration, said: str) -> bool:
+        """Leave out what HAProxy complains about; tell whether that was anything."""
+        if taken := _TAKEN.findall(said):
+            return sum(self.desired.exclude_frontend(name) for name in taken) > 0
+        if (expression := _EXPRESSION.search(said)) and expression[1] in made.maps["expressions"]:
+            self.desired.exclude_route(expression[1], said)
+            return True
+        if (named := _CERTIFICATE.search(said)) and named[1] in made.certificates.keys() - {DEFAULT_CERTIFICATE}:
+            self.desired.exclude_certificate(named[1], said.partition("\n")[0].rpartition(" : ")[2])
+            return True
+        for found in _AT_LINE.finditer(said):
+            pool = _pool_at(made, int(found[1]))
+            if pool:
+                self.desired.exclude(pool, said.partition("\n")[0])
+                return True
+        return False
+
+
+def _pool_at(made: Configuration, wanted: int) -> str:
+    """Find the pool whose part of the text has a line."""
+    number = 0
+    for pool, text in made.parts("mark"):
+        number += text.count("\n") + 1
+        if wanted < number:
+            return pool
+    return ""

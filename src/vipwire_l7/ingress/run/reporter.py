@@ -1,0 +1,90 @@
+"""Reports to the log, Events and metrics. Each problem is reported once, and again when it comes back."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from vipwire.kube.events import EventRecorder, EventType, Subject
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.process import log
+from vipwire_l7.ingress.run.controller import START, Done
+from vipwire_l7.ingress.watch.objects import Ingress, IngressKind
+from vipwire_l7.ingress.watch.snapshot import Snapshot
+
+_API = "networking.k8s.io/v1"
+
+
+class IngressReporter:
+    """Tells of problems and syncs."""
+
+    def __init__(self, snapshot: Snapshot, recorder: EventRecorder | None) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
+        self.registry = CollectorRegistry()
+        self._snapshot, self._recorder = snapshot, recorder
+        self._told: frozenset[Problem] = frozenset()
+        self._admitted: frozenset[ObjectName] = frozenset()
+        self._syncs = Counter(
+            "vipwire_ingress_changes_total", "Changes of HAProxy", ("how", "result"), registry=self.registry
+        )
+        self._seconds = Histogram(
+            "vipwire_ingress_change_duration_seconds",
+            "From objects to HAProxy, by how it was changed",
+            ("how",),
+            buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+            registry=self.registry,
+        )
+        self._problems = Gauge(
+            "vipwire_ingress_problems", "Parts of objects that are not served", ("kind",), registry=self.registry
+        )
+        self._ingresses = Gauge("vipwire_ingress_ingresses", "Ingresses that are ours", registry=self.registry)
+
+    def synced(self, done: Done) -> None:
+        """Log a change of HAProxy."""
+        how, result = ("reload" if done.reload else "commands"), ("failure" if done.failure else "success")
+        self._syncs.labels(how=how, result=result).inc()
+        self._seconds.labels(how=how).observe(done.seconds)
+        if done.failure:
+            log.error("HAProxy refuses the configuration; the last good one stays", error=done.failure[:1000])
+        elif done.reload:
+            what = "HAProxy started" if done.reload == START else "HAProxy reloaded"
+            log.info(what, reason=done.reload, seconds=done.seconds)
+        else:
+            log.info("HAProxy changed", commands=done.commands, seconds=done.seconds)
+
+    def problems(self, problems: Iterable[Problem], admitted: Iterable[ObjectName]) -> None:
+        """Report the problems and Ingresses that are new."""
+        now = frozenset(problems)
+        for problem in sorted(now - self._told):
+            log.warning(
+                "not served as it stands",
+                kind=problem.kind,
+                object=problem.object,
+                field=problem.field,
+                error=problem.message,
+            )
+            self._record(
+                problem.kind, problem.object, problem.reason, f"{problem.field}: {problem.message}", EventType.WARNING
+            )
+        ours = frozenset(admitted)
+        for name in sorted(ours - self._admitted):
+            self._record("Ingress", name, "Sync", "Scheduled for HAProxy by vipwire", EventType.NORMAL)
+        kinds = {problem.kind for problem in now | self._told}
+        for kind in kinds:
+            self._problems.labels(kind=kind).set(sum(problem.kind == kind for problem in now))
+        self._ingresses.set(len(ours))
+        self._told, self._admitted = now, ours
+
+    def _record(self, kind: str, name: ObjectName, reason: str, message: str, level: EventType) -> None:
+        about = self._subject(kind, name)
+        if self._recorder is not None and about is not None:
+            self._recorder.record(about, reason, message, level)
+
+    def _subject(self, kind: str, name: ObjectName) -> Subject | None:
+        """Return whom an Event is about: an Ingress, or an object of another kind that asks for something."""
+        ingress: Ingress | None = self._snapshot.ingresses.get(name) if kind == "Ingress" else None
+        if ingress is not None:
+            return Subject(kind, name.name, name.namespace, ingress.uid, _API)
+        of = next((each for each in IngressKind if each.value == kind), IngressKind.INGRESS)
+        declared = self._snapshot.declared(of).get(name)
+        return Subject(kind, name.name, name.namespace, *declared.identity) if declared else None

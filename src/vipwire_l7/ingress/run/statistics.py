@@ -1,0 +1,108 @@
+"""HAProxy's counters with Kubernetes' names on them, as Prometheus metrics.
+
+`show stat` gives a line for every frontend, backend and server (management.txt 9.1). A backend's name is
+`namespace:service:port`, perhaps with a digest of its policy; a server is a slot, and who is in it is asked of us.
+"""
+
+import contextlib
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, TypeGuard
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from vipwire.model.net import format_endpoint
+from vipwire_l7.ingress.haproxy.slots import Slots
+
+_DIGITS: Final = 20
+"""Of a count: those of 64 bits."""
+_LABELS: Final = ("namespace", "service", "port", "pod", "endpoint")
+_COUNTERS: Final = (
+    ("stot", "sessions", "Requests and sessions"),
+    ("bin", "received_bytes", "Bytes from clients"),
+    ("bout", "sent_bytes", "Bytes to clients"),
+    ("econ", "connection_errors", "Connections that failed"),
+    ("eresp", "response_errors", "Responses that failed"),
+    ("wretr", "retries", "Connections that were tried again"),
+    ("wredis", "redispatches", "Requests that went to another endpoint than first chosen"),
+)
+_CODES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
+_GAUGES: Final = (
+    ("scur", "current_sessions", "Sessions that are open", 1.0),
+    ("qcur", "queue", "Requests that wait", 1.0),
+    ("rtime", "response_seconds", "Mean time to the response's head, of the last 1024", 0.001),
+)
+
+
+class Statistics(Collector):
+    """Gives what was read last. `update` takes the answer to `show stat` and who is in which slot."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[tuple[str, ...], Mapping[str, str]]] = []
+
+    def update(self, answer: str, slots: Callable[[str], Slots]) -> None:
+        """Store an answer; `slots` are the slots of a pool."""
+        self._rows = list(label_rows(answer, slots))
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics."""
+        for column, name, text in _COUNTERS:
+            counter = CounterMetricFamily(f"vipwire_ingress_{name}", text, labels=_LABELS)
+            for labels, row in self._rows:
+                counter.add_metric(labels, _number(row.get(column)))
+            yield counter
+        responses = CounterMetricFamily("vipwire_ingress_responses", "Responses by code", labels=(*_LABELS, "code"))
+        for labels, row in self._rows:
+            for code in _CODES:
+                responses.add_metric((*labels, code), _number(row.get(f"hrsp_{code}")))
+        yield responses
+        for column, name, text, factor in _GAUGES:
+            gauge = GaugeMetricFamily(f"vipwire_ingress_{name}", text, labels=_LABELS)
+            for labels, row in self._rows:
+                gauge.add_metric(labels, _number(row.get(column)) * factor)
+            yield gauge
+
+
+def _number(text: str | None) -> float:
+    """Read a count; what is none counts as nothing, for what HAProxy says is printed by others, too."""
+    return float(text) if _is_number(text) else 0.0
+
+
+def _is_number(text: str | None) -> TypeGuard[str]:
+    return text is not None and text.isascii() and text.isdigit() and len(text) <= _DIGITS
+
+
+def label_rows(answer: str, slots: Callable[[str], Slots]) -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
+    """Label each server that has an endpoint; rows of the same endpoint under two policies are added."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in _rows(answer):
+        pool, server = row.get("pxname") or "", row.get("svname") or ""
+        parts = pool.split(":")
+        if len(parts) < 3 or not _is_number(server[1:]) or int(server[1:]) < 1:
+            continue
+        held = slots(pool)
+        index = int(server[1:]) - 1
+        slot = held[index] if index < len(held) else None
+        if slot is None:
+            continue
+        where = format_endpoint(slot.endpoint.address, slot.port)
+        labels = (*parts[:3], slot.endpoint.pod, where)
+        found[labels] = _added(found[labels], row) if labels in found else row
+    yield from found.items()
+
+
+def _rows(answer: str) -> Iterator[dict[str, str]]:
+    """Read the lines; give those up to the first that is no CSV."""
+    with contextlib.suppress(csv.Error):
+        yield from csv.DictReader(io.StringIO(answer.removeprefix("# ")))
+
+
+def _added(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
+    """Add the numbers of two rows."""
+    return {
+        key: str(int(first[key]) + int(value)) if _is_number(first[key]) and _is_number(value) else first[key]
+        for key, value in second.items()
+        if key is not None and first.get(key) is not None and value is not None
+    }

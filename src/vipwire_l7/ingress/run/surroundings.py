@@ -1,0 +1,271 @@
+"""Keeps what `plan.destinations` judges by: addresses of this node, the API server and Pods, and answers of DNS.
+
+vipwire resolves the names of ExternalName Services itself and gives HAProxy addresses. If HAProxy resolved them, a
+name that has passed could lead to the node's loopback a second later, for no rule of HAProxy 2.6 looks at what a
+server's name has been resolved to. Names are asked for as they stand, without a search path and without /etc/hosts.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from http import HTTPStatus
+from pathlib import Path
+from threading import Thread
+from typing import Final, cast
+from urllib.parse import urlsplit
+
+import dns.asyncresolver
+import dns.exception
+import dns.message
+import dns.nameserver
+import dns.rdatatype
+import dns.resolver
+import msgspec
+
+from vipwire.app.modes import vip_devices
+from vipwire.host.addresses import AddressWatch, read_local_networks
+from vipwire.http.client import reason_of
+from vipwire.kube.access.access import Access
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Prefix, parse_address
+from vipwire.process import log
+from vipwire_l7.ingress.plan.destinations import Answered, Destinations
+
+RESOLV_CONF: Final = Path("/etc/resolv.conf")
+_NAMES_EVERY: Final = 5.0
+"""Seconds between two questions for a name."""
+_PODS_EVERY: Final = 30.0
+_SERVER_EVERY: Final = 60.0
+_OWN_EVERY: Final = 5.0
+_HOLD: Final = 30.0
+"""Seconds for which the last answer counts while DNS gives none."""
+_PATIENCE: Final = 1.0
+"""Seconds that HAProxy waits for names and Pods that have not been asked for before."""
+_AT_ONCE: Final = 32
+_TIMEOUT: Final = 5.0
+_TYPES: Final = (dns.rdatatype.A, dns.rdatatype.AAAA)
+_ENDED: Final = ("Succeeded", "Failed")
+Place = tuple[str, int]
+"""Address and port of a DNS server."""
+
+
+class _PodIP(msgspec.Struct, gc=False):
+    ip: str | None = None
+
+
+class _PodStatus(msgspec.Struct, gc=False, rename="camel"):
+    phase: str | None = None
+    pod_ips: tuple[_PodIP, ...] | None = msgspec.field(default=None, name="podIPs")
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
+
+
+class _Pod(msgspec.Struct, gc=False):
+    status: _PodStatus | None = None
+
+
+class Follower:
+    """Asks, and tells `touched` which Services depend on what has changed."""
+
+    def __init__(self, destinations: Destinations, servers: Iterable[Place], access: Access | None = None) -> None:
+        self._destinations, self._access, self._known = destinations, access, destinations.known
+        self._known.asks_pods = access is not None
+        self._dns = dns.asyncresolver.Resolver(configure=False)
+        self._dns.timeout, self._dns.lifetime = 1.5, 4.0
+        self._dns.nameservers = [dns.nameserver.Do53Nameserver(*server) for server in servers]
+        self._watch = AddressWatch(vip_devices())
+        self._find_own()
+        self._host = urlsplit(access.server).hostname or "" if access is not None else ""
+        with contextlib.suppress(ValueError):
+            self._known.servers = frozenset((parse_address(self._host),))
+        self._asked: dict[str | ObjectName, float] = {}
+        """When each name and Pod was asked for last."""
+        self._answered: dict[str, float] = {}
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
+        self.touched: Callable[[Collection[ObjectName]], None] = lambda _services: None
+
+    def close(self) -> None:
+        """Close its sockets."""
+        self._watch.close()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        loop, changes = asyncio.get_running_loop(), self._watch.fileno()
+        loop.add_reader(changes, self._refresh)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                server_due = own_due = 0.0
+                while True:
+                    now = time.monotonic()
+                    if self._host and now >= server_due:
+                        server_due = now + _SERVER_EVERY
+                        self._find_server(loop)
+                    if now >= own_due:  # of routes nobody tells
+                        own_due = now + _OWN_EVERY
+                        if self._find_own():
+                            self.touched(self._destinations.services)
+                    self._forget()
+                    for key, every in self._wanted():
+                        if now - self._asked.get(key, float("-inf")) >= every:
+                            tasks.create_task(self._ask(key))
+                    await asyncio.sleep(1.0)
+        finally:
+            loop.remove_reader(changes)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a name or a Pod that has never been asked for."""
+        return any(key not in self._asked for key, _ in self._wanted())
+
+    async def first(self) -> None:
+        """Ask for what has never been asked for, and wait for the answers, but not for long."""
+        new = [key for key, _ in self._wanted() if key not in self._asked]
+        tasks = [asyncio.ensure_future(self._ask(key)) for key in new]
+        _, late = await asyncio.wait(tasks, timeout=_PATIENCE)
+        for task in late:
+            task.cancel()
+
+    def _wanted(self) -> Iterator[tuple[str | ObjectName, float]]:
+        """Yield the names and Pods that Services depend on, and how often each is asked for."""
+        yield from ((name, _NAMES_EVERY) for name in self._destinations.names())
+        yield from ((pod, _PODS_EVERY) for pod in self._destinations.pods())
+
+    def _forget(self) -> None:
+        """Forget names and Pods that no Service depends on."""
+        wanted = {key for key, _ in self._wanted()}
+        for known in cast("tuple[dict[str | ObjectName, object], ...]", (self._known.answers, self._known.pods)):
+            for key in known.keys() - wanted:
+                del known[key]
+        self._asked = {key: then for key, then in self._asked.items() if key in wanted}
+        self._answered = {name: then for name, then in self._answered.items() if name in wanted}
+
+    def _refresh(self) -> None:
+        if self._watch.refresh() and self._find_own():
+            self.touched(self._destinations.services)
+
+    def _find_own(self) -> bool:
+        """Read what the kernel delivers to this machine; report whether it has changed."""
+        found = read_local_networks()
+        own = frozenset(each.network for each in found if each == Prefix.host(each.network))
+        networks = frozenset(each for each in found if each != Prefix.host(each.network))
+        before, now = (self._known.own, self._known.networks), (own, networks)
+        self._known.own, self._known.networks = now
+        return before != now
+
+    async def _ask(self, key: str | ObjectName) -> None:
+        self._asked[key] = time.monotonic()
+        async with self._at_once:
+            await (self._resolve(key) if isinstance(key, str) else self._read(key))
+
+    async def _resolve(self, name: str) -> None:
+        found, now = await self._addresses(name), time.monotonic()
+        if found is not None and found.addresses:
+            self._answered[name] = now
+        elif now - self._answered.get(name, float("-inf")) < _HOLD:
+            return
+        found = found or Answered()
+        if self._known.answers.get(name) != found:
+            self._known.answers[name] = found
+            self.touched(self._destinations.depending_on(name=name))
+
+    async def _addresses(self, name: str) -> Answered | None:
+        """Ask DNS; None where no server has answered."""
+        answers = await asyncio.gather(*(self._answer(name, kind) for kind in _TYPES))
+        heard = [each for each in answers if each is not None]
+        if answers[0] is None and not any(each.answer for each in heard):
+            return None
+        records = [rrset for each in heard for rrset in each.answer]
+        addresses = {parse_address(each.address) for rrset in records if rrset.rdtype in _TYPES for each in rrset}
+        aliases = (rrset[0].target.to_text() for rrset in records if rrset.rdtype == dns.rdatatype.CNAME)
+        names = tuple(dict.fromkeys(alias.rstrip(".").lower() for alias in aliases))
+        return Answered(tuple(sorted(addresses, key=lambda each: (len(each), each))), names)
+
+    async def _answer(self, name: str, kind: dns.rdatatype.RdataType) -> dns.message.Message | None:
+        try:
+            answer = await self._dns.resolve(f"{name}.", kind, raise_on_no_answer=False, search=False)
+        except dns.resolver.NXDOMAIN:
+            return dns.message.QueryMessage()
+        except (dns.exception.DNSException, OSError):
+            return None
+        return answer.response
+
+    async def _read(self, pod: ObjectName) -> None:
+        if self._access is None:
+            return
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        found: frozenset[Address] | None = None
+        try:
+            async with (
+                Connection(self._access, "vipwire-ingress") as connection,
+                connection.request("GET", path, timeout=_TIMEOUT) as response,
+            ):
+                reason = "" if response.status in (HTTPStatus.OK, HTTPStatus.NOT_FOUND) else f"{response.status}"
+                if response.status == HTTPStatus.OK:
+                    found = addresses_of(await response.read())
+                elif response.status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN):
+                    found = frozenset()
+        except (*TRANSPORT_ERRORS, msgspec.MsgspecError) as error:
+            reason = reason_of(error)
+        if reason:
+            log.warning("cannot read a Pod", object=pod, error=reason)
+        if found is not None and self._known.pods.get(pod) != found:
+            self._known.pods[pod] = found
+            self.touched(self._destinations.depending_on(pod=pod))
+
+    def _find_server(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask the system for the API server's addresses, in a thread that does not keep the process from ending."""
+
+        def note(found: frozenset[Address]) -> None:
+            if found and found != self._known.servers:
+                self._known.servers = found
+                self.touched(self._destinations.services)
+
+        def ask() -> None:
+            found = system_addresses(self._host)
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(note, found)
+
+        Thread(target=ask, name="addresses of the API server", daemon=True).start()
+
+
+def system_addresses(host: str) -> frozenset[Address]:
+    """Ask the system for the addresses of a host; none if it does not know any."""
+    try:
+        found = [str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError):
+        return frozenset()
+    return frozenset(parse_address(text) for text in found if "%" not in text)
+
+
+def addresses_of(raw: bytes | bytearray) -> frozenset[Address]:
+    """Read the addresses of a Pod; none of one that has ended. Raise MsgspecError."""
+    status = msgspec.json.decode(raw, type=_Pod).status or _PodStatus()
+    if status.phase in _ENDED:
+        return frozenset()
+    found = set[Address]()
+    for text in (status.pod_ip, *(each.ip for each in status.pod_ips or ())):
+        with contextlib.suppress(ValueError):
+            found.add(parse_address(text or ""))
+    return frozenset(found)
+
+
+def dns_servers(path: Path = RESOLV_CONF) -> tuple[Place, ...]:
+    """Read the system's DNS servers; none where the file cannot be read."""
+    found = dns.resolver.Resolver(configure=False)
+    try:
+        found.read_resolv_conf(path)
+    except (OSError, ValueError, dns.exception.DNSException) as error:
+        log.warning("cannot read the system's DNS servers", error=str(error))
+        return ()
+    return tuple((str(server), found.port) for server in found.nameservers)
+
+
+def cluster_domains(path: Path = RESOLV_CONF) -> tuple[str, ...]:
+    """Read the cluster's domain out of the search path that the kubelet writes: `svc.DOMAIN`."""
+    with contextlib.suppress(OSError):
+        lines = (line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+        searched = (word.lower().rstrip(".") for words in lines if words[:1] == ["search"] for word in words[1:])
+        return tuple(word.removeprefix("svc.") for word in searched if word.startswith("svc."))
+    return ()

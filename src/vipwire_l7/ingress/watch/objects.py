@@ -1,0 +1,206 @@
+"""The objects that an Ingress controller reads, as values that are valid as far as they go.
+
+Field names are Kubernetes' (networking.k8s.io/v1). What the API leaves open is an enum or an empty text here.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family
+from vipwire.state.event import EventOf
+
+
+class IngressKind(enum.Enum):
+    """The kinds that say what HAProxy shall serve; the value is the kind in a manifest.
+
+    Those that only the Gateway API knows are read by `vipwire_l7.gateway`.
+    """
+
+    INGRESS_CLASS = "IngressClass"
+    INGRESS = "Ingress"
+    SERVICE = "Service"
+    SLICE = "EndpointSlice"
+    SECRET = "Secret"  # noqa: S105  # the name of a kind
+    GATEWAY_CLASS = "GatewayClass"
+    GATEWAY = "Gateway"
+    LISTENER_SET = "ListenerSet"
+    HTTP_ROUTE = "HTTPRoute"
+    GRPC_ROUTE = "GRPCRoute"
+    TLS_ROUTE = "TLSRoute"
+    TCP_ROUTE = "TCPRoute"
+    UDP_ROUTE = "UDPRoute"
+    REFERENCE_GRANT = "ReferenceGrant"
+    BACKEND_TLS_POLICY = "BackendTLSPolicy"
+    TRAFFIC_POLICY = "TrafficPolicy"
+    BACKEND_POLICY = "BackendPolicy"
+    NAMESPACE = "Namespace"
+    CONFIG_MAP = "ConfigMap"
+    CLUSTER_TRUST_BUNDLE = "ClusterTrustBundle"
+
+
+INGRESS_KINDS = (
+    IngressKind.INGRESS_CLASS,
+    IngressKind.INGRESS,
+    IngressKind.SERVICE,
+    IngressKind.SLICE,
+    IngressKind.SECRET,
+)
+"""The kinds that an Ingress controller reads."""
+
+
+class PathType(enum.Enum):
+    """`pathType`; the value is the one on the wire."""
+
+    EXACT = "Exact"
+    PREFIX = "Prefix"
+    IMPLEMENTATION_SPECIFIC = "ImplementationSpecific"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRef:
+    """A Service's port as a backend. `port` is a name, or a number as the API writes it."""
+
+    service: ObjectName
+    port: str | int
+
+
+@dataclass(frozen=True, slots=True)
+class PathRule:
+    """One path of one host. `host` is empty for every host, `*.example.com` for a wildcard."""
+
+    host: str
+    path: str
+    type: PathType
+    backend: ServiceRef
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """One of `spec.tls`. `secret` is None where the default certificate is meant."""
+
+    hosts: tuple[str, ...]
+    secret: ObjectName | None
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ingress:
+    """An Ingress. `class_name` is that of the spec, else of the old annotation, else empty. `created` is RFC 3339."""
+
+    name: ObjectName
+    class_name: str = ""
+    rules: tuple[PathRule, ...] = ()
+    default_backend: ServiceRef | None = None
+    tls: tuple[Tls, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    created: str = ""
+    uid: str = ""
+    addresses: tuple[str, ...] = ()
+    """What `status.loadBalancer` says: addresses and host names."""
+
+    @property
+    def age(self) -> tuple[str, ObjectName]:
+        """Sorts the older before the younger; without a date (a manifest) by name."""
+        return self.created, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class IngressClass:
+    """An IngressClass. `name.namespace` is empty."""
+
+    name: ObjectName
+    controller: str = ""
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BackendPort:
+    """One of a Service's ports."""
+
+    name: str
+    number: int
+    application: str = ""
+    target: int | None = None
+    udp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BackendService:
+    """A Service. `external` is the name that an ExternalName stands for, else empty. `ports` are those of TCP."""
+
+    name: ObjectName
+    ports: tuple[BackendPort, ...] = ()
+    external: str = ""
+    family: Family | None = None
+    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    published: tuple[str, ...] = ()
+    """Where it is reached from outside: what `status.loadBalancer` says, and external IPs."""
+    udp_ports: tuple[BackendPort, ...] = ()
+    balanced: tuple[str, ...] = ()
+    """What `status.loadBalancer` alone says, which nobody but controllers writes."""
+    cluster_ips: tuple[Address, ...] = ()
+
+
+class Usability(enum.Enum):
+    """The state of an endpoint: whether it gets requests."""
+
+    READY = "ready"
+    DRAINING = "draining"
+    """It is going and still serves: those who know it may go on."""
+    NOT_READY = "not ready"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendEndpoint:
+    """One endpoint of a slice."""
+
+    address: Address
+    use: Usability
+    pod: str = ""
+    zones: tuple[str, ...] = ()
+    """`hints.forZones`."""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSlice:
+    """An EndpointSlice. `ports` is by port name, those of TCP."""
+
+    name: ObjectName
+    service: ObjectName
+    family: Family
+    ports: Mapping[str, int]
+    endpoints: tuple[BackendEndpoint, ...]
+    udp_ports: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A Secret; its bytes are never printed."""
+
+    name: ObjectName
+    type: str = ""
+    data: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An object of a kind that this package does not know: it is kept for a planner that does."""
+
+    kind: IngressKind
+    name: ObjectName
+    content: Any = None
+    """All of it that planning depends on."""
+    state: Any = field(default=None, compare=False)
+    """The rest, such as its status."""
+    identity: tuple[str, str] = ("", "")
+    """Its UID and API version."""
+
+
+IngressObject: TypeAlias = Ingress | IngressClass | BackendService | BackendSlice | Secret | Declared
+IngressEvent: TypeAlias = EventOf[IngressKind, IngressObject]

@@ -1,0 +1,270 @@
+"""All objects as they are now, and what the last events touched.
+
+What has changed decides what it costs. Endpoints and weights, the frequent case, are a matter of one Service's
+servers. Ingresses matter that are ours, and the Services and Secrets that they name; a status that is written back
+matters to nobody. All else has everything planned anew. `take` tells which.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from vipwire.kube.gateway_addresses import GATEWAY
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address
+from vipwire.model.problem import Problem
+from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire_l7.ingress.watch.objects import (
+    INGRESS_KINDS,
+    BackendService,
+    BackendSlice,
+    Declared,
+    Ingress,
+    IngressClass,
+    IngressEvent,
+    IngressKind,
+    IngressObject,
+    Secret,
+)
+
+_KINDS: Final[Mapping[type[IngressObject], IngressKind]] = {
+    Ingress: IngressKind.INGRESS,
+    IngressClass: IngressKind.INGRESS_CLASS,
+    BackendService: IngressKind.SERVICE,
+    BackendSlice: IngressKind.SLICE,
+    Secret: IngressKind.SECRET,
+}
+_Value = TypeVar("_Value", bound=IngressObject)
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """The extent of a change: Services whose endpoints or weights have changed, objects by name, or the rest."""
+
+    services: frozenset[ObjectName] = frozenset()
+    named: frozenset[tuple[IngressKind, ObjectName]] = frozenset()
+    structure: bool = False
+
+    def __bool__(self) -> bool:
+        return self.structure or bool(self.services) or bool(self.named)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a Service is not connected to as it asks. `whole` says that nothing of it is left."""
+
+    message: str
+    whole: bool
+
+
+class _Shelf(Generic[_Value]):
+    """The objects of one kind, by name."""
+
+    def __init__(self, of: type[_Value]) -> None:
+        self._of = of
+        self.objects: dict[ObjectName, _Value] = {}
+
+    def put(self, value: IngressObject) -> None:
+        if isinstance(value, self._of):
+            self.objects[value.name] = value
+
+    def drop(self, name: ObjectName) -> None:
+        self.objects.pop(name, None)
+
+
+_AnyShelf: TypeAlias = (
+    _Shelf[Ingress]
+    | _Shelf[IngressClass]
+    | _Shelf[BackendService]
+    | _Shelf[BackendSlice]
+    | _Shelf[Secret]
+    | _Shelf[Declared]
+)
+
+
+class Snapshot:
+    """The objects by kind. `apply` takes an event, `take` tells what has changed since it was asked last."""
+
+    def __init__(self, kinds: Iterable[IngressKind] = INGRESS_KINDS) -> None:
+        """`kinds` are those that are read."""
+        kinds = frozenset(kinds)
+        self._ingresses, self._classes = _Shelf(Ingress), _Shelf(IngressClass)
+        self._backends, self._secrets, self._all_slices = _Shelf(BackendService), _Shelf(Secret), _Shelf(BackendSlice)
+        self._shelves: dict[IngressKind, _AnyShelf] = {
+            IngressKind.INGRESS: self._ingresses,
+            IngressKind.INGRESS_CLASS: self._classes,
+            IngressKind.SERVICE: self._backends,
+            IngressKind.SLICE: self._all_slices,
+            IngressKind.SECRET: self._secrets,
+        }
+        self._declared = {kind: _Shelf(Declared) for kind in kinds - self._shelves.keys()}
+        self._shelves |= self._declared
+        self._slices: dict[ObjectName, dict[ObjectName, BackendSlice]] = {}
+        self.cluster_ips: dict[Address, ObjectName] = {}
+        """The Services by their ClusterIPs."""
+        self._problems: dict[tuple[IngressKind, ObjectName], tuple[Problem, ...]] = {}
+        self._waiting = set(kinds)
+        self._services: set[ObjectName] = set()
+        self._named: set[tuple[IngressKind, ObjectName]] = set()
+        self._structure = False
+        self.judgements = 0
+        """Counts the changes of `problems`."""
+        self.refusals: Mapping[ObjectName, Refusal] = {}
+        """By Service why it is not connected to as it asks (`plan.destinations`)."""
+        self._events = Counter[IngressKind]()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every kind has been listed once; nothing is configured before."""
+        return not self._waiting
+
+    @property
+    def ingresses(self) -> Mapping[ObjectName, Ingress]:
+        """All Ingresses."""
+        return MappingProxyType(self._ingresses.objects)
+
+    @property
+    def classes(self) -> Mapping[ObjectName, IngressClass]:
+        """All IngressClasses."""
+        return MappingProxyType(self._classes.objects)
+
+    @property
+    def services(self) -> Mapping[ObjectName, BackendService]:
+        """All Services."""
+        return MappingProxyType(self._backends.objects)
+
+    @property
+    def secrets(self) -> Mapping[ObjectName, Secret]:
+        """All Secrets."""
+        return MappingProxyType(self._secrets.objects)
+
+    def declared(self, kind: IngressKind) -> Mapping[ObjectName, Declared]:
+        """Return all objects of a kind that this package does not know."""
+        return MappingProxyType(self._declared[kind].objects) if kind in self._declared else MappingProxyType({})
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems of the objects."""
+        return tuple(problem for problems in self._problems.values() for problem in problems)
+
+    def slices(self, service: ObjectName) -> tuple[BackendSlice, ...]:
+        """Look up a Service's slices, by name."""
+        found = self._slices.get(service, {})
+        return tuple(found[name] for name in sorted(found))
+
+    def events(self, kinds: Iterable[IngressKind]) -> int:
+        """Return how many events of these kinds there were: while it is the same, so is every object of them."""
+        return sum(self._events[kind] for kind in kinds)
+
+    def apply(self, event: IngressEvent) -> None:
+        """Apply an event of a source."""
+        match event:
+            case Listed(kind, objects, problems):
+                self._list(kind, objects, problems)
+            case Deleted(kind, name, problems):
+                self._set(kind, name, None, problems)
+            case Upserted(changed, problems):
+                kind = _kind_of(changed)
+                self._set(kind, changed.name, changed, problems)
+        self._events[kind] += 1
+
+    def take(self) -> Touched:
+        """Return what has changed, once."""
+        touched = Touched(frozenset(self._services), frozenset(self._named), self._structure)
+        self._services, self._named, self._structure = set(), set(), False
+        return touched
+
+    def _list(self, kind: IngressKind, objects: tuple[IngressObject, ...], problems: tuple[Problem, ...]) -> None:
+        for name in self._shelves[kind].objects.keys() - {each.name for each in objects}:
+            self._set(kind, name, None, ())
+        for each in objects:
+            self._set(kind, each.name, each, ())
+        self._problems = {key: value for key, value in self._problems.items() if key[0] is not kind}
+        self.judgements += 1
+        for problem in problems:
+            key = (kind, problem.object)
+            self._problems[key] = (*self._problems.get(key, ()), problem)
+        if kind in self._waiting:
+            self._waiting.discard(kind)
+            self._structure = True
+
+    def _set(
+        self, kind: IngressKind, name: ObjectName, after: IngressObject | None, problems: tuple[Problem, ...]
+    ) -> None:
+        if problems != self._problems.pop((kind, name), ()):
+            self.judgements += 1
+        if problems:
+            self._problems[kind, name] = problems
+        shelf = self._shelves[kind]
+        before = shelf.objects.get(name)
+        if before == after:
+            if after is not None:
+                shelf.put(after)  # what does not count, such as a status, may be another
+            return
+        if after is None:
+            shelf.drop(name)
+        else:
+            shelf.put(after)
+        self._note(kind, name, before, after)
+
+    def _note(
+        self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
+    ) -> None:
+        """Note what a change may matter to."""
+        if kind is IngressKind.SERVICE:
+            self._note_cluster_ips(before, after)
+        if kind is IngressKind.SLICE:
+            self._note_slice(before, after)
+        elif (
+            isinstance(before, BackendService)
+            and isinstance(after, BackendService)
+            and _has_same_ports(before, after)
+        ):
+            self._services.add(name)
+        elif kind is IngressKind.INGRESS_CLASS:
+            self._structure = True
+        elif not (isinstance(before, Ingress) and isinstance(after, Ingress) and _asks_the_same(before, after)):
+            self._named.add((kind, name))
+
+    def _note_cluster_ips(self, before: IngressObject | None, after: IngressObject | None) -> None:
+        for address in before.cluster_ips if isinstance(before, BackendService) else ():
+            self.cluster_ips.pop(address, None)
+        for address in after.cluster_ips if isinstance(after, BackendService) else ():
+            if isinstance(after, BackendService):
+                self.cluster_ips[address] = after.name
+
+    def touch(self, services: Iterable[ObjectName]) -> None:
+        """Note that Services have other servers, though no object says so."""
+        self._services.update(services)
+
+    def _note_slice(self, before: IngressObject | None, after: IngressObject | None) -> None:
+        if isinstance(before, BackendSlice):
+            self._slices[before.service].pop(before.name, None)
+            self._services.add(before.service)
+        if isinstance(after, BackendSlice):
+            self._slices.setdefault(after.service, {})[after.name] = after
+            self._services.add(after.service)
+
+
+def _kind_of(value: IngressObject) -> IngressKind:
+    return value.kind if isinstance(value, Declared) else _KINDS[type(value)]
+
+
+def _has_same_ports(before: BackendService, after: BackendService) -> bool:
+    """Report whether no pool is another for a change of a Service: weights and family are a matter of its servers.
+
+    Nor a Gateway's address, which may be that of a Service.
+    """
+    return _asked(before) == _asked(after)
+
+
+def _asked(service: BackendService) -> tuple[object, ...]:
+    whose = service.annotations.get(GATEWAY)
+    return service.ports, service.external, service.udp_ports, whose, service.balanced if whose else ()
+
+
+def _asks_the_same(before: Ingress, after: Ingress) -> bool:
+    """Report whether nothing but the status of an Ingress has changed."""
+    return replace(before, addresses=after.addresses) == after

@@ -1,0 +1,237 @@
+"""`vipwire lab`: build a small cluster on this machine, look into it, send packets through it, take it down."""
+
+import json
+import os
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+import click
+
+from vipwire.config.modes import mode_names
+from vipwire.model.number import whole_number
+from vipwire.process.removed_option import refuse
+from vipwire.process.terminal import note, plain_errors, say
+from vipwire_lab import manifests as kubernetes
+from vipwire_lab import report, state
+from vipwire_lab.called import search_path
+from vipwire_lab.cluster import Lab, take_down_stale
+from vipwire_lab.outcome import ProbeOptions, Target
+from vipwire_lab.probe import probe
+from vipwire_lab.topology import make_topology
+
+_NAME = click.option(
+    "--name", "-l", default="demo", show_default=True, envvar="VIPWIRE_LAB", help="Which lab. Several can be up."
+)
+_OUTPUT = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="How to print it.",
+)
+
+
+_MODE = click.Choice(mode_names())
+
+
+@click.group()
+def lab() -> None:
+    """Build a small cluster out of network namespaces, and send packets through it.
+
+    Two nodes with Pods that say who they are and whom they saw, and a client outside; both IP families. All of it is
+    in network namespaces named vipwire-LAB-HOST (see `ip netns`): the machine's own network is not touched. Needs
+    root. `compare` and `tour` show all modes; ipvs in a kernel of its own where this one has none.
+    """
+
+
+@lab.command(short_help="Build a lab and leave it up.")
+@_NAME
+@click.option("--pods", default="3,2", show_default=True, help="How many Pods on node-1, node-2, ...")
+@click.option("--ports", default="80,8080", show_default=True, help="On which ports each Pod answers.")
+@click.option("--machines", type=click.IntRange(1, 9), help="So many nodes with a Pod each, on one Ethernet (lan0).")
+@click.option("--proxy-mode", "mode", type=_MODE, help="Run `vipwire proxy` in this mode on every node, too.")
+def up(name: str, pods: str, ports: str, machines: int | None, mode: str | None) -> None:
+    """Build a lab and leave it up; with --proxy-mode it serves a Service `web` at 10.96.0.10 and node port 30080."""
+    from vipwire_lab.proxies import folder_of, start_proxies  # noqa: PLC0415 - only with a mode
+
+    with plain_errors():
+        many, open_ports = _numbers("--pods", pods, 0, 26), _numbers("--ports", ports, 1, 65535)
+        many = (1,) * machines if machines else many
+        built = Lab(make_topology(many, open_ports, lan=bool(machines)), name)
+        built.up(stays=True)
+        if mode:
+            try:
+                start_proxies(built, mode)
+            except BaseException:
+                built.down()
+                raise
+        report.show(built)
+        if mode:
+            report.show_proxies(built, mode, folder_of(built))
+
+
+@lab.command()
+@_NAME
+@click.option("--stale", is_flag=True, help="Remove what killed tests and demos have left instead, of every lab.")
+def down(name: str, *, stale: bool) -> None:
+    """Remove a lab: its servers, its namespaces, its files. Says so if there was none."""
+    with plain_errors():
+        if stale:
+            ended = take_down_stale()
+            say(f"Removed: {', '.join(ended)}." if ended else "No stale lab was found.")
+            return
+        found = Lab.attach_any(name)
+        if found is None:
+            click.echo(f"No lab named {name} is up.")
+            return
+        found.down()
+        click.echo(f"The lab {name} is down.")
+
+
+@lab.command(
+    short_help="Run a command in a host's network.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@_NAME
+@click.argument("host")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec(name: str, host: str, command: tuple[str, ...]) -> NoReturn:  # noqa: A001 - the command's name
+    """Run a command in a host's network: `vipwire lab exec node-1 -- nft list ruleset`."""
+    command = command[command[0] == "--" :]
+    with plain_errors(), Lab.attach(name).inside(host):
+        environment = dict(os.environ)
+        environment["PATH"] = search_path(environment.get("PATH", os.defpath))
+        environment[state.FLAGS] = state.flags_of(name, environment.get(state.FLAGS, ""))
+        try:
+            os.execvpe(command[0], command, environment)  # noqa: S606 - what it is for
+        except FileNotFoundError as error:
+            raise click.ClickException(f"there is no command {command[0]!r}") from error
+
+
+@lab.command("probe", short_help="Connect from a host and say who answered.")
+@_NAME
+@_OUTPUT
+@click.argument("host")
+@click.argument("destination", metavar="ADDRESS:PORT[/udp]")
+@click.option("--count", "-n", default=1, show_default=True, help="How many connections.")
+@click.option("--timeout", default=1.0, show_default=True, help="How many seconds to wait for each.")
+@click.option("--source", help="From which of the host's addresses.")
+@click.option("--source-port", type=click.IntRange(1, 65535), help="From which port; then one after another.")
+@click.option("--parallel", default=16, show_default=True, help="How many at a time.")
+@click.pass_context
+def probe_command(context: click.Context, /, name: str, output: str, host: str, destination: str, **how: Any) -> None:
+    """Connect from a host and say who answered: `vipwire lab probe client 10.96.0.10:80 -n 100`.
+
+    Brackets around IPv6: [fd00:10:96::10]:80. The exit status is 1 if not every connection was answered.
+    """
+    with plain_errors():
+        found = Lab.attach(name)
+        target = Target.parse(destination)
+        results = probe(found.netns(host), target, ProbeOptions(**how))
+    if output == "json":
+        click.echo(json.dumps([report.result_object(result) for result in results], indent=2))
+    else:
+        report.show_results(host, target, results)
+    context.exit(int(not all(result.answer for result in results)))
+
+
+@lab.command()
+@_NAME
+@_OUTPUT
+def show(name: str, output: str) -> None:
+    """Show a lab's hosts, their addresses and namespaces."""
+    with plain_errors():
+        found = Lab.attach(name)
+        if output == "json":
+            click.echo(json.dumps({"name": name} | asdict(found.topology), indent=2))
+        else:
+            report.show(found)
+
+
+@lab.command(short_help="Serve the page of a node's proxy.")
+@_NAME
+@click.argument("node", default="node-1")
+@click.option(
+    "--port", default=10247, show_default=True, type=click.IntRange(0, 65535), help="The port of 127.0.0.1."
+)
+def view(name: str, node: str, port: int) -> None:
+    """Serve the page of a node's proxy for a browser of this machine: `vipwire lab view`, until interrupted."""
+    from vipwire_lab.window import show_page  # noqa: PLC0415 - only this command needs it
+
+    with plain_errors():
+        show_page(Lab.attach(name), node, port)
+
+
+@lab.command(short_help="Print the lab as Kubernetes objects.")
+@_NAME
+def manifests(name: str) -> None:
+    """Print the lab as Kubernetes objects: its Nodes, and a Service `web` with its EndpointSlices."""
+    with plain_errors():
+        click.echo(kubernetes.as_yaml(kubernetes.example(Lab.attach(name).topology)), nl=False)
+
+
+@lab.command(short_help="Run all modes on the same Services and packets.")
+@click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; may be given again.")
+@click.option("--html", expose_value=False, hidden=True, callback=refuse("--html", "use -o wide or -o json"))
+@click.option("--here", is_flag=True, help="Boot no guest for a mode that this kernel cannot run.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "wide", "json"]),
+    default="table",
+    show_default=True,
+    help="How to print it; wide shows a packet's way through each mode's rules.",
+)
+def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
+    """Run all modes, one after the other, on the same Services and packets, and compare them. About a minute.
+
+    Who answers, whom the Pods see, what is written, what a change and a connection cost, and which rules a packet
+    meets. A mode that this machine's kernel cannot run, such as ipvs without IPVS, runs in a kernel of its own (the
+    package user-mode-linux), which boots in seconds.
+    """
+    from vipwire_lab.compare import measure, table  # noqa: PLC0415 - only this command needs it
+
+    with plain_errors():
+        document = measure.compare(modes or mode_names(), lambda mode: note(f"running {mode} mode …"), here=here)
+    if output == "json":
+        click.echo(json.dumps(document, indent=2))
+    else:
+        table.show(report.console(), document, wide=output == "wide")
+
+
+@lab.command(short_help="Show each mode for a screen, with its own tools.")
+@click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; may be given again.")
+@click.option("--here", is_flag=True, help="Boot no guest for a mode that this kernel cannot run.")
+def tour(modes: tuple[str, ...], *, here: bool) -> None:
+    """Show each mode for a screen: it runs, packets go through it, and what the kernel holds is shown and explained.
+
+    Enter goes on. A mode that this machine's kernel cannot run is shown in a kernel of its own, as for `compare`.
+    """
+    from vipwire_lab.compare.tour import tour as show_modes  # noqa: PLC0415 - only this command needs it
+    from vipwire_lab.compare.tour import wait_for_enter  # noqa: PLC0415 - as above
+
+    with plain_errors():
+        show_modes(modes or mode_names(), say, wait_for_enter, here=here)
+
+
+@lab.command(short_help="Show Services at work, scene by scene.")
+@click.pass_context
+def demo(context: click.Context) -> None:
+    """Show Services at work, scene by scene: builds a lab, runs vipwire in it, removes all again. Half a minute.
+
+    Checks whatever it shows. The exit status is 1 if something is not as it says.
+    """
+    from vipwire_lab.demo.scenes import run_demo  # noqa: PLC0415 - only this command needs it
+
+    with plain_errors():
+        context.exit(run_demo())
+
+
+def _numbers(option: str, text: str, least: int, most: int) -> tuple[int, ...]:
+    numbers = tuple(whole_number(part.strip(), least, most) for part in text.split(","))
+    if None in numbers:
+        raise click.BadParameter(
+            f"{text!r}: write numbers from {least} to {most}, with commas between", param_hint=option
+        )
+    return tuple(number for number in numbers if number is not None)

@@ -1,0 +1,96 @@
+"""Prints the demo: headings, sentences, tables, and checks that it counts.
+
+Colour on a terminal, plain text elsewhere. What programs print is shown line by line as it is, and never wrapped.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from vipwire_lab.outcome import ProbeResult
+from vipwire_lab.topology import Pod
+
+_WIDTH = 100
+_PLAIN = str.maketrans("─│┬├└", "-|+++")
+"""What a terminal that has only ASCII shows of a drawing."""
+
+
+class Narrator:
+    """Tells a person what happens, and keeps what was not as it was said to be."""
+
+    def __init__(self) -> None:
+        console = Console(highlight=False)
+        width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
+        self._console = Console(highlight=False, width=width)
+        unicode = self._console.encoding.startswith("utf")
+        self._marks = ("✓", "✗") if unicode else ("ok:", "NOT SO:")
+        self._letters = {} if unicode else _PLAIN
+        self._chapter = 0
+        self.checks = 0
+        self.failures: list[str] = []
+
+    def title(self, text: str) -> None:
+        """Begin the whole."""
+        self._console.print(text, style="bold")
+
+    def chapter(self, text: str) -> None:
+        """Begin a scene."""
+        self._chapter += 1
+        self._console.print(f"\n[bold cyan]{self._chapter}  {escape(text)}[/]")
+
+    def say(self, text: str) -> None:
+        """Explain; line breaks are the console's business."""
+        self._print(Text(text))
+
+    def quote(self, text: str) -> None:
+        """Show what was typed, or what a program printed."""
+        for line in text.splitlines():
+            text = f"     {line}".rstrip().translate(self._letters)
+            self._console.print(Text(text, style="dim"), soft_wrap=True)
+
+    def check(self, text: str, *, holds: bool) -> None:
+        """Print whether something has just been found true."""
+        self.checks += 1
+        if not holds:
+            self.failures.append(f"{self._chapter}: {text}")
+        mark, style = (self._marks[0], "green") if holds else (self._marks[1], "bold red")
+        self._print(Text.assemble((f"{mark} ", style), (text, "" if holds else style)))
+
+    def check_answers(self, results: Sequence[ProbeResult], pods: Iterable[Pod], words: str) -> None:
+        """Check that every attempt was answered, and by exactly these; `words` say who they are."""
+        answered = sum(1 for result in results if result.answer)
+        who = {result.pod for result in results}
+        self.check(
+            f"{answered} of {len(results)} answered, by {words}",
+            holds=answered == len(results) and who == {pod.name for pod in pods},
+        )
+
+    def results(self, results: Sequence[ProbeResult]) -> None:
+        """Show who answered how often, and whom they saw."""
+        counted = Counter((result.pod, result.outcome.value, result.saw) for result in results)
+        self._console.print(
+            Text(f"     {'times':>5}  {'what happened':<14} {'who answered':<13} whom it saw", style="dim")
+        )
+        for (pod, outcome, saw), times in sorted(counted.items()):
+            line = Text(f"     {times:>5}  {outcome:<14} ")
+            line.append(f"{pod:<13} ", "green").append(saw, "magenta")
+            self._console.print(line)
+
+    @contextlib.contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Show that something takes a moment."""
+        if not self._console.is_terminal:
+            self.say(f"{text} ...")
+            yield
+            return
+        with self._console.status(text):
+            yield
+
+    def _print(self, text: Text) -> None:
+        for line in text.wrap(self._console, self._console.width - 5):
+            line.rstrip()
+            self._console.print(Text("   ").append_text(line))

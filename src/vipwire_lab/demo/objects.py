@@ -1,0 +1,90 @@
+"""The Services that the demo plays with, as manifest files: what a user would write, or an API server would say."""
+
+import dataclasses
+import shutil
+from collections.abc import Iterable
+
+from vipwire.model.net import Protocol
+from vipwire_lab import manifests
+from vipwire_lab.manifests import Manifest, Port
+from vipwire_lab.topology import DEFAULT, Pod
+
+TOPOLOGY = DEFAULT
+if shutil.which("ip"):  # it builds an Ethernet, on which addresses can move
+    TOPOLOGY = dataclasses.replace(DEFAULT, lan=("node-1", "node-2", "client"))
+PODS = TOPOLOGY.pods
+LOCAL_PODS = tuple(pod for pod in PODS if pod.node == "node-1")
+POD_CIDRS = "10.244.0.0/16,fd00:10:244::/48"
+
+WEB, WEB_IPV6 = "10.96.0.10", "fd00:10:96::10"
+WEB_NODE_PORT = 30080
+SHOP_IP, SHOP_IPV6 = "198.51.100.10", "2001:db8:100::10"
+HELLO_PORT = 8080
+EMPTY, STICKY, LATE = "10.96.0.20", "10.96.0.30", "10.96.0.40"
+
+_HTTP = (Port(80, name="http"),)
+
+
+def nodes() -> list[Manifest]:
+    """Build the Node objects."""
+    return [manifests.node(node) for node in TOPOLOGY.nodes]
+
+
+def web(pods: Iterable[Pod] = PODS) -> list[Manifest]:
+    """Build the main Service: a ClusterIP of each family, a node port, TCP and UDP."""
+    ports = (Port(80, name="http", node_port=WEB_NODE_PORT), Port(53, 8080, Protocol.UDP, "udp"))
+    return manifests.service_manifest(TOPOLOGY, "web", (WEB, WEB_IPV6), ports, pods, type="NodePort")
+
+
+def shop() -> list[Manifest]:
+    """Build a load balancer's Service that keeps the client's address: externalTrafficPolicy Local."""
+    service, *slices = manifests.service_manifest(
+        TOPOLOGY,
+        "shop",
+        ("10.96.0.11", "fd00:10:96::11"),
+        _HTTP,
+        PODS,
+        type="LoadBalancer",
+        externalTrafficPolicy="Local",
+        healthCheckNodePort=32000,
+    )
+    return [service | manifests.load_balancer_status(SHOP_IP, SHOP_IPV6), *slices]
+
+
+def empty() -> list[Manifest]:
+    """Build a Service without endpoints."""
+    return manifests.service_manifest(TOPOLOGY, "empty", (EMPTY,), _HTTP, ())
+
+
+def sticky() -> list[Manifest]:
+    """Build a Service with session affinity."""
+    return manifests.service_manifest(
+        TOPOLOGY,
+        "sticky",
+        (STICKY,),
+        _HTTP,
+        PODS,
+        sessionAffinity="ClientIP",
+        sessionAffinityConfig={"clientIP": {"timeoutSeconds": 600}},
+    )
+
+
+def late() -> list[Manifest]:
+    """Build the Service that comes while all is running."""
+    return manifests.service_manifest(TOPOLOGY, "late", (LATE,), _HTTP, LOCAL_PODS)
+
+
+def hello() -> Manifest:
+    """Build the Service that is applied with kubectl: what a user would write, and no more."""
+    ports = [{"name": "http", "port": 80, "targetPort": HELLO_PORT}]
+    spec = {"type": "LoadBalancer", "selector": {"app": "hello"}, "ports": ports}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hello"}, "spec": spec}
+
+
+def workload(pod: Pod) -> Manifest:
+    """Declare a Pod of the lab as a workload that runs already, with a probe of its port each second."""
+    meta = {"name": pod.name, "labels": {"app": "hello"}, "annotations": {"vipwire.io/address": pod.addresses[0]}}
+    probe = {"tcpSocket": {"port": HELLO_PORT}, "periodSeconds": 1, "failureThreshold": 1}
+    container = {"name": "hello", "image": "none", "readinessProbe": probe}
+    spec = {"nodeName": pod.node, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}

@@ -1,0 +1,215 @@
+"""The demo's stage: a lab, a folder of manifests, and a real `vipwire proxy` on node-1 that watches it.
+
+The proxy is a process of its own, started as an operator starts it. What it says is kept: its `synced` lines tell
+when a change is in the kernel and what it took. Leaving the stage ends and removes everything, whatever has happened.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from vipwire.model.net import Protocol
+from vipwire_lab import state
+from vipwire_lab.cluster import Lab
+from vipwire_lab.demo.objects import POD_CIDRS, TOPOLOGY
+from vipwire_lab.demo.process import Listened
+from vipwire_lab.errors import LabError
+from vipwire_lab.manifests import Manifest, as_yaml
+from vipwire_lab.outcome import ProbeResult
+from vipwire_lab.topology import Pod
+
+FAMILIES = ("IPv4", "IPv6")
+NODE = "node-1"
+_PATIENCE = 60.0
+"""Seconds until a sync, an exit or an answer that does not come is an error."""
+_SYNCED = re.compile(r"\bmsg=synced\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A `synced` line: kernel objects added, changed, removed, and read (None: nothing was); seconds it took."""
+
+    family: str
+    added: int
+    changed: int
+    removed: int
+    size: int
+    observed: int | None
+    seconds: float
+
+    @property
+    def written(self) -> int:
+        """The number of objects written."""
+        return self.added + self.changed + self.removed
+
+    def __str__(self) -> str:
+        observed = f"read {self.observed} objects, " if self.observed is not None else ""
+        counts = f"added {self.added}, changed {self.changed}, removed {self.removed}"
+        return f"{self.family}: {observed}{counts}; {self.size} bytes, {self.seconds * 1000:.1f} ms"
+
+
+class Proxy(Listened):
+    """A running `vipwire proxy`."""
+
+    def __init__(self, process: subprocess.Popen[Any]) -> None:
+        super().__init__("vipwire proxy", process)
+
+    def synced(self, since: int, families: Sequence[str] = FAMILIES) -> list[Sync]:
+        """Wait until every family has been synced after the mark; return what that took, in the families' order."""
+
+        def found(lines: Sequence[str]) -> dict[str, Sync]:
+            return {sync.family: sync for sync in map(_parse, lines) if sync}
+
+        lines = self.until(lambda lines: found(lines).keys() >= set(families), _PATIENCE, since)
+        return [found(lines)[family] for family in families]
+
+    def stop(self) -> int:
+        """End it as a service manager does, and return its exit status."""
+        return self.end(_PATIENCE)
+
+
+class Stage:
+    """A lab, a folder of manifests, a proxy. `build` it, then enter it; leaving it removes everything."""
+
+    def __init__(self, name: str = "") -> None:
+        self.lab = Lab(TOPOLOGY, name or f"demo-{os.getpid()}")
+        self._folder = tempfile.TemporaryDirectory(prefix="vipwire-demo-")
+        self.folder = Path(self._folder.name)
+        self.proxy: Proxy | None = None
+        self._state = contextlib.ExitStack()
+
+    def build(self) -> None:
+        """Build the lab; if that fails, nothing of it is left."""
+        try:
+            self.lab.up()
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def __enter__(self) -> Self:
+        self._state.enter_context(state.own_state(self.lab.name))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._state.close()
+        # Who presses Ctrl-C twice must not stop the cleaning up.
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            self.lab.down()
+        finally:
+            self._folder.cleanup()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing is left of it."""
+        hosts = self.lab.topology.names()
+        left = [state.directory_of(self.lab.name), self.folder, *(self.lab.netns(host) for host in hosts)]
+        return not any(path.exists() for path in left)
+
+    def write(self, name: str, objects: Iterable[Manifest]) -> None:
+        """Write a file in the folder, or replace it, by a rename, so that nobody reads half of it."""
+        draft = self.folder / f".{name}.new"
+        draft.write_text(as_yaml(objects))
+        draft.rename(self.folder / f"{name}.yaml")
+
+    @property
+    def proxy_command(self) -> list[str]:
+        """Return the command of node-1's proxy. The OOM score stays: lowering it takes more rights than the rest."""
+        return [
+            "proxy",
+            f"--manifests={self.folder}",
+            f"--hostname-override={NODE}",
+            f"--cluster-cidr={POD_CIDRS}",
+            "--oom-score-adj=0",
+        ]
+
+    def start_proxy(self, more: Sequence[str] = ()) -> list[Sync]:
+        """Start the proxy, with more flags; return its first sync."""
+        # A session of its own: Ctrl-C is for the demo, which then ends the proxy.
+        process = self.lab.popen(
+            NODE,
+            _vipwire(*self.proxy_command, *more),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.proxy = Proxy(process)
+        return self.proxy.synced(0)
+
+    def change(self, name: str, objects: Iterable[Manifest], families: Sequence[str] = FAMILIES) -> list[Sync]:
+        """Write a file and wait until the kernel has been changed."""
+        if self.proxy is None:
+            raise LabError("no proxy runs that could read a changed file")
+        mark = self.proxy.mark()
+        self.write(name, objects)
+        return self.proxy.synced(mark, families)
+
+    def cleanup(self) -> str:
+        """Run `vipwire cleanup` on node-1; return what it says."""
+        done = self.lab.run(NODE, _vipwire("cleanup"))
+        return done.stdout + done.stderr
+
+    def until_gone(self, host: str, address: str, port: int, pod: Pod) -> None:
+        """Connect until a Pod is not among those who answer any more; 60 of five are all of them."""
+        self._until_who(host, address, port, lambda names: pod.name not in names)
+
+    def until_seen(self, host: str, address: str, port: int, pods: Iterable[Pod]) -> None:
+        """Connect until each of some Pods has answered."""
+        wanted = {pod.name for pod in pods}
+        self._until_who(host, address, port, lambda names: names >= wanted)
+
+    def until_unanswered(self, host: str, address: str, port: int) -> None:
+        """Connect until nobody answers: as many times as can be tried at once, since each takes its whole time."""
+        self._until_who(host, address, port, lambda names: names == {""}, count=16)
+
+    def _until_who(
+        self, host: str, address: str, port: int, holds: Callable[[set[str]], bool], count: int = 60
+    ) -> None:
+        began = time.monotonic()
+        while time.monotonic() - began < _PATIENCE:
+            names = {result.pod for result in self.lab.probe(host, address, port, count=count, timeout=0.5)}
+            if holds(names):
+                return
+        raise LabError(f"after {_PATIENCE:.0f} s, {address}:{port} is still answered by {', '.join(sorted(names))}")
+
+    def until_answered(self, host: str, address: str, port: int) -> tuple[float, ProbeResult]:
+        """Connect again and again until somebody answers; return after how many seconds, and the answer."""
+        began = time.monotonic()
+        while time.monotonic() - began < _PATIENCE:
+            (result,) = self.lab.probe(host, address, port, Protocol.TCP, timeout=0.1)
+            if result.answer:
+                return time.monotonic() - began, result
+        raise LabError(f"nobody has answered at {address}:{port} for {_PATIENCE:.0f} s; the last: {result}")
+
+
+def as_lines(syncs: Iterable[Sync]) -> str:
+    """Print syncs, a line each."""
+    return "\n".join(f"synced {sync}" for sync in syncs)
+
+
+def _vipwire(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "vipwire", *arguments]
+
+
+def _parse(line: str) -> Sync | None:
+    """Read a `synced` line of the log; None for every other."""
+    if not _SYNCED.search(line):
+        return None
+    fields = dict(word.split("=", 1) for word in shlex.split(line))
+    added, changed, removed, size = (int(fields[name]) for name in ("added", "changed", "removed", "bytes"))
+    observed = int(fields["observed"]) if "observed" in fields else None
+    return Sync(fields["ip_family"], added, changed, removed, size, observed, float(fields["seconds"]))

@@ -1,0 +1,335 @@
+"""Which addresses this machine has: by Leases, so that no two machines have one at a time.
+
+    vipwire-announcer-NODE    the machine's own: renewed several times a second
+    vipwire-address-ADDRESS   who has the address; written only when that changes
+
+A machine speaks for its addresses until FENCE of its Lease's seconds after the last renewal that was acknowledged,
+counted from before it was sent, by a clock that also runs while the machine sleeps. Then it is silent, whatever
+happens. Another machine takes its addresses only after it has seen its Lease unchanged for all of these seconds, and
+then fences it first: it writes into that Lease that nobody holds it, on condition that it is still the state which it
+saw. If the first machine had renewed meanwhile, that write is refused; if not, the first one's next renewal is. A
+machine that was fenced takes each address anew by a write, or finds that another has it.
+
+So the order of writes at the store decides. No machine's clock is compared with another's; only their seconds must be
+equally long. A renewal may come late, such as one that a new leader of etcd finds in its log. So each says when it
+was begun, by a clock of its process: it counts from when the one before it was seen, and the seconds between the two.
+"""
+
+import asyncio
+import ipaddress
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from vipwire.model.names import ObjectName
+from vipwire.model.number import whole_number
+from vipwire.process import log
+from vipwire_up.announcing.kinds import (
+    ADDRESSES,
+    LEASE_ADDRESS,
+    LEASE_BEGUN,
+    LEASE_INTERFACES,
+    LEASE_LEAVING,
+    MACHINES,
+    SYSTEM,
+    Held,
+)
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.plain import LEASES
+from vipwire_up.api.resource import Object
+from vipwire_up.machines.leases import held, holder_of, new_lease
+from vipwire_up.machines.objects import Objects
+
+SECONDS: Final = 2
+FENCE: Final = 0.75
+RENEW_TIMEOUT: Final = 0.5
+PARTS: Final = 5
+"""How many renewals fit into a Lease's time."""
+_SLOW: Final = 0.3
+"""A renewal that takes this part of a Lease's time means that the store was away, for others as well."""
+_GRACE: Final = 0.25
+"""The part of a Lease's time that others are given to renew when the store is back."""
+
+
+def boot_seconds() -> float:
+    """Return seconds of a clock that never goes back, and goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A machine's Lease, when it was seen first, and a time before which it was not begun to be written."""
+
+    lease: Held
+    at: float
+    since: float
+
+    def followed_by(self, lease: Held, now: float) -> "_Seen":
+        """Return the next state, seen now: it was begun as long after this one as its process says."""
+        same = bool(lease.life) and lease.life == self.lease.life and lease.begun >= self.lease.begun
+        return _Seen(lease, now, min(now, self.at + lease.begun - self.lease.begun) if same else now)
+
+
+class Claims:
+    """The Leases of addresses as a machine sees them, and its own. `clock` gives seconds that never go back."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        node: str,
+        interface: str,
+        now: Callable[[], datetime],
+        *,
+        seconds: int = SECONDS,
+        clock: Callable[[], float] = boot_seconds,
+    ) -> None:
+        self._objects, self.node, self._interface, self._now = objects, node, interface, now
+        self._seconds, self._clock = seconds, clock
+        self._life = secrets.token_hex(8)
+        self._own: Object | None = None
+        self._unsure = False
+        """Whether nobody has told what became of the last renewal."""
+        self._machines: dict[str, _Seen] = {}
+        self._addresses: dict[str, Held] = {}
+        self.mine: set[str] = set()
+        """Addresses that this machine has taken since it was last fenced, or late."""
+        self.given: set[str] = set()
+        """Addresses that another machine, which announced them, has given to this one."""
+        self._writing = asyncio.Lock()
+        self._leaving = False
+        self._epoch = 0
+        self._interrupted = clock()
+        self.until = float("-inf")
+        """The time when it falls silent unless it renews."""
+
+    def speaks(self) -> bool:
+        """Report whether this machine may speak for its addresses now."""
+        return self._clock() < self.until
+
+    def note(self, lease: Held) -> None:
+        """Learn of a Lease's state."""
+        if lease.name.name.startswith(ADDRESSES):
+            if self._is_old(lease):
+                return
+            before = self.holder(lease.address)
+            self._addresses[lease.address] = lease
+            if lease.holder != self.node:
+                self.mine.discard(lease.address)
+                self.given.discard(lease.address)
+            elif before not in ("", self.node):
+                self.given.add(lease.address)
+            return
+        name = lease.name.name.removeprefix(MACHINES)
+        seen = self._machines.get(name)
+        if seen is None:
+            self._machines[name] = _Seen(lease, self._clock(), self._clock())
+        elif seen.lease != lease:
+            self._machines[name] = seen.followed_by(lease, self._clock())
+
+    def forget(self, name: str) -> None:
+        """Learn that a Lease is gone, by its name. A machine whose Lease is gone may yet speak until it learns it."""
+        for address in [each for each, lease in self._addresses.items() if lease.name.name == name]:
+            del self._addresses[address]
+            self.mine.discard(address)
+
+    def clear(self) -> None:
+        """Forget the Leases of addresses, before all are told anew. What was seen when stays."""
+        self._addresses.clear()
+
+    def alive(self) -> dict[str, str]:
+        """Name the machines whose Leases are not over, with the interfaces that they announce on."""
+        now = self._clock()
+        found = {
+            name: seen.lease.interface
+            for name, seen in self._machines.items()
+            if seen.lease.holder and name != self.node and now - seen.since < seen.lease.seconds
+            if not seen.lease.leaving
+        }
+        return found | ({self.node: self._interface} if self.speaks() and not self._leaving else {})
+
+    def named(self) -> list[str]:
+        """List the addresses whose Leases name this machine, whether it announces them or not."""
+        return [address for address, lease in self._addresses.items() if lease.holder == self.node]
+
+    def holder(self, address: str) -> str:
+        """Tell who has an address."""
+        lease = self._addresses.get(address)
+        return lease.holder if lease is not None else ""
+
+    def next_end(self) -> float:
+        """Return in how many seconds the next machine's Lease, or the time of grace, is over; at most one's time."""
+        now = self._clock()
+        ends = [seen.since + seen.lease.seconds - now for seen in self._machines.values() if seen.lease.holder]
+        ends.append(self._interrupted + self._seconds * _GRACE - now)
+        return min([each for each in ends if each > 0], default=float(self._seconds))
+
+    async def renew(self) -> None:
+        """Renew this machine's own Lease. Raise ApiError, UnreachableError."""
+        async with self._writing:
+            await self._renew_in_turn()
+
+    async def leave(self) -> None:
+        """Renew it once more, and say that this machine takes no address any more."""
+        self._leaving = True
+        await self.renew()
+
+    async def _renew_in_turn(self) -> None:
+        began = self._clock()
+        if self._own is None or began >= self.until:
+            self._begin_anew()  # it was silent: each address is taken anew, or is another's by now
+        try:
+            await self._renew(began)
+        except ApiError as error:
+            if error.code in (404, 409) and not self._unsure:  # fenced, or deleted
+                self.fall_silent()
+            raise
+        finally:
+            if self._clock() - began > self._seconds * _SLOW:
+                self._interrupted = self._clock()
+        self.until = began + self._seconds * FENCE
+
+    async def _renew(self, began: float) -> None:
+        """Write this machine's own Lease.
+
+        After a write whose outcome nobody told, the Lease is read again. If it names this machine, nobody has fenced
+        it, since only this machine writes that. What is read may be an old state: then the next write is refused.
+        """
+        if self._own is None or self._unsure:
+            self._own = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
+            if self._unsure and (self._own is None or holder_of(self._own) != self.node):
+                found = self._own
+                self.fall_silent()
+                self._own = found
+        unsure, self._unsure = self._unsure, True
+        try:
+            if self._own is None:
+                value = new_lease(f"{MACHINES}{self.node}", self.node, self._seconds, self._now())
+                self._own = await self._objects.create(LEASES, SYSTEM, self._noted(value, began))
+            else:
+                value = self._noted(held(self._own, self.node, self._seconds, self._now()), began)
+                self._own = await self._objects.replace(LEASES, SYSTEM, value)
+        except ApiError as error:
+            if error.code in (404, 409):
+                self._unsure = unsure
+            raise
+        self._unsure = False
+
+    def fall_silent(self) -> None:
+        """Have nothing from now on."""
+        self.until = float("-inf")
+        self._own, self._unsure = None, False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._epoch += 1
+        self._interrupted = self._clock()
+        self.mine.clear()
+        self.given.clear()
+
+    async def take(self, address: str) -> bool:
+        """Take an address that nobody has, or whose holder is silent; report whether it is this machine's now."""
+        epoch, holder = self._epoch, self.holder(address)
+        if not self.speaks():
+            return False
+        if holder not in ("", self.node) and not await self._fence(holder):
+            return False
+        try:
+            found = await self._write(address, self.node)
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
+            return False
+        if not found or epoch != self._epoch or self.holder(address) != self.node:
+            return False  # fenced meanwhile, or another has taken it since
+        if holder not in ("", self.node):
+            self.given.discard(address)  # it was taken, whatever the watch made of it
+        self.mine.add(address)
+        return True
+
+    async def give(self, address: str, to: str) -> None:
+        """Give an address to another machine, or "" to nobody; who calls has fallen silent about it."""
+        self.mine.discard(address)
+        try:
+            await self._write(address, to)
+        except ApiError as error:
+            if error.code not in (403, 404, 409):  # it is another's already
+                raise
+
+    async def resign(self) -> None:
+        """Say of this machine that it announces nothing any more, so that nobody needs to wait for it."""
+        async with self._writing:
+            own = self._own
+            self.fall_silent()
+            own = own or await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
+            if own is not None and holder_of(own) == self.node:
+                await self._objects.replace(LEASES, SYSTEM, held(own, "", 1, self._now()))
+
+    async def _write(self, address: str, holder: str) -> bool:
+        """Write who has an address, if it is as it was seen. Raise ApiError."""
+        name, lease = _name(address), self._addresses.get(address)
+        if lease is None:
+            value = new_lease(name, holder, self._seconds, self._now())
+            value["metadata"]["annotations"] = {LEASE_ADDRESS: address}
+            made = await self._objects.create(LEASES, SYSTEM, value)
+        else:
+            found = await self._objects.read(LEASES, SYSTEM, name)
+            if found is None or found["metadata"]["resourceVersion"] != lease.version:
+                return False  # there is news of it, which comes by the watch
+            made = await self._objects.replace(LEASES, SYSTEM, held(found, holder, self._seconds, self._now()))
+        written = _read(made, address)
+        if not self._is_old(written):  # the watch may have told of it by now, and of what came after it
+            self._addresses[address] = written
+        return True
+
+    def _is_old(self, lease: Held) -> bool:
+        """Report whether a later state of an address's Lease is known. An API server counts its versions."""
+        known = self._addresses.get(lease.address)
+        return known is not None and _number(lease.version) < _number(known.version)
+
+    async def _fence(self, node: str) -> bool:
+        """Make sure that a machine is silent; report whether it is."""
+        now = self._clock()
+        nothing = Held(ObjectName(SYSTEM, f"{MACHINES}{node}"), node, float(self._seconds), "", "", "")
+        seen = self._machines.setdefault(node, _Seen(nothing, now, now))
+        if not seen.lease.holder:
+            return True
+        # Where the store itself was away, nobody could renew: they are given time to.
+        if now - seen.since < seen.lease.seconds or now - self._interrupted < self._seconds * _GRACE:
+            return False
+        found = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{node}")
+        if found is None:
+            return True
+        if found["metadata"]["resourceVersion"] != seen.lease.version:
+            return False
+        try:
+            await self._objects.replace(LEASES, SYSTEM, held(found, "", 1, self._now()))
+        except ApiError as error:
+            if error.code in (404, 409):
+                return False
+            raise
+        log.warning("a machine does not announce any more: its addresses are taken", node=node, by=self.node)
+        return True
+
+    def _noted(self, lease: Object, began: float) -> Object:
+        notes = {LEASE_INTERFACES: self._interface, LEASE_BEGUN: f"{self._life} {began:.3f}"}
+        notes |= {LEASE_LEAVING: "true"} if self._leaving else {}
+        meta = lease["metadata"]
+        others = {key: value for key, value in (meta.get("annotations") or {}).items() if key != LEASE_LEAVING}
+        return lease | {"metadata": meta | {"annotations": others | notes}}
+
+
+def _number(version: str) -> int:
+    return whole_number(version, 0, 2**63) or 0
+
+
+def _name(address: str) -> str:
+    return ADDRESSES + re.sub("[.:]", "-", ipaddress.ip_address(address).exploded)
+
+
+def _read(lease: Object, address: str) -> Held:
+    meta: Mapping[str, str] = lease["metadata"]
+    return Held(ObjectName(SYSTEM, meta["name"]), holder_of(lease), 1.0, meta["resourceVersion"], "", address)

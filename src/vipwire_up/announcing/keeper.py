@@ -1,0 +1,294 @@
+"""Announces the addresses that this machine has, and sees to it that it has those that it should.
+
+    source ─▶ View ─▶ who should have which ─▶ Claims: take, give ─▶ probe ─▶ Announcer
+                                                ▲
+    renewing the machine's own Lease ───────────┘
+
+An address that is taken is probed for first (RFC 5227, RFC 4862): a machine that answers for it, although it should
+not, keeps it, and an Event says so. One that another machine gives to this one while it announces it is not probed
+for: it is announced at once, and the other answers until it hears that, so that clients notice nothing. Packets that
+still come to the other are served, since all machines have the rules of all Services.
+
+A machine announces nothing before its proxy has programmed its rules, nor while the interface has no carrier.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from vipwire.errors import VipwireError
+from vipwire.host.carrier import CarrierWatch
+from vipwire.process import log
+from vipwire.state.event import Deleted, EventOf, Listed
+from vipwire_up.announce import Announcer
+from vipwire_up.announced import Announced
+from vipwire_up.announcing.choose import View
+from vipwire_up.announcing.claims import PARTS, SECONDS, Claims
+from vipwire_up.announcing.kinds import AnnounceKind, Balanced, Held, Machine, Object, Placed
+from vipwire_up.api.errors import ApiError
+from vipwire_up.machines.objects import UnreachableError
+
+AGAIN: Final = (0.3, 1.0, 2.0, 4.0)
+"""When new addresses are told to neighbours once more, in seconds: the first may be lost while a switch learns."""
+PROBES: Final = 2
+PROBE_SECONDS: Final = 0.05
+_RETRY: Final = 1.0
+_AGAIN_SOON: Final = 0.1
+_FAREWELL: Final = 5.0
+LINGER: Final = 1.0
+"""Seconds for which an address that was given away is answered for, unless its next owner is heard before."""
+Emit: TypeAlias = Callable[[EventOf[AnnounceKind, Object]], None]
+Follow: TypeAlias = Callable[[Emit], Awaitable[None]]
+"""Tells of all objects and then of every change, until it is cancelled."""
+
+
+class AddressKeeper:
+    """Announces on one interface what `claims` has.
+
+    It begins when `serves` says that the proxy beside it does; None where there is none.
+    """
+
+    def __init__(
+        self, claims: Claims, announced: Announced, interface: str, serves: Callable[[], bool] | None = None
+    ) -> None:
+        self._claims, self._announced, self._interface = claims, announced, interface
+        self._serves = serves
+        self._carrier: CarrierWatch | None = None
+        self._link_news = asyncio.Event()
+        self._view, self._listed = View(), set[AnnounceKind]()
+        self._announcer: Announcer | None = None
+        self._speaking: set[str] = set()
+        self._news = asyncio.Event()
+        self._pending: set[asyncio.TimerHandle] = set()
+        self._told = ""
+        self._leaving = False
+        announced.holders = self._view.holders
+
+    async def run(self, follow: Follow, begun: Callable[[], None]) -> None:
+        """Announce until cancelled. `follow` emits what is the case. Raise ConfigError for the interface."""
+        loop = asyncio.get_running_loop()
+        self._listed.clear()
+        self._announcer = announcer = Announcer(self._interface, self._announced.claimed, self._claims.speaks)
+        self._carrier = carrier = CarrierWatch(self._interface)
+        begun()
+        announcer.listen(loop)
+        loop.add_reader(carrier, self._look_at_carrier)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._announced.tasks = tasks
+                tasks.create_task(self._follow(follow), name="announcements: objects")
+                tasks.create_task(self._renew(), name="announcements: Lease")
+                tasks.create_task(self._settle_on_news(), name="announcements: addresses")
+        finally:
+            for each in self._pending:
+                each.cancel()
+            loop.remove_reader(carrier)
+            for watched in announcer.sockets:
+                loop.remove_reader(watched)
+            announcer.close()
+            carrier.close()
+            self._announcer = self._carrier = None
+            self._speaking.clear()
+            self._claims.fall_silent()
+
+    async def hand_over(self) -> None:
+        """Give all addresses to the machines that should have them next, and announce nothing any more."""
+        if self._announcer is None:
+            return
+        self._leaving = True
+        others = {name: where for name, where in self._claims.alive().items() if name != self._claims.node}
+        wanted, mine = self._view.wanted(others), tuple(self._claims.mine)
+        with contextlib.suppress(ApiError, UnreachableError, TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                await self._claims.leave()
+                await self._give({address: wanted.get(address, "") for address in mine})
+                await self._announcer.released()
+                await self._claims.resign()
+        self._fall_silent_about(mine)
+        for address in mine:
+            log.info("handed an address over", address=address, to=wanted.get(address, ""))
+
+    async def _follow(self, follow: Follow) -> None:
+        await follow(self._take)
+
+    def _take(self, event: EventOf[AnnounceKind, Object]) -> None:
+        """Note an event."""
+        if isinstance(event, Listed):
+            self._listed.add(event.kind)
+            self._clear(event.kind)
+            for each in event.objects:
+                self._note(each)
+        elif isinstance(event, Deleted):
+            self._forget(event)
+        else:
+            self._note(event.object)
+        self._news.set()
+
+    def _clear(self, kind: AnnounceKind) -> None:
+        view = self._view
+        match kind:
+            case AnnounceKind.SERVICE:
+                view.services.clear()
+            case AnnounceKind.SLICE:
+                view.slices.clear()
+            case AnnounceKind.NODE:
+                view.machines.clear()
+            case AnnounceKind.LEASE:
+                self._claims.clear()
+
+    def _note(self, value: Object) -> None:
+        match value:
+            case Balanced():
+                self._view.services[value.name] = value
+            case Placed():
+                self._view.slices[value.name] = value.service, value.nodes
+            case Machine():
+                self._view.machines[value.name] = value
+            case Held():
+                self._claims.note(value)
+
+    def _forget(self, event: Deleted[AnnounceKind]) -> None:
+        match event.kind:
+            case AnnounceKind.SERVICE:
+                self._view.services.pop(event.name, None)
+            case AnnounceKind.SLICE:
+                self._view.slices.pop(event.name, None)
+            case AnnounceKind.NODE:
+                self._view.machines.pop(event.name.name, None)
+            case AnnounceKind.LEASE if event.name.namespace == "kube-system":
+                self._claims.forget(event.name.name)
+
+    async def _renew(self) -> None:
+        """Renew the Lease until cancelled. Raise VipwireError when all is to begin anew, with other sockets."""
+        number = self._carrier.number if self._carrier is not None else 0
+        while not self._leaving:
+            self._link_news.clear()
+            if self._carrier is not None and self._carrier.number not in (0, number):
+                raise VipwireError(f"interface {self._interface} was replaced by another one of its name")
+            if self._carrier is not None and not self._carrier.up:
+                pause = await self._withdraw()
+            elif self._serves is not None and not self._serves():
+                pause = _AGAIN_SOON
+            else:
+                self._serves = None
+                pause = await self._renew_once()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._link_news.wait()
+
+    async def _renew_once(self) -> float:
+        """Renew the Lease; return after how many seconds that is to be done again."""
+        spoke, error = self._claims.speaks(), ""
+        try:
+            await self._claims.renew()
+        except (ApiError, UnreachableError) as failed:
+            error = str(failed)
+        if error != self._told or self._claims.speaks() != spoke:
+            self._say(error, fell_silent=spoke and not self._claims.speaks())
+        self._told = error
+        self._news.set()
+        return _AGAIN_SOON if error else SECONDS / PARTS
+
+    async def _withdraw(self) -> float | None:
+        """Say that others may take the addresses; return after how many seconds to try that again, None for never."""
+        try:
+            await self._claims.resign()
+        except (ApiError, UnreachableError):
+            return _AGAIN_SOON
+        return None
+
+    def _look_at_carrier(self) -> None:
+        """Announce nothing from the moment on when the interface has no carrier."""
+        carrier = self._carrier
+        if carrier is None or not carrier.refresh():
+            return
+        if carrier.up:
+            log.info("the interface has a carrier again", interface=self._interface)
+        else:
+            log.warning("the interface has no carrier: others may take the addresses", interface=self._interface)
+            self._claims.fall_silent()
+            self._fall_silent_about(tuple(self._speaking))
+        self._link_news.set()
+
+    def _say(self, error: str, *, fell_silent: bool) -> None:
+        if error:
+            log.warning("cannot renew the Lease that addresses are announced by", error=error)
+        if fell_silent:
+            log.warning("fell silent: other machines may take the addresses", addresses=",".join(self._speaking))
+
+    async def _settle_on_news(self) -> None:
+        while True:
+            left = False
+            if len(self._listed) == len(AnnounceKind) and not self._leaving:
+                try:
+                    left = await self._settle()
+                except (ApiError, UnreachableError):
+                    left = True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(self._claims.next_end(), _RETRY) if left else None):
+                    await self._news.wait()
+            self._news.clear()
+
+    async def _settle(self) -> bool:
+        """Take and give addresses; report whether some are waited for."""
+        claims = self._claims
+        self._fall_silent_about(self._speaking - claims.mine)
+        if not claims.speaks() or (self._carrier is not None and not self._carrier.up):
+            return False
+        wanted = self._view.wanted(claims.alive())
+        going = [address for address in claims.mine.union(claims.named()) if wanted.get(address) != claims.node]
+        await self._give({address: wanted.get(address, "") for address in going})
+        coming = [each for each, node in wanted.items() if node == claims.node and each not in self._speaking]
+        taken = await asyncio.gather(*(self._own(each) for each in coming))
+        fresh = [each for each, ours in zip(coming, taken, strict=True) if ours]
+        await self._begin(fresh)
+        return len(self._speaking) < len(wanted)
+
+    async def _own(self, address: str) -> bool:
+        return address in self._claims.mine or await self._claims.take(address)
+
+    async def _begin(self, addresses: Iterable[str]) -> None:
+        """Probe for addresses that this machine has now, and announce those that nobody else answers for."""
+        assert self._announcer is not None  # noqa: S101  # it runs
+        addresses = [each for each in addresses if each in self._claims.mine]
+        if not addresses:
+            return
+        given = self._claims.given.intersection(addresses)
+        self._claims.given -= given
+        others = await self._probe([each for each in addresses if each not in given])
+        fresh = [each for each in addresses if each not in others and each in self._claims.mine]
+        new = self._announcer.speak_for(fresh)
+        self._announcer.tell(new)
+        self._speaking.update(fresh)
+        self._announced.began(new)
+        for address, hardware in others.items():
+            self._announced.in_use(address, hardware)
+        loop = asyncio.get_running_loop()
+        self._pending = {each for each in self._pending if each.when() > loop.time()}
+        self._pending |= {loop.call_later(seconds, self._announcer.tell, new) for seconds in AGAIN}
+
+    async def _probe(self, addresses: Sequence[str]) -> dict[str, bytes]:
+        assert self._announcer is not None  # noqa: S101  # it runs
+        return await self._announcer.probe(addresses, PROBES, PROBE_SECONDS) if addresses else {}
+
+    async def _give(self, going: Mapping[str, str]) -> None:
+        """Give addresses to other machines, or "" to nobody. Raise ApiError, UnreachableError.
+
+        What is not announced here, since somebody answers for it, is given to nobody, for the next one to probe.
+        """
+        handed = [address for address, to in going.items() if to and address in self._speaking]
+        self._fall_silent_about(address for address in going if address not in handed)
+        if self._announcer is not None and handed:
+            self._announcer.hand_on(handed)
+            self._speaking.difference_update(handed)
+            self._announced.ended(handed)
+            self._pending.add(asyncio.get_running_loop().call_later(LINGER, self._announcer.release, handed))
+        await asyncio.gather(*(self._claims.give(each, to if each in handed else "") for each, to in going.items()))
+
+    def _fall_silent_about(self, addresses: Iterable[str]) -> None:
+        gone = [each for each in addresses if each in self._speaking]
+        if gone and self._announcer is not None:
+            self._announcer.speak_for((), gone)
+            self._speaking.difference_update(gone)
+            self._announced.ended(gone)

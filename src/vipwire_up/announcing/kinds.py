@@ -1,0 +1,177 @@
+"""The kinds that decide who announces an address, for a store in this process or an API server elsewhere. Pure."""
+
+import enum
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
+
+from msgspec import Struct, field
+
+from vipwire.kube import wire
+from vipwire.kube.resource import Resource
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire_up.controllers.balanced import is_ours, status_addresses
+
+FROM: Final = "announce.vipwire.io/from"
+INTERFACE: Final = "announce.vipwire.io/interface"
+"""Annotations of a Service: labels of the machines that may announce it, and the interface that they announce on."""
+EXCLUDED: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
+LEASE_INTERFACES: Final = "vipwire.io/interface"
+LEASE_BEGUN: Final = "vipwire.io/renewed"
+"""Annotation of a machine's Lease: a name of its process's own, and when it began to renew, in seconds of its own."""
+LEASE_LEAVING: Final = "vipwire.io/leaving"
+"""Annotation of a machine's Lease: it hands its addresses over, and takes none."""
+LEASE_ADDRESS: Final = "vipwire.io/address"
+MACHINES: Final = "vipwire-announcer-"
+ADDRESSES: Final = "vipwire-address-"
+"""How Leases in kube-system begin that say that a machine announces, and who has an address."""
+SYSTEM: Final = "kube-system"
+
+
+class AnnounceKind(enum.Enum):
+    """The kinds that are read; the value is the kind in a manifest."""
+
+    SERVICE = "Service"
+    SLICE = "EndpointSlice"
+    NODE = "Node"
+    LEASE = "Lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced:
+    """A LoadBalancer Service of ours. `wanted` are labels of machines, `local` if only endpoints' machines may."""
+
+    name: ObjectName
+    addresses: tuple[str, ...]
+    local: bool
+    interface: str
+    wanted: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The Nodes with ready endpoints in a slice."""
+
+    name: ObjectName
+    service: ObjectName
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A Node that is Ready, or not; `excluded` from load balancers by its label."""
+
+    name: str
+    ready: bool
+    labels: frozenset[tuple[str, str]]
+    excluded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A Lease of ours: of a machine or of an address. `holder` "" is nobody.
+
+    A machine's was `begun` to be written then, by the clock of a process of which `life` is the name.
+    """
+
+    name: ObjectName
+    holder: str
+    seconds: float
+    version: str
+    interface: str
+    address: str
+    life: str = ""
+    begun: float = 0.0
+    leaving: bool = False
+
+
+Object: TypeAlias = Balanced | Placed | Machine | Held
+T = TypeVar("T")
+Found: TypeAlias = tuple[T | None, tuple[Problem, ...]]
+"""What reading gives: the object, if it is one to read, and what is wrong with it."""
+
+
+class Meta(wire.Meta, gc=False, rename="camel"):
+    """The metadata that matter here."""
+
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Plain(Struct, gc=False):
+    """Any of these objects, as far as it is read."""
+
+    metadata: Meta | None = None
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+    endpoints: list[dict[str, Any]] | None = field(default=None)
+
+
+def _service(value: Plain) -> Found[Balanced]:
+    meta, spec = value.metadata or Meta(), value.spec or {}
+    whole = {"spec": spec, "status": value.status or {}}
+    if not is_ours(whole) or not (addresses := status_addresses(whole)):
+        return None, ()
+    words = meta.annotations or {}
+    wanted = tuple(
+        (key.strip(), label.strip())
+        for part in words.get(FROM, "").split(",")
+        if part.strip()
+        for key, _, label in (part.partition("="),)
+    )
+    local = spec.get("externalTrafficPolicy") == "Local"
+    return Balanced(name_of(meta), tuple(addresses), local, words.get(INTERFACE, ""), wanted), ()
+
+
+def _slice(value: Plain) -> Found[Placed]:
+    meta = value.metadata or Meta()
+    service = (meta.labels or {}).get("kubernetes.io/service-name", "")
+    if not service:
+        return None, ()
+    ready = (each for each in value.endpoints or () if (each.get("conditions") or {}).get("ready"))
+    nodes = frozenset(str(each.get("nodeName") or "") for each in ready)
+    return Placed(name_of(meta), ObjectName(meta.namespace or "", service), nodes - {""}), ()
+
+
+def _node(value: Plain) -> Found[Machine]:
+    meta = value.metadata or Meta()
+    conditions = (value.status or {}).get("conditions") or ()
+    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    labels = meta.labels or {}
+    return Machine(meta.name or "", ready, frozenset(labels.items()), EXCLUDED in labels), ()
+
+
+def _lease(value: Plain) -> Found[Held]:
+    meta, spec = value.metadata or Meta(), value.spec or {}
+    if meta.namespace != SYSTEM or not (meta.name or "").startswith((MACHINES, ADDRESSES)):
+        return None, ()
+    words = meta.annotations or {}
+    seconds = float(spec.get("leaseDurationSeconds") or 1)
+    holder, version = str(spec.get("holderIdentity") or ""), meta.resource_version or ""
+    interface, address = words.get(LEASE_INTERFACES, ""), words.get(LEASE_ADDRESS, "")
+    life, begun = _begun(words.get(LEASE_BEGUN, ""))
+    leaving = LEASE_LEAVING in words
+    return Held(name_of(meta), holder, seconds, version, interface, address, life, begun, leaving), ()
+
+
+def _begun(text: str) -> tuple[str, float]:
+    life, _, seconds = text.partition(" ")
+    try:
+        return life, float(seconds)
+    except ValueError:
+        return "", 0.0
+
+
+def name_of(meta: Meta) -> ObjectName:
+    """Return an object's name."""
+    return ObjectName(meta.namespace or "", meta.name or "")
+
+
+SLICES: Final = Resource(AnnounceKind.SLICE, "/apis/discovery.k8s.io/v1", "endpointslices", Plain, _slice)
+NODES: Final = Resource(AnnounceKind.NODE, "/api/v1", "nodes", Plain, _node)
+RESOURCES: Final[tuple[Resource[AnnounceKind, Object], ...]] = (
+    Resource(AnnounceKind.SERVICE, "/api/v1", "services", Plain, _service),
+    SLICES,
+    NODES,
+    Resource(AnnounceKind.LEASE, "/apis/coordination.k8s.io/v1", "leases", Plain, _lease),
+)

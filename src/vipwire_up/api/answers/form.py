@@ -1,0 +1,187 @@
+"""In what form an answer is given: the object, a table for people, or metadata; by the Accept header. Pure.
+
+kubectl asks for `application/json;as=Table;v=v1;g=meta.k8s.io`, with plain JSON as a second choice. Protobuf is not
+spoken; clients that offer it always take JSON as well.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final
+
+from vipwire_up.api.answers.cells import AGE, NAME, UNKNOWN
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.object import encode, shown
+from vipwire_up.api.resource import Column, Object, Resource
+from vipwire_up.store.record import Record
+
+_META_GROUP: Final = "meta.k8s.io"
+_PIECE: Final = 64 << 10
+
+
+class View(Enum):
+    """The form in which objects are returned."""
+
+    OBJECT = ""
+    TABLE = "Table"
+    META = "PartialObjectMetadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form of an answer. `include` says what a table's rows carry: Metadata, Object or None."""
+
+    view: View = View.OBJECT
+    version: str = "v1"
+    include: str = "Metadata"
+
+    @property
+    def api_version(self) -> str:
+        """The API version of tables and metadata."""
+        return f"{_META_GROUP}/{self.version}"
+
+
+def choose_form(accept: str, query: Mapping[str, str]) -> Form:
+    """Choose the first form that is known; raise ApiError 406."""
+    include = query.get("includeObject") or "Metadata"
+    for choice in (accept or "*/*").split(","):
+        media, *parameters = (part.strip() for part in choice.split(";"))
+        if media not in ("application/json", "*/*", "application/*"):
+            continue
+        values = dict(parameter.partition("=")[::2] for parameter in parameters)
+        wanted = values.get("as", "").removesuffix("List")
+        if not wanted:
+            return Form()
+        if wanted in ("Table", "PartialObjectMetadata") and values.get("v") in ("v1", "v1beta1"):
+            return Form(View(wanted), values["v"], include)
+    only = "only the following media types are accepted: application/json"
+    raise ApiError(406, "NotAcceptable", only)
+
+
+def show(record: Record, resource: Resource, form: Form, now: datetime) -> bytes:
+    """Write one object in a form."""
+    if form.view is View.TABLE:
+        return encode(
+            _table(resource, form, [_row(record, resource, form, now)], {"resourceVersion": str(record.revision)})
+        )
+    return encode(_partial(record, form)) if form.view is View.META else record.value
+
+
+def shower(resource: Resource, form: Form, clock: Callable[[], datetime]) -> Callable[[Record], bytes]:
+    """Build the writer of a watch's objects; a table has its columns in the first only, and each object its age."""
+    first = True
+
+    def write(record: Record) -> bytes:
+        nonlocal first
+        if form.view is not View.TABLE:
+            return show(record, resource, form, clock())
+        row = _row(record, resource, form, clock())
+        table = _table(resource, form, [row], {"resourceVersion": str(record.revision)})
+        if not first:
+            table["columnDefinitions"] = None
+        first = False
+        return encode(table)
+
+    return write
+
+
+def show_list(
+    records: Iterable[Record], resource: Resource, form: Form, meta: Mapping[str, Any], now: datetime
+) -> Iterator[bytes]:
+    """Write a list of objects in a form, piece by piece; `meta` is the list's own metadata."""
+    if form.view is View.TABLE:
+        head = _table(resource, form, [], meta)
+        del head["rows"]
+        name = "rows"
+
+        def write(record: Record) -> bytes:
+            return encode(_row(record, resource, form, now))
+
+    else:
+        kind, version = f"{resource.kind}List", resource.api_version
+        name = "items"
+        if form.view is View.META:
+            kind, version = "PartialObjectMetadataList", form.api_version
+
+        def write(record: Record) -> bytes:
+            return encode(_partial(record, form)) if form.view is View.META else record.value
+
+        head = {"kind": kind, "apiVersion": version, "metadata": meta}
+    piece = b'%s,"%s":[' % (encode(head)[:-1], name.encode())
+    comma = b""
+    for record in records:
+        value = write(record)
+        if len(value) >= _PIECE:  # as it is stored: lists that nobody reads share it
+            yield piece + comma
+            yield value
+            piece = b""
+        else:
+            piece += comma + value
+        comma = b","
+        if len(piece) >= _PIECE:
+            yield piece
+            piece = b""
+    yield piece + b"]}"
+
+
+def bookmark(resource: Resource, form: Form, revision: int, *, initial_end: bool) -> bytes:
+    """Write the object of a BOOKMARK: nothing but a revision."""
+    meta: dict[str, Any] = {"resourceVersion": str(revision), "creationTimestamp": None}
+    if initial_end:
+        meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+    if form.view is View.TABLE:
+        marked = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
+        rows = [{"cells": [""] * len(_columns(resource)), "object": marked}]
+        return encode(_table(resource, form, rows, {"resourceVersion": str(revision)}))
+    if form.view is View.META:
+        return encode({"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": meta})
+    return encode({"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta})
+
+
+def _columns(resource: Resource) -> tuple[Any, ...]:
+    return resource.columns or (NAME, AGE)
+
+
+def _table(resource: Resource, form: Form, rows: list[Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    columns = [
+        {
+            "name": column.name,
+            "type": column.kind,
+            "format": column.format,
+            "description": column.description or f"{column.name} of the {resource.kind}.",
+            "priority": column.priority,
+        }
+        for column in _columns(resource)
+    ]
+    return {
+        "kind": "Table",
+        "apiVersion": form.api_version,
+        "metadata": meta,
+        "columnDefinitions": columns,
+        "rows": rows,
+    }
+
+
+def _row(record: Record, resource: Resource, form: Form, now: datetime) -> dict[str, Any]:
+    value = shown(record)
+    cells = [_cell(column, value, now) for column in _columns(resource)]
+    if form.include == "None":
+        return {"cells": cells}
+    if form.include == "Object":
+        return {"cells": cells, "object": value}
+    partial = {"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": value["metadata"]}
+    return {"cells": cells, "object": partial}
+
+
+def _cell(column: Column, value: Object, now: datetime) -> Any:
+    """Compute a cell. A value of a wrong type in the object is shown as unknown, so that others are still listed."""
+    try:
+        return column.cell(value, now)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return UNKNOWN
+
+
+def _partial(record: Record, form: Form) -> dict[str, Any]:
+    meta = shown(record)["metadata"]
+    return {"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": meta}

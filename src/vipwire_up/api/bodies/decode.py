@@ -1,0 +1,156 @@
+"""A body as JSON has it, held against a type: what is unknown, wrong or missing; and defaults.
+
+Three outcomes, as in Kubernetes: a value of a wrong type makes the body unreadable (400), unknown fields are dropped
+and reported to the caller's taste (`fieldValidation`), and what is missing or out of range is a cause of a 422. null
+and the empty string of an enumeration mean "not said".
+
+What was stored when less was refused can still be changed: a value that an update leaves as it was (`old`) is held
+against its shape only, as Kubernetes' ratcheting has it.
+"""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, Final
+
+from vipwire_up.api.answers.cells import parse_time
+from vipwire_up.api.bodies.quantity import PATTERN, read_quantity, written
+from vipwire_up.api.errors import Cause, bad_request, invalid, required, too_long, unsupported
+from vipwire_up.api.openapi.schema import Field, Shape, Type
+
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9}\d*)?(Z|[+-]\d\d:\d\d)")
+_NUMBERS: Final = {"int32": 1 << 31, "int64": 1 << 63}
+
+
+@dataclass(slots=True)
+class Findings:
+    """The findings about a body: unknown fields, and errors in known ones."""
+
+    unknown: list[str] = field(default_factory=list)
+    causes: list[Cause] = field(default_factory=list)
+
+
+def decode(value: Any, kind: Type, findings: Findings, path: str = "", old: Any = None) -> Any:
+    """Copy a value as a type has it: without unknown fields and nulls, with defaults. Raise ApiError 400.
+
+    `old` is what is stored in its place, None for nothing.
+    """
+    if kind.shape is Shape.OBJECT:
+        return _decode_object(value, kind, findings, path, old if isinstance(old, dict) else None)
+    if kind.shape is Shape.LIST and kind.element is not None:
+        if not isinstance(value, list):
+            raise _mismatch(value, path, "a list")
+        element = kind.element
+        pairs = enumerate(zip_longest(value, old[: len(value)] if isinstance(old, list) else ()))
+        return [decode(part, element, findings, f"{path}[{i}]", was) for i, (part, was) in pairs if part is not None]
+    if kind.shape is Shape.MAP and kind.element is not None:
+        if not isinstance(value, dict):
+            raise _mismatch(value, path, "a map")
+        element, before = kind.element, old if isinstance(old, dict) else {}
+        return {
+            key: decode(part, element, findings, f"{path}[{key}]", before.get(key))
+            for key, part in value.items()
+            if part is not None
+        }
+    return value if kind.shape is Shape.ANY else _decode_scalar(value, kind.name, path, old)
+
+
+def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: Mapping[str, Any] | None) -> Any:
+    if not isinstance(value, dict):
+        raise _mismatch(value, path, kind.name.rpartition(".")[2])
+    result, prefix, before = {}, f"{path}." if path else "", old or {}
+    for name, part in value.items():
+        known = kind.fields.get(name)
+        if known is None:
+            if name not in before:
+                findings.unknown.append(f"{prefix}{name}")
+        elif part is not None and not (part == "" and _may_be_empty(known)):
+            result[name] = decode(part, known.type, findings, f"{prefix}{name}", before.get(name))
+            if not result[name] and known.type.element and not known.required:
+                del result[name]  # Go's omitempty: an empty list or map is none
+                continue
+            if (known.one_of or known.range or known.longest) and part != before.get(name):
+                _check_field(result[name], known, findings, f"{prefix}{name}")
+    for name, known in kind.fields.items():
+        if name not in result:
+            _fill(result, known, findings, f"{prefix}{name}", needed=old is None or name in before)
+    return result
+
+
+def _may_be_empty(known: Field) -> bool:
+    """Tell whether the empty text means that nothing is said."""
+    return known.type.name == "string" and not known.is_pointer and bool(known.one_of or known.default)
+
+
+def _fill(result: dict[str, Any], known: Field, findings: Findings, path: str, *, needed: bool) -> None:
+    if known.default is not None:
+        result[known.name] = decode({}, known.type, findings, path) if known.default == {} else known.default
+    elif known.required and needed and known.range and known.range[0] > 0:  # Go's zero, which is out of range
+        _check_field(0, known, findings, path)
+    elif known.required and needed:
+        findings.causes.append(required(path, f"{known.name} must be specified" if known.is_named else ""))
+
+
+def _check_field(value: Any, known: Field, findings: Findings, path: str) -> None:
+    if known.one_of and value not in known.one_of:
+        findings.causes.append(unsupported(path, value, known.one_of))
+    if known.range and isinstance(value, int) and not known.range[0] <= value <= known.range[1]:
+        low, high = known.range
+        if high >= _NUMBERS["int32"] - 1:
+            detail = f"must be greater than or equal to {low}"
+        else:
+            detail = f"must be between {low} and {high}, inclusive"
+        findings.causes.append(invalid(path, value, detail))
+    if known.longest and len(value) > known.longest:
+        findings.causes.append(too_long(path, known.longest))
+
+
+def _decode_scalar(value: Any, name: str, path: str, old: Any) -> Any:
+    if name in _NUMBERS:
+        if isinstance(value, bool) or not isinstance(value, int) or not -_NUMBERS[name] <= value < _NUMBERS[name]:
+            raise _mismatch(value, path, name)
+        return value
+    if name == "bool":
+        if not isinstance(value, bool):
+            raise _mismatch(value, path, "bool")
+        return value
+    if name in ("intstr", "quantity") and isinstance(value, int | float) and not isinstance(value, bool):
+        return _decode_number(value, name, path)
+    if not isinstance(value, str):
+        raise _mismatch(value, path, "string" if name in ("time", "microtime", "bytes") else name)
+    if value == old:
+        return value
+    _check_text(value, name, path)
+    return written(value) if name == "quantity" else value
+
+
+def _decode_number(value: float, name: str, path: str) -> int | str:
+    if name == "quantity":
+        _check_text(str(value), name, path)
+        return written(str(value))
+    limit = _NUMBERS["int32"]
+    if value != int(value) or not -limit <= value < limit:
+        raise _mismatch(value, path, "int32")
+    return int(value)
+
+
+def _check_text(value: str, name: str, path: str) -> None:
+    if name in ("time", "microtime"):
+        if value and (not _TIME.fullmatch(value) or parse_time(value) is None):
+            raise bad_request(f"{path}: parsing time {json.dumps(value[:64])}: not a time as RFC 3339 has it")
+    elif name == "quantity" and read_quantity(value) is None:
+        raise bad_request(f"{path}: quantities must match the regular expression '{PATTERN.pattern}'")
+    elif name == "bytes":
+        try:
+            base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            raise bad_request(f"{path}: illegal base64 data") from None
+
+
+def _mismatch(value: Any, path: str, wanted: str) -> Exception:
+    found = {bool: "bool", str: "string", list: "array", dict: "object"}.get(type(value), "number")
+    return bad_request(f"json: cannot unmarshal {found} into field {path or '.'} of type {wanted}")

@@ -1,0 +1,196 @@
+"""Bodies in Kubernetes' protobuf, which current Go clients send for kinds that they know: into the same form as JSON.
+
+    "k8s" 0x00 Unknown{ typeMeta{apiVersion, kind}, raw: the object }   (apimachinery/pkg/runtime/generated.proto)
+
+The numbers of fields stand in the tables of types; `2.5` is field 5 of the message in field 2, which JSON does not
+show. proto2 as Go writes it says zero for much that is not set: zeros are left out, unless the field is required or
+one of those that Go keeps behind a pointer. Answers are JSON: every client that sends protobuf takes it.
+"""
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Final
+
+from vipwire_up.api.errors import ApiError, bad_request
+from vipwire_up.api.openapi.schema import Field, Shape, Type
+
+MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
+_MAGIC: Final = b"k8s\x00"
+_MOST_DEEP: Final = 50
+_POINTERS: Final = frozenset(
+    {
+        "allocateLoadBalancerNodePorts", "automountServiceAccountToken", "blockOwnerDeletion", "controller",
+        "deletionGracePeriodSeconds", "enableServiceLinks", "gracePeriodSeconds", "hostUsers", "immutable",
+        "initialDelaySeconds", "orphanDependents", "priority", "ready", "serving", "setHostnameAsFQDN",
+        "shareProcessNamespace", "started", "terminating", "terminationGracePeriodSeconds",
+    }
+)  # fmt: skip
+"""Fields whose zero says something."""
+
+
+class _BrokenError(Exception):
+    """Bytes that are no protobuf, or not of the type."""
+
+
+def decode_body(body: bytes, types: Mapping[str, Type]) -> Any:
+    """Read a body: an object of one of the types, by their kinds. Raise ApiError 400."""
+    try:
+        return _open(body, types)
+    except (_BrokenError, UnicodeDecodeError, IndexError, OverflowError) as error:
+        raise bad_request(f"the body of the request cannot be read as protobuf: {error}") from None
+
+
+def _open(body: bytes, types: Mapping[str, Type]) -> dict[str, Any]:
+    if not body.startswith(_MAGIC):
+        raise _BrokenError("does not begin with k8s and a zero")
+    outer = dict(_fields(body[len(_MAGIC) :]))
+    meta = {number: _bytes(part).decode() for number, part in _fields(_bytes(outer.get(1, b"")))}
+    kind = meta.get(2, "")
+    if kind not in types:
+        raise _BrokenError(f"kind {kind!r} is not served here")
+    return {"apiVersion": meta.get(1, ""), "kind": kind} | _message(_bytes(outer.get(2, b"")), types[kind], 0)
+
+
+@cache
+def numbered(kind: Type) -> dict[int, Field | dict[int, Field]]:
+    """Find the fields of a type by their numbers; one with a dot stands as another such table."""
+    found: dict[int, Any] = {}
+    for field in kind.fields.values():
+        if field.number:
+            outer, _, inner = field.number.partition(".")
+            if inner:
+                found.setdefault(int(outer), {})[int(inner)] = field
+            else:
+                found[int(outer)] = field
+    if "metadata" in kind.fields:
+        found[1] = kind.fields["metadata"]
+    return found
+
+
+def _message(body: bytes, kind: Type, depth: int) -> dict[str, Any]:
+    if depth > _MOST_DEEP:
+        raise _BrokenError("nested too deeply")
+    result: dict[str, Any] = {}
+    numbers = numbered(kind)
+    for number, part in _fields(body):
+        known = numbers.get(number)
+        if isinstance(known, dict):
+            for inner, value in _fields(_bytes(part)):
+                if inner in known:
+                    _take(result, known[inner], value, depth)
+        elif known is not None:
+            _take(result, known, part, depth)
+    return result
+
+
+def _take(result: dict[str, Any], field: Field, part: int | bytes, depth: int) -> None:
+    kind = field.type
+    if kind.shape is Shape.LIST and kind.element is not None:
+        result.setdefault(field.name, []).append(_value(part, kind.element, field.name, depth))
+    elif kind.shape is Shape.MAP and kind.element is not None:
+        pair = dict(_fields(_bytes(part)))
+        name = _bytes(pair.get(1, b"")).decode()
+        result.setdefault(field.name, {})[name] = _value(pair.get(2, b""), kind.element, field.name, depth)
+    else:
+        value = _value(part, kind, field.name, depth)
+        if value not in ("", 0, None) or field.required or (field.name in _POINTERS and value is not None):
+            result[field.name] = value
+
+
+def _value(part: int | bytes, kind: Type, name: str, depth: int) -> Any:  # noqa: PLR0911  # one for each form
+    if kind.shape is Shape.OBJECT:
+        return _message(_bytes(part), kind, depth + 1)
+    if kind.shape is Shape.ANY:
+        return _opaque(_bytes(part), name)
+    match kind.name:
+        case "bool":
+            return bool(_number(part))
+        case "int32" | "int64":
+            return _signed(_number(part))
+        case "bytes":
+            return base64.b64encode(_bytes(part)).decode()
+        case "time" | "microtime":
+            return _time(_bytes(part), micro=kind.name == "microtime")
+        case "quantity":
+            return _bytes(dict(_fields(_bytes(part))).get(1, b"")).decode()
+        case "intstr":
+            found = dict(_fields(_bytes(part)))
+            return _bytes(found.get(3, b"")).decode() if found.get(1) else _signed(_number(found.get(2, 0)))
+    return _bytes(part).decode()
+
+
+def _opaque(body: bytes, name: str) -> Any:
+    """Read what this server does not look into: fieldsV1, which holds JSON, and messages that are empty."""
+    if name == "fieldsV1":
+        try:
+            return json.loads(_bytes(dict(_fields(body)).get(1, b"{}")))
+        except ValueError:
+            raise _BrokenError("fieldsV1 holds no JSON") from None
+    if body:
+        raise ApiError(415, "UnsupportedMediaType", f"field {name} is not read from protobuf here; send JSON")
+    return {}
+
+
+def _time(body: bytes, *, micro: bool) -> str | None:
+    found = dict(_fields(body))
+    seconds, nanos = _signed(_number(found.get(1, 0))), _number(found.get(2, 0))
+    if not found:
+        return None
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        raise _BrokenError("a time is out of range") from None
+    fraction = f".{nanos // 1000:06d}" if micro else ""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"
+
+
+def _fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Split a message into numbers and values: a number for a varint, else bytes."""
+    at = 0
+    while at < len(body):
+        tag, at = _varint(body, at)
+        match tag & 7:
+            case 0:
+                number, at = _varint(body, at)
+                yield tag >> 3, number
+            case 2:
+                size, at = _varint(body, at)
+                if at + size > len(body):
+                    raise _BrokenError("ends early")
+                yield tag >> 3, body[at : at + size]
+                at += size
+            case 1 | 5:
+                at += 8 if tag & 7 == 1 else 4  # no field here is a float
+            case kind:
+                raise _BrokenError(f"wire type {kind}")
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        if at >= len(body) or shift > 63:
+            raise _BrokenError("ends early")
+        byte = body[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return number, at
+
+
+def _bytes(part: int | bytes) -> bytes:
+    if isinstance(part, int):
+        raise _BrokenError("a number where text is expected")
+    return part
+
+
+def _number(part: int | bytes) -> int:
+    if isinstance(part, bytes):
+        raise _BrokenError("text where a number is expected")
+    return part
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number

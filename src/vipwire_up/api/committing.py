@@ -1,0 +1,88 @@
+"""Hands changes to the store: refusals are said in Kubernetes' words, and what others have overtaken is done anew.
+
+In one process nobody overtakes: a change is made from the store's head. Where several API servers write, one may find
+that the object has changed meanwhile, or that the address it chose has been given elsewhere. It then waits until it
+sees that, and makes its change from there. A client that has named a resourceVersion is refused by this, as it asked.
+"""
+
+import asyncio
+import contextlib
+import copy
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from vipwire_up.api.admission import Admitted
+from vipwire_up.api.errors import ApiError, already_exists, conflict, internal, server_timeout, unknown_outcome
+from vipwire_up.store.fence import FENCES, HOLDING
+from vipwire_up.store.record import (
+    ConflictError,
+    Key,
+    Record,
+    StoreError,
+    TooLargeError,
+    UnavailableError,
+    UnknownOutcomeError,
+    Write,
+)
+from vipwire_up.store.store import Store
+
+_ATTEMPTS: Final = 32
+_CATCH_UP_SECONDS: Final = 2.0
+T = TypeVar("T")
+
+
+class Commits:
+    """The changes of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def submit(self, write: Write, admitted: Admitted) -> Record:
+        """Hand a write to the store with what hooks have added. Who stops waiting for it does not take it back.
+
+        Raise ConflictError if it is not made from the newest state, ApiError for all else that fails.
+        """
+        fence = HOLDING.get()
+        try:
+            with admitted.taken_back_on_error():
+                done = self._store.submit((write, *admitted.also, *((fence,) if fence else ())))
+            done.add_done_callback(lambda future: admitted.take_back() if future.exception() else None)
+            return (await asyncio.shield(done))[0]
+        except UnavailableError as error:
+            verb = "delete" if write.deletes else "update" if write.expected else "create"
+            raise server_timeout(write.key.resource, verb, str(error)) from error
+        except TooLargeError as error:
+            raise ApiError(413, "RequestEntityTooLarge", f"Request entity too large: {error}") from error
+        except UnknownOutcomeError as error:
+            raise unknown_outcome(str(error)) from error
+        except StoreError as error:
+            raise internal(str(error)) from error
+
+    async def made(self, key: Key | None, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Make a change of an object; again, from what is visible then, if another server's has come between."""
+        for left in reversed(range(_ATTEMPTS if self._store.shared else 1)):
+            if key is not None:
+                await self._store.settled(key)
+            try:
+                return await attempt()
+            except ConflictError as error:
+                if not left or error.key.resource == FENCES:
+                    raise _refusal(error) from None
+                await self._catch_up(error)
+        raise AssertionError  # pragma: no cover  # the last attempt returns or raises
+
+    def own(self, body: Any) -> Any:
+        """Copy a body that may be used more than once: an attempt fills in what it allocates."""
+        return copy.deepcopy(body) if self._store.shared else body
+
+    async def _catch_up(self, error: ConflictError) -> None:
+        """Wait until what has come between is visible; if it takes long, another attempt says so."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CATCH_UP_SECONDS):
+                await self._store.settled(error.key)
+                await self._store.until(error.seen)
+
+
+def _refusal(error: ConflictError) -> Exception:
+    about, name = error.key.resource, error.key.name
+    return already_exists(about, name) if error.expected == 0 else conflict(about, name)

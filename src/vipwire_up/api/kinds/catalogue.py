@@ -1,0 +1,35 @@
+"""All kinds that are served, in the order in which a namespace is emptied."""
+
+from typing import Final
+
+from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire_up.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
+from vipwire_up.api.kinds.networking import INGRESS_CLASSES, INGRESSES, IP_ADDRESSES, SERVICE_CIDRS
+from vipwire_up.api.kinds.node import NAMESPACES, NODES
+from vipwire_up.api.kinds.plain import CONFIG_MAPS, EVENTS, LEASES, SECRETS
+from vipwire_up.api.kinds.pod import PODS
+from vipwire_up.api.kinds.policies import POLICY_RESOURCES
+from vipwire_up.api.kinds.service import ENDPOINTS, SERVICES
+from vipwire_up.api.resource import Resource
+
+RESOURCES: Final[tuple[Resource, ...]] = (
+    *POLICY_RESOURCES,
+    *GATEWAY_RESOURCES,
+    INGRESSES,
+    SERVICES,
+    PODS,
+    ENDPOINTS,
+    ENDPOINT_SLICES,
+    CONFIG_MAPS,
+    SECRETS,
+    LEASES,
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    INGRESS_CLASSES,
+    GATEWAY_CLASSES,
+    SERVICE_CIDRS,
+    IP_ADDRESSES,
+)
+
+BY_ID: Final[dict[str, Resource]] = {resource.id: resource for resource in RESOURCES}

@@ -1,0 +1,146 @@
+"""EndpointSlices: types, columns, and what Kubernetes refuses (pkg/apis/discovery/validation)."""
+
+import ipaddress
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from vipwire_up.api import names
+from vipwire_up.api.addresses import family_of
+from vipwire_up.api.answers.cells import AGE, NAME, at, joined, path_cell
+from vipwire_up.api.endpoint_address import problem_of
+from vipwire_up.api.errors import Cause, duplicate, invalid, required, too_many
+from vipwire_up.api.kinds.meta import META
+from vipwire_up.api.kinds.service_types import SERVICE_TYPES
+from vipwire_up.api.openapi.schema import Type, read_types
+from vipwire_up.api.resource import Column, Object, Resource
+
+_TABLE: Final = """
+kind EndpointSlice | Some of the endpoints of a Service.
+  addressType string #4 required one=FQDN,IPv4,IPv6 | What the addresses are. Cannot be changed.
+  endpoints []Endpoint #2 atomic | The endpoints; 1000 at most.
+  ports []EndpointPort #3 atomic | The ports that every endpoint has.
+Endpoint | One endpoint.
+  addresses []string #1 required set | Its addresses; clients use the first.
+  conditions EndpointConditions #2 | Whether it can be used.
+  deprecatedTopology {}string #5 | Not used any more.
+  hints EndpointHints #8 | Who should use it.
+  hostname string #3 max=63 | Its name under the Service's.
+  nodeName string #6 | The node that it is on.
+  targetRef ObjectReference #4 | The Pod it belongs to.
+  zone string #7 | The zone that it is in.
+EndpointConditions | Whether an endpoint can be used.
+  ready bool #1 | Whether it takes connections.
+  serving bool #2 | The same, also while it terminates.
+  terminating bool #3 | Whether it is about to end.
+EndpointHints | Who should use an endpoint.
+  forNodes []ForNode #2 atomic | Nodes.
+  forZones []ForZone #1 atomic | Zones.
+ForNode | A node that should use an endpoint.
+  name string #1 required | Its name.
+ForZone | A zone that should use an endpoint.
+  name string #1 required | Its name.
+EndpointPort | A port of the endpoints.
+  appProtocol string #4 | What is spoken, as a hint.
+  name string #1 default= | Its name: that of the Service's port.
+  port int32 #3 range=1..65535 | The number.
+  protocol string #2 default=TCP pointer one=SCTP,TCP,UDP | The protocol.
+"""
+_KNOWN: Final = META | {"ObjectReference": SERVICE_TYPES["ObjectReference"]}
+_TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.discovery.v1", _KNOWN)
+_MOST_HINTS: Final = 8
+_MOST_ENDPOINTS, _MOST_PORTS, _MOST_ADDRESSES = 1000, 100, 100
+
+
+def _check(new: Object, old: Object | None) -> Iterator[Cause]:
+    kind, endpoints, ports = new.get("addressType"), new.get("endpoints") or [], new.get("ports") or []
+    if old is not None and old.get("addressType") != kind:
+        yield invalid("addressType", kind, "field is immutable")
+    if len(endpoints) > _MOST_ENDPOINTS:
+        yield too_many("endpoints", len(endpoints), _MOST_ENDPOINTS)
+    if len(ports) > _MOST_PORTS:
+        yield too_many("ports", len(ports), _MOST_PORTS)
+    for index, endpoint in enumerate(endpoints):
+        yield from _check_endpoint(endpoint, kind, f"endpoints[{index}]")
+    seen = set[str]()
+    for index, port in enumerate(ports):
+        name = port.get("name") or ""
+        if name in seen:
+            yield duplicate(f"ports[{index}].name", name)
+        elif name and (problem := names.label(name)):
+            yield invalid(f"ports[{index}].name", name, problem)
+        if port.get("appProtocol") and (problem := names.qualified(port["appProtocol"])):
+            yield invalid(f"ports[{index}].appProtocol", port["appProtocol"], problem)
+        seen.add(name)
+
+
+def _check_endpoint(endpoint: Object, kind: str | None, path: str) -> Iterator[Cause]:
+    addresses = endpoint.get("addresses") or []
+    if not addresses:
+        yield required(f"{path}.addresses", "must contain at least 1 address")
+    if len(addresses) > _MOST_ADDRESSES:
+        yield too_many(f"{path}.addresses", len(addresses), _MOST_ADDRESSES)
+    for index, address in enumerate(addresses):
+        if problem := _problem(address, kind):
+            yield invalid(f"{path}.addresses[{index}]", address, problem)
+    if endpoint.get("hostname") and (problem := names.label(endpoint["hostname"])):
+        yield invalid(f"{path}.hostname", endpoint["hostname"], problem)
+    if endpoint.get("nodeName") and (problem := names.subdomain(endpoint["nodeName"])):
+        yield invalid(f"{path}.nodeName", endpoint["nodeName"], problem)
+    for part, rule in (("forZones", names.label_value), ("forNodes", names.subdomain)):
+        yield from _check_hints(at(endpoint, "hints", part) or [], rule, f"{path}.hints.{part}")
+
+
+def _check_hints(hints: list[Object], rule: names.NameRule, path: str) -> Iterator[Cause]:
+    if len(hints) > _MOST_HINTS:
+        yield too_many(path, len(hints), _MOST_HINTS)
+        return
+    seen = set[str]()
+    for index, hint in enumerate(hints):
+        name = hint.get("name") or ""
+        if name in seen:
+            yield duplicate(f"{path}[{index}].name", name)
+        elif problem := rule(name):
+            yield invalid(f"{path}[{index}].name", name, problem)
+        seen.add(name)
+
+
+def _problem(address: str, kind: str | None) -> str:
+    if kind not in ("IPv4", "IPv6"):
+        return names.subdomain(address) if kind == "FQDN" else ""
+    if family_of(address) != kind:
+        return f"must be a valid {kind} address"
+    usual = str(ipaddress.ip_address(address))
+    return f'must be in canonical form ("{usual}")' if usual != address else problem_of(address)
+
+
+def _warn(new: Object, _old: Object | None) -> Iterator[str]:
+    if new.get("addressType") == "FQDN":
+        yield "addressType: FQDN endpoints are deprecated"
+
+
+def _ports(value: Object, _now: datetime) -> str:
+    return joined((port.get("port") or "*" for port in value.get("ports") or ()), most=3).replace("<none>", "<unset>")
+
+
+def _endpoints(value: Object, _now: datetime) -> str:
+    addresses = [at(endpoint, "addresses", 0) for endpoint in value.get("endpoints") or ()]
+    return joined(filter(None, addresses), most=3).replace("<none>", "<unset>")
+
+
+ENDPOINT_SLICES: Final = Resource(
+    kind="EndpointSlice",
+    plural="endpointslices",
+    group="discovery.k8s.io",
+    type=_TYPES["EndpointSlice"],
+    counts_generations=True,
+    check=_check,
+    warn=_warn,
+    columns=(
+        NAME,
+        Column("AddressType", path_cell("addressType")),
+        Column("Ports", _ports),
+        Column("Endpoints", _endpoints),
+        AGE,
+    ),
+)

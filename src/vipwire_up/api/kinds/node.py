@@ -1,0 +1,167 @@
+"""Nodes and namespaces."""
+
+from datetime import datetime
+from typing import Final
+
+from vipwire_up.api import names
+from vipwire_up.api.answers.cells import AGE, NAME, NONE, UNKNOWN, at, joined, path_cell
+from vipwire_up.api.kinds.meta import META
+from vipwire_up.api.kinds.pod_types import CORE_PREFIX
+from vipwire_up.api.kinds.rules.node import check_node, warn_node
+from vipwire_up.api.openapi.schema import Type, read_types
+from vipwire_up.api.resource import Column, Object, Resource
+
+_TABLE: Final = """
+kind Node | A machine.
+  spec NodeSpec #2 default={} | What is wanted.
+  status NodeStatus #3 default={} | What is the case.
+NodeSpec | What is wanted of a node.
+  configSource any #6 | Not used any more.
+  externalID string #2 | Not used any more.
+  podCIDR string #1 | The first of podCIDRs.
+  podCIDRs []string #7 set merge=- | The ranges that Pods of this node have addresses of.
+  providerID string #3 | What the cloud calls the machine.
+  taints []Taint #5 atomic | What keeps Pods away.
+  unschedulable bool #4 | Whether no new Pods are wanted.
+Taint | What keeps Pods away that do not tolerate it.
+  effect string #3 required one=NoSchedule,PreferNoSchedule,NoExecute | What it does.
+  key string #1 required | Its name.
+  timeAdded time #4 | Since when.
+  value string #2 | Its value.
+NodeStatus | What is the case about a node.
+  addresses []NodeAddress #5 key=type merge=type | Addresses and names of the machine.
+  allocatable {}quantity #2 | Resources for Pods.
+  capacity {}quantity #1 | Resources of the machine.
+  conditions []NodeCondition #4 key=type merge=type | Ready and others.
+  config any #11 | Not used any more.
+  daemonEndpoints any #6 | Where the kubelet listens.
+  declaredFeatures []string atomic | What the node can do.
+  features any #13 | What its runtime can do.
+  images []any #8 | Images that are there.
+  nodeInfo NodeSystemInfo #7 | Versions.
+  phase string #3 | Not used any more.
+  runtimeHandlers []any #12 | Container runtimes.
+  volumesAttached []any #10 | Volumes that are attached.
+  volumesInUse []string #9 atomic | Volumes that are in use.
+NodeAddress | An address or a name of a machine.
+  address string #2 required | The address.
+  type string #1 required | InternalIP, ExternalIP, Hostname and others.
+NodeCondition | One aspect of a node's state.
+  lastHeartbeatTime time #3 | When it was last heard of.
+  lastTransitionTime time #4 | When it last changed.
+  message string #6 | A sentence about why.
+  reason string #5 | A word about why.
+  status string #2 required | True, False or Unknown.
+  type string #1 required | The aspect.
+NodeSystemInfo | Versions of what runs on a node.
+  architecture string #10 | Its processor.
+  bootID string #3 | This boot.
+  containerRuntimeVersion string #6 | The container runtime.
+  kernelVersion string #4 | The kernel.
+  kubeProxyVersion string #8 | The service proxy.
+  kubeletVersion string #7 | The kubelet.
+  machineID string #1 | The machine.
+  operatingSystem string #9 | linux.
+  osImage string #5 | The distribution.
+  swap any #11 | Its swap space.
+  systemUUID string #2 | The machine, by its firmware.
+kind Namespace | A space for names of objects.
+  spec NamespaceSpec #2 default={} | What is wanted.
+  status NamespaceStatus #3 default={} | What is the case.
+NamespaceSpec | What is wanted of a namespace.
+  finalizers []string #1 atomic | Who has to be done before it may go.
+NamespaceStatus | What is the case about a namespace.
+  conditions []NamespaceCondition #2 key=type merge=type | What hinders its end.
+  phase string #1 one=Active,Terminating | The step of its life.
+NamespaceCondition | One aspect of a namespace's state.
+  lastTransitionTime time #4 | When it last changed.
+  message string #6 | A sentence about why.
+  reason string #5 | A word about why.
+  status string #2 required | True, False or Unknown.
+  type string #1 required | The aspect.
+"""
+
+_TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)
+_ROLE: Final = "node-role.kubernetes.io/"
+IMMORTAL: Final = ("default", "kube-system", "kube-public")
+"""Namespaces that cannot be deleted."""
+
+
+def _node_status(value: Object, _now: datetime) -> str:
+    ready = [entry for entry in at(value, "status", "conditions") or () if entry.get("type") == "Ready"]
+    state = {"True": "Ready", "False": "NotReady"}.get(ready[0].get("status", "") if ready else "", "Unknown")
+    return f"{state},SchedulingDisabled" if at(value, "spec", "unschedulable") else state
+
+
+def _roles(value: Object, _now: datetime) -> str:
+    labels = at(value, "metadata", "labels") or {}
+    return joined(sorted(key.removeprefix(_ROLE) for key in labels if key.startswith(_ROLE)))
+
+
+def _address(kind: str, value: Object) -> str:
+    found = [entry.get("address") for entry in at(value, "status", "addresses") or () if entry.get("type") == kind]
+    return str(found[0] or NONE) if found else NONE
+
+
+def _default_namespace(new: Object) -> None:
+    new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = new["metadata"]["name"]
+
+
+def _prepare_namespace(new: Object, old: Object | None) -> None:
+    if old is None:
+        new["spec"] = {"finalizers": ["kubernetes"]}
+        new["status"] = {"phase": "Active"}
+
+
+def _default_node(new: Object) -> None:
+    """Copy podCIDR to podCIDRs or back where only one was given."""
+    spec = new["spec"]
+    if spec.get("podCIDRs"):
+        spec["podCIDR"] = spec["podCIDRs"][0]
+    elif spec.get("podCIDR"):
+        spec["podCIDRs"] = [spec["podCIDR"]]
+
+
+NODES: Final = Resource(
+    kind="Node",
+    plural="nodes",
+    type=_TYPES["Node"],
+    namespaced=False,
+    short_names=("no",),
+    has_status=True,
+    declares_status=True,
+    default=_default_node,
+    check=check_node,
+    warn=warn_node,
+    fields={"spec.unschedulable": lambda value: str(bool(at(value, "spec", "unschedulable"))).lower()},
+    columns=(
+        NAME,
+        Column("Status", _node_status),
+        Column("Roles", _roles),
+        AGE,
+        Column("Version", path_cell("status", "nodeInfo", "kubeletVersion", absent="")),
+        Column("Internal-IP", lambda value, _: _address("InternalIP", value), priority=1),
+        Column("External-IP", lambda value, _: _address("ExternalIP", value), priority=1),
+        Column("OS-Image", path_cell("status", "nodeInfo", "osImage", absent=UNKNOWN), priority=1),
+        Column("Kernel-Version", path_cell("status", "nodeInfo", "kernelVersion", absent=UNKNOWN), priority=1),
+        Column(
+            "Container-Runtime",
+            path_cell("status", "nodeInfo", "containerRuntimeVersion", absent=UNKNOWN),
+            priority=1,
+        ),
+    ),
+)
+NAMESPACES: Final = Resource(
+    kind="Namespace",
+    plural="namespaces",
+    type=_TYPES["Namespace"],
+    namespaced=False,
+    short_names=("ns",),
+    has_status=True,
+    deletes_many=False,
+    name_rule=names.label,
+    default=_default_namespace,
+    prepare=_prepare_namespace,
+    fields={"status.phase": lambda value: str(at(value, "status", "phase") or "")},
+    columns=(NAME, Column("Status", path_cell("status", "phase")), AGE),
+)

@@ -1,0 +1,210 @@
+"""Pods: columns, and what is refused. A Pod here is a workload that already runs, declared with its address."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from vipwire_up.api import names
+from vipwire_up.api.addresses import NO_ADDRESS, family_of
+from vipwire_up.api.answers.cells import AGE, NAME, NONE, at, path_cell
+from vipwire_up.api.endpoint_address import no_host_problem, problem_of
+from vipwire_up.api.errors import Cause, duplicate, forbidden, invalid, missing, required
+from vipwire_up.api.kinds.amounts import check_amounts, check_resources
+from vipwire_up.api.kinds.pod_types import POD_TYPES
+from vipwire_up.api.kinds.probe import check_probes
+from vipwire_up.api.resource import Column, Object, Resource
+
+_CHANGEABLE: Final = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
+
+
+def _default(new: Object) -> None:
+    spec, status = new["spec"], new.get("status") or {}
+    for container in (spec.get("containers") or []) + (spec.get("initContainers") or []):
+        container.setdefault("resources", {})
+        if container.get("image"):
+            tag = container["image"].rpartition("/")[2].partition("@")[0].partition(":")[2]
+            container.setdefault("imagePullPolicy", "Always" if tag in ("", "latest") else "IfNotPresent")
+    if status.get("podIP") and not status.get("podIPs"):
+        status["podIPs"] = [{"ip": status["podIP"]}]
+    elif status.get("podIPs") and not status.get("podIP"):
+        status["podIP"] = status["podIPs"][0].get("ip")
+
+
+def _prepare(new: Object, old: Object | None) -> None:
+    if old is None and not new.get("status"):
+        new["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
+
+
+def _check(new: Object, old: Object | None) -> Iterator[Cause]:
+    spec = new["spec"]
+    if not spec.get("containers"):
+        yield required("spec.containers")
+    volumes = [volume.get("name") or "" for volume in spec.get("volumes") or ()]
+    for index, name in enumerate(volumes):
+        if problem := names.label(name):
+            yield invalid(f"spec.volumes[{index}].name", name, problem)
+        elif name in volumes[:index]:
+            yield duplicate(f"spec.volumes[{index}].name", name)
+    seen = set[str]()
+    for part in ("containers", "initContainers"):
+        yield from _check_containers(spec.get(part) or [], f"spec.{part}", seen, frozenset(volumes))
+    for name in ("hostname", "subdomain"):
+        if spec.get(name) and (problem := names.label(spec[name])):
+            yield invalid(f"spec.{name}", spec[name], problem)
+    if spec.get("nodeName") and (problem := names.subdomain(spec["nodeName"])):
+        yield invalid("spec.nodeName", spec["nodeName"], problem)
+    yield from check_amounts(spec.get("overhead") or {}, "spec.overhead")
+    yield from _check_addresses(new.get("status") or {}, old)
+    if old is not None:
+        yield from _check_unchanged(spec, old.get("spec") or {})
+
+
+def _check_containers(
+    containers: list[Object], base: str, seen: set[str], volumes: frozenset[str]
+) -> Iterator[Cause]:
+    for index, container in enumerate(containers):
+        path, name = f"{base}[{index}]", container.get("name") or ""
+        if not name:
+            yield required(f"{path}.name")
+        elif problem := names.label(name):
+            yield invalid(f"{path}.name", name, problem)
+        elif name in seen:
+            yield duplicate(f"{path}.name", name)
+        if not container.get("image"):
+            yield required(f"{path}.image")
+        seen.add(name)
+        yield from _check_ports(container, path)
+        yield from check_probes(container, path)
+        yield from check_resources(container.get("resources") or {}, f"{path}.resources")
+        yield from _check_mounts(container, path, volumes)
+
+
+def _check_mounts(container: Object, path: str, volumes: frozenset[str]) -> Iterator[Cause]:
+    places = set[str]()
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
+        where, name, place = f"{path}.volumeMounts[{index}]", mount.get("name") or "", mount.get("mountPath") or ""
+        if name not in volumes:
+            yield missing(f"{where}.name", name)
+        if place in places:
+            yield invalid(f"{where}.mountPath", place, "must be unique")
+        places.add(place)
+
+
+def _warn(new: Object, old: Object | None) -> Iterator[str]:
+    if old is not None:
+        return
+    found = [entry.get("ip") or "" for entry in at(new, "status", "podIPs") or ()]
+    if not found:
+        ways = "metadata.annotations[vipwire.io/address], or status.podIP"
+        yield f"nothing starts containers here: a Pod is a workload that runs already, and needs its address ({ways})"
+    for address in found:
+        if problem := problem_of(address):
+            yield f"no Service leads to {address}: an endpoint {problem}"
+
+
+def _check_ports(container: Object, path: str) -> Iterator[Cause]:
+    seen = set[str]()
+    for index, port in enumerate(container.get("ports") or ()):
+        if not (name := port.get("name")):
+            continue
+        if problem := names.port_name(name):
+            yield invalid(f"{path}.ports[{index}].name", name, problem)
+        elif name in seen:
+            yield duplicate(f"{path}.ports[{index}].name", name)
+        seen.add(name)
+
+
+def _check_addresses(status: Object, old: Object | None) -> Iterator[Cause]:
+    known = at(old, "status", "podIPs") or () if old is not None else ()
+    for index, entry in enumerate(status.get("podIPs") or ()):
+        if not family_of(entry.get("ip") or ""):
+            yield invalid(f"status.podIPs[{index}].ip", entry.get("ip"), NO_ADDRESS)
+        elif (problem := no_host_problem(entry["ip"])) and entry not in known:
+            yield invalid(f"status.podIPs[{index}].ip", entry["ip"], problem)
+
+
+def _check_unchanged(spec: Object, old: Object) -> Iterator[Cause]:
+    """Refuse changes of a Pod's spec, except of its images and deadlines."""
+
+    def fixed(value: Object) -> Any:
+        kept = {key: part for key, part in value.items() if key not in _CHANGEABLE}
+        strip = [
+            {k: v for k, v in c.items() if k not in ("image", "imagePullPolicy")}
+            for c in kept.get("containers") or ()
+        ]
+        return kept | {"containers": strip}
+
+    if fixed(spec) != fixed(old):
+        why = (
+            "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+        )
+        allowed = "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+        rest = "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+        yield forbidden("spec", f"{why}{allowed}{rest}")
+
+
+def _status(value: Object, _now: datetime) -> str:
+    if at(value, "metadata", "deletionTimestamp"):
+        return "Terminating"
+    for container in at(value, "status", "containerStatuses") or ():
+        for state in ("waiting", "terminated"):
+            if reason := at(container, "state", state, "reason"):
+                return str(reason)
+    return str(at(value, "status", "reason") or at(value, "status", "phase") or "Unknown")
+
+
+def _ready(value: Object, _now: datetime) -> str:
+    statuses = at(value, "status", "containerStatuses")
+    total = len(at(value, "spec", "containers") or ())
+    if statuses is None:  # nobody but a readiness condition tells
+        return f"{total if _condition(value, 'Ready') == 'True' else 0}/{total}"
+    return f"{sum(bool(status.get('ready')) for status in statuses)}/{total}"
+
+
+def _condition(value: Object, kind: str) -> str:
+    conditions = at(value, "status", "conditions") or ()
+    return next((str(entry.get("status")) for entry in conditions if entry.get("type") == kind), "")
+
+
+def _restarts(value: Object, _now: datetime) -> str:
+    return str(sum(status.get("restartCount", 0) for status in at(value, "status", "containerStatuses") or ()))
+
+
+def _gates(value: Object, _now: datetime) -> str:
+    gates = at(value, "spec", "readinessGates") or ()
+    met = sum(_condition(value, gate.get("conditionType", "")) == "True" for gate in gates)
+    return f"{met}/{len(gates)}" if gates else NONE
+
+
+PODS: Final = Resource(
+    kind="Pod",
+    plural="pods",
+    type=POD_TYPES["Pod"],
+    short_names=("po",),
+    categories=("all",),
+    has_status=True,
+    declares_status=True,
+    shown_when_deleted=True,
+    default=_default,
+    prepare=_prepare,
+    check=_check,
+    warn=_warn,
+    fields={
+        "spec.nodeName": lambda value: str(at(value, "spec", "nodeName") or ""),
+        "spec.restartPolicy": lambda value: str(at(value, "spec", "restartPolicy") or ""),
+        "spec.hostNetwork": lambda value: str(bool(at(value, "spec", "hostNetwork"))).lower(),
+        "status.phase": lambda value: str(at(value, "status", "phase") or ""),
+        "status.podIP": lambda value: str(at(value, "status", "podIP") or ""),
+    },
+    columns=(
+        NAME,
+        Column("Ready", _ready),
+        Column("Status", _status),
+        Column("Restarts", _restarts),
+        AGE,
+        Column("IP", path_cell("status", "podIP"), priority=1),
+        Column("Node", path_cell("spec", "nodeName"), priority=1),
+        Column("Nominated Node", path_cell("status", "nominatedNodeName"), priority=1),
+        Column("Readiness Gates", _gates, priority=1),
+    ),
+)

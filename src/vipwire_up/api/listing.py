@@ -1,0 +1,156 @@
+"""Lists: which revision is shown, and in what pages.
+
+    resourceVersion   ""          the newest state
+                      "0"         any state; here the newest
+                      "N"         at least as new as N, unless resourceVersionMatch says Exact, or a limit is set
+    continue          the same state as the pages before; 410 when that has been forgotten
+
+(kubernetes.io/docs/reference/using-api/api-concepts, "Resource versions")
+"""
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from vipwire_up.api.errors import ApiError, bad_request, expired, server_timeout
+from vipwire_up.api.object import encode
+from vipwire_up.api.resource import Resource
+from vipwire_up.api.selectors import Selector
+from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Record, StoreError
+from vipwire_up.store.store import Store
+
+_LONGEST_NUMBER: Final = 20  # digits
+_PATIENCE: Final = 3.0  # seconds that a request waits for a revision that is not there yet
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Records with the metadata of the list that they are."""
+
+    records: list[Record]
+    meta: Mapping[str, Any]
+
+
+class _Cursor(msgspec.Struct, frozen=True):
+    """The start of the next page: after a name, in the state of a revision."""
+
+    rv: int
+    namespace: str
+    name: str
+
+
+async def list_page(
+    store: Store, resource: Resource, selector: Selector, query: Mapping[str, str], *, damaged: bool = False
+) -> Page:
+    """Return the page that a request asks for, with damaged records or without. Raise ApiError 400, 410 or 504."""
+    limit, cursor = parse_number(query, "limit"), _read_cursor(query.get("continue", ""))
+    revision = cursor.rv if cursor else await _revision(store, resource, query, limit)
+    try:
+        records: Sequence[Record] = store.scan(resource.id, at=revision)
+    except CompactedError:
+        raise _too_old(cursor, revision or 0, store.floor) from None
+    except FutureRevisionError:
+        raise bad_request(f"invalid continue token or resource version: {revision}") from None
+    if cursor:
+        after = Key(resource.id, cursor.namespace, cursor.name)
+        records = [record for record in records if record.key > after]
+    if not damaged and store.damaged(resource.id):
+        records = [record for record in records if not store.is_damaged(record)]
+    if not selector.everything:
+        records = [record for record in records if selector.matches(record)]
+    shown = store.revision if revision is None else revision
+    return _page(list(records), shown, limit, exact=not (selector.labels or selector.fields))
+
+
+def parse_number(query: Mapping[str, str], name: str, default: int = 0) -> int:
+    """Read a number that is not negative; raise ApiError 400."""
+    text = query.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER and int(text) < 1 << 63):
+        raise bad_request(f"{name}: Invalid value: {json.dumps(text[:64])}: must be a number, not negative")
+    return int(text)
+
+
+def parse_signed(query: Mapping[str, str], name: str) -> int:
+    """Read a number of 64 bits; raise ApiError 400."""
+    text = query.get(name, "")
+    if text == str(-1 << 63):
+        return -1 << 63
+    return -parse_number({name: text[1:]}, name) if text.startswith("-") else parse_number(query, name)
+
+
+async def wait_for_revision(store: Store, revision: int) -> None:
+    """Wait until the store has a revision, up to `_PATIENCE` seconds; raise ApiError 504 after that."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await store.until(revision)
+    except TimeoutError:
+        message = f"Too large resource version: {revision}, current: {store.revision}"
+        causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
+        raise ApiError(504, "Timeout", message, {"causes": causes, "retryAfterSeconds": 1}) from None
+
+
+async def wait_for_newest(store: Store, resource: Resource, verb: str) -> None:
+    """Wait until everything acknowledged is visible; raise ApiError 500 if the store cannot tell."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await store.newest()
+    except (StoreError, TimeoutError) as error:
+        raise server_timeout(resource.id, verb, str(error) or "the store does not answer") from error
+
+
+async def _revision(store: Store, resource: Resource, query: Mapping[str, str], limit: int) -> int | None:
+    match, text = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
+    if match and not text:
+        raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
+    if match not in ("", "Exact", "NotOlderThan"):
+        raise bad_request(f'resourceVersionMatch: Unsupported value: "{match}": supported: Exact, NotOlderThan')
+    revision = parse_number(query, "resourceVersion")
+    if match == "Exact" and revision == 0:
+        raise bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
+    if not text:
+        await wait_for_newest(store, resource, "list")
+    if not revision:
+        return None
+    await wait_for_revision(store, revision)
+    return revision if match == "Exact" or (limit and not match) else None
+
+
+def _page(records: list[Record], revision: int, limit: int, *, exact: bool) -> Page:
+    meta: dict[str, Any] = {"resourceVersion": str(revision)}
+    if limit and len(records) > limit:
+        last = records[limit - 1].key
+        meta["continue"] = _write_cursor(_Cursor(revision, last.namespace, last.name))
+        if exact:
+            meta["remainingItemCount"] = len(records) - limit
+        records = records[:limit]
+    return Page(records, meta)
+
+
+def _write_cursor(cursor: _Cursor) -> str:
+    return base64.urlsafe_b64encode(encode(cursor)).decode()
+
+
+def _read_cursor(text: str) -> _Cursor | None:
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(text), type=_Cursor)
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        raise bad_request("continue key is not valid") from None
+
+
+def _too_old(cursor: _Cursor | None, revision: int, floor: int) -> ApiError:
+    if cursor is None:
+        return expired(f"The resourceVersion for the provided list is too old: {revision} ({floor})")
+    return expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+        "without the continue parameter."
+    )

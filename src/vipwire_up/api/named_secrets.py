@@ -1,0 +1,146 @@
+"""Which Secrets Ingresses and Gateways name: the role ingress may read these, and no others.
+
+Kubernetes' node authorizer is the model: what somebody may read follows from what is related to it. A Secret is named
+by an Ingress (spec.tls, an annotation …/auth-secret) or by an object of the Gateway API (a reference of kind Secret).
+
+A list shows those that are named now. A watch of them ends with 410 when another one is named, or one no more: the
+next list shows which.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from typing import Any, Final
+
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.errors import expired
+from vipwire_up.api.kinds.gateway import GATEWAY_RESOURCES
+from vipwire_up.api.kinds.networking import INGRESSES
+from vipwire_up.api.kinds.plain import SECRETS
+from vipwire_up.api.object import readable
+from vipwire_up.api.watching import error_line
+from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Record
+from vipwire_up.store.store import Store
+
+_NAMING: Final = (INGRESSES.id, *(each.id for each in GATEWAY_RESOURCES))
+_LOGIN: Final = "/auth-secret"
+"""How an annotation ends that names a Secret, whoever's annotation it is."""
+
+
+class NamedSecrets:
+    """What a store's objects name, kept up to date by their changes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._named = Counter[Key]()
+        self._seen = -1
+        self._changed = 0
+        self._look()
+
+    def __contains__(self, key: Key) -> bool:
+        """Report whether a Secret is named now."""
+        self._look()
+        return self._named[key] > 0
+
+    def changed(self) -> int:
+        """Return the revision since when the same Secrets are named. Those that do not exist count for nothing."""
+        self._look()
+        return self._changed
+
+    async def bounded(self, events: AsyncGenerator[bytes, None], since: int) -> AsyncGenerator[bytes, None]:
+        """Pass on the events of a watch that begins after a revision, 0 for now, until what is named changes."""
+        since = since or self._store.revision
+        async with contextlib.aclosing(events):
+            if self.changed() <= since:
+                async with contextlib.aclosing(self._until_changed(events, since)) as unchanged:
+                    async for lines in unchanged:
+                        yield lines
+            if self.changed() > since:
+                yield error_line(_other_secrets(since))
+
+    async def _until_changed(self, events: AsyncGenerator[bytes, None], since: int) -> AsyncGenerator[bytes, None]:
+        changing, step = asyncio.ensure_future(self._change(since)), asyncio.ensure_future(anext(events, None))
+        try:
+            while await asyncio.wait((step, changing), return_when=asyncio.FIRST_COMPLETED):
+                if changing.done() or (lines := step.result()) is None:
+                    return
+                yield lines
+                step = asyncio.ensure_future(anext(events, None))
+        finally:
+            changing.cancel()
+            step.cancel()
+            await asyncio.gather(changing, step, return_exceptions=True)
+
+    async def _change(self, since: int) -> None:
+        while self.changed() <= since:
+            await self._store.until(self._seen + 1)
+
+    def _look(self) -> None:
+        """Read what has changed since the last look."""
+        until = self._store.revision
+        if until == self._seen:
+            return
+        try:
+            self._follow() if self._seen >= 0 else self._begin()
+        except (CompactedError, FutureRevisionError):  # too long ago for what the store remembers
+            self._begin()
+        self._seen = until
+
+    def _begin(self) -> None:
+        self._named = Counter(key for kind in _NAMING for each in self._store.scan(kind) for key in _names(each))
+        self._changed = self._store.revision
+
+    def _follow(self) -> None:
+        for change in [change for kind in _NAMING for change in self._store.changes(kind, self._seen)]:
+            before = set(_names(change.previous)) if change.previous else set[Key]()
+            now = set[Key]() if change.deleted else set(_names(change.record))
+            for key, step in (*((key, 1) for key in now - before), *((key, -1) for key in before - now)):
+                was = self._named[key] > 0
+                self._named[key] += step
+                if was != (self._named[key] > 0) and self._store.read(key) is not None:
+                    self._changed = max(self._changed, change.revision)
+                if not self._named[key]:
+                    del self._named[key]
+
+
+def _names(record: Record) -> Iterator[Key]:
+    """List the Secrets that an object names, each once. What it holds may be anything."""
+    value = readable(record)
+    found = _of_ingress(value) if record.key.resource == INGRESSES.id else _references(value.get("spec"))
+    yield from {
+        Key(SECRETS.id, namespace or record.key.namespace, name)
+        for namespace, name in found
+        if isinstance(namespace, str) and isinstance(name, str) and name
+    }
+
+
+def _of_ingress(value: Any) -> Iterator[tuple[Any, Any]]:
+    for each in _listed(at(value, "spec", "tls")):
+        if isinstance(each, dict):
+            yield "", each.get("secretName")
+    annotations = at(value, "metadata", "annotations")
+    for name, text in annotations.items() if isinstance(annotations, dict) else ():
+        if name.endswith(_LOGIN) and isinstance(text, str):
+            namespace, _, secret = text.strip().rpartition("/")
+            yield namespace, secret
+
+
+def _references(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Find the references of kind Secret in what an object says, however deep."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _references(each)
+    elif isinstance(value, dict):
+        if value.get("kind") == "Secret" and not value.get("group"):
+            yield value.get("namespace") or "", value.get("name")
+        for each in value.values():
+            yield from _references(each)
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _other_secrets(since: int) -> Any:
+    return expired(f"other Secrets are named by Ingresses and Gateways than at resource version {since}: list again")

@@ -1,0 +1,221 @@
+"""The OpenAPI documents that clients read types from: version 2 for all, version 3 for each group.
+
+kubectl explains and validates by them, and looks at operations for the parameters fieldValidation and dryRun.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, Final
+
+from vipwire_up.api.answers.discovery import groups, subresources, version
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.kinds.meta import META
+from vipwire_up.api.object import encode
+from vipwire_up.api.openapi.schema import Field, Shape, Type
+from vipwire_up.api.resource import Resource
+
+_FORMATS: Final[dict[str, dict[str, Any]]] = {
+    "string": {"type": "string"},
+    "int32": {"type": "integer", "format": "int32"},
+    "int64": {"type": "integer", "format": "int64"},
+    "bool": {"type": "boolean"},
+    "time": {"type": "string", "format": "date-time"},
+    "microtime": {"type": "string", "format": "date-time"},
+    "bytes": {"type": "string", "format": "byte"},
+    "any": {"type": "object"},
+}
+_NAMED: Final = {
+    "intstr": "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+    "quantity": "io.k8s.apimachinery.pkg.api.resource.Quantity",
+}
+_PATCHES: Final = (
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+)
+_LIST_PARAMETERS: Final = (
+    "allowWatchBookmarks:boolean", "continue:string", "fieldSelector:string", "labelSelector:string", "limit:integer",
+    "resourceVersion:string", "resourceVersionMatch:string", "sendInitialEvents:boolean", "timeoutSeconds:integer",
+    "watch:boolean",
+)  # fmt: skip
+_WRITE_PARAMETERS: Final = ("dryRun:string", "fieldManager:string", "fieldValidation:string")
+_DELETE_PARAMETERS: Final = ("dryRun:string", "gracePeriodSeconds:integer", "propagationPolicy:string")
+_LIST_META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"
+
+
+@cache
+def document_v2() -> dict[str, Any]:
+    """Write the document of OpenAPI 2 for everything."""
+    info = {"title": "vipwire", "version": version()["gitVersion"]}
+    return {
+        "swagger": "2.0",
+        "info": info,
+        "paths": dict(_paths(RESOURCES, 2)),
+        "definitions": _schemas(RESOURCES, "#/definitions/", 2),
+    }
+
+
+@cache
+def document_v3(group: str) -> bytes:
+    """Write the document of OpenAPI 3 for a group."""
+    resources = groups()[group]
+    return encode(
+        {
+            "openapi": "3.0.0",
+            "info": {"title": "vipwire", "version": version()["gitVersion"]},
+            "paths": dict(_paths(resources, 3)),
+            "components": {"schemas": _schemas(resources, "#/components/schemas/", 3)},
+        }
+    )
+
+
+@cache
+def index_v3() -> bytes:
+    """Write where the documents of OpenAPI 3 are, with a hash by which clients may keep them."""
+    paths = {}
+    for group in groups():
+        path = f"apis/{group}/v1" if group else "api/v1"
+        digest = hashlib.sha256(document_v3(group)).hexdigest().upper()
+        paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
+    return encode({"paths": paths})
+
+
+def _schemas(resources: Iterable[Resource], base: str, document: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    kinds = {resource.type.name: resource for resource in resources}
+    for resource in kinds.values():
+        _collect(resource.type, found, base, document)
+        found[resource.type.name]["x-kubernetes-group-version-kind"] = [_gvk(resource)]
+        found[f"{resource.type.name}List"] = _list_schema(resource, base)
+    _collect(META["ObjectMeta"], found, base, document)
+    text = {"description": "An amount, with a unit: 100m, 2Gi.", "type": "string"}
+    found[_NAMED["quantity"]] = text
+    found[_NAMED["intstr"]] = _int_or_string(document)
+    number = {"type": "integer", "format": "int64"}
+    properties = {"continue": _FORMATS["string"], "remainingItemCount": number, "resourceVersion": _FORMATS["string"]}
+    found[_LIST_META] = {"description": "What every list has.", "type": "object", "properties": properties}
+    return dict(sorted(found.items()))
+
+
+def _int_or_string(document: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"description": "A number or a name.", "format": "int-or-string"}
+    either = [{"type": "integer"}, {"type": "string"}]
+    return schema | ({"type": "string"} if document == 2 else {"oneOf": either})
+
+
+def _collect(kind: Type, found: dict[str, Any], base: str, document: int) -> None:
+    if kind.element is not None:
+        _collect(kind.element, found, base, document)
+    if kind.shape is not Shape.OBJECT or kind.name in found:
+        return
+    schema: dict[str, Any] = {"description": kind.description, "type": "object"}
+    found[kind.name] = schema
+    if required := [field.name for field in kind.fields.values() if field.required]:
+        schema["required"] = required
+    schema["properties"] = {name: _property(field, base, document) for name, field in sorted(kind.fields.items())}
+    for field in kind.fields.values():
+        _collect(field.type, found, base, document)
+
+
+def _property(field: Field, base: str, document: int) -> dict[str, Any]:
+    schema = dict(_reference(field.type, base))
+    if "$ref" in schema and document == 3:
+        schema = {"allOf": [schema]}
+    schema["description"] = field.description
+    if field.default is not None:
+        schema["default"] = field.default
+    if field.one_of:
+        schema["enum"] = list(field.one_of)
+    if field.type.shape is Shape.LIST:
+        schema["x-kubernetes-list-type"] = "map" if field.keys else "set" if field.is_set else "atomic"
+        if field.keys:
+            schema["x-kubernetes-list-map-keys"] = list(field.keys)
+    elif field.atomic:
+        schema["x-kubernetes-map-type"] = "atomic"
+    if field.merge_key:
+        schema["x-kubernetes-patch-strategy"] = "merge,retainKeys" if field.retain_keys else "merge"
+        if field.merge_key != "-":
+            schema["x-kubernetes-patch-merge-key"] = field.merge_key
+    return schema
+
+
+def _reference(kind: Type, base: str) -> dict[str, Any]:
+    if kind.shape is Shape.OBJECT:
+        return {"$ref": f"{base}{kind.name}"}
+    if kind.shape is Shape.LIST and kind.element:
+        return {"type": "array", "items": _reference(kind.element, base)}
+    if kind.shape is Shape.MAP and kind.element:
+        return {"type": "object", "additionalProperties": _reference(kind.element, base)}
+    if kind.name in _NAMED:
+        return {"$ref": f"{base}{_NAMED[kind.name]}"}
+    return _FORMATS[kind.name]
+
+
+def _list_schema(resource: Resource, base: str) -> dict[str, Any]:
+    gvk = _gvk(resource) | {"kind": f"{resource.kind}List"}
+    return {
+        "description": f"A list of {resource.kind} objects.",
+        "type": "object",
+        "required": ["items"],
+        "properties": {
+            "apiVersion": _FORMATS["string"],
+            "items": {"type": "array", "items": {"$ref": f"{base}{resource.type.name}"}},
+            "kind": _FORMATS["string"],
+            "metadata": {"$ref": f"{base}{_LIST_META}"},
+        },
+        "x-kubernetes-group-version-kind": [gvk],
+    }
+
+
+def _gvk(resource: Resource) -> dict[str, str]:
+    return {"group": resource.group, "kind": resource.kind, "version": resource.version}
+
+
+def _paths(resources: Iterable[Resource], document: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    for resource in resources:
+        many = f"{resource.base}/{resource.plural}"
+        if resource.namespaced:
+            yield many, _path_item(resource, ("list",), document)
+            many = f"{resource.base}/namespaces/{{namespace}}/{resource.plural}"
+        collection = ("list", "post", *(("deletecollection",) if resource.deletes_many else ()))
+        yield many, _path_item(resource, collection, document)
+        yield f"{many}/{{name}}", _path_item(resource, ("get", "put", "patch", "delete"), document)
+        for name, _ in subresources(resource):
+            yield f"{many}/{{name}}/{name}", _path_item(resource, ("get", "put", "patch"), document)
+
+
+def _path_item(resource: Resource, actions: Iterable[str], document: int) -> dict[str, Any]:
+    methods = {"list": "get", "deletecollection": "delete"}
+    return {methods.get(action, action): _operation(resource, action, document) for action in actions}
+
+
+def _operation(resource: Resource, action: str, document: int) -> dict[str, Any]:
+    names = _parameters(action)
+    parameters = []
+    for name, kind in (entry.split(":") for entry in names):
+        typed = {"type": kind} if document == 2 else {"schema": {"type": kind}}
+        parameters.append({"name": name, "in": "query", **typed})
+    operation: dict[str, Any] = {
+        "description": f"{action} {resource.kind}",
+        "parameters": parameters,
+        "responses": {"200": {"description": "OK"}},
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": _gvk(resource),
+    }
+    if document == 2:
+        operation |= {"produces": ["application/json"], "consumes": list(_PATCHES) if action == "patch" else ["*/*"]}
+    elif action in ("post", "put", "patch"):
+        media = _PATCHES if action == "patch" else ("*/*",)
+        schema = {"schema": {"$ref": f"#/components/schemas/{resource.type.name}"}}
+        operation["requestBody"] = {"content": dict.fromkeys(media, schema), "required": True}
+    return operation
+
+
+def _parameters(action: str) -> tuple[str, ...]:
+    if action == "list":
+        return _LIST_PARAMETERS
+    if action in ("delete", "deletecollection"):
+        return _DELETE_PARAMETERS
+    return () if action == "get" else (*_WRITE_PARAMETERS, *(("force:boolean",) if action == "patch" else ()))

@@ -1,0 +1,232 @@
+"""Server-side apply: what a manager wants, merged into what is, with conflicts and ownership (KEP-555). Pure.
+
+An apply says all that its manager wants. What it named before and does not name now goes, unless somebody else owns
+it. What it names and somebody else owns with another value is a conflict, unless forced. All other writes own what
+they change.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.openapi.schema import Field, Shape, Type
+from vipwire_up.api.patches.fieldset import (
+    Path,
+    Paths,
+    compact,
+    element_key,
+    from_fields,
+    members,
+    spell,
+    to_fields,
+)
+from vipwire_up.api.resource import Object, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A field manager: a name, the operation, the subresource and the version of a write."""
+
+    manager: str
+    operation: str = "Update"
+    subresource: str = ""
+    version: str = "v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """The fields that a writer owns, and since when."""
+
+    paths: Paths
+    time: str
+
+
+Ownership = dict[Writer, Owned]
+
+
+def read_ownership(entries: Any) -> Ownership:
+    """Read an object's managedFields."""
+    found: Ownership = {}
+    for entry in entries or ():
+        writer = Writer(
+            entry.get("manager", ""),
+            entry.get("operation", ""),
+            entry.get("subresource", ""),
+            entry.get("apiVersion", ""),
+        )
+        if writer.operation in ("Apply", "Update"):
+            found[writer] = Owned(frozenset(from_fields(entry.get("fieldsV1"))), entry.get("time", ""))
+    return found
+
+
+def write_ownership(ownership: Ownership) -> list[dict[str, Any]]:
+    """Write managedFields: applies first, then by time and name, as Kubernetes orders them."""
+    ordered = sorted(ownership.items(), key=lambda item: (item[0].operation, item[1].time, item[0].manager))
+    return [
+        {
+            "manager": writer.manager,
+            "operation": writer.operation,
+            "apiVersion": writer.version,
+            "time": owned.time,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": to_fields(owned.paths),
+            **({"subresource": writer.subresource} if writer.subresource else {}),
+        }
+        for writer, owned in ordered
+        if owned.paths
+    ]
+
+
+def note_update(ownership: Ownership, writer: Writer, before: Any, after: Any, kind: Type, now: str) -> Ownership:
+    """Assign the fields that a write has changed to its writer, and drop those that are gone. `before` may be {}.
+
+    What stands in both but is not the writer's to change (a status, for one who writes the object) must be the same.
+    """
+    old, new = members(before, kind, whole=True), members(after, kind, whole=True)
+    changed = frozenset(path for path, value in new.items() if path not in old or old[path] != value)
+    gone = frozenset(old.keys() - new.keys())
+    result = {}
+    for other, owned in ownership.items():
+        lost = gone if other == writer else gone | frozenset(path for path in changed if new[path] != old.get(path))
+        if rest := owned.paths - lost:
+            result[other] = Owned(rest, owned.time)
+    if changed:
+        mine = ownership.get(writer, Owned(frozenset(), now)).paths & new.keys()
+        result[writer] = Owned(mine | changed, now)
+    return result
+
+
+def owned_before(live: Object, resource: Resource, now: str) -> Ownership:
+    """Assign the fields of an object without managers to one that stands for all before the first apply."""
+    before = Writer("before-first-apply", version=resource.api_version)
+    return {before: Owned(frozenset(members(live, resource.type)), now)}
+
+
+def note_write(resource: Resource, old: Object, new: Object, writer: Writer, now: str) -> list[dict[str, Any]]:
+    """Return the managedFields of an object that is written. `old` is {} at creation.
+
+    Who sends other ones than there are has its way; an empty list resets them. A status that the kind begins with is
+    not the creator's.
+    """
+    entries = old.get("metadata", {}).get("managedFields") or []
+    sent = new["metadata"].get("managedFields")
+    if old and sent is not None and sent != entries:
+        entries = [entry for entry in sent if entry]
+    before = old
+    if not old and resource.has_status and not resource.declares_status:
+        before = {"status": new.get("status", {})}
+    return write_ownership(note_update(read_ownership(entries), writer, before, new, resource.type, now))
+
+
+def apply(
+    live: Any, wanted: Any, kind: Type, writer: Writer, ownership: Ownership, *, force: bool | Paths, now: str
+) -> tuple[Any, Ownership]:
+    """Merge what a manager wants into the live object. Raise ApiError 409 that names each conflict and its owner.
+
+    `force` takes over what others own: all of it, or the fields that it lists.
+    """
+    wants, has = members(wanted, kind), members(live, kind)
+    contested = {
+        other: frozenset(p for p in owned.paths & wants.keys() if p in has and has[p] != wants[p])
+        for other, owned in ownership.items()
+        if (other.manager, other.operation, other.subresource) != (writer.manager, "Apply", writer.subresource)
+    }
+    contested = {other: paths for other, paths in contested.items() if paths}
+    forced = force if isinstance(force, frozenset) else frozenset()
+    disputed = {other: paths - forced for other, paths in contested.items() if paths - forced}
+    if disputed and force is not True:
+        raise _conflict(disputed)
+    others = {
+        other: Owned(owned.paths - contested.get(other, frozenset()), owned.time)
+        for other, owned in ownership.items()
+        if (other.manager, other.operation, other.subresource) != (writer.manager, "Apply", writer.subresource)
+    }
+    mine = [owned for other, owned in ownership.items() if other not in others]
+    before: Paths = frozenset().union(*(owned.paths for owned in mine))
+    kept: Paths = frozenset().union(*(owned.paths for owned in others.values()))
+    merged = _merge(live, wanted, Field("", kind))
+    for path in sorted(before - wants.keys(), key=len):  # an element before its fields
+        if not any(held[: len(path)] == path for held in kept) and not _covers(wants, path):
+            merged = _without(merged, path, Field("", kind))
+    same = bool(mine) and before == wants.keys() and merged == live
+    return merged, others | {writer: Owned(frozenset(wants), mine[0].time if same else now)}
+
+
+def _covers(wants: Mapping[Path, Any], path: Path) -> bool:
+    return any(wanted[: len(path)] == path for wanted in wants)
+
+
+def _conflict(contested: Mapping[Writer, Iterable[Path]]) -> ApiError:
+    causes, texts = [], []
+    for other, paths in sorted(contested.items(), key=lambda item: item[0].manager):
+        fields = sorted(spell(path) for path in paths)
+        sub = f' with subresource "{other.subresource}"' if other.subresource else ""
+        who = f'"{other.manager}"{sub} using {other.version}'
+        causes += [{"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": f} for f in fields]
+        if len(fields) == 1:
+            texts.append(f"conflict with {who}: {fields[0]}")
+        else:
+            texts.append(f"conflicts with {who}:\n" + "\n".join(f"- {field}" for field in fields))
+    count = f"{len(causes)} conflict" + ("s" if len(causes) > 1 else "")
+    return ApiError(409, "Conflict", f"Apply failed with {count}: " + "\n".join(texts), {"causes": causes})
+
+
+def _merge(live: Any, wanted: Any, known: Field) -> Any:
+    kind = known.type
+    if known.atomic or kind.shape is Shape.ANY or type(live) is not type(wanted):
+        return wanted
+    if isinstance(wanted, dict):
+        result = dict(live)
+        for name, part in wanted.items():
+            inner = Field(name, kind.element) if kind.element else kind.fields.get(name)
+            result[name] = _merge(live.get(name), part, inner) if inner else part
+        return result
+    if isinstance(wanted, list) and known.is_set:
+        return [*live, *(part for part in wanted if part not in live)]
+    if isinstance(wanted, list) and known.keys and kind.element:
+        return _merge_elements(live, wanted, known, kind.element)
+    return wanted
+
+
+def _merge_elements(live: list[Any], wanted: list[Any], known: Field, element: Type) -> list[Any]:
+    """Join by keys. What is wanted stands in its own order; what only others want keeps its place after them."""
+    rest = list(live)
+    result = []
+    for part in wanted:
+        key = element_key(part, known)
+        same = [found for found in rest if element_key(found, known) == key]
+        rest = [found for found in rest if found not in same]
+        result.append(_merge(same[0], part, Field("", element)) if same else part)
+    return result + rest
+
+
+def _without(value: Any, path: Path, known: Field) -> Any:
+    """Copy a value without what a path leads to, and without maps that are empty because of that."""
+    kind, (step, *rest) = known.type, path
+    if isinstance(value, dict) and step.startswith("f:"):
+        name = step[2:]
+        if name not in value:
+            return value
+        inner = Field(name, kind.element) if kind.element else kind.fields.get(name)
+        if rest and inner:
+            below = _without(value[name], tuple(rest), inner)
+            if below or below == value[name]:
+                return value | {name: below}
+        return {key: part for key, part in value.items() if key != name}
+    if isinstance(value, list) and kind.element:
+        return _without_element(value, step, tuple(rest), known, kind.element)
+    return value
+
+
+def _without_element(value: list[Any], step: str, rest: Path, known: Field, element: Type) -> list[Any]:
+    """Leave out an element, or a field of it; an element that others keep there stays one, with its keys."""
+    result = []
+    for part in value:
+        key = part if step.startswith("v:") else element_key(part, known)
+        if f"{step[:2]}{compact(key)}" != step:
+            result.append(part)
+        elif rest:
+            is_key = rest in {(f"f:{key}",) for key in known.keys}
+            result.append(part if is_key else _without(part, rest, Field("", element)))
+    return result

@@ -1,0 +1,122 @@
+"""Strategic merge patch: a merge patch that knows which lists are maps in truth. Pure.
+
+A list whose type has a merge key is joined element by element; the others are replaced. Directives stand in the
+patch:
+
+    $patch: replace | delete | merge       on a map, or on an element of a list
+    $deleteFromPrimitiveList/NAME: [...]   values to take out of a list of values
+    $setElementOrder/NAME: [...]           the order in which a joined list shall stand
+    $retainKeys: [...]                     which keys of a map are kept, all others go
+
+(kubernetes/community: contributors/devel/sig-api-machinery/strategic-merge-patch.md)
+"""
+
+from collections.abc import Hashable
+from typing import Any, Final
+
+from vipwire_up.api.errors import bad_request
+from vipwire_up.api.openapi.schema import Field, Shape, Type
+
+_DELETE_VALUES: Final = "$deleteFromPrimitiveList/"
+_ORDER: Final = "$setElementOrder/"
+_PATCH: Final = "$patch"
+_RETAIN: Final = "$retainKeys"
+
+
+def strategic_patch(value: Any, patch: Any, kind: Type) -> Any:
+    """Apply a patch to a value of a type; give a new value. Raise ApiError 400."""
+    if not isinstance(patch, dict):
+        return patch
+    directive = patch.get(_PATCH)
+    if directive == "delete":
+        return {}
+    if directive == "replace":
+        return {key: part for key, part in patch.items() if key != _PATCH}
+    if directive not in (None, "merge"):
+        raise bad_request(f"Unknown patch type found: {directive}")
+    result = dict(value) if isinstance(value, dict) else {}
+    if _RETAIN in patch:
+        result = {key: part for key, part in result.items() if key in patch[_RETAIN]}
+    _delete_values(result, patch)
+    for key, part in patch.items():
+        if key.startswith("$"):
+            continue
+        if part is None:
+            result.pop(key, None)
+        else:
+            result[key] = _patch_part(result.get(key), part, _field(kind, key), patch.get(f"{_ORDER}{key}"))
+    _order_rest(result, patch, kind)
+    return result
+
+
+def _field(kind: Type, key: str) -> Field:
+    if kind.shape is Shape.MAP and kind.element is not None:
+        return Field(key, kind.element)
+    return kind.fields.get(key) or Field(key, Type(Shape.ANY, "any"))
+
+
+def _patch_part(value: Any, patch: Any, known: Field, order: Any) -> Any:
+    if isinstance(patch, dict):
+        return strategic_patch(value, patch, known.type)
+    if not isinstance(patch, list) or not known.merges or known.type.element is None:
+        return patch
+    current = value if isinstance(value, list) else []
+    if known.merge_key == "-":
+        joined = [*current, *(part for part in patch if part not in current)]
+        return _ordered(joined, order, lambda part: part)
+    return _merge_list(current, patch, known, order)
+
+
+def _merge_list(current: list[Any], patch: list[Any], known: Field, order: Any) -> list[Any]:
+    key, element = known.merge_key, known.type.element
+    result = list(current)
+    if any(isinstance(part, dict) and part.get(_PATCH) == "replace" and len(part) == 1 for part in patch):
+        return [part for part in patch if not (isinstance(part, dict) and _PATCH in part)]
+    for part in patch:
+        if not isinstance(part, dict) or key not in part:
+            raise bad_request(f"map: {part!r} does not contain declared merge key: {key}")
+        same = [
+            index for index, found in enumerate(result) if isinstance(found, dict) and found.get(key) == part[key]
+        ]
+        if part.get(_PATCH) == "delete":
+            result = [found for index, found in enumerate(result) if index not in same]
+        elif same and element is not None:
+            result[same[0]] = strategic_patch(result[same[0]], part, element)
+        else:
+            result.append({name: entry for name, entry in part.items() if not name.startswith("$")})
+    return _ordered(result, order, lambda part: part.get(key), wanted=lambda part: part.get(key))
+
+
+def _ordered(values: list[Any], order: Any, key: Any, wanted: Any = lambda part: part) -> list[Any]:
+    """Sort what the order names in that order; the rest keeps its place relative to its neighbours."""
+    if not isinstance(order, list):
+        return values
+    places: dict[Hashable, int] = {wanted(part): index for index, part in enumerate(order)}
+    named = sorted((part for part in values if key(part) in places), key=lambda part: places[key(part)])
+    following = iter(named)
+    return [next(following) if key(part) in places else part for part in values]
+
+
+def _delete_values(result: dict[str, Any], patch: dict[str, Any]) -> None:
+    for key, values in patch.items():
+        if key.startswith(_DELETE_VALUES):
+            name = key.removeprefix(_DELETE_VALUES)
+            if isinstance(result.get(name), list):
+                result[name] = [part for part in result[name] if part not in values]
+
+
+def _order_rest(result: dict[str, Any], patch: dict[str, Any], kind: Type) -> None:
+    """Follow orders of lists that the patch does not touch otherwise."""
+    for key, order in patch.items():
+        name = key.removeprefix(_ORDER)
+        if key.startswith(_ORDER) and name not in patch and isinstance(result.get(name), list):
+            merge_key = _field(kind, name).merge_key
+            if merge_key == "-":
+                result[name] = _ordered(result[name], order, lambda part: part)
+            elif merge_key:
+                by_key = _by(merge_key)
+                result[name] = _ordered(result[name], order, by_key, wanted=by_key)
+
+
+def _by(key: str) -> Any:
+    return lambda part: part.get(key) if isinstance(part, dict) else part

@@ -1,0 +1,154 @@
+"""The two patches that know no types: JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386). Pure.
+
+They give a new value and leave what they were given as it was. All that `copy` operations of one patch add
+is bounded, as in kube-apiserver: each can double the document.
+"""
+
+from typing import Any, Final
+
+from vipwire_up.api.errors import ApiError, bad_request
+from vipwire_up.api.object import encode
+
+_MOST_OPERATIONS: Final = 10_000
+_MOST_COPIED: Final = 3 << 20
+_LONGEST_INDEX: Final = 10  # digits
+_NESTED: Final = (dict, list)
+_MISSING: Final = object()
+
+
+def merge_patch(value: Any, patch: Any) -> Any:
+    """Apply a merge patch: maps are joined, null removes, all else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(value) if isinstance(value, dict) else {}
+    for key, part in patch.items():
+        if part is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge_patch(result.get(key), part)
+    return result
+
+
+def json_patch(value: Any, operations: Any) -> Any:
+    """Apply operations, all or none. Raise ApiError: 400 for what is no patch, 422 for what does not fit."""
+    if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
+        raise bad_request("a JSON patch is a list of operations")
+    if len(operations) > _MOST_OPERATIONS:
+        message = f"the allowed maximum operations in a JSON patch is {_MOST_OPERATIONS}, got {len(operations)}"
+        raise ApiError(413, "RequestEntityTooLarge", message)
+    patching = _Patching(copied(value))
+    for operation in operations:
+        patching.operate(operation)
+    return patching.document
+
+
+def copied(value: Any) -> Any:
+    """Copy a value of JSON."""
+    if isinstance(value, dict):
+        return {key: copied(part) if type(part) in _NESTED else part for key, part in value.items()}
+    return [copied(part) for part in value] if isinstance(value, list) else value
+
+
+class _Patching:
+    """A document under the operations of one patch."""
+
+    def __init__(self, document: Any) -> None:
+        self.document = document
+        self._copied = 0
+
+    def operate(self, operation: dict[str, Any]) -> None:
+        """Apply the next operation. Each is applied once, so that its value needs no copy."""
+        name, path = operation.get("op"), _pointer(operation.get("path"))
+        if name in ("add", "replace", "test") and "value" not in operation:
+            raise bad_request(f"JSON patch: {name} {operation.get('path')}: no value")
+        match name:
+            case "add":
+                self.document = _put(self.document, path, operation["value"], insert=True)
+            case "replace":
+                _find(self.document, path)
+                self.document = _put(self.document, path, operation["value"], insert=False)
+            case "remove":
+                self.document = _remove(self.document, path)
+            case "test":
+                if _find(self.document, path, absent=None) != operation["value"]:
+                    raise _unfit(f"testing value {operation.get('path')} failed: test failed")
+            case "move":
+                self._move(_pointer(operation.get("from")), path)
+            case "copy":
+                self.document = _put(self.document, path, self._copy(_pointer(operation.get("from"))), insert=True)
+            case _:
+                raise bad_request(f"JSON patch: unknown operation {name!r}")
+
+    def _move(self, source: list[str], path: list[str]) -> None:
+        moved = _find(self.document, source)
+        if path[: len(source)] == source and len(path) > len(source):
+            raise _unfit(f"path /{'/'.join(source)} cannot be moved into itself")
+        self.document = _put(_remove(self.document, source), path, moved, insert=True)
+
+    def _copy(self, source: list[str]) -> Any:
+        found = _find(self.document, source)
+        self._copied += len(encode(found))
+        if self._copied > _MOST_COPIED:
+            why = f"the accumulated size increase of copy is {self._copied}, exceeding the limit {_MOST_COPIED}"
+            raise _unfit(f"Unable to complete the copy, {why}")
+        return copied(found)
+
+
+def _pointer(text: Any) -> list[str]:
+    if not isinstance(text, str) or (text and not text.startswith("/")):
+        raise bad_request(f"JSON patch: {text!r} is not a JSON pointer")
+    return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
+
+
+def _find(document: Any, path: list[str], *, absent: Any = _MISSING) -> Any:
+    for part in path:
+        found = _MISSING
+        if isinstance(document, list):
+            index = _index(part)
+            if 0 <= index < len(document):
+                found = document[index]
+        elif isinstance(document, dict):
+            found = document.get(part, _MISSING)
+        if found is _MISSING:
+            if absent is not _MISSING:
+                return absent
+            raise _missing(path)
+        document = found
+    return document
+
+
+def _index(part: str) -> int:
+    return int(part) if part.isdecimal() and part.isascii() and len(part) < _LONGEST_INDEX else -1
+
+
+def _put(document: Any, path: list[str], value: Any, *, insert: bool) -> Any:
+    if not path:
+        return value
+    parent, last = _find(document, path[:-1]), path[-1]
+    if isinstance(parent, dict):
+        parent[last] = value
+    elif isinstance(parent, list):
+        index = len(parent) if last == "-" else _index(last)
+        if not 0 <= index <= len(parent):
+            raise _missing(path)
+        parent[index : index + (not insert)] = [value]
+    else:
+        raise _missing(path)
+    return document
+
+
+def _remove(document: Any, path: list[str]) -> Any:
+    _find(document, path)
+    if not path:
+        return None
+    parent, last = _find(document, path[:-1]), path[-1]
+    del parent[int(last) if isinstance(parent, list) else last]
+    return document
+
+
+def _missing(path: list[str]) -> ApiError:
+    return _unfit(f"path /{'/'.join(path)} does not exist")
+
+
+def _unfit(why: str) -> ApiError:
+    return ApiError(422, "Invalid", f"the server rejected our request due to an error in our request: {why}")

@@ -1,0 +1,396 @@
+"""Objects as Kubernetes means them: created, changed, deleted under its rules. Controllers and HTTP use the same one.
+
+    body ─▶ identity ─▶ types, defaults ─▶ ownership ─▶ prepare ─▶ admission ─▶ checks ─▶ store
+
+Everything up to the store's acceptance happens without waiting, on the newest state, including what is still on its
+way to the disk: a change that names no resourceVersion cannot lose another's.
+
+In-process use, by controllers:
+
+    registry.store.scan("services"), registry.store.watch("services", revision)     records; `decoded(record)`
+    await registry.create(SERVICES, "default", value, Options(manager="allocator"))
+    await registry.change(SERVICES, "default", "web", lambda value: ..., Options(...), subresource="status")
+    await registry.delete(SERVICES, "default", "web")
+"""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from vipwire.kube.resource import without_nulls
+from vipwire_up.api.admission import NOTHING_ADDED, Admission, Admissions, Admitted, Attempt, Operation
+from vipwire_up.api.answers.cells import format_time
+from vipwire_up.api.bodies.sent import (
+    Options,
+    Remarks,
+    check_version,
+    decode_sent,
+    give_first_status,
+    undeclared,
+    unknown_warnings,
+)
+from vipwire_up.api.committing import Commits
+from vipwire_up.api.errors import (
+    Cause,
+    already_exists,
+    bad_request,
+    damaged,
+    invalid,
+    namespace_going,
+    not_found,
+    not_valid,
+    refused,
+)
+from vipwire_up.api.kinds.node import IMMORTAL, NAMESPACES
+from vipwire_up.api.metadata import check_metadata, keep_metadata, mark_deleted, name_new
+from vipwire_up.api.object import (
+    check_creatable,
+    check_identity,
+    check_name,
+    content,
+    decoded,
+    encoder,
+    key_of,
+    readable,
+    shown,
+)
+from vipwire_up.api.patches import apply as ssa
+from vipwire_up.api.patches import last_applied
+from vipwire_up.api.resource import Object, Resource
+from vipwire_up.api.transition import (
+    PLAIN_DELETION,
+    Deletion,
+    addressed,
+    check_preconditions,
+    finished,
+    is_sound,
+    record_of_dry_run,
+    same,
+    split,
+    unknown_fields,
+    with_defaults,
+)
+from vipwire_up.store.record import Key, Record, Write
+from vipwire_up.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a request: the object's state, as bytes; whether it was created, or is gone; warnings."""
+
+    record: Record
+    created: bool = False
+    deleted: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class Registry:
+    """The objects of a store under the rules of their kinds. `clock` tells the time, in UTC."""
+
+    def __init__(self, store: Store, clock: Callable[[], datetime], hooks: Sequence[Admission] = ()) -> None:
+        self.store = store
+        self.clock = clock
+        self._hooks = Admissions(tuple(hooks))
+        self._commits = Commits(store)
+
+    def read(self, resource: Resource, namespace: str, name: str) -> Record:
+        """Read an object; raise ApiError 404."""
+        record = self.store.read(key_of(resource, namespace, name))
+        if record is None:
+            raise not_found(resource.id, name)
+        return record
+
+    async def create(self, resource: Resource, namespace: str, body: Any, options: Options) -> Result:
+        """Create an object."""
+        return await self._commits.made(
+            None, lambda: self._create(resource, namespace, self._commits.own(body), options)
+        )
+
+    async def _create(self, resource: Resource, namespace: str, body: Any, options: Options) -> Result:
+        value = check_identity(resource, body, namespace)
+        if value["metadata"].get("resourceVersion"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        remarks = Remarks()
+        new = decode_sent(resource, value, options, remarks)
+        name_new(resource, new, namespace, self._now())
+        name = new["metadata"]["name"]
+        self._check_namespace(resource, namespace, name)
+        give_first_status(resource, new)
+        if self.store.head(key_of(resource, namespace, name)) is not None:
+            raise already_exists(resource.id, name)
+        owner = ssa.Writer(options.manager, version=resource.api_version)
+        return await self._store(
+            Attempt(Operation.CREATE, resource, namespace, name, new, None), options, remarks, owner
+        )
+
+    async def replace(
+        self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str = ""
+    ) -> Result:
+        """Replace an object, or its status. A resourceVersion in the body must be the current one."""
+        value = check_identity(resource, body, namespace)
+        check_name(value, name)
+        there = self.store.head(key_of(resource, namespace, name)) is not None
+        if not there and resource.created_by_put and not subresource:
+            check_creatable(resource, name, value)
+            value["metadata"]["name"] = name
+            return await self.create(resource, namespace, value, options)
+        if there and resource.put_needs_version and not value["metadata"].get("resourceVersion"):
+            cause = invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            raise not_valid(resource.id, "", name, (cause,))
+        return await self.change(resource, namespace, name, lambda _: value, options, subresource=subresource)
+
+    async def change(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        edit: Callable[[Object], Any],
+        options: Options,
+        *,
+        subresource: str = "",
+    ) -> Result:
+        """Change an object: `edit` makes its next state from a copy of its current one.
+
+        Where others have written meanwhile, it is called again.
+        """
+
+        async def attempt() -> Result:
+            return await self._change(resource, namespace, name, edit, options, subresource=subresource)
+
+        return await self._commits.made(key_of(resource, namespace, name), attempt)
+
+    async def _change(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        edit: Callable[[Object], Any],
+        options: Options,
+        *,
+        subresource: str,
+    ) -> Result:
+        record = self._sound(resource, namespace, name)
+        if record is None:
+            raise not_found(resource.id, name)
+        old = decoded(record)
+        value = check_identity(resource, self._commits.own(edit(copy.deepcopy(old))), namespace)
+        check_name(value, name)
+        check_version(resource, name, value, record)
+        remarks = Remarks()
+        new = decode_sent(resource, value, options, remarks, old)
+        keep_metadata(new, old)
+        if resource.has_status or subresource:
+            new = split(new, old, subresource)
+        attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
+        writer = ssa.Writer(options.manager, subresource=subresource, version=resource.api_version)
+        return await self._store(attempt, options, remarks, writer, record)
+
+    async def apply(
+        self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str = ""
+    ) -> Result:
+        """Apply what a manager wants; create the object if there is none. Raise ApiError 409 for others' fields."""
+
+        async def attempt() -> Result:
+            return await self._apply(
+                resource, namespace, name, self._commits.own(body), options, subresource=subresource
+            )
+
+        return await self._commits.made(key_of(resource, namespace, name), attempt)
+
+    async def _apply(
+        self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str
+    ) -> Result:
+        wanted = check_identity(resource, body, namespace)
+        if "managedFields" in wanted["metadata"] and wanted["metadata"]["managedFields"]:
+            raise bad_request("metadata.managedFields must be nil")
+        if wanted["metadata"].setdefault("name", name) != name:
+            raise bad_request(f"the name of the object does not match the name on the URL ({name})")
+        wanted = addressed(without_nulls(wanted), resource, subresource)
+        if unknown := unknown_fields(resource, wanted):
+            unknown_warnings(resource, unknown, options)
+            raise undeclared(resource, namespace, name, unknown[0])
+        writer = ssa.Writer(options.manager, "Apply", subresource, resource.api_version)
+        record = self._sound(resource, namespace, name)
+        old = decoded(record) if record else {}
+        ownership = ssa.read_ownership(old.get("metadata", {}).get("managedFields"))
+        if record is not None and not ownership:
+            ownership = ssa.owned_before(old, resource, self._now())
+        force = options.force or last_applied.undisputed(old, resource, writer)
+        merged, owned = ssa.apply(old, wanted, resource.type, writer, ownership, force=force, now=self._now())
+        merged = last_applied.renewed(merged, wanted, writer)
+        if record is None:
+            check_creatable(
+                resource,
+                name,
+                wanted,
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found",
+            )
+            return await self._create_applied(resource, namespace, merged, owned, options)
+        check_version(resource, name, wanted, record)
+        remarks = Remarks()
+        new = decode_sent(resource, merged, options, remarks, old)
+        keep_metadata(new, old)
+        new = split(new, old, subresource) if resource.has_status or subresource else new
+        new["metadata"]["managedFields"] = ssa.write_ownership(owned)
+        attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
+        return await self._store(attempt, options, remarks, None, record)
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        options: Options | None = None,
+        deletion: Deletion = PLAIN_DELETION,
+    ) -> Result:
+        """Delete an object; one with finalizers, or a grace period, is marked only and goes when they are over."""
+        given = options or Options()
+        key = key_of(resource, namespace, name)
+        return await self._commits.made(key, lambda: self._delete(resource, namespace, name, given, deletion))
+
+    async def _delete(
+        self, resource: Resource, namespace: str, name: str, options: Options, deletion: Deletion
+    ) -> Result:
+        record = self.store.head(key_of(resource, namespace, name))
+        if record is None:
+            raise not_found(resource.id, name)
+        if resource is NAMESPACES and name in IMMORTAL:
+            raise refused(resource.id, name, "this namespace may not be deleted")
+        old = shown(record)
+        check_preconditions(resource, name, old, deletion.preconditions)
+        if not is_sound(resource, record):
+            return await self._drop(resource, record, old, options)
+        new = copy.deepcopy(old)
+        if not mark_deleted(resource, new, self.clock(), grace=deletion.grace, propagation=deletion.propagation):
+            return await self._remove(resource, record, old, options)
+        if new == old:
+            return Result(record)
+        attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old)
+        return await self._store(attempt, options, Remarks(), None, record)
+
+    async def _create_applied(
+        self, resource: Resource, namespace: str, merged: Object, owned: ssa.Ownership, options: Options
+    ) -> Result:
+        remarks = Remarks()
+        new = decode_sent(resource, merged, options, remarks)
+        name_new(resource, new, namespace, self._now())
+        self._check_namespace(resource, namespace, new["metadata"]["name"])
+        new["metadata"]["managedFields"] = ssa.write_ownership(owned)
+        give_first_status(resource, new)
+        attempt = Attempt(Operation.CREATE, resource, namespace, new["metadata"]["name"], new, None)
+        return await self._store(attempt, options, remarks, None)
+
+    async def _store(
+        self,
+        attempt: Attempt,
+        options: Options,
+        remarks: Remarks,
+        writer: ssa.Writer | None,
+        record: Record | None = None,
+    ) -> Result:
+        """Run admission and checks on a change, and store it. `writer`, if given, owns what it changes."""
+        result = await self._put(attempt, options, remarks, writer, record)
+        return dataclasses.replace(result, warnings=tuple(remarks.warnings))
+
+    async def _put(
+        self,
+        attempt: Attempt,
+        options: Options,
+        remarks: Remarks,
+        writer: ssa.Writer | None,
+        record: Record | None,
+    ) -> Result:
+        resource, new, old = attempt.resource, attempt.new, attempt.old
+        assert new is not None  # noqa: S101  # only deletions have none, and come by another way
+        resource.default(new)
+        if writer is not None:  # before anything is allocated: that is nobody's
+            new["metadata"]["managedFields"] = ssa.note_write(resource, old or {}, new, writer, self._now())
+        resource.prepare(new, old)
+        if remarks.causes:
+            self._check(resource, new, old, remarks.causes)
+        admitted = self._hooks.admit(dataclasses.replace(attempt, dry_run=options.dry_run))
+        with admitted.taken_back_on_error():
+            self._check(resource, new, old)
+            if not attempt.subresource:
+                remarks.warnings.extend(resource.warn(new, old))
+            if resource.counts_generations and old is not None and content(new) != content(old):
+                new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        if record is not None and old is not None and same(new, old) and not admitted.also:
+            admitted.take_back()
+            return Result(record)
+        if old is not None and finished(new):
+            return await self._remove(resource, record, new, options, admitted)
+        key = key_of(resource, attempt.namespace, attempt.name)
+        if options.dry_run:
+            admitted.take_back()
+            return Result(record_of_dry_run(key, new, record), created=old is None)
+        write = Write(key, encoder(new), record.revision if record else 0, lifetime=resource.lifetime)
+        stored = await self._commits.submit(write, admitted)
+        return Result(stored, created=old is None)
+
+    def _check(self, resource: Resource, new: Object, old: Object | None, found: Sequence[Cause] = ()) -> None:
+        """Raise ApiError 422 for what is wrong, with what was `found` in the body; what was wrong before may stay."""
+        causes = [*check_metadata(resource, new, old), *resource.check(new, old)]
+        if causes and old is not None:
+            causes = _added(resource, new, old) and _added(resource, new, with_defaults(resource, old))
+        causes = [*found, *causes]
+        if causes:
+            raise not_valid(resource.kind, resource.group, new["metadata"]["name"], causes)
+
+    async def _remove(
+        self,
+        resource: Resource,
+        record: Record | None,
+        value: Object,
+        options: Options,
+        admitted: Admitted = NOTHING_ADDED,
+    ) -> Result:
+        assert record is not None  # noqa: S101  # what is removed was there
+        key = record.key
+        leaving = Attempt(Operation.DELETE, resource, key.namespace, key.name, None, value, dry_run=options.dry_run)
+        with admitted.taken_back_on_error():
+            admitted = admitted.joined(self._hooks.admit(leaving))
+        if options.dry_run:
+            admitted.take_back()
+            return Result(record, deleted=True)
+        stored = await self._commits.submit(Write(key, encoder(value), record.revision, deletes=True), admitted)
+        return Result(stored, deleted=True)
+
+    async def _drop(self, resource: Resource, record: Record, value: Object, options: Options) -> Result:
+        """Remove what is no object of its kind, past hooks: they could not read it."""
+        if options.dry_run:
+            return Result(record_of_dry_run(record.key, value, record), deleted=True)
+        value = {"apiVersion": resource.api_version, "kind": resource.kind} | value
+        stored = await self._commits.submit(
+            Write(record.key, encoder(value), record.revision, deletes=True), NOTHING_ADDED
+        )
+        return Result(stored, deleted=True)
+
+    def _sound(self, resource: Resource, namespace: str, name: str) -> Record | None:
+        """Return the newest state of an object, None if there is none; raise ApiError 500 if it is damaged."""
+        record = self.store.head(key_of(resource, namespace, name))
+        if record is not None and self.store.is_damaged(record):
+            raise damaged(resource.id, name)
+        return record
+
+    def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
+        if not resource.namespaced:
+            return
+        record = self.store.head(Key(NAMESPACES.id, "", namespace))
+        if record is None:
+            raise not_found(NAMESPACES.id, namespace)
+        if readable(record)["metadata"].get("deletionTimestamp"):
+            raise namespace_going(resource.id, name, namespace)
+
+    def _now(self) -> str:
+        return format_time(self.clock())
+
+
+def _added(resource: Resource, new: Object, old: Object) -> list[Cause]:
+    """Find what is wrong with an object, and was not before."""
+    known = {*check_metadata(resource, old, old), *resource.check(old, old)}
+    return [cause for cause in (*check_metadata(resource, new, old), *resource.check(new, old)) if cause not in known]

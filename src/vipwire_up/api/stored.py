@@ -1,0 +1,76 @@
+"""Decides whether a stored record can be read as an object of its kind, as a typed client will read it. Pure.
+
+The API stores nothing that it could not read itself. But a file that was damaged, or edited, may hold JSON with sound
+metadata and, say, text where a number belongs. One such object in a list, and a client in Go reads none of them.
+
+A kind's type becomes a class of msgspec's, which reads bytes and checks them at once. It refuses what `decode`
+answers with 400, and nothing else: fields that are unknown, missing or out of range are read by everybody.
+"""
+
+import keyword
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from vipwire_up.api.bodies.quantity import PATTERN
+from vipwire_up.api.kinds.catalogue import BY_ID
+from vipwire_up.api.openapi.schema import Shape, Type
+from vipwire_up.store.damage import is_object
+from vipwire_up.store.record import Record
+
+_TIME: Final = Annotated[
+    str, msgspec.Meta(pattern=r"^(\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d(\.\d+)?(Z|[+-]\d\d:\d\d))?$")
+]
+_QUANTITY: Final = Annotated[str, msgspec.Meta(pattern=rf"^({PATTERN.pattern})$")]
+_INT32: Final = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+_INT64: Final = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_BASE64: Final = "[A-Za-z0-9+/]"
+_SCALARS: Final[dict[str, Any]] = {
+    "string": str,
+    "int32": _INT32,
+    "int64": _INT64,
+    "bool": bool,
+    "time": _TIME,
+    "microtime": _TIME,
+    "quantity": _QUANTITY | int | float,
+    "intstr": str | _INT32,
+    "bytes": Annotated[str, msgspec.Meta(pattern=rf"^({_BASE64}{{4}})*({_BASE64}{{2}}==|{_BASE64}{{3}}=)?$")],
+}
+
+
+def is_readable(record: Record) -> bool:
+    """Tell whether a record holds an object of the kind, and of the name, that it is stored as."""
+    read = _reader(record.key.resource)
+    if read is None:
+        return is_object(record)
+    try:
+        meta = read(record.value).metadata
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return False
+    return meta is not None and (meta.name, meta.namespace or "") == (record.key.name, record.key.namespace)
+
+
+@cache
+def _reader(resource: str) -> Callable[[bytes], Any] | None:
+    """Make what reads the objects of a resource; None for one that is not known here."""
+    return msgspec.json.Decoder(_annotation(BY_ID[resource].type)).decode if resource in BY_ID else None
+
+
+@cache
+def _annotation(kind: Type) -> Any:
+    """Write a type as annotations have it; null may stand for everything."""
+    if kind.shape is Shape.OBJECT:
+        parts = [(_attribute(name), _annotation(field.type) | None, None) for name, field in kind.fields.items()]
+        names = {_attribute(name): name for name in kind.fields}
+        return msgspec.defstruct(kind.name.rpartition(".")[2], parts, rename=names, gc=False)
+    if kind.shape is Shape.LIST and kind.element is not None:
+        return list[_annotation(kind.element) | None]  # type: ignore[misc]
+    if kind.shape is Shape.MAP and kind.element is not None:
+        return dict[str, _annotation(kind.element) | None]  # type: ignore[misc]
+    return _SCALARS.get(kind.name, object)
+
+
+def _attribute(name: str) -> str:
+    return f"{name}_" if keyword.iskeyword(name) else name

@@ -1,0 +1,167 @@
+"""Watches: a stream of events from a revision on, as lines of JSON.
+
+An object that comes to match a selector is ADDED for its watcher, one that ceases to match is DELETED. A watch that
+falls behind what the store remembers ends with an ERROR that says 410: list again.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from vipwire_up.api.answers.form import Form, View, bookmark, shower
+from vipwire_up.api.errors import ApiError, bad_request, expired
+from vipwire_up.api.listing import parse_number
+from vipwire_up.api.object import decoded, encode
+from vipwire_up.api.resource import Resource
+from vipwire_up.api.selectors import Selector
+from vipwire_up.store.record import CompactedError, FutureRevisionError, Record, RecordChange
+from vipwire_up.store.store import Store
+
+BOOKMARK_SECONDS: Final = 60.0
+_LAG_SECONDS: Final = 5.0
+_SHORTEST, _LONGEST = 1800, 3600  # how long a watch lasts that does not say: clients should not all come back at once
+_ENOUGH: Final = 1 << 14  # bytes that are written at once; what is larger is passed on as it is, without a copy
+
+Line: TypeAlias = tuple[bytes, ...]
+"""An event as parts of a line: watchers share those of an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """A watch: the selection, the first revision (0: the state now, then all that follows), and the form."""
+
+    resource: Resource
+    selector: Selector
+    form: Form
+    since: int
+    initial: bool
+    bookmarks: bool
+    initial_end: bool
+    seconds: float
+
+
+def read_watch(resource: Resource, selector: Selector, form: Form, query: Mapping[str, str]) -> WatchRequest:
+    """Read the parameters of a watch; raise ApiError 400."""
+    since = parse_number(query, "resourceVersion")
+    match, initial = query.get("resourceVersionMatch", ""), query.get("sendInitialEvents", "")
+    if initial and match != "NotOlderThan":
+        raise bad_request("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+    if match and not initial:
+        raise bad_request("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+    wants_initial = initial in ("true", "1") or (not initial and since == 0)
+    spread = random.uniform(_SHORTEST, _LONGEST)  # noqa: S311  # nobody gains by guessing it
+    bookmarks = query.get("allowWatchBookmarks") in ("true", "1")
+    return WatchRequest(
+        resource,
+        selector,
+        form,
+        since,
+        wants_initial,
+        bookmarks,
+        wants_initial and bool(initial) and bookmarks,
+        parse_number(query, "timeoutSeconds") or spread,
+    )
+
+
+async def follow(
+    store: Store, request: WatchRequest, clock: Callable[[], datetime], bookmark_every: float = BOOKMARK_SECONDS
+) -> AsyncGenerator[bytes, None]:
+    """Yield the events' lines, several at once where they come together, until the watch's time is over."""
+    write = shower(request.resource, request.form, clock)
+    since = request.since
+    try:
+        if since > store.revision:
+            with contextlib.suppress(TimeoutError):
+                # a version that is still to come; with several servers, one that came elsewhere a moment ago
+                async with asyncio.timeout(min(request.seconds, _LAG_SECONDS) if store.shared else request.seconds):
+                    await store.until(since)
+        since = since or store.revision
+        if request.initial:
+            since = store.revision
+            for chunk in _initial(store, request, write):
+                yield chunk
+            if request.initial_end:
+                yield b"".join(_line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=True)))
+        async for chunk in _onwards(store, request, write, since, min(bookmark_every, request.seconds)):
+            yield chunk
+    except FutureRevisionError as error:
+        yield error_line(expired(f"resource version {error.revision} is ahead of the store, at {error.current}"))
+    except CompactedError as error:
+        yield error_line(expired(f"too old resource version: {error.revision} ({error.floor})"))
+    except ApiError as error:
+        yield error_line(error)
+
+
+async def _onwards(
+    store: Store, request: WatchRequest, write: Callable[[Record], bytes], since: int, bookmark_every: float
+) -> AsyncGenerator[bytes, None]:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + request.seconds
+    while (now := loop.time()) < end:
+        changes = store.changes(request.resource.id, since)
+        if changes:
+            since = changes[-1].revision
+            for chunk in _joined(line for change in changes if (line := event(change, request.selector, write))):
+                yield chunk
+            continue
+        since = max(since, store.revision)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(bookmark_every, end - now)):
+                await store.moved(request.resource.id)
+            continue
+        if request.bookmarks and not store.changes(request.resource.id, since):
+            since = max(since, store.revision)
+            yield b"".join(_line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=False)))
+
+
+def event(change: RecordChange, selector: Selector, write: Callable[[Record], bytes]) -> Line:
+    """Return what a change is to a watcher: a line, or nothing."""
+    was = change.previous is not None and selector.matches(change.previous)
+    now = not change.deleted and selector.matches(change.record)
+    if now:
+        return _line("MODIFIED" if was else "ADDED", write(change.record))
+    if not was or change.previous is None:
+        return ()
+    return _line("DELETED", write(change.record if change.deleted else _at(change.previous, change.revision)))
+
+
+def error_line(error: ApiError) -> bytes:
+    """Write an ERROR event."""
+    return b"".join(_line("ERROR", encode(error.status())))
+
+
+def _initial(store: Store, request: WatchRequest, write: Callable[[Record], bytes]) -> Iterator[bytes]:
+    tables = request.form.view is View.TABLE  # they show people what is damaged, too
+    records = (record for record in store.scan(request.resource.id) if tables or not store.is_damaged(record))
+    matching = (record for record in records if request.selector.matches(record))
+    return _joined(_line("ADDED", write(record)) for record in matching)
+
+
+def _joined(lines: Iterator[Line]) -> Iterator[bytes]:
+    gathered, size = list[bytes](), 0
+    for part in (part for line in lines for part in line):
+        if size and size + len(part) > _ENOUGH:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+        if len(part) > _ENOUGH:
+            yield part
+        else:
+            gathered.append(part)
+            size += len(part)
+    if gathered:
+        yield b"".join(gathered)
+
+
+def _line(kind: str, value: bytes) -> Line:
+    return (b'{"type":"%s","object":' % kind.encode(), value, b"}\n")
+
+
+def _at(record: Record, revision: int) -> Record:
+    """Set a state's revision to the one at which the watcher lost sight of it."""
+    value = decoded(record)
+    value["metadata"]["resourceVersion"] = str(revision)
+    return Record(record.key, revision, encode(value))

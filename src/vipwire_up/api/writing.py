@@ -1,0 +1,254 @@
+"""Requests that change something: from headers, query and body to the registry, and what is answered."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from vipwire_up.api.bodies import protobuf
+from vipwire_up.api.bodies.parsing import Parsed, read_json, read_protobuf, read_yaml
+from vipwire_up.api.bodies.sent import Options, Remarks, strict_warnings
+from vipwire_up.api.bodies.size import check_size
+from vipwire_up.api.errors import ApiError, bad_request, not_allowed, not_valid, unsupported
+from vipwire_up.api.kinds.meta import META
+from vipwire_up.api.listing import list_page, parse_signed
+from vipwire_up.api.object import parse
+from vipwire_up.api.openapi.schema import Type
+from vipwire_up.api.patches.strategic import strategic_patch
+from vipwire_up.api.patches.untyped import json_patch, merge_patch
+from vipwire_up.api.registry import Registry, Result
+from vipwire_up.api.resource import Object, Resource
+from vipwire_up.api.route import Route
+from vipwire_up.api.selectors import Selector, select
+from vipwire_up.api.transition import Deletion, Preconditions
+from vipwire_up.store.record import Record
+
+APPLY: Final = "application/apply-patch+yaml"
+_VALIDATIONS: Final = ("Ignore", "Strict", "Warn")
+_PROPAGATIONS: Final = ("Background", "Foreground", "Orphan")
+_PATCHES: Final[dict[str, Callable[[Object, Any, Resource], Any]]] = {
+    "application/json-patch+json": lambda value, patch, _: json_patch(value, patch),
+    "application/merge-patch+json": lambda value, patch, _: merge_patch(value, patch),
+    "application/strategic-merge-patch+json": lambda value, patch, resource: strategic_patch(
+        value, patch, resource.type
+    ),
+}
+_TOGETHER: Final = 256
+_TYPES: Final = ("application/json", "application/yaml", "text/json", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that changes something. `content` is the body's media type, `agent` the client's name for itself."""
+
+    route: Route
+    query: Mapping[str, str]
+    content: str
+    agent: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer: a state of an object, or a Status; and warnings for the caller."""
+
+    code: int
+    result: Result | None = None
+    status: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+class _DeleteOptions(msgspec.Struct, rename="camel"):
+    grace_period_seconds: int | None = None
+    propagation_policy: str = ""
+    orphan_dependents: bool | None = None
+    dry_run: list[str] = []  # msgspec copies defaults
+    preconditions: dict[str, str] = {}
+
+
+async def perform(registry: Registry, request: Request) -> Answer:
+    """Perform a request; raise ApiError."""
+    route = request.route
+    if not _has_method(route):
+        raise not_allowed()
+    if route.verb == "delete":
+        return await _delete(registry, request)
+    if route.verb == "deletecollection":
+        return await _delete_all(registry, request)
+    options, remarks = _options(request), Remarks()
+    if route.resource.deprecated:
+        remarks.warnings.append(route.resource.deprecated)
+    result = await _write(registry, request, options, remarks)
+    return Answer(201 if result.created else 200, result, warnings=(*remarks.warnings, *result.warnings))
+
+
+def _has_method(route: Route) -> bool:
+    """Report whether a path takes a method: of objects in all namespaces, nothing can be changed at once."""
+    if route.verb == "deletecollection" and not route.resource.deletes_many:
+        return False
+    if route.subresource:
+        return route.verb == "update" or (route.verb == "patch" and route.subresource == "status")
+    if route.name:
+        return route.verb in ("update", "patch", "delete")
+    return route.verb in ("create", "deletecollection") and bool(route.namespace or not route.resource.namespaced)
+
+
+async def _write(registry: Registry, request: Request, options: Options, remarks: Remarks) -> Result:
+    route = request.route
+    place = (route.resource, route.namespace, route.name)
+    if route.verb == "patch":
+        return await _patch(registry, request, options, remarks)
+    body = _strict(await _read(request, options), route.resource, options, remarks)
+    if route.verb == "update":
+        return await registry.replace(*place, body, options, subresource=route.subresource)
+    return await registry.create(route.resource, route.namespace, body, options)
+
+
+def _strict(parsed: Parsed, resource: Resource, options: Options, remarks: Remarks) -> Any:
+    """Return the value of a body, and remark on duplicate fields as `fieldValidation` says. Raise ApiError 400."""
+    texts = [f'duplicate field "{path}"' for path in parsed.repeated]
+    remarks.warnings.extend(strict_warnings(resource, texts, options))
+    return parsed.value
+
+
+async def _patch(registry: Registry, request: Request, options: Options, remarks: Remarks) -> Result:
+    route, resource, strictly = request.route, request.route.resource, options.validation != "Ignore"
+    place = (resource, route.namespace, route.name)
+    if request.content == APPLY:
+        if not request.query.get("fieldManager"):
+            raise bad_request(
+                "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch"
+            )
+        wanted = _strict(await read_yaml(request.body, strictly=strictly), resource, options, remarks)
+        for field in ("apiVersion", "kind"):
+            if isinstance(wanted, dict) and not wanted.get(field):
+                raise bad_request(f"Object '{field[0].upper()}{field[1:]}' is missing in the applied configuration")
+        return await registry.apply(*place, wanted, options, subresource=route.subresource)
+    edit = _PATCHES.get(request.content)
+    if edit is None:
+        raise _unsupported_media(request.content)
+    patch = _strict(await read_json(request.body, strictly=strictly), resource, options, remarks)
+    if request.content != "application/json-patch+json" and not isinstance(patch, dict):
+        raise bad_request("a merge patch is an object")
+    return await registry.change(
+        *place, lambda value: check_size(edit(value, patch, resource)), options, subresource=route.subresource
+    )
+
+
+async def _delete(registry: Registry, request: Request) -> Answer:
+    route, (options, given) = request.route, await _delete_options(request)
+    wanted = given.preconditions
+    preconditions = Preconditions(wanted.get("uid", ""), wanted.get("resourceVersion", ""))
+    deletion = Deletion(preconditions, given.grace_period_seconds, given.propagation_policy)
+    result = await registry.delete(route.resource, route.namespace, route.name, options=options, deletion=deletion)
+    if result.deleted and not route.resource.shown_when_deleted:
+        return Answer(200, status=_gone(route.resource, route.name, result))
+    return Answer(200, result)
+
+
+async def _delete_all(registry: Registry, request: Request) -> Answer:
+    route, (options, given) = request.route, await _delete_options(request)
+    selector: Selector = select(
+        route.resource,
+        route.namespace,
+        request.query.get("labelSelector", ""),
+        request.query.get("fieldSelector", ""),
+    )
+    page = await list_page(registry.store, route.resource, selector, {})
+    deletion = Deletion(grace=given.grace_period_seconds, propagation=given.propagation_policy)
+
+    async def delete(record: Record) -> None:
+        with _gone_already():
+            await registry.delete(
+                route.resource, record.key.namespace, record.key.name, options=options, deletion=deletion
+            )
+
+    for start in range(0, len(page.records), _TOGETHER):  # what goes together shares a commit
+        part = page.records[start : start + _TOGETHER]
+        results = await asyncio.gather(*map(delete, part), return_exceptions=True)
+        for error in filter(None, results):
+            raise error
+    details = {"group": route.resource.group, "kind": route.resource.plural}
+    return Answer(200, status=_success({key: value for key, value in details.items() if value}))
+
+
+@contextlib.contextmanager
+def _gone_already() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        if error.code != 404:  # somebody else was quicker
+            raise
+
+
+def _gone(resource: Resource, name: str, result: Result) -> dict[str, Any]:
+    uid = parse(result.record.value)["metadata"].get("uid", "")
+    details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
+    return _success({key: value for key, value in details.items() if value})
+
+
+def _success(details: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+
+
+def _options(request: Request) -> Options:
+    query = request.query
+    validation = query.get("fieldValidation") or "Warn"
+    if validation not in _VALIDATIONS:
+        cause = unsupported("fieldValidation", validation, _VALIDATIONS)
+        raise not_valid("CreateOptions", "meta.k8s.io", "", (cause,))
+    manager = query.get("fieldManager") or request.agent.partition("/")[0] or "unknown"
+    if len(manager) > 128 or not manager.isprintable():
+        raise bad_request("fieldManager: must be printable and no more than 128 characters")
+    dry_run = _dry_run(query.get("dryRun", ""))
+    return Options(manager, dry_run, validation, query.get("force") in ("true", "1"))
+
+
+def _dry_run(text: str) -> bool:
+    if text not in ("", "All"):
+        cause = unsupported("dryRun", text, ("All",))
+        raise not_valid("CreateOptions", "meta.k8s.io", "", (cause,))
+    return text == "All"
+
+
+async def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
+    query = request.query
+    try:
+        body = (await _read(request, Options())).value if request.body.strip() else {}
+        given = msgspec.convert(body, _DeleteOptions)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise bad_request(f"DeleteOptions cannot be read: {error}") from None
+    if "gracePeriodSeconds" in query:
+        given.grace_period_seconds = parse_signed(query, "gracePeriodSeconds")
+    given.propagation_policy = query.get("propagationPolicy", given.propagation_policy)
+    if given.orphan_dependents:
+        given.propagation_policy = "Orphan"
+    if given.propagation_policy and given.propagation_policy not in _PROPAGATIONS:
+        cause = unsupported("propagationPolicy", given.propagation_policy, _PROPAGATIONS)
+        raise not_valid("DeleteOptions", "meta.k8s.io", "", (cause,))
+    dry = _dry_run(query.get("dryRun", "")) or _dry_run("".join(given.dry_run))
+    return Options(dry_run=dry), given
+
+
+async def read_object(content: str, body: bytes, types: Mapping[str, Type], *, strictly: bool = False) -> Parsed:
+    """Read a body of a media type; `types` are those that protobuf may hold, by kind. Raise ApiError."""
+    if content == protobuf.MEDIA_TYPE:
+        return await read_protobuf(body, types)
+    if content not in _TYPES:
+        raise _unsupported_media(content)
+    return await (read_yaml if content == "application/yaml" else read_json)(body, strictly=strictly)
+
+
+async def _read(request: Request, options: Options) -> Parsed:
+    kind = request.route.resource
+    types = {kind.kind: kind.type, "DeleteOptions": META["DeleteOptions"]}
+    return await read_object(request.content, request.body, types, strictly=options.validation != "Ignore")
+
+
+def _unsupported_media(content: str) -> ApiError:
+    known = ", ".join((*filter(None, _TYPES), protobuf.MEDIA_TYPE, *_PATCHES, APPLY))
+    message = f"the body of the request was in an unknown format - accepted media types include: {known}"
+    return ApiError(415, "UnsupportedMediaType", f"{message} (got {content!r})")

@@ -1,0 +1,143 @@
+"""Follows Services and endpoints, and has BIRD announce what should be announced from this machine."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+from vipwire.errors import VipwireError
+from vipwire.host.waiting import waiting_places
+from vipwire.kube.resource import Resource
+from vipwire.model.names import ObjectName
+from vipwire.process import log
+from vipwire.state.event import Deleted, EventOf, Listed
+from vipwire_up.announcing.kinds import NODES, SLICES, AnnounceKind, Machine, Placed
+from vipwire_up.bgp.bird import Bird
+from vipwire_up.bgp.render import render
+from vipwire_up.bgp.routes import SERVICES, Routed, routes
+from vipwire_up.bgp.settings import BgpSettings
+
+Object: TypeAlias = Routed | Placed | Machine
+Event: TypeAlias = EventOf[AnnounceKind, Object]
+Follow: TypeAlias = Callable[[Callable[[Event], None]], Awaitable[None]]
+RESOURCES: Final[tuple[Resource[AnnounceKind, Object], ...]] = (SERVICES, SLICES, NODES)
+_LOOK_SECONDS: Final = 5.0
+"""How often is looked whether BIRD runs, and whether Gateways are served here."""
+_GATHER_SECONDS: Final = 0.05
+NO_ROUTER_ID: Final = "--bgp-router-id is missing: this machine has no IPv4 address to take it from"
+
+
+class BgpSpeaker:
+    """Announces from a machine. `addresses` are its own."""
+
+    def __init__(
+        self,
+        settings: BgpSettings,
+        node: str,
+        addresses: Iterable[str],
+        bird: Callable[[], Bird],
+        waiting: Callable[[], frozenset[tuple[str, int]]] = waiting_places,
+    ) -> None:
+        """Set up; `waiting` looks where programs of this machine listen."""
+        own = next((each for each in addresses if ":" not in each), "")
+        if not own and not settings.router_id:
+            raise VipwireError(NO_ROUTER_ID)
+        self._settings, self._node, self._own, self._make, self._waiting = settings, node, own, bird, waiting
+        self._services: dict[ObjectName, Routed] = {}
+        self._slices: dict[ObjectName, Placed] = {}
+        self._machines: dict[str, Machine] = {}
+        self._listed = set[AnnounceKind]()
+        self._news = asyncio.Event()
+        self._applied: tuple[str, ...] | None = None
+        self._found: tuple[frozenset[tuple[str, int]], tuple[str, ...]] | None = None
+        """Where programs listened at the last look, and the routes for that; None once an object has changed."""
+
+    async def run(self, follow: Follow, begun: Callable[[], None]) -> None:
+        """Announce until cancelled; then nothing is announced any more. Raise UnsupportedError without BIRD."""
+        bird = self._make()
+        begun()
+        self._applied = None
+        self._listed.clear()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow(follow))
+                tasks.create_task(self._apply_news(bird))
+        finally:
+            await bird.end()
+
+    async def _follow(self, follow: Follow) -> None:
+        await follow(self._take)
+
+    async def _apply_news(self, bird: Bird) -> None:
+        while True:
+            if len(self._listed) == len(RESOURCES):
+                await self._apply(bird)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._news.wait()
+                await asyncio.sleep(_GATHER_SECONDS)
+            self._news.clear()
+
+    async def _apply(self, bird: Bird) -> None:
+        wanted = self._routes()
+        if wanted == self._applied and await bird.answers():
+            return
+        await bird.apply(render(self._settings, self._own, wanted))
+        before = set(self._applied or ())
+        for text, changed in (
+            ("announcing by BGP", set(wanted) - before),
+            ("withdrawn from BGP", before - set(wanted)),
+        ):
+            if changed:
+                log.info(text, addresses=",".join(sorted(changed)))
+        self._applied = wanted
+
+    def _routes(self) -> tuple[str, ...]:
+        """List what is to be announced; worked out again only where an object or a listening program has changed."""
+        places = self._places()
+        if self._found is None or self._found[0] != places:
+            placed: dict[ObjectName, set[str]] = {}
+            for each in self._slices.values():
+                placed.setdefault(each.service, set()).update(each.nodes)
+            kinds = self._settings.kinds
+            found = routes(self._node, self._services.values(), placed, self._machines, kinds, places)
+            self._found = places, found
+        return self._found[1]
+
+    def _places(self) -> frozenset[tuple[str, int]]:
+        """Look where programs listen, if that matters to any Service."""
+        if not any(each.gateway for each in self._services.values()):
+            return frozenset()
+        try:
+            return self._waiting()
+        except OSError as error:
+            log.warning("cannot see where programs listen; addresses of Gateways are not announced", error=str(error))
+            return frozenset()
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Listed):
+            self._listed.add(event.kind)
+            self._known(event.kind).clear()
+            for each in event.objects:
+                self._note(each)
+        elif isinstance(event, Deleted):
+            self._known(event.kind).pop(event.name.name if event.kind is AnnounceKind.NODE else event.name, None)
+        else:
+            self._note(event.object)
+        for problem in event.problems:
+            log.warning("invalid object", problem=problem)
+        self._found = None
+        self._news.set()
+
+    def _known(self, kind: AnnounceKind) -> Any:
+        known: dict[AnnounceKind, Any] = {AnnounceKind.SERVICE: self._services, AnnounceKind.SLICE: self._slices}
+        return known.get(kind, self._machines)
+
+    def _note(self, value: Object) -> None:
+        match value:
+            case Routed():
+                self._services[value.name] = value
+            case Placed():
+                self._slices[value.name] = value
+            case Machine():
+                self._machines[value.name] = value

@@ -1,0 +1,233 @@
+"""`vipwire up`, and `vipwire store`: backup, restore, migrate."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+
+from vipwire.process.command_flags import with_flags
+from vipwire.process.terminal import MISUSED, note, plain_errors, say
+from vipwire_up.bgp.flags import bgp_flags
+from vipwire_up.machines.flags import (
+    EXEC_PROBES,
+    EXEC_PROBES_USER,
+    NODE_LEASE,
+    NODE_NAME,
+    PROBES,
+    PROXY,
+    PROXY_MODE,
+)
+
+_FOLDER: Final = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=Path("/var/lib/vipwire"),
+    show_default=True,
+    envvar="VIPWIRE_DATA_DIR",
+    help="Folder with the objects, keys and kubeconfigs.",
+)
+_etcd_options = with_flags(
+    click.option("--etcd-servers", default="", help="URLs of etcd's members, separated by commas."),
+    click.option("--etcd-cafile", default="", help="Authority of etcd's certificates; a PEM file."),
+    click.option("--etcd-certfile", default="", help="Certificate that etcd knows us by; a PEM file."),
+    click.option("--etcd-keyfile", default="", help="Its key."),
+    click.option("--etcd-prefix", default="", help="What all keys begin with; /vipwire if not given."),
+    click.option("--etcd-username", default="", help="User of etcd, if it has users."),
+    click.option("--etcd-password-file", default="", help="File with the user's password."),
+)
+
+
+@click.command()
+@_FOLDER
+@click.option(
+    "--store",
+    type=click.Choice(["sqlite", "etcd"]),
+    default="sqlite",
+    show_default=True,
+    help="Where objects are: in a file of the data directory, or in etcd, which several servers share.",
+)
+@_etcd_options
+@click.option("--bind-address", default="127.0.0.1", show_default=True, help="Where the API server listens.")
+@click.option("--secure-port", type=click.IntRange(0, 65535), default=6443, show_default=True, help="Port; 0 is any.")
+@click.option("--tls-san", "names", multiple=True, help="A further name or address in the server's certificate.")
+@click.option(
+    "--store-limit",
+    type=click.IntRange(0),
+    default=0,
+    help="Largest size of the store's file, in MiB; 0 is no limit.",
+    show_default=True,
+)
+@NODE_NAME
+@NODE_LEASE
+@click.option(
+    "--service-cluster-ip-range",
+    default="10.96.0.0/16,fd00:10:96::/112",
+    show_default=True,
+    help="CIDRs of ClusterIPs, one of each family, the default family first; counts at the first start only.",
+)
+@click.option("--service-node-port-range", default="30000-32767", show_default=True, help="Ports of NodePorts.")
+@PROXY
+@PROXY_MODE
+@click.option("--dns/--no-dns", default=True, show_default=True, help="Answer DNS for the Services.")
+@click.option("--dns-address", default="127.0.0.1", show_default=True, help="Where DNS listens.")
+@click.option(
+    "--dns-port", type=click.IntRange(0, 65535), default=53, show_default=True, help="UDP and TCP; 0 is any."
+)
+@click.option(
+    "--dns-upstream",
+    "upstream",
+    multiple=True,
+    help="Server for other names, IP or IP:port; may be given again. Those of /etc/resolv.conf if not given.",
+)
+@click.option("--cluster-domain", default="cluster.local", show_default=True, help="The zone of the Services' names.")
+@click.option(
+    "--load-balancer-range",
+    "load_balancer_ranges",
+    multiple=True,
+    help="CIDR of addresses for LoadBalancer Services; may be given again.",
+)
+@click.option("--announce-interface", default="", help="Where they are announced to neighbours: ARP and NDP.")
+@click.option("--view-bind-address", default="", help="Where the proxy's page is served: see `vipwire view --help`.")
+@bgp_flags
+@PROBES
+@EXEC_PROBES
+@EXEC_PROBES_USER
+@click.option("--takeover", is_flag=True, help="Take the place of the up or proxy that runs here: it ends first.")
+@click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
+def up(**flags: Any) -> None:
+    """Run an API server for Services, its store, controllers, DNS and a proxy, in one process.
+
+    kubectl talks to it. Writes a kubeconfig for each role into the data directory: admin.kubeconfig,
+    node.kubeconfig, view.kubeconfig, ingress.kubeconfig. Put flags of vipwire proxy behind --, such as
+    --masquerade-all or --config FILE. SIGTERM or Ctrl-C ends it. Every acknowledged change is on the disk, and the
+    rules stay, so that traffic goes on.
+    """
+    from vipwire.config.sections import Logging  # noqa: PLC0415
+    from vipwire.process import log  # noqa: PLC0415  # not for --help
+    from vipwire_up.claim import claim_up  # noqa: PLC0415
+    from vipwire_up.up import run  # noqa: PLC0415
+    from vipwire_up.up_settings import read_setting  # noqa: PLC0415
+
+    log.configure(Logging())
+    with plain_errors(MISUSED):
+        setting = read_setting(flags)
+
+    def ready(url: str, kubeconfig: Path) -> None:
+        click.echo(f"API server at {url}")
+        for line in setting.summary():
+            click.echo(line)
+        click.echo(f"try: kubectl --kubeconfig {kubeconfig} get namespaces")
+
+    with plain_errors(), claim_up(setting, takeover=flags["takeover"]):
+        asyncio.run(run(setting, ready))
+
+
+@click.command()
+@_FOLDER
+@click.argument("name")
+@click.option("--port", type=click.IntRange(1, 65535), required=True, help="The Service's port.")
+@click.option("--to", "targets", required=True, help="Endpoints: ADDRESS:PORT, separated by commas.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="The Service's namespace.")
+@click.option("--type", "kind", type=click.Choice(["ClusterIP", "NodePort", "LoadBalancer"]), default="ClusterIP")
+@click.option("--protocol", type=click.Choice(["TCP", "UDP", "SCTP"]), default="TCP", show_default=True)
+@click.option("--check", default="", help="Health check of each endpoint: tcp or http:/path. Without it, none.")
+@click.option(
+    "--check-seconds", type=click.IntRange(1, 3600), default=2, show_default=True, help="Between two checks."
+)
+@click.option(
+    "--external-traffic-policy",
+    "policy",
+    type=click.Choice(["Cluster", "Local"]),
+    default="Cluster",
+    show_default=True,
+    help="Local: clients from outside reach the endpoints of the machine that they come to, and no others.",
+)
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="How to reach the API server.")
+@click.pass_context
+def expose(
+    context: click.Context,
+    /,
+    data_dir: Path,
+    kubeconfig: Path | None,
+    name: str,
+    port: int,
+    targets: str,
+    **given: Any,
+) -> None:
+    """Create a Service NAME and its endpoints in a running `vipwire up`. Run it again to change them.
+
+    vipwire expose web --port 80 --to 10.0.0.5:8080,10.0.0.6:8080 --check http:/healthz
+
+    The API server is that of --kubeconfig or --data-dir; without these, the one that kubectl would ask ($KUBECONFIG,
+    ~/.kube/config), or that of /var/lib/vipwire.
+    """
+    from vipwire_up import expose as exposing  # noqa: PLC0415  # not for --help
+
+    with plain_errors(MISUSED):
+        found = exposing.read_targets(targets)
+    with plain_errors():
+        rest = (given["kind"], given["protocol"], given["check"], given["check_seconds"], given["policy"])
+        wanted = exposing.Wanted(name, given["namespace"], port, found, *rest)
+        if context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT:
+            kubeconfig = kubeconfig or data_dir / "admin.kubeconfig"
+        made = asyncio.run(exposing.expose(exposing.reached(kubeconfig, note), wanted))
+        for line in exposing.reached_at(made):
+            say(line)
+
+
+@click.group()
+def store() -> None:
+    """Back up, restore and migrate the objects of `vipwire up`."""
+
+
+@store.command(short_help="Copy all objects into a new file.")
+@_FOLDER
+@click.argument("target", type=click.Path(path_type=Path))
+def backup(data_dir: Path, target: Path) -> None:
+    """Copy all objects into the new file TARGET, also while `vipwire up` runs."""
+    from vipwire_up.store.backup import backup as copy  # noqa: PLC0415
+
+    with plain_errors():
+        click.echo(f"{target}: revision {copy(data_dir, target)}")
+
+
+@store.command()
+@_FOLDER
+@click.argument("source", type=click.Path(path_type=Path))
+def restore(data_dir: Path, source: Path) -> None:
+    """Replace all objects by those of the backup SOURCE. `vipwire up` must not run.
+
+    What was there is kept beside it, as store.db.old. Keys and kubeconfigs stay as they are.
+    """
+    from vipwire_up.store.backup import restore as put_back  # noqa: PLC0415
+
+    with plain_errors():
+        click.echo(f"{data_dir}: revision {put_back(data_dir, source)}")
+
+
+@store.command()
+@_FOLDER
+@click.option("--to", "target", type=click.Choice(["etcd", "sqlite"]), required=True, help="Where objects go.")
+@_etcd_options
+def migrate(data_dir: Path, target: str, **flags: str) -> None:
+    """Move all objects from the data directory to etcd, or back. No `vipwire up` may run meanwhile.
+
+    What is left behind keeps its objects, and cannot be used by mistake: store.db becomes store.db.migrated, and etcd
+    notes that its objects have moved.
+    """
+    from vipwire_up.store.etcd.settings import read_settings  # noqa: PLC0415
+
+    with plain_errors(MISUSED):
+        settings = read_settings({name.replace("_", "-"): value for name, value in flags.items()})
+    with plain_errors():
+        from vipwire_up.opening import needs_etcd  # noqa: PLC0415
+
+        with needs_etcd():
+            from vipwire_up.migrate import to_etcd, to_sqlite  # noqa: PLC0415
+        from vipwire_up.up import now  # noqa: PLC0415
+
+        count = asyncio.run((to_etcd if target == "etcd" else to_sqlite)(data_dir, settings, now))
+        where = f"etcd at {settings}, prefix {settings.prefix}" if target == "etcd" else data_dir
+        click.echo(f"{where}: {count} objects")

@@ -1,0 +1,155 @@
+"""ClusterIPs: chosen from the ServiceCIDRs, noted in IPAddress objects (KEP-1880).
+
+An address is taken if there is an IPAddress of its name: no other state is kept. The object is written together with
+the Service, so that the store itself refuses an address that two Services want.
+"""
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.errors import ApiError, internal, invalid, not_valid
+from vipwire_up.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
+from vipwire_up.api.kinds.rules.families import NONE
+from vipwire_up.api.object import decoded, encoder, key_of, new_uid, readable
+from vipwire_up.api.resource import Object
+from vipwire_up.controllers.allocation.ranges import Draw, Network, address_range, networks_of
+from vipwire_up.store.record import Check, Key, Record, Step, Write
+from vipwire_up.store.store import Store
+
+MANAGED_BY: Final = "ipallocator.k8s.io"
+_LABEL: Final = "ipaddress.kubernetes.io"
+
+
+class Addresses:
+    """Gives ClusterIPs. Asks the store's head, so that what is on its way to the disk counts."""
+
+    def __init__(self, store: Store, draw: Draw) -> None:
+        self._store, self._draw = store, draw
+        self._seen: tuple[int, ...] = ()
+        self._networks: tuple[Network, ...] = ()
+
+    def networks(self) -> tuple[Network, ...]:
+        """List the ranges that addresses are given from, oldest ServiceCIDR first."""
+        records = self._store.scan(SERVICE_CIDRS.id)
+        seen = tuple(record.revision for record in records)
+        if seen != self._seen:
+            self._networks, self._seen = tuple(_networks(records)), seen
+        return self._networks
+
+    def families(self) -> tuple[str, ...]:
+        """Name the families that there are ranges of, the default first."""
+        return tuple(dict.fromkeys(f"IPv{network.version}" for network in self.networks()))
+
+    def give(self, owner: Object, now: str) -> tuple[Step, ...]:
+        """Fill a Service's clusterIPs for its ipFamilies; give the writes that note what is new. Raise ApiError."""
+        spec, writes = owner["spec"], list[Step]()
+        addresses = list(spec.get("clusterIPs") or ())
+        if addresses[:1] == [NONE]:
+            return ()
+        for index, family in enumerate(spec.get("ipFamilies") or ()):
+            if index < len(addresses):
+                if self._holder(addresses[index]) == _reference(owner):
+                    continue
+                self._check(owner, addresses[index])
+            else:
+                addresses.append(self._choose(family))
+            writes += (_note(owner, addresses[index], now), *self._stays(addresses[index]))
+        spec["clusterIPs"], spec["clusterIP"] = addresses, addresses[0] if addresses else ""
+        return tuple(writes)
+
+    def _stays(self, address: str) -> Iterator[Check]:
+        """Require that the ServiceCIDR of an address is as we see it, where another server may be ending it.
+
+        Whoever ends it looks for its addresses after it is marked: those given before are seen, and none after.
+        """
+        if self._store.shared:
+            parsed = ipaddress.ip_address(address)
+            for record in self._store.scan(SERVICE_CIDRS.id):
+                if any(parsed in network for network in _networks((record,))):
+                    yield Check(record.key, record.revision)
+                    return
+
+    def take_back(self, owner: Object, addresses: Iterable[str]) -> tuple[Write, ...]:
+        """Return the writes that free addresses which a Service holds."""
+        held = (address for address in addresses if self._holder(address) == _reference(owner))
+        found = (self._store.head(_key(address)) for address in held)
+        return tuple(
+            Write(record.key, encoder(decoded(record)), record.revision, deletes=True) for record in found if record
+        )
+
+    def _holder(self, address: str) -> Object | None:
+        record = self._store.head(_key(address)) if address != NONE else None
+        return at(decoded(record), "spec", "parentRef") if record else None
+
+    def _taken(self, network: Network, number: int) -> bool:
+        kind = ipaddress.IPv4Address if network.version == 4 else ipaddress.IPv6Address
+        return self._store.head(Key(IP_ADDRESSES.id, "", str(kind(number)))) is not None
+
+    def _choose(self, family: str) -> str:
+        for network in self.networks():
+            if f"IPv{network.version}" != family:
+                continue
+            number = address_range(network).choose(partial(self._taken, network), self._draw)
+            if number is not None:
+                kind = ipaddress.IPv4Address if network.version == 4 else ipaddress.IPv6Address
+                return str(kind(number))
+        raise internal("failed to allocate a serviceIP: range is full")
+
+    def _check(self, owner: Object, text: str) -> None:
+        address = ipaddress.ip_address(text)
+        inside = [n for n in self.networks() if n.version == address.version and int(address) in address_range(n)]
+        if not inside:
+            ranges = ", ".join(str(n) for n in self.networks() if n.version == address.version)
+            raise _refusal(owner, text, f"the provided IP ({text}) is not in the valid range. "
+                           f"The range of valid IPs is {ranges}")  # fmt: skip
+        if self._store.head(_key(text)) is not None:
+            raise _refusal(owner, text, "provided IP is already allocated")
+
+
+def address_object(owner: Object, address: str, now: str) -> Object:
+    """Write the IPAddress of a Service's address."""
+    family = f"IPv{ipaddress.ip_address(address).version}"
+    return {
+        "apiVersion": IP_ADDRESSES.api_version,
+        "kind": IP_ADDRESSES.kind,
+        "metadata": {
+            "name": _key(address).name,
+            "uid": new_uid(),
+            "creationTimestamp": now,
+            "labels": {f"{_LABEL}/ip-family": family, f"{_LABEL}/managed-by": MANAGED_BY},
+        },
+        "spec": {"parentRef": _reference(owner)},
+    }
+
+
+def is_noted_by_us(note: Object) -> bool:
+    """Report whether the allocator has made an IPAddress, so that it may also delete it."""
+    return (note["metadata"].get("labels") or {}).get(f"{_LABEL}/managed-by") == MANAGED_BY
+
+
+def _networks(records: Iterable[Record]) -> Iterator[Network]:
+    values = [(record.key.name, readable(record)) for record in records]
+    for _, value in sorted(values, key=lambda each: (str(each[1]["metadata"].get("creationTimestamp")), each[0])):
+        if not value["metadata"].get("deletionTimestamp"):
+            yield from networks_of(value)
+
+
+def _key(address: str) -> Key:
+    return key_of(IP_ADDRESSES, "", str(ipaddress.ip_address(address)))
+
+
+def _reference(owner: Object) -> Object:
+    meta = owner["metadata"]
+    return {"group": "", "resource": "services", "namespace": meta["namespace"], "name": meta["name"]}
+
+
+def _note(owner: Object, address: str, now: str) -> Write:
+    return Write(_key(address), encoder(address_object(owner, address, now)), 0)
+
+
+def _refusal(owner: Object, address: str, why: str) -> ApiError:
+    cause = invalid("spec.clusterIPs", owner["spec"]["clusterIPs"], f"failed to allocate IP {address}: {why}")
+    return not_valid("Service", "", owner["metadata"]["name"], (cause,))

@@ -1,0 +1,118 @@
+"""ServiceCIDRs: they tell that they are ready, and do not go while addresses of theirs are in use (KEP-1880).
+
+    there is one        the finalizer, and condition Ready
+    it is to go         Ready is false; nothing is given from it any more (addresses.py); it goes when each of its
+                        addresses that is in use is also in another ServiceCIDR, which stays
+
+Kubernetes' controller waits 10 seconds before it lets one go, for allocators elsewhere that have not heard of it yet.
+There are none here: the allocator is in this process.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from vipwire.process.supervision import Guard
+from vipwire_up.api.addresses import family_of
+from vipwire_up.api.answers.cells import at, format_time
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
+from vipwire_up.api.object import decoded
+from vipwire_up.api.registry import Registry
+from vipwire_up.api.resource import Object
+from vipwire_up.controllers.allocation.ranges import Network, networks_of
+from vipwire_up.controllers.feed import RETRY_SECONDS, Feed
+from vipwire_up.store.record import Key
+
+FINALIZER: Final = "networking.k8s.io/service-cidr-finalizer"
+_OPTIONS: Final = Options(manager="vipwire-service-cidrs", validation="Ignore")
+_READY: Final = ("True", "", "Kubernetes Service CIDR is ready")
+_HELD: Final = (
+    "False",
+    "Terminating",
+    "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR",
+)
+
+
+class ServiceCidrs:
+    """Follows the ServiceCIDRs and IPAddresses of a registry."""
+
+    def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
+        self._registry, self._guard = registry, guard or Guard("ServiceCIDRs")
+        self._cidrs = Feed(registry.store, (SERVICE_CIDRS,))
+        self._all = Feed(registry.store, (SERVICE_CIDRS, IP_ADDRESSES))
+        self._held = False
+
+    async def run(self) -> None:
+        """Work until cancelled. Addresses come and go often, and matter only while a ServiceCIDR waits for them."""
+        while True:
+            with self._guard.step():
+                await self.step()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_SECONDS if self._guard.holds else None):
+                    await (self._all if self._held else self._cidrs).wait()
+
+    async def step(self) -> None:
+        """Examine every ServiceCIDR; there are few."""
+        self._cidrs.look()
+        self._all.look()
+        values: dict[Key, Object] = {}
+        for record in self._registry.store.scan(SERVICE_CIDRS.id):
+            with self._guard.of(record.key):
+                values[record.key] = decoded(record)
+        stay = [network for value in values.values() if not _is_going(value) for network in networks_of(value)]
+        self._held = any(map(_is_going, values.values()))
+        for key, value in values.items():
+            with self._guard.of(key), contextlib.suppress(ApiError):  # changed just now: there will be another look
+                await self._settle(value, stay)
+
+    async def _settle(self, value: Object, stay: Sequence[Network]) -> None:
+        if not _is_going(value):
+            if FINALIZER not in (value["metadata"].get("finalizers") or ()):
+                await self._write(value, finalized=True)
+            await self._report(value, _READY)
+        elif self._is_used(list(networks_of(value)), stay):
+            await self._report(value, _HELD)
+        elif FINALIZER in (value["metadata"].get("finalizers") or ()):
+            await self._write(value, finalized=False)
+
+    def _is_used(self, networks: Sequence[Network], stay: Sequence[Network]) -> bool:
+        names = (record.key.name for record in self._registry.store.scan(IP_ADDRESSES.id))
+        used = (ipaddress.ip_address(name) for name in names if family_of(name))
+        return any(_is_in(address, networks) and not _is_in(address, stay) for address in used)
+
+    async def _write(self, value: Object, *, finalized: bool) -> None:
+        def edit(current: Object) -> Object:
+            meta = current["metadata"]
+            others = [name for name in meta.get("finalizers") or () if name != FINALIZER]
+            return current | {"metadata": meta | {"finalizers": [*others, *([FINALIZER] if finalized else ())]}}
+
+        await self._registry.change(SERVICE_CIDRS, "", value["metadata"]["name"], edit, _OPTIONS)
+
+    async def _report(self, value: Object, state: tuple[str, str, str]) -> None:
+        """Write the condition Ready, unless it says this already."""
+        before = [each for each in at(value, "status", "conditions") or () if each.get("type") == "Ready"]
+        if any((each["status"], each.get("reason", ""), each.get("message", "")) == state for each in before):
+            return
+        status, reason, message = state
+        condition = {"type": "Ready", "status": status, "reason": reason, "message": message}
+        condition["lastTransitionTime"] = format_time(self._registry.clock())
+
+        def edit(current: Object) -> Object:
+            others = [each for each in at(current, "status", "conditions") or () if each.get("type") != "Ready"]
+            return current | {"status": (current.get("status") or {}) | {"conditions": [*others, condition]}}
+
+        await self._registry.change(
+            SERVICE_CIDRS, "", value["metadata"]["name"], edit, _OPTIONS, subresource="status"
+        )
+
+
+def _is_going(value: Object) -> bool:
+    return bool(at(value, "metadata", "deletionTimestamp"))
+
+
+def _is_in(address: ipaddress.IPv4Address | ipaddress.IPv6Address, networks: Iterable[Network]) -> bool:
+    return any(address in network for network in networks)

@@ -1,0 +1,97 @@
+"""Chooses a Service's address families and their order: the defaults, and what is refused. Pure.
+
+KEP-563, and pkg/registry/core/service/storage/alloc.go for what Kubernetes does where the fields contradict. The
+lists themselves have been checked before (`kinds/rules/families.py`).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from vipwire_up.api.addresses import family_of
+from vipwire_up.api.errors import Cause, invalid
+from vipwire_up.api.kinds.rules.families import NONE
+from vipwire_up.api.resource import Object
+
+SINGLE, PREFER, REQUIRE = "SingleStack", "PreferDualStack", "RequireDualStack"
+_POLICY: Final = "spec.ipFamilyPolicy"
+_NOT_DUAL: Final = "this cluster is not configured for dual-stack services"
+_NEEDS_DUAL: Final = "must be 'RequireDualStack' or 'PreferDualStack' when multiple {} are specified"
+_NEEDS_SINGLE: Final = "must be 'SingleStack' to release the secondary {}"
+_OTHER: Final = {"IPv4": "IPv6", "IPv6": "IPv4"}
+
+
+def settle_families(spec: Object, available: Sequence[str], old: Object) -> tuple[Cause, ...]:
+    """Fill in ipFamilyPolicy and ipFamilies; `available` are the cluster's families, its default first.
+
+    `old` is the spec before, empty at creation. What cannot be is returned, and no families filled in then.
+    """
+    if _keeps_preference(spec, old):
+        return ()
+    if not spec.get("ipFamilyPolicy"):
+        spec["ipFamilyPolicy"] = old.get("ipFamilyPolicy") or (REQUIRE if _is_open(spec) else SINGLE)
+    causes = [*_released(spec, old), *_too_many(spec), *_not_here(spec, available)]
+    if not causes:
+        spec["ipFamilies"] = _named(spec)
+        causes += [] if _is_open(spec) else _unavailable(spec, available)
+    if not causes:
+        spec["ipFamilies"] = _families(spec, available)
+    return tuple(causes)
+
+
+def _is_open(spec: Object) -> bool:
+    """Report whether a Service is headless without a selector: its endpoints may be of any family."""
+    return spec.get("clusterIP") == NONE and not spec.get("selector")
+
+
+def _keeps_preference(spec: Object, old: Object) -> bool:
+    """Report whether a change leaves a Service alone that has what it prefers, or had when there was no more."""
+    same = all((spec.get(name) or None) == (old.get(name) or None) for name in ("clusterIPs", "ipFamilies"))
+    return same and spec.get("ipFamilyPolicy") == old.get("ipFamilyPolicy") == PREFER and bool(old.get("clusterIPs"))
+
+
+def _released(spec: Object, old: Object) -> Iterator[Cause]:
+    """Drop the second address and family where a single one is asked for; refuse a shorter list without that."""
+    for name, what in (("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")):
+        before, now = old.get(name) or [], spec.get(name) or []
+        if spec["ipFamilyPolicy"] != SINGLE:
+            if len(before) > len(now) > 0 and old.get("type") != "ExternalName":
+                yield invalid(_POLICY, spec["ipFamilyPolicy"], _NEEDS_SINGLE.format(what))
+        elif len(now) > 1 and before == now:
+            spec[name] = now[:1]
+
+
+def _too_many(spec: Object) -> Iterator[Cause]:
+    for name, what in (("clusterIPs", "cluster IPs"), ("ipFamilies", "IP families")):
+        if spec["ipFamilyPolicy"] == SINGLE and len(spec.get(name) or ()) == 2:
+            yield invalid(_POLICY, SINGLE, _NEEDS_DUAL.format(what))
+
+
+def _not_here(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
+    """Find addresses whose family nobody named, and the cluster does not have."""
+    addresses, named = spec.get("clusterIPs") or [], len(spec.get("ipFamilies") or ())
+    for index, address in enumerate(addresses):
+        family = family_of(address)
+        if index >= named and family and family not in available:
+            yield invalid(f"spec.clusterIPs[{index}]", addresses, f"{family} is not configured on this cluster")
+
+
+def _unavailable(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
+    if spec["ipFamilyPolicy"] == REQUIRE and len(available) < 2:
+        yield invalid(_POLICY, REQUIRE, _NOT_DUAL)
+    for index, family in enumerate(spec["ipFamilies"]):
+        if family not in available:
+            yield invalid(f"spec.ipFamilies[{index}]", family, "not configured on this cluster")
+
+
+def _named(spec: Object) -> list[str]:
+    """List the families that a Service names, by itself and then by its addresses."""
+    families = list(spec.get("ipFamilies") or ())
+    addresses = (spec.get("clusterIPs") or [])[len(families) :]
+    return families + [family for address in addresses if (family := family_of(address))]
+
+
+def _families(spec: Object, available: Sequence[str]) -> list[str]:
+    families = list(spec["ipFamilies"]) or list(available[:1])
+    if spec["ipFamilyPolicy"] == SINGLE or len(families) != 1:
+        return families
+    return [*families, _OTHER[families[0]]] if _is_open(spec) or len(available) == 2 else families

@@ -1,0 +1,116 @@
+"""Allocates what a Service needs when it is created or changed, and frees it at the end: an admission hook.
+
+    create   families, ClusterIPs, node ports, health check node port
+    update   the same, for what is new; what the new type has no use for is dropped, as Kubernetes does
+             (pkg/registry/core/service/strategy.go, dropTypeDependentFields)
+    delete   everything is given back
+
+Addresses are noted in the store; ports in memory, with an undo for writes that do not come to pass, and in a store
+that other servers write to, too.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from vipwire_up.api.addresses import family_of
+from vipwire_up.api.admission import Admitted, Attempt, Operation
+from vipwire_up.api.answers.cells import format_time
+from vipwire_up.api.errors import internal, not_valid
+from vipwire_up.api.kinds.rules.families import NONE, check_addresses, moves
+from vipwire_up.api.kinds.rules.service import is_reached_from_outside, wants_health_check
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.resource import Object
+from vipwire_up.controllers.allocation.addresses import Addresses
+from vipwire_up.controllers.allocation.families import settle_families
+from vipwire_up.controllers.allocation.node_ports import NodePorts, owner_of, ports_of, wants_ports
+from vipwire_up.controllers.allocation.port_notes import PortNotes
+from vipwire_up.store.record import Step
+
+_VIRTUAL: Final = ("ClusterIP", "NodePort", "LoadBalancer")
+_ADDRESS_FIELDS: Final = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
+
+
+class ServiceAllocation:
+    """The hook. `clock` tells the time, for the objects that note addresses."""
+
+    def __init__(
+        self, addresses: Addresses, ports: NodePorts, notes: PortNotes, clock: Callable[[], datetime]
+    ) -> None:
+        self._addresses, self._ports, self._notes, self._clock = addresses, ports, notes, clock
+
+    def admit(self, attempt: Attempt) -> Admitted | None:
+        """Allocate for a Service, or take back what it leaves. Raise ApiError in Kubernetes' words."""
+        if attempt.resource is not SERVICES or attempt.subresource:
+            return None
+        self._ports.catch_up()
+        if attempt.operation is Operation.DELETE:
+            old = attempt.old or {}
+            also: tuple[Step, ...] = self._addresses.take_back(old, _addresses(old))
+            also += tuple(self._notes.release(owner_of(old), ports_of(old)))
+            return Admitted(also, self._ports.take_back(old, ports_of(old)))
+        new, before = attempt.new or {}, attempt.old or {"spec": {}, "metadata": {}}
+        if moves(new["spec"], before["spec"]):
+            return None  # the checks that follow refuse it
+        drop_unused(new["spec"], before["spec"])
+        if wrong := tuple(check_addresses(new["spec"])):
+            raise not_valid("Service", "", attempt.name, wrong)
+        if before["spec"].get("type") == "LoadBalancer" != new["spec"].get("type"):
+            new["status"] = (new.get("status") or {}) | {"loadBalancer": {}}  # nobody else takes its addresses away
+        return self._settle(new, before)
+
+    def _settle(self, new: Object, old: Object) -> Admitted:
+        also: tuple[Step, ...] = ()
+        if new["spec"].get("type") in _VIRTUAL:
+            self._settle_families(new, old["spec"])
+            also = self._addresses.give(new, format_time(self._clock()))
+        undo_ports = self._ports.give(new)
+        left = set(_addresses(old)) - set(_addresses(new))
+        also += self._addresses.take_back(new, left)
+        also += tuple(self._notes.note(owner_of(new), ports_of(new)))
+        also += tuple(self._notes.release(owner_of(new), ports_of(old) - ports_of(new)))
+        undo_freed = self._ports.take_back(new, ports_of(old) - ports_of(new))
+
+        def undo() -> None:
+            undo_freed()
+            undo_ports()
+
+        return Admitted(also, undo)
+
+    def _settle_families(self, new: Object, old: Object) -> None:
+        available = self._addresses.families() or tuple(old.get("ipFamilies") or ())
+        if not available and new["spec"].get("clusterIP") != NONE:
+            raise internal("failed to allocate a serviceIP: there is no ServiceCIDR that is ready")
+        causes = settle_families(new["spec"], available, old)
+        if causes:
+            raise not_valid("Service", "", new["metadata"]["name"], causes)
+
+
+def drop_unused(spec: Object, old: Object) -> None:
+    """Drop what came with the old type and has no place in the new one, unless the update has changed it."""
+    if old.get("type") in _VIRTUAL and spec.get("type") == "ExternalName":
+        _drop_same(spec, old, _ADDRESS_FIELDS)
+    if is_reached_from_outside(old) and not is_reached_from_outside(spec):
+        _drop_same(spec, old, ("externalTrafficPolicy",))
+    if wants_ports(old) and not wants_ports(spec) and _node_ports(spec) == _node_ports(old):
+        for port in spec.get("ports") or ():
+            port.pop("nodePort", None)
+    if old.get("type") == "LoadBalancer" and spec.get("type") != "LoadBalancer":
+        _drop_same(spec, old, ("allocateLoadBalancerNodePorts", "loadBalancerClass"))
+    if wants_health_check(old) and not wants_health_check(spec):
+        _drop_same(spec, old, ("healthCheckNodePort",))
+
+
+def _node_ports(spec: Object) -> set[int]:
+    return {port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")}
+
+
+def _drop_same(spec: Object, old: Object, names: tuple[str, ...]) -> None:
+    for name in names:
+        if spec.get(name) == old.get(name):
+            spec.pop(name, None)
+
+
+def _addresses(service: Object) -> tuple[str, ...]:
+    addresses = (service.get("spec") or {}).get("clusterIPs") or ()
+    return tuple(address for address in addresses if family_of(address))

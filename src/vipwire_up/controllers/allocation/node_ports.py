@@ -1,0 +1,177 @@
+"""Node ports: one range for the ports of Services and for health checks.
+
+A port belongs to one Service, whatever the protocol: a Service may use the same number for TCP and for UDP. What is
+taken is kept in memory, and read from the Services at start; where other servers give ports, too, before each use.
+What they give at the same moment, the store refuses by its notes (`port_notes.py`).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
+
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.errors import ApiError, internal, invalid, not_valid
+from vipwire_up.api.kinds.rules.service import wants_health_check
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.object import readable
+from vipwire_up.api.resource import Object
+from vipwire_up.controllers.allocation.ranges import Draw, Range
+from vipwire_up.store.record import CompactedError, FutureRevisionError
+from vipwire_up.store.store import Store
+
+Undo: TypeAlias = Callable[[], None]
+Owner: TypeAlias = tuple[str, str]
+Noted: TypeAlias = Callable[[int], Owner | None]
+"""Names the Service that a port is noted for in the store."""
+_TAKEN: Final = "provided port is already allocated"
+
+
+class NodePorts:
+    """Knows whose each port is."""
+
+    def __init__(self, store: Store, allowed: Range, draw: Draw, noted: Noted = lambda _: None) -> None:
+        self._range, self._draw = allowed, draw
+        self._store, self._noted = store, noted
+        self._read_all()
+
+    def _read_all(self) -> None:
+        self._owners: dict[int, Owner] = {}
+        self._seen = self._store.revision
+        for record in self._store.scan(SERVICES.id):
+            for port in ports_of(readable(record)):
+                self._owners.setdefault(port, (record.key.namespace, record.key.name))
+
+    def catch_up(self) -> None:
+        """Read what other servers have changed."""
+        if not self._store.shared:
+            return
+        try:
+            changes = self._store.changes(SERVICES.id, self._seen)
+        except (CompactedError, FutureRevisionError):
+            self._read_all()
+            return
+        self._seen = self._store.revision
+        for change in changes:
+            owner = (change.record.key.namespace, change.record.key.name)
+            now = set[int]() if change.deleted else ports_of(readable(change.record))
+            before = ports_of(readable(change.previous)) if change.previous else set[int]()
+            for port in before - now:
+                if self._owners.get(port) == owner:
+                    del self._owners[port]
+            for port in now:
+                self._owners.setdefault(port, owner)
+
+    def give(self, service: Object) -> Undo:
+        """Fill in what a Service needs, and take it. Raise ApiError and take nothing, if it cannot have it."""
+        owner, new = owner_of(service), list[int]()
+
+        def undo() -> None:
+            for port in new:
+                if self._owners.get(port) == owner:  # whoever has got it back since keeps it
+                    del self._owners[port]
+
+        try:
+            self._fill_ports(service, owner, new)
+            self._fill_health_check(service, owner, new)
+        except BaseException:
+            undo()
+            raise
+        return undo
+
+    def take_back(self, service: Object, ports: Iterable[int]) -> Undo:
+        """Free ports that a Service holds."""
+        owner = owner_of(service)
+        held = [port for port in ports if self._owners.get(port) == owner]
+        for port in held:
+            del self._owners[port]
+
+        def undo() -> None:
+            self._owners.update(dict.fromkeys(held, owner))
+
+        return undo
+
+    def _fill_ports(self, service: Object, owner: Owner, new: list[int]) -> None:
+        spec, chosen = service["spec"], dict[int, set[str]]()
+        if not wants_ports(spec):
+            return
+        ports = [port for port in spec.get("ports") or () if isinstance(port, dict)]
+        for index, port in enumerate(ports):
+            if port.get("nodePort"):
+                self._take(service, f"spec.ports[{index}].nodePort", port["nodePort"], owner, new)
+                chosen.setdefault(port["nodePort"], set()).add(port.get("protocol", "TCP"))
+        for index, port in enumerate(ports):
+            if not port.get("nodePort") and allocates(spec):
+                port["nodePort"] = self._shared(ports[:index], port, chosen) or self._draw_port(
+                    "a nodePort", owner, new
+                )
+                chosen.setdefault(port["nodePort"], set()).add(port.get("protocol", "TCP"))
+
+    def _shared(self, before: Iterable[Object], port: Object, chosen: dict[int, set[str]]) -> int:
+        """Find the node port of the same port of another protocol: DNS is one number for TCP and UDP."""
+        same = (other.get("nodePort", 0) for other in before if other.get("port") == port.get("port"))
+        return next((n for n in same if n and port.get("protocol", "TCP") not in chosen[n]), 0)
+
+    def _fill_health_check(self, service: Object, owner: Owner, new: list[int]) -> None:
+        spec = service["spec"]
+        if not wants_health_check(spec):
+            return
+        port = spec.get("healthCheckNodePort")
+        if port:
+            self._take(service, "spec.healthCheckNodePort", port, owner, new, alone=port in _node_ports(spec))
+        else:
+            spec["healthCheckNodePort"] = self._draw_port("a HealthCheck NodePort", owner, new)
+
+    def _take(
+        self, service: Object, path: str, port: int, owner: Owner, new: list[int], *, alone: bool = False
+    ) -> None:
+        if port not in self._range:
+            last = self._range.first + self._range.size - 1
+            why = "provided port is not in the valid range. The range of valid ports is "
+            raise _refusal(service, path, port, f"{why}{self._range.first}-{last}")
+        holder = self._owners.get(port) or self._noted(port)
+        if alone or holder not in (None, owner):
+            raise _refusal(service, path, port, _TAKEN)
+        if port not in self._owners:
+            self._owners[port] = owner
+            new.append(port)
+
+    def _draw_port(self, what: str, owner: Owner, new: list[int]) -> int:
+        port = self._range.choose(lambda n: n in self._owners or self._noted(n) is not None, self._draw)
+        if port is None:
+            raise internal(f"failed to allocate {what}: range is full")
+        self._owners[port] = owner
+        new.append(port)
+        return port
+
+
+def owner_of(service: Object) -> Owner:
+    """Name a Service."""
+    return service["metadata"]["namespace"], service["metadata"]["name"]
+
+
+def wants_ports(spec: Object) -> bool:
+    """Report whether a Service is of a type that may have node ports."""
+    return spec.get("type") in ("NodePort", "LoadBalancer")
+
+
+def allocates(spec: Object) -> bool:
+    """Report whether node ports are chosen for a Service that names none."""
+    return spec.get("type") == "NodePort" or spec.get("allocateLoadBalancerNodePorts") is not False
+
+
+def ports_of(service: Object) -> set[int]:
+    """List the node ports that a Service has, with the one of its health check."""
+    spec = service.get("spec")
+    if not isinstance(spec, dict):
+        return set()
+    check = spec.get("healthCheckNodePort")
+    return _node_ports(spec) | ({check} if check and isinstance(check, int) else set())
+
+
+def _node_ports(spec: Object) -> set[int]:
+    ports = spec.get("ports")
+    found = (at(port, "nodePort") for port in ports) if isinstance(ports, list) else ()
+    return {number for number in found if number and isinstance(number, int)}
+
+
+def _refusal(service: Object, path: str, port: int, why: str) -> ApiError:
+    return not_valid("Service", "", service["metadata"]["name"], (invalid(path, port, why),))

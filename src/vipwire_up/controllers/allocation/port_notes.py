@@ -1,0 +1,118 @@
+"""Notes of node ports in a shared store: so that the store itself refuses a port that two servers give at once.
+
+A note is a record of its own, nodeports.vipwire.io/PORT, written and deleted in the transaction of the Service that
+takes or leaves the port. The API does not serve notes. A store of one process needs none: its allocator sees all.
+
+`PortNoteRepair` writes notes that are missing, as after a migration, and deletes those that no Service stands for.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeAlias
+
+from vipwire.process.supervision import Guard
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.object import encode, key_of, readable
+from vipwire_up.controllers.allocation.node_ports import Owner, ports_of
+from vipwire_up.store.fence import HOLDING
+from vipwire_up.store.record import Check, ConflictError, Key, Record, Step, StoreError, Write
+from vipwire_up.store.store import Store
+
+NOTES: Final = "nodeports.vipwire.io"
+_EVERY: Final = 60.0
+Ports: TypeAlias = Iterable[int]
+
+
+class PortNotes:
+    """The notes of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def holder(self, port: int) -> Owner | None:
+        """Name the Service that a port is noted for, also if that is still under way."""
+        record = self._store.head(_key(port)) if self._store.shared else None
+        return holder_of(record) if record else None
+
+    def note(self, owner: Owner, ports: Ports) -> Iterator[Write]:
+        """Return the writes that note ports for a Service, as far as they are not noted for it."""
+        if self._store.shared:
+            for port in sorted(ports):
+                if self.holder(port) != owner:
+                    yield _note(port, owner)
+
+    def release(self, owner: Owner, ports: Ports) -> Iterator[Write]:
+        """Return the writes that delete the notes of ports that a Service leaves."""
+        for port in sorted(ports) if self._store.shared else ():
+            record = self._store.head(_key(port))
+            if record is not None and holder_of(record) == owner:
+                yield _deletion(record)
+
+
+class PortNoteRepair:
+    """Compares notes and Services now and then."""
+
+    def __init__(self, store: Store, guard: Guard[Key] | None = None) -> None:
+        self._store, self._guard = store, guard or Guard("node ports")
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            with self._guard.step():
+                await self.step()
+            await asyncio.sleep(_EVERY)
+
+    async def step(self) -> None:
+        """Look at all notes and Services once. What changes meanwhile is refused, and looked at the next time."""
+        for steps in self._wrong():
+            with self._guard.of(steps[0].key):
+                fence = HOLDING.get()
+                try:
+                    await self._store.write(*steps, *((fence,) if fence else ()))
+                except (ConflictError, StoreError):
+                    continue
+
+    def _wrong(self) -> list[tuple[Step, ...]]:
+        services = {(r.key.namespace, r.key.name): r for r in self._store.scan(SERVICES.id)}
+        notes = {int(r.key.name): r for r in self._store.scan(NOTES) if r.key.name.isdecimal()}
+        users: dict[int, Owner] = {}
+        for owner, record in services.items():
+            for port in ports_of(readable(record)):
+                users.setdefault(port, owner)
+        steps: list[tuple[Step, ...]] = [
+            (_note(port, owner), Check(services[owner].key, services[owner].revision))
+            for port, owner in users.items()
+            if port not in notes
+        ]
+        for port, record in notes.items():
+            holder = holder_of(record)
+            service = services.get(holder)
+            if service is None or port not in ports_of(readable(service)):
+                steps.append(
+                    (_deletion(record), Check(key_of(SERVICES, *holder), service.revision if service else 0))
+                )
+        return steps
+
+
+def holder_of(note: Record) -> Owner:
+    """Name the Service of a note."""
+    holder = at(readable(note), "holder") or {}
+    return str(at(holder, "namespace") or ""), str(at(holder, "name") or "")
+
+
+def _note(port: int, owner: Owner) -> Write:
+    value = {"metadata": {"name": str(port)}, "holder": {"namespace": owner[0], "name": owner[1]}}
+    return Write(_key(port), lambda revision: encode(value | {"metadata": _meta(port, revision)}), 0)
+
+
+def _deletion(record: Record) -> Write:
+    return Write(record.key, lambda _: record.value, record.revision, deletes=True)
+
+
+def _meta(port: int, revision: int) -> dict[str, str]:
+    return {"name": str(port), "resourceVersion": str(revision)}
+
+
+def _key(port: int) -> Key:
+    return Key(NOTES, "", str(port))

@@ -1,0 +1,146 @@
+"""ClusterIPs and the IPAddress objects that note them say the same: what differs is mended, and told in Events.
+
+They are written together, so that they differ only where somebody has changed an IPAddress by hand, or put a backup
+back. The rules and the Events' reasons are those of kube-apiserver's repair loop
+(pkg/registry/core/service/ipallocator/controller/repairip.go), which looks every few minutes; here each change is
+looked at when it comes, and everything at start.
+
+    a Service's address is not noted, or noted for another one that has it not      it is noted for the Service
+    an address is noted for a Service that does not have it                         the note is deleted
+    two Services have it, or it is in no ServiceCIDR                                only told: make a Service anew
+
+Notes of others (without the allocator's label) are left alone.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import Iterator
+from typing import Final
+
+from vipwire.process.supervision import Guard
+from vipwire_up.api.addresses import family_of
+from vipwire_up.api.answers.cells import at, format_time
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.object import decoded, key_of, readable
+from vipwire_up.api.registry import Registry
+from vipwire_up.api.resource import Object, Resource
+from vipwire_up.api.transition import Deletion, Preconditions
+from vipwire_up.controllers.allocation.addresses import MANAGED_BY, address_object, is_noted_by_us
+from vipwire_up.controllers.allocation.holders import Holders
+from vipwire_up.controllers.allocation.ranges import networks_of
+from vipwire_up.controllers.endpoints.selection import Name
+from vipwire_up.controllers.events import warn
+from vipwire_up.controllers.feed import Feed
+from vipwire_up.store.record import Key, RecordChange
+
+_OPTIONS: Final = Options(manager=MANAGED_BY, validation="Ignore")
+_AT_ONCE: Final = 100
+"""Addresses that are looked at before other work has its turn."""
+
+
+class AddressRepair:
+    """Follows the Services and IPAddresses of a registry."""
+
+    def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
+        self._registry, self._guard = registry, guard or Guard("IPAddresses")
+        self._feed = Feed(registry.store, (SERVICES, IP_ADDRESSES))
+        self._users = Holders()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._feed.run(self.step, self._guard)
+
+    async def step(self) -> bool:
+        """Check each address that a change concerns; report whether one is to be tried again."""
+        changes, anew = self._feed.look()
+        if anew:
+            self._users.clear()
+        touched = {key.name: None for key in self._guard.due() if key.resource == IP_ADDRESSES.id}
+        for change in changes:
+            with self._guard.of(change.record.key):
+                touched.update(dict.fromkeys(self._note(change)))
+        for number, address in enumerate(touched):
+            with self._guard.of(key_of(IP_ADDRESSES, "", address)), contextlib.suppress(ApiError):
+                await self._settle(address)  # what it is refused for has changed just now: there will be another look
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return self._guard.holds
+
+    def _note(self, change: RecordChange) -> Iterator[str]:
+        """Store a change; return the addresses to check."""
+        key = change.record.key
+        if key.resource == IP_ADDRESSES.id:
+            yield key.name
+            return
+        addresses = () if change.deleted else addresses_of(decoded(change.record))
+        yield from self._users.put((key.namespace, key.name), addresses)
+
+    async def _settle(self, address: str) -> None:
+        users = self._users.of(address)
+        note = self._read(IP_ADDRESSES, ("", address))
+        if note is None:
+            if users:
+                await self._restore(address, users[0], "is not allocated; repairing")
+        elif (holder := _holder(note)) not in users:
+            await self._release(note, address, holder, users)
+        for name in users:
+            if name != (holder if note is not None and holder in users else users[0]):
+                await self._complain(name, address, "ClusterIPAlreadyAllocated", "was assigned to multiple services")
+
+    async def _restore(self, address: str, name: Name, why: str) -> None:
+        """Note a Service's address."""
+        if not self._is_given(address):
+            await self._complain(name, address, "ClusterIPOutOfRange", "is not within any configured Service CIDR")
+            return
+        service = self._read(SERVICES, name)
+        if service is None:
+            return
+        text = f"Cluster IP [{family_of(address)}]: {address} {why}"
+        await warn(self._registry, SERVICES, service, "ClusterIPNotAllocated", text)
+        body = address_object(service, address, format_time(self._registry.clock()))
+        await self._registry.create(IP_ADDRESSES, "", body, _OPTIONS)
+
+    async def _release(self, note: Object, address: str, holder: Name | None, users: list[Name]) -> None:
+        """Delete a note that is wrong, and note the address for whoever has it."""
+        if not is_noted_by_us(note):
+            return
+        whose = f"Service {'/'.join(holder)}" if holder else "no Service"
+        text = f"IPAddress: {address} for {whose} appears to have leaked: cleaning up"
+        await warn(self._registry, IP_ADDRESSES, note, "IPAddressNotAllocated", text)
+        this_one = Deletion(Preconditions(uid=note["metadata"]["uid"]))  # it may have been made anew since
+        await self._registry.delete(IP_ADDRESSES, "", address, options=_OPTIONS, deletion=this_one)
+        if users:
+            await self._restore(address, users[0], "is allocated to another one; repairing")
+
+    async def _complain(self, name: Name, address: str, reason: str, why: str) -> None:
+        if (service := self._read(SERVICES, name)) is not None:
+            text = f"Cluster IP [{family_of(address)}]: {address} {why}; please recreate service"
+            await warn(self._registry, SERVICES, service, reason, text)
+
+    def _is_given(self, address: str) -> bool:
+        values = (readable(record) for record in self._registry.store.scan(SERVICE_CIDRS.id))
+        parsed = ipaddress.ip_address(address)
+        return any(parsed in network for value in values for network in networks_of(value))
+
+    def _read(self, resource: Resource, name: Name) -> Object | None:
+        record = self._registry.store.read(key_of(resource, *name))
+        return decoded(record) if record else None
+
+
+def addresses_of(service: Object) -> Iterator[str]:
+    """List a Service's ClusterIPs as IPAddresses are named."""
+    if at(service, "spec", "type") != "ExternalName":
+        found = (text for text in at(service, "spec", "clusterIPs") or () if family_of(text))
+        yield from (str(ipaddress.ip_address(text)) for text in found)
+
+
+def _holder(note: Object) -> Name | None:
+    """Name the Service that an address is noted for; None if it is something else."""
+    parent = at(note, "spec", "parentRef") or {}
+    if parent.get("group") or parent.get("resource") != "services":
+        return None
+    return parent.get("namespace") or "", parent.get("name") or ""

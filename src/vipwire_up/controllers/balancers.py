@@ -1,0 +1,136 @@
+"""LoadBalancer addresses: given from the operator's ranges, in the Service's status, and taken back.
+
+Of the Services of type LoadBalancer, those without loadBalancerClass are ours, and those of class `vipwire.io/pool`.
+Each gets an address of each of its families that there is a range of. spec.loadBalancerIP is honoured if it is free
+and within a range. Whoever has an address keeps it as long as the ranges hold it. What cannot be given is told in an
+Event, and tried again when an address is given back.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from vipwire.process.supervision import Guard
+from vipwire_up.api.addresses import family_of
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.object import decoded, key_of
+from vipwire_up.api.registry import Registry
+from vipwire_up.api.resource import Object
+from vipwire_up.controllers.allocation.pool import Pool
+from vipwire_up.controllers.allocation.ranges import Network
+from vipwire_up.controllers.balanced import has_its_mode, is_foreign, is_ours, mode_of, status_addresses
+from vipwire_up.controllers.endpoints.selection import Name
+from vipwire_up.controllers.events import warn
+from vipwire_up.controllers.feed import Feed
+from vipwire_up.store.record import Key
+
+_OPTIONS: Final = Options(manager="vipwire-load-balancer", validation="Ignore")
+
+
+class Balancers:
+    """Follows the Services of a registry. `networks` are the ranges, the first that fits is used first."""
+
+    def __init__(self, registry: Registry, networks: Sequence[Network], guard: Guard[Key] | None = None) -> None:
+        self._registry, self._pool, self._guard = registry, Pool(networks), guard or Guard("LoadBalancer addresses")
+        self._feed = Feed(registry.store, (SERVICES,))
+        self._told: dict[Name, str] = {}
+        self._unwritten: dict[Name, None] = {}
+        self._freed = False
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._feed.run(self.step, self._guard)
+
+    async def step(self) -> bool:
+        """Update each Service that has changed; report whether something is left to do.
+
+        Two passes: who has an address keeps it before others choose. Who was told that there is none for it is looked
+        at again when one is free.
+        """
+        changes, anew = self._feed.look()
+        if anew:
+            self._pool.clear()
+        latest = {(change.record.key.namespace, change.record.key.name): change for change in changes}
+        for name, change in latest.items():
+            with self._guard.of(change.record.key):
+                value = decoded(change.record)
+                self._put(name, self._kept(value) if is_ours(value) and not change.deleted else ())
+        again = dict.fromkeys(self._told) if anew or self._freed else {}
+        aside = dict.fromkeys((key.namespace, key.name) for key in self._guard.due())
+        names = self._unwritten | again | aside | dict.fromkeys(latest)
+        self._unwritten, self._freed = {}, False
+        for name in names:
+            with self._guard.of(key_of(SERVICES, *name)):
+                await self._settle(name)
+        return bool(self._unwritten) or self._freed or self._guard.holds
+
+    def _put(self, name: Name, addresses: Iterable[str]) -> None:
+        self._freed |= self._pool.put(name, addresses)
+
+    async def _settle(self, name: Name) -> None:
+        record = self._registry.store.read(key_of(SERVICES, *name))
+        if record is None:
+            self._told.pop(name, None)
+            return
+        value = decoded(record)
+        wanted, problem = self._wanted(value) if is_ours(value) else ([], "")
+        self._put(name, wanted)
+        if (wanted != status_addresses(value) or not has_its_mode(value)) and not is_foreign(value):
+            await self._write(value, wanted)
+        await self._report(value, problem)
+
+    def _kept(self, service: Object) -> list[str]:
+        """List the addresses that a Service has and may keep."""
+        asked = at(service, "spec", "loadBalancerIP")
+        families = at(service, "spec", "ipFamilies") or ["IPv4"]
+        return [
+            address
+            for address in status_addresses(service)
+            if self._pool.has(address) and family_of(address) in families and asked in (None, "", address)
+        ]
+
+    def _wanted(self, service: Object) -> tuple[list[str], str]:
+        """Choose a Service's addresses; give them, and what is to be said."""
+        kept, asked = self._kept(service), at(service, "spec", "loadBalancerIP")
+        if asked:
+            problem = "" if kept else self._refusal(asked)
+            return ([] if problem else kept or [asked]), problem
+        found, missing = list[str](), list[str]()
+        for family in at(service, "spec", "ipFamilies") or ["IPv4"]:
+            address = next((each for each in kept if family_of(each) == family), None) or self._pool.free(family)
+            if address is None:
+                missing.append(family)
+            else:
+                found.append(address)
+        return found, "" if found else f"no address is left for {', '.join(missing)}"
+
+    def _refusal(self, asked: str) -> str:
+        if not family_of(asked) or not self._pool.has(asked):
+            ranges = ", ".join(map(str, self._pool.networks))
+            return f"spec.loadBalancerIP {asked} is in none of the ranges {ranges}"
+        return f"spec.loadBalancerIP {asked} is another Service's" if self._pool.is_taken(asked) else ""
+
+    async def _write(self, service: Object, addresses: Sequence[str]) -> None:
+        ingress = [{"ip": address, "ipMode": mode_of(service)} for address in addresses]
+        status = (service.get("status") or {}) | {"loadBalancer": {"ingress": ingress} if ingress else {}}
+        try:
+            value = service | {"status": status}
+            await self._registry.replace(SERVICES, *_name(service), value, _OPTIONS, subresource="status")
+        except ApiError as error:
+            self._put(_name(service), self._kept(service))
+            if error.code not in (404, 409):  # gone or changed: there will be another look
+                self._unwritten[_name(service)] = None
+
+    async def _report(self, service: Object, problem: str) -> None:
+        name = _name(service)
+        before = self._told.pop(name, "")
+        if problem:
+            self._told[name] = problem
+        if problem and problem != before:
+            await warn(self._registry, SERVICES, service, "AllocationFailed", problem)
+
+
+def _name(service: Object) -> Name:
+    return service["metadata"]["namespace"], service["metadata"]["name"]

@@ -1,0 +1,156 @@
+"""Of several API servers, one runs the controllers: whoever holds the Lease kube-system/vipwire-controllers.
+
+    QUICK     renewed every 0.4 s; over after 2 s without a change; who cannot renew it for 1.5 s stops by itself
+    CAREFUL   the same with 1, 6 and 4 s
+    a server that ends gives it back, and the next one begins at once
+
+A holder is QUICK, so that a lost machine is replaced before its clients notice more than its loss, once it has
+renewed in time for a while. It is CAREFUL while it begins, which may hold up a process with many objects for seconds,
+and while the store or its own process is slow: else a busy cluster would elect all the time. The Lease says which.
+
+A process that was stopped for a while does not know that it has lost the Lease. So whoever gets it also writes a
+fence (store/fence.py), and what its controllers write holds only while that fence stands.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from vipwire.process import log
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.plain import LEASES
+from vipwire_up.api.object import encode
+from vipwire_up.api.registry import Registry
+from vipwire_up.controllers.lease import Claim, NotOursError, Observed, release_lease, write_lease
+from vipwire_up.store.fence import FENCES, HOLDING
+from vipwire_up.store.record import Check, ConflictError, Key, StoreError, Write
+
+NAME: Final = "vipwire-controllers"
+_LOOK: Final = 1.0
+"""Seconds after which a Lease is looked at again, whatever is heard."""
+_FAREWELL: Final = 1.0
+_LATE: Final = 0.3
+_IN_TIME: Final = 5
+"""A renewal that is made so many seconds late is late; so many that are not make a holder quick."""
+_LAST: Final = 0.5
+"""Seconds for a last try of a holder that was held up. What it writes holds only if nobody else is elected."""
+_FENCE: Final = Key(FENCES, "", NAME)
+_FAILURES: Final = (ApiError, StoreError, ConflictError, TimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a Lease is kept: it is over after `seconds`, is renewed `every` so many, and given up after `patience`."""
+
+    seconds: int
+    patience: float
+    every: float
+
+
+QUICK: Final = Pace(2, 1.5, 0.4)
+CAREFUL: Final = Pace(6, 4.0, 1.0)
+
+
+class Pacing:
+    """Chooses the pace of a holder by how late its renewals are made."""
+
+    def __init__(self, careful: Pace = CAREFUL, quick: Pace = QUICK) -> None:
+        self._careful, self._quick = careful, quick
+        self._in_time = 0
+
+    def heard(self, late: float) -> None:
+        """Note how many seconds later than it was due a renewal was made."""
+        self._in_time = self._in_time + 1 if late < _LATE else 0
+
+    @property
+    def pace(self) -> Pace:
+        """The pace for the next renewal."""
+        return self._quick if self._in_time >= _IN_TIME else self._careful
+
+
+class Election:
+    """Takes part under an identity that no other process has."""
+
+    def __init__(self, registry: Registry, identity: str, *, careful: Pace = CAREFUL, quick: Pace = QUICK) -> None:
+        self._registry, self._identity = registry, identity
+        self._careful, self._quick = careful, quick
+        self._observed = Observed(registry)
+
+    async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
+        """Take part until cancelled, and lead while elected; then give the Lease back."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                began = loop.time()
+                left = self._observed.left(NAME, began)
+                if not left and await self._renewed(self._careful, self._careful.patience):
+                    await self._term(lead, began)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, _LOOK) or _LOOK):
+                        await self._registry.store.moved(LEASES.id)
+        finally:
+            with contextlib.suppress(NotOursError, *_FAILURES):
+                async with asyncio.timeout(_FAREWELL):
+                    await release_lease(self._registry, NAME, self._identity)
+
+    async def _term(self, lead: Callable[[], Awaitable[None]], renewed: float) -> None:
+        """Lead until the Lease is lost. Whatever the last holder has written before our fence is visible then."""
+        try:
+            async with asyncio.timeout(self._careful.patience):
+                fence = await self._raise_fence()
+        except _FAILURES as error:
+            log.warning("elected, but cannot begin", lease=NAME, error=error)
+            return
+        log.info("runs the controllers", lease=NAME, identity=self._identity)
+        async with asyncio.TaskGroup() as tasks:
+            leading = tasks.create_task(_fenced(lead, fence))
+            try:
+                await self._hold(renewed)
+            finally:
+                leading.cancel()
+        log.warning("another server runs the controllers, or nobody can renew the Lease", lease=NAME)
+
+    async def _hold(self, renewed: float) -> None:
+        """Renew the Lease until that has not succeeded for too long, or another has it."""
+        loop, pacing, kept = asyncio.get_running_loop(), Pacing(self._careful, self._quick), self._careful
+        while (left := renewed + kept.patience - loop.time()) > 0:
+            due = loop.time() + min(kept.every, left)
+            await asyncio.sleep(due - loop.time())
+            began, wanted = loop.time(), pacing.pace
+            outcome = await self._renewed(wanted, max(renewed + kept.patience - began, _LAST))
+            if outcome is None:
+                return
+            pacing.heard(loop.time() - due if outcome else _LATE)
+            if outcome:
+                renewed, kept = began, wanted
+
+    async def _renewed(self, pace: Pace, patience: float) -> bool | None:
+        """Claim or renew the Lease; False if that fails, None if another has it."""
+        claim = Claim(NAME, self._identity, pace.seconds)
+        try:
+            async with asyncio.timeout(patience):
+                now = asyncio.get_running_loop().time()
+                await write_lease(self._registry, claim, self._observed, now)
+        except NotOursError:
+            return None
+        except _FAILURES:
+            return False
+        return True
+
+    def _encode(self, revision: int) -> bytes:
+        return encode({"metadata": {"name": NAME, "resourceVersion": str(revision)}, "holder": self._identity})
+
+    async def _raise_fence(self) -> Check:
+        store = self._registry.store
+        found = store.read(_FENCE)
+        write = Write(_FENCE, self._encode, found.revision if found else 0)
+        (made,) = await store.write(write)
+        await store.newest()
+        return Check(_FENCE, made.revision)
+
+
+async def _fenced(lead: Callable[[], Awaitable[None]], fence: Check) -> None:
+    HOLDING.set(fence)  # in the context of this task, and of all that it begins
+    await lead()

@@ -1,0 +1,120 @@
+"""Spreads endpoints over slices so that as few slices as possible change. Pure.
+
+Each slice is an object that every node is sent, and 100 endpoints are much to send for one that changed. So
+
+    1  endpoints that stay are left where they are, changed in place
+    2  new ones go where a slice changes anyway, and then into the fullest slice that takes all that are left over
+    3  only what then remains makes new slices; slices that have become empty go
+
+A Service without endpoints keeps one empty slice of each family: readers see that it has been looked at.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from vipwire_up.api.resource import Object
+from vipwire_up.controllers.endpoints.endpoints import Group, Grouped, ports_key
+
+MOST: Final = 100
+"""Endpoints of a slice: Kubernetes' --max-endpoints-per-slice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A slice that is there."""
+
+    name: str
+    group: Group
+    endpoints: Sequence[Object]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """The changes to slices: those to create, those to update, and those to delete."""
+
+    create: tuple[tuple[Group, list[Object]], ...] = ()
+    update: tuple[tuple[str, list[Object]], ...] = ()
+    delete: tuple[str, ...] = ()
+
+
+def arrange(existing: Sequence[Slice], wanted: Grouped, families: Iterable[str]) -> Arrangement:
+    """Arrange wanted endpoints; `families` have an empty slice if nothing else."""
+    wanted = dict(wanted)
+    for family in families:
+        if not any(group.family == family for group in wanted):
+            wanted[Group(family, ports_key(()))] = []
+    create: list[tuple[Group, list[Object]]] = []
+    update: list[tuple[str, list[Object]]] = []
+    delete = [each.name for each in existing if each.group not in wanted]
+    for group, endpoints in wanted.items():
+        part = _arrange_group([each for each in existing if each.group == group], endpoints)
+        create += [(group, listed) for _, listed in part.create]
+        update += part.update
+        delete += part.delete
+        create += [(group, [])] if not endpoints and not part.create and not _left(existing, group, part) else []
+    return Arrangement(tuple(create), tuple(update), tuple(delete))
+
+
+def slice_of(value: Object) -> Slice:
+    """Read a slice."""
+    group = Group(value.get("addressType", ""), ports_key(value.get("ports") or ()))
+    return Slice(value["metadata"]["name"], group, value.get("endpoints") or [])
+
+
+def check_slice(value: Object) -> None:
+    """Raise whatever a slice raises that cannot be arranged."""
+    for endpoint in slice_of(value).endpoints:
+        _identity(endpoint)
+
+
+def _left(existing: Sequence[Slice], group: Group, part: Arrangement) -> bool:
+    return any(each.group == group and each.name not in part.delete for each in existing)
+
+
+def _arrange_group(existing: Sequence[Slice], wanted: Sequence[Object]) -> Arrangement:
+    missing = {_identity(endpoint): endpoint for endpoint in wanted}
+    kept: dict[str, list[Object]] = {}
+    changed: list[str] = []
+    for each in existing:
+        listed = [_identity(endpoint) for endpoint in each.endpoints]
+        stay = [missing.pop(name) for name in listed if name in missing][:]
+        kept[each.name] = stay
+        if stay != list(each.endpoints):
+            changed.append(each.name)
+    rest = list(missing.values())
+    for name in changed:
+        take = MOST - len(kept[name])
+        kept[name], rest = kept[name] + rest[:take], rest[take:]
+    rest = _fit(kept, changed, rest)
+    create = [rest[start : start + MOST] for start in range(0, len(rest), MOST)]
+    return _outcome(existing, kept, changed, create, empty=not wanted)
+
+
+def _fit(kept: dict[str, list[Object]], changed: list[str], rest: list[Object]) -> list[Object]:
+    """Add a rest smaller than a slice to the fullest unchanged one that has room for all of it."""
+    over = len(rest) % MOST
+    fitting = [name for name, listed in kept.items() if name not in changed and 0 < over <= MOST - len(listed)]
+    if not fitting:
+        return rest
+    best = max(fitting, key=lambda name: len(kept[name]))
+    kept[best] += rest[len(rest) - over :]
+    changed.append(best)
+    return rest[: len(rest) - over]
+
+
+def _outcome(
+    existing: Sequence[Slice], kept: Mapping[str, list[Object]], changed: list[str], create: list[list[Object]],
+    *, empty: bool
+) -> Arrangement:  # fmt: skip
+    group = existing[0].group if existing else Group("", "")
+    gone = [each.name for each in existing if not kept[each.name]]
+    if empty and gone:
+        gone = gone[1:]  # the first stays, empty
+    update = tuple((name, kept[name]) for name in changed if name not in gone)
+    return Arrangement(tuple((group, listed) for listed in create), update, tuple(gone))
+
+
+def _identity(endpoint: Object) -> tuple[str, ...]:
+    target = endpoint.get("targetRef") or {}
+    return (*endpoint["addresses"], target.get("uid") or target.get("name") or "")

@@ -1,0 +1,251 @@
+"""Keeps EndpointSlices and Endpoints what Services and Pods say: follows the store, and writes what differs.
+
+    Service with a selector      slices and an Endpoints object of its Pods
+    Service without              slices that mirror an Endpoints object made by hand
+    no Service, ExternalName     none of ours
+
+What is to be looked at again is a set of Services; all that is found to differ in one round is written together, and
+shares a commit. Our own writes come back as changes, and are not looked at again.
+"""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Awaitable, Iterator
+from typing import Final
+
+from vipwire.process.supervision import Guard
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire_up.api.kinds.node import NODES
+from vipwire_up.api.kinds.pod import PODS
+from vipwire_up.api.kinds.service import ENDPOINTS, SERVICES
+from vipwire_up.api.object import decoded, key_of
+from vipwire_up.api.registry import Registry, Result
+from vipwire_up.api.resource import Object, Resource
+from vipwire_up.controllers.endpoints import legacy, slices
+from vipwire_up.controllers.endpoints.arrange import check_slice
+from vipwire_up.controllers.endpoints.endpoints import Grouped, from_endpoints, from_pods
+from vipwire_up.controllers.endpoints.selection import Name, Selection
+from vipwire_up.controllers.endpoints.topology import NodeFacts, Shares, divide, is_auto, node_facts, shares
+from vipwire_up.controllers.events import warn
+from vipwire_up.controllers.feed import Feed
+from vipwire_up.machines.node import is_lost
+from vipwire_up.store.record import Key, RecordChange
+
+_OPTIONS: Final = Options(manager="vipwire-endpoints", validation="Ignore")
+_NOT_MIRRORED: Final = "endpointslice.kubernetes.io/skip-mirror"
+_MANAGERS: Final = (slices.CONTROLLER, slices.MIRRORING)
+_RESOURCES: Final = (NODES, SERVICES, PODS, ENDPOINTS, ENDPOINT_SLICES)
+
+
+class EndpointController:
+    """Follows a registry's store."""
+
+    def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
+        self._registry, self._guard = registry, guard or Guard("endpoints")
+        self._feed = Feed(registry.store, _RESOURCES)
+        self._dirty: dict[Name, None] = {}
+        self._own: set[int] = set()
+        self._undivided: dict[Name, str] = {}
+        self._told: dict[Name, str] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._selection = Selection()
+        self._nodes: dict[str, NodeFacts] = {}
+        self._lost: set[str] = set()
+        self._zones: dict[str, str] = {}
+        self._shares = Shares({})
+        self._slices: defaultdict[Name, set[Name]] = defaultdict(set)
+        self._service_of: dict[Name, Name] = {}
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._feed.run(self.step, self._guard)
+
+    async def step(self) -> bool:
+        """Read what has changed and write the slices. Report whether something could not be written."""
+        self._feed.follow(self._forget, self._note, self._guard)
+        again = ((key.namespace, key.name) for key in self._guard.due() if key.resource == SERVICES.id)
+        dirty, self._dirty = self._dirty | dict.fromkeys(again), {}
+        writes: list[tuple[Name, Awaitable[Result]]] = []
+        for name in dirty:
+            with self._guard.of(key_of(SERVICES, *name)):
+                writes.extend((name, write) for write in self._settle(name))
+        results = await asyncio.gather(*(write for _, write in writes), return_exceptions=True)
+        for (name, _), result in zip(writes, results, strict=True):
+            self._learn(name, result)
+        for name in dirty:
+            with self._guard.of(key_of(SERVICES, *name)):
+                await self._report(name)
+        return bool(self._dirty) or self._guard.holds
+
+    def _learn(self, name: Name, result: Result | BaseException) -> None:
+        """Store the result of a write for a Service."""
+        if isinstance(result, Result):
+            self._own.add(result.record.revision)
+        elif not isinstance(result, ApiError):
+            if not isinstance(result, Exception):
+                raise result
+            self._guard.failed(key_of(SERVICES, *name), result)
+        elif result.code not in (403, 404):  # its namespace is going; or it has gone already
+            self._dirty[name] = None
+
+    async def _report(self, name: Name) -> None:
+        """Report why a Service that asks for zones of its endpoints has none."""
+        problem, before = self._undivided.pop(name, ""), self._told.pop(name, "")
+        if problem:
+            self._told[name] = problem
+        if problem and problem != before and (service := self._read(SERVICES, name)) is not None:
+            await warn(self._registry, SERVICES, service, "TopologyAwareHintsDisabled", f"no zone hints: {problem}")
+
+    def _note(self, change: RecordChange) -> None:
+        name = change.record.key.namespace, change.record.key.name
+        resource, value = change.record.key.resource, decoded(change.record)
+        if resource == PODS.id:
+            self._note_pod(name, value, gone=change.deleted)
+        elif resource == SERVICES.id:
+            selector = _texts(at(value, "spec", "selector"))
+            external = at(value, "spec", "type") == "ExternalName"
+            self._selection.put_service(name, {} if change.deleted or external else selector)
+            self._dirty[name] = None
+        elif resource == NODES.id:
+            self._note_node(name[1], value, gone=change.deleted)
+        elif resource == ENDPOINT_SLICES.id:
+            self._note_slice(name, value, change)
+        elif change.revision not in self._own:
+            self._dirty[name] = None
+        self._own.discard(change.revision)
+
+    def _note_pod(self, name: Name, value: Object, *, gone: bool) -> None:
+        self._dirty.update(dict.fromkeys(self._selection.services_of(name)))
+        self._selection.put_pod(name, {} if gone else _texts(at(value, "metadata", "labels")))
+        self._dirty.update(dict.fromkeys(self._selection.services_of(name)))
+
+    def _note_node(self, name: str, value: Object, *, gone: bool) -> None:
+        before, now = self._nodes.get(name), None if gone else node_facts(value)
+        lost = not gone and is_lost(value)
+        if now == before and lost is (name in self._lost):
+            return
+        (self._lost.add if lost else self._lost.discard)(name)
+        self._nodes.pop(name, None)
+        if now is not None:
+            self._nodes[name] = now
+        self._zones = {each: facts.zone for each, facts in self._nodes.items()}
+        self._shares = shares(self._nodes.values())
+        self._dirty.update(dict.fromkeys(self._selection.services()))
+
+    def _note_slice(self, name: Name, value: Object, change: RecordChange) -> None:
+        labels = _texts(at(value, "metadata", "labels"))
+        before = self._service_of.pop(name, None)
+        if before:
+            self._slices[before].discard(name)
+        service = (name[0], labels.get(slices.SERVICE, ""))
+        if labels.get(slices.MANAGED_BY) in _MANAGERS and not change.deleted:
+            self._service_of[name] = service
+            self._slices[service].add(name)
+        if change.revision not in self._own:
+            self._dirty.update({found: None for found in (before, self._service_of.get(name)) if found})
+
+    def _settle(self, name: Name) -> Iterator[Awaitable[Result]]:
+        """Compare what a Service should have with what it has."""
+        service = self._read(SERVICES, name)
+        endpoints = self._read(ENDPOINTS, name)
+        existing = list(self._slices_of(name))
+        owner, grouped = None, Grouped()
+        if service is not None and at(service, "spec", "type") != "ExternalName":
+            if at(service, "spec", "selector"):
+                grouped = self._from_pods(name, service)
+                if is_auto(service):
+                    self._undivided[name] = self._divide(grouped)
+                owner = slices.Owner(service, service, slices.CONTROLLER)
+                yield from self._settle_legacy(name, endpoints, legacy.endpoints_object(service, grouped))
+            elif endpoints is not None and _is_mirrored(endpoints):
+                owner, grouped = (
+                    slices.Owner(service, endpoints, slices.MIRRORING),
+                    from_endpoints(endpoints, self._zones),
+                )
+        elif endpoints is not None and _is_ours(endpoints):
+            yield self._registry.delete(ENDPOINTS, *name, options=_OPTIONS)
+        yield from self._settle_slices(name[0], owner, existing, grouped)
+
+    def _slices_of(self, name: Name) -> Iterator[Object]:
+        """Read a Service's slices; one that cannot be read is as if it were not there."""
+        for each in sorted(self._slices.get(name, ())):
+            with self._guard.of(key_of(ENDPOINT_SLICES, *each)):
+                if (value := self._read(ENDPOINT_SLICES, each)) is not None:
+                    check_slice(value)
+                    yield value
+
+    def _from_pods(self, name: Name, service: Object) -> Grouped:
+        """Find a Service's endpoints; a Pod that cannot be read is left out."""
+        pods = {pod: value for pod in self._selection.pods_of(name) if (value := self._read(PODS, pod)) is not None}
+        with contextlib.suppress(Exception):  # found below
+            return from_pods(service, pods.values(), self._zones, self._lost)
+        sound = []
+        for pod, value in pods.items():
+            with self._guard.of(key_of(PODS, *pod)):
+                from_pods(service, (value,), self._zones, self._lost)
+                sound.append(value)
+        return from_pods(service, sound, self._zones, self._lost)
+
+    def _divide(self, grouped: Grouped) -> str:
+        """Hint endpoints at zones, each family by itself; tell why not."""
+        families: dict[str, list[Object]] = {}
+        for group, endpoints in grouped.items():
+            families.setdefault(group.family, []).extend(endpoints)
+        problems = [divide(endpoints, self._shares) for endpoints in families.values()]
+        return next(filter(None, problems), "")
+
+    def _settle_slices(
+        self, namespace: str, owner: slices.Owner | None, existing: list[Object], grouped: Grouped
+    ) -> Iterator[Awaitable[Result]]:
+        if owner is None:
+            steps = slices.Steps(delete=tuple(value["metadata"]["name"] for value in existing))
+        else:
+            others = [value for value in existing if value["metadata"]["labels"][slices.MANAGED_BY] != owner.manager]
+            ours = [value for value in existing if value not in others]
+            steps = slices.steps(owner, ours, grouped, self._registry.clock())
+            yield from self._delete(namespace, tuple(value["metadata"]["name"] for value in others))
+        for value in steps.create:
+            yield self._registry.create(ENDPOINT_SLICES, namespace, value, _OPTIONS)
+        for value in steps.replace:
+            yield self._registry.replace(ENDPOINT_SLICES, namespace, value["metadata"]["name"], value, _OPTIONS)
+        yield from self._delete(namespace, steps.delete)
+
+    def _settle_legacy(self, name: Name, found: Object | None, wanted: Object) -> Iterator[Awaitable[Result]]:
+        if found is None:
+            yield self._registry.create(ENDPOINTS, name[0], wanted, _OPTIONS)
+            return
+        meta = found["metadata"]
+        same = (found.get("subsets") or []) == wanted["subsets"] and (meta.get("labels") or {}) == wanted["metadata"][
+            "labels"
+        ]
+        if not same:
+            value = found | {"metadata": meta | wanted["metadata"], "subsets": wanted["subsets"]}
+            yield self._registry.replace(ENDPOINTS, *name, value, _OPTIONS)
+
+    def _delete(self, namespace: str, names: tuple[str, ...]) -> Iterator[Awaitable[Result]]:
+        for name in names:
+            yield self._registry.delete(ENDPOINT_SLICES, namespace, name, options=_OPTIONS)
+
+    def _read(self, resource: Resource, name: Name) -> Object | None:
+        record = self._registry.store.read(key_of(resource, *name))
+        return decoded(record) if record else None
+
+
+def _texts(value: object) -> dict[str, str]:
+    """Read labels or a selector; what is no text is left out."""
+    return {k: v for k, v in value.items() if isinstance(v, str)} if isinstance(value, dict) else {}
+
+
+def _is_ours(endpoints: Object) -> bool:
+    return (endpoints["metadata"].get("labels") or {}).get(legacy.MANAGED_BY) == legacy.CONTROLLER
+
+
+def _is_mirrored(endpoints: Object) -> bool:
+    labels = endpoints["metadata"].get("labels") or {}
+    return not _is_ours(endpoints) and labels.get(_NOT_MIRRORED) != "true"

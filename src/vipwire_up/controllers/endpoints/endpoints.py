@@ -1,0 +1,173 @@
+"""Derives a Service's endpoints from its selector's Pods, or from Endpoints made by hand. Pure.
+
+Endpoints are grouped by family and ports: Pods whose named target port is another number stand in a group of their
+own (staging/src/k8s.io/endpointslice/reconciler.go). A Pod has an endpoint if it has an address that others
+can reach and has not ended;
+
+    ready        publishNotReadyAddresses, or serving and not terminating
+    serving      its condition Ready, unless the machine that it is on is lost
+    terminating  it has a deletionTimestamp
+"""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from vipwire_up.api.addresses import family_of
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.endpoint_address import problem_of
+from vipwire_up.api.resource import Object
+from vipwire_up.controllers.endpoints.topology import is_auto
+
+_ENDED: Final = ("Succeeded", "Failed")
+_CLOSE: Final = ("PreferClose", "PreferSameZone", "PreferSameNode")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The properties that all endpoints of a slice share. `ports` is JSON: a value that can be compared."""
+
+    family: str
+    ports: str
+
+    @property
+    def port_list(self) -> list[Object]:
+        """The ports as a slice has them."""
+        ports: list[Object] = json.loads(self.ports)
+        return ports
+
+
+Grouped: TypeAlias = dict[Group, list[Object]]
+"""Endpoints by group."""
+
+
+def ports_key(ports: Iterable[Mapping[str, Any]]) -> str:
+    """Write ports so that equal ones are equal texts."""
+    fields = ("name", "protocol", "port", "appProtocol")
+    plain = [{name: port[name] for name in fields if port.get(name) is not None} for port in ports]
+    return json.dumps(sorted(plain, key=lambda port: (str(port.get("name", "")), str(port.get("port")))))
+
+
+def from_pods(
+    service: Object, pods: Iterable[Object], zones: Mapping[str, str], lost: Collection[str] = ()
+) -> Grouped:
+    """Find a Service's endpoints among the Pods that it selects; `zones` by node, `lost` nodes by name."""
+    found: Grouped = {}
+    for pod in pods:
+        if not is_endpoint(pod):
+            continue
+        ports = ports_key(_ports(service["spec"], pod))
+        for family in at(service, "spec", "ipFamilies") or ["IPv4"]:
+            address = next((ip for ip in _reachable(pod) if family_of(ip) == family), None)
+            if address:
+                found.setdefault(Group(family, ports), []).append(_endpoint(service, pod, address, zones, lost))
+    return found
+
+
+def from_endpoints(endpoints: Object, zones: Mapping[str, str]) -> Grouped:
+    """Turn Endpoints made by hand into those of slices (KEP-0752, mirroring)."""
+    found: Grouped = {}
+    for subset in endpoints.get("subsets") or ():
+        ports = ports_key(subset.get("ports") or ())
+        for part, ready in (("addresses", True), ("notReadyAddresses", False)):
+            for address in subset.get(part) or ():
+                family = "" if problem_of(address.get("ip", "")) else family_of(address["ip"])
+                if family:
+                    found.setdefault(Group(family, ports), []).append(_mirrored(address, zones, ready=ready))
+    return {group: list(_once(listed)) for group, listed in found.items()}
+
+
+def is_endpoint(pod: Object) -> bool:
+    """Report whether a Pod can be an endpoint at all."""
+    return bool(_reachable(pod)) and at(pod, "status", "phase") not in _ENDED
+
+
+def is_ready(pod: Object) -> bool:
+    """Return a Pod's condition Ready."""
+    conditions = at(pod, "status", "conditions") or ()
+    return any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions)
+
+
+def pod_addresses(pod: Object) -> list[str]:
+    """List a Pod's addresses."""
+    listed = [entry.get("ip") or "" for entry in at(pod, "status", "podIPs") or ()]
+    first = at(pod, "status", "podIP")
+    return [address for address in listed or [first] if address]
+
+
+def _reachable(pod: Object) -> list[str]:
+    return [address for address in pod_addresses(pod) if not problem_of(address)]
+
+
+def _ports(spec: Object, pod: Object) -> Iterator[Object]:
+    for port in spec.get("ports") or ():
+        protocol = port.get("protocol", "TCP")
+        number = _target(port, protocol, pod)
+        if number:
+            found = {"name": port.get("name", ""), "protocol": protocol, "port": number}
+            yield found | ({"appProtocol": port["appProtocol"]} if port.get("appProtocol") else {})
+
+
+def _target(port: Object, protocol: str, pod: Object) -> int | None:
+    """Find the number of a target port: a name is looked up among the Pod's container ports."""
+    target = port.get("targetPort") or port.get("port")
+    if isinstance(target, int):
+        return target
+    spec = pod.get("spec") or {}
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    listed = (entry for container in containers for entry in container.get("ports") or ())
+    named = (e["containerPort"] for e in listed if e.get("name") == target and e.get("protocol", "TCP") == protocol)
+    return next(named, None)
+
+
+def _endpoint(service: Object, pod: Object, address: str, zones: Mapping[str, str], lost: Collection[str]) -> Object:
+    meta, spec = pod["metadata"], pod.get("spec") or {}
+    serving = is_ready(pod) and spec.get("nodeName") not in lost
+    terminating = bool(meta.get("deletionTimestamp"))
+    ready = bool(at(service, "spec", "publishNotReadyAddresses")) or (serving and not terminating)
+    endpoint: Object = {
+        "addresses": [address],
+        "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
+        "targetRef": {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]},
+    }
+    if spec.get("hostname") and spec.get("subdomain") == service["metadata"]["name"]:
+        endpoint["hostname"] = spec["hostname"]
+    _place(endpoint, spec.get("nodeName") or "", zones)
+    wanted = None if is_auto(service) else at(service, "spec", "trafficDistribution")  # the annotation comes first
+    hints = _hints(wanted, endpoint) if ready else {}
+    return endpoint | ({"hints": hints} if hints else {})
+
+
+def _place(endpoint: Object, node: str, zones: Mapping[str, str]) -> None:
+    if node:
+        endpoint["nodeName"] = node
+        if zones.get(node):
+            endpoint["zone"] = zones[node]
+
+
+def _hints(distribution: str | None, endpoint: Object) -> Object:
+    """Return the hints for an endpoint (KEP-4444, KEP-3015): its zone, or its node."""
+    hints: Object = {}
+    if distribution in _CLOSE and endpoint.get("zone"):
+        hints["forZones"] = [{"name": endpoint["zone"]}]
+    if distribution == "PreferSameNode" and endpoint.get("nodeName"):
+        hints["forNodes"] = [{"name": endpoint["nodeName"]}]
+    return hints
+
+
+def _mirrored(address: Object, zones: Mapping[str, str], *, ready: bool) -> Object:
+    endpoint: Object = {"addresses": [address["ip"]], "conditions": {"ready": ready}}
+    for name in ("hostname", "targetRef"):
+        if address.get(name):
+            endpoint[name] = address[name]
+    _place(endpoint, address.get("nodeName") or "", zones)
+    return endpoint
+
+
+def _once(endpoints: Iterable[Object]) -> Iterator[Object]:
+    seen = set[str]()
+    for endpoint in endpoints:
+        if endpoint["addresses"][0] not in seen:
+            seen.add(endpoint["addresses"][0])
+            yield endpoint

@@ -1,0 +1,107 @@
+"""EndpointSlices as objects: what one of ours looks like, and what is written to come to an arrangement. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire_up.api.resource import Object
+from vipwire_up.controllers.endpoints.arrange import arrange, slice_of
+from vipwire_up.controllers.endpoints.endpoints import Group, Grouped
+from vipwire_up.controllers.endpoints.legacy import HEADLESS
+
+SERVICE: Final = "kubernetes.io/service-name"
+MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
+CONTROLLER: Final = "endpointslice-controller.k8s.io"
+MIRRORING: Final = "endpointslicemirroring-controller.k8s.io"
+TRIGGERED: Final = "endpoints.kubernetes.io/last-change-trigger-time"
+_NOT_COPIED: Final = (SERVICE, MANAGED_BY, HEADLESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The writes: slices to create, new states of existing ones, names of those to delete."""
+
+    create: tuple[Object, ...] = ()
+    replace: tuple[Object, ...] = ()
+    delete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose slices are arranged: the Service, the object that they follow, and who says to manage them."""
+
+    service: Object
+    object: Object
+    manager: str
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families that keep an empty slice."""
+        return tuple(self.service["spec"].get("ipFamilies") or ("IPv4",)) if self.manager == CONTROLLER else ()
+
+
+def steps(owner: Owner, existing: Sequence[Object], wanted: Grouped, now: datetime) -> Steps:
+    """Return what is to be written so that an owner's slices hold the wanted endpoints."""
+    plan = arrange([slice_of(value) for value in existing], wanted, owner.families)
+    labels, update = slice_labels(owner), dict(plan.update)
+    replace = []
+    for value in existing:
+        name = value["metadata"]["name"]
+        if name in plan.delete:
+            continue
+        if name in update:
+            replace.append(_changed(value, labels, update[name], now))
+        elif (value["metadata"].get("labels") or {}) != labels:
+            replace.append(value | {"metadata": value["metadata"] | {"labels": labels}})
+    create = tuple(_new(owner, labels, group, listed, now) for group, listed in plan.create)
+    return Steps(create, tuple(replace), plan.delete)
+
+
+def slice_labels(owner: Owner) -> dict[str, str]:
+    """Write the labels of an owner's slices: the owner's own, and those that say what they are."""
+    copied = {key: value for key, value in _labels(owner.object).items() if key not in _NOT_COPIED}
+    ours = {SERVICE: owner.service["metadata"]["name"], MANAGED_BY: owner.manager}
+    return copied | ours | ({HEADLESS: ""} if owner.service["spec"].get("clusterIP") == "None" else {})
+
+
+def _labels(value: Object) -> Mapping[str, str]:
+    labels: Mapping[str, str] = value["metadata"].get("labels") or {}
+    return labels
+
+
+def _new(owner: Owner, labels: dict[str, str], group: Group, endpoints: list[Object], now: datetime) -> Object:
+    meta = owner.object["metadata"]
+    reference = {
+        "apiVersion": "v1",
+        "kind": "Service" if owner.object is owner.service else "Endpoints",
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "apiVersion": ENDPOINT_SLICES.api_version,
+        "kind": ENDPOINT_SLICES.kind,
+        "metadata": {
+            "generateName": f"{owner.service['metadata']['name']}-",
+            "namespace": meta["namespace"],
+            "labels": labels,
+            "ownerReferences": [reference],
+            **({"annotations": {TRIGGERED: _precise(now)}} if endpoints else {}),
+        },
+        "addressType": group.family,
+        "endpoints": endpoints,
+        "ports": group.port_list,
+    }
+
+
+def _changed(value: Object, labels: dict[str, str], endpoints: list[Object], now: datetime) -> Object:
+    annotations = (value["metadata"].get("annotations") or {}) | {TRIGGERED: _precise(now)}
+    meta = value["metadata"] | {"labels": labels, "annotations": annotations}
+    return value | {"metadata": meta, "endpoints": endpoints}
+
+
+def _precise(now: datetime) -> str:
+    return now.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,122 @@
+"""Zone hints for Services with `service.kubernetes.io/topology-mode: Auto` (KEP-2433). Pure.
+
+Clients of a zone use the endpoints that are hinted at it. Each zone has a share of the CPUs of all Nodes, and is
+taken to make this share of the traffic: so it is given this share of the endpoints, its own first.
+
+    desired    endpoints * share
+    minimum    desired / 1.2, rounded up: with fewer, each would have 20 % more to do than it should
+
+Endpoints of zones that have most above what is desired are given to zones that have less than their minimum. There
+are no hints, and it is said why, where that cannot be: too few endpoints, or Nodes or endpoints that tell too little.
+Kubernetes gives away more: up to what is desired. The bound on what an endpoint has to do is the same.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.resource import Object
+
+ZONE: Final = "topology.kubernetes.io/zone"
+OVERLOAD: Final = 0.2
+_MOST_CPUS: Final = 1e9
+_MODES: Final = ("service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints")
+_CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+
+FEW_NODES: Final = "Nodes of fewer than two zones tell their zone and CPUs"
+FEW_FACTS: Final = "a Node does not tell its zone or its CPUs"
+FEW_ENDPOINTS: Final = "there are fewer endpoints than zones"
+NO_ZONE: Final = "an endpoint is in no zone of these"
+NO_BALANCE: Final = "the endpoints cannot be divided without too much for some of them"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A Node's zone and CPUs; None for Nodes that run no workloads or are not ready."""
+
+    zone: str
+    cpus: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The part of all CPUs that each zone has; none, and why, if that is not known."""
+
+    by_zone: Mapping[str, float]
+    problem: str = ""
+
+
+def node_facts(node: Object) -> NodeFacts:
+    """Read a Node."""
+    labels = at(node, "metadata", "labels") or {}
+    conditions = at(node, "status", "conditions") or ()
+    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    counts = ready and not any(role in labels for role in _CONTROL_PLANE)
+    zone = labels.get(ZONE)
+    return NodeFacts(
+        zone if isinstance(zone, str) else "", _cpus(at(node, "status", "allocatable", "cpu")) if counts else None
+    )
+
+
+def shares(nodes: Iterable[NodeFacts]) -> Shares:
+    """Return each zone's share."""
+    cpus: dict[str, float] = {}
+    for node in nodes:
+        if node.cpus is None:
+            continue
+        if not node.zone or not node.cpus:
+            return Shares({}, FEW_FACTS)
+        cpus[node.zone] = cpus.get(node.zone, 0.0) + node.cpus
+    if len(cpus) < 2:
+        return Shares({}, FEW_NODES)
+    return Shares({zone: cpus[zone] / sum(cpus.values()) for zone in sorted(cpus)})
+
+
+def is_auto(service: Object) -> bool:
+    """Report whether a Service asks for it."""
+    annotations = at(service, "metadata", "annotations") or {}
+    return any(annotations.get(name) in ("Auto", "auto") for name in _MODES)
+
+
+def divide(endpoints: Sequence[Object], known: Shares) -> str:
+    """Hint ready endpoints of one family at zones; tell why not, "" if it is done."""
+    ready = sorted(
+        (each for each in endpoints if each["conditions"]["ready"]), key=lambda each: str(each["addresses"])
+    )
+    problem = known.problem or _obstacle(ready, known.by_zone)
+    if problem:
+        return problem
+    held: dict[str, list[Object]] = {zone: [] for zone in known.by_zone}
+    for endpoint in ready:
+        held[endpoint["zone"]].append(endpoint)
+    desired = {zone: len(ready) * share for zone, share in known.by_zone.items()}
+    least = {zone: math.ceil(number / (1 + OVERLOAD)) for zone, number in desired.items()}
+    if sum(least.values()) > len(ready):
+        return NO_BALANCE
+    for zone, listed in held.items():
+        while len(listed) < least[zone]:
+            givers = (other for other in held if len(held[other]) > least[other])
+            giver = max(givers, key=lambda other: len(held[other]) - desired[other])
+            listed.append(held[giver].pop())
+    for zone, listed in held.items():
+        for endpoint in listed:
+            endpoint["hints"] = {"forZones": [{"name": zone}]}
+    return ""
+
+
+def _obstacle(ready: Sequence[Object], by_zone: Mapping[str, float]) -> str:
+    if len(ready) < len(by_zone):
+        return FEW_ENDPOINTS
+    return "" if all(each.get("zone") in by_zone for each in ready) else NO_ZONE
+
+
+def _cpus(quantity: object) -> float:
+    """Read a number of CPUs, such as 4 or 3920m; 0 for what is none: no number, negative, or without end."""
+    text = str(quantity or "")
+    try:
+        number = float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
+    except ValueError:
+        return 0.0
+    return number if 0 < number < _MOST_CPUS else 0.0

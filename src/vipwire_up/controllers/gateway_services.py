@@ -1,0 +1,226 @@
+"""A LoadBalancer Service for each Gateway: from it a Gateway has an address of the operator's ranges, announced so.
+
+Ours are Gateways of classes of `vipwire gateway` that name no address, or one within the ranges. The Service is
+called GATEWAY-CLASS, as GEP-1762 asks. It belongs to its Gateway and goes with it. No proxy serves its address, of
+ipMode Proxy: HAProxy listens there itself. Its ClusterIP leads there: the address is its only endpoint. It has the
+labels and annotations of spec.infrastructure, and the Gateway's that are about announcing.
+"""
+
+import ipaddress
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, POOL, made_by_deployment, name_label, service_name
+from vipwire.process.supervision import Guard
+from vipwire_up.api.addresses import family_of
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire_up.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
+from vipwire_up.api.kinds.plain import CONFIG_MAPS
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.object import decoded, key_of
+from vipwire_up.api.registry import Registry
+from vipwire_up.api.resource import Object
+from vipwire_up.controllers.allocation.pool import Pool
+from vipwire_up.controllers.allocation.ranges import Network
+from vipwire_up.controllers.balanced import has_its_mode, status_addresses
+from vipwire_up.controllers.endpoints.selection import Name
+from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
+from vipwire_up.controllers.events import warn
+from vipwire_up.controllers.feed import Feed
+from vipwire_up.store.record import Key
+
+GATEWAYS: Final = next(each for each in GATEWAY_RESOURCES if each.kind == "Gateway")
+_MANAGER: Final = "vipwire-gateway-addresses"
+_OPTIONS: Final = Options(manager=_MANAGER, validation="Ignore", force=True)
+_PROXY: Final = "service.kubernetes.io/service-proxy-name"
+_ANNOUNCING: Final = "announce.vipwire.io/"
+
+
+class GatewayServices:
+    """Follows the Gateways of a registry. `networks` are the ranges of LoadBalancer addresses."""
+
+    def __init__(self, registry: Registry, networks: Sequence[Network], guard: Guard[Key] | None = None) -> None:
+        self._registry, self._pool, self._guard = registry, Pool(networks), guard or Guard("Gateways' Services")
+        self._feed = Feed(registry.store, (GATEWAY_CLASSES, GATEWAYS, SERVICES))
+        self._told: dict[Name, str] = {}
+        self._left: dict[Name, None] = {}
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._feed.run(self.step, self._guard)
+
+    async def step(self) -> bool:
+        """Look at each Gateway that may want another Service; report whether something is left to do."""
+        changes, anew = self._feed.look()
+        names = dict(self._left) | dict.fromkeys((key.namespace, key.name) for key in self._guard.due())
+        for change in changes:
+            key = change.record.key
+            if anew or key.resource == GATEWAY_CLASSES.id:
+                names |= dict.fromkeys(self._all())
+            elif key.resource == GATEWAYS.id:
+                names[key.namespace, key.name] = None
+            elif about := at(decoded(change.record), "metadata", "annotations", GATEWAY):
+                names[key.namespace, about] = None
+        self._left = {}
+        for name in names:
+            with self._guard.of(key_of(GATEWAYS, *name)):
+                await self._settle(name)
+        return bool(self._left) or self._guard.holds
+
+    def _all(self) -> Iterator[Name]:
+        for record in self._registry.store.scan(GATEWAYS.id):
+            yield record.key.namespace, record.key.name
+
+    async def _settle(self, name: Name) -> None:
+        record = self._registry.store.read(key_of(GATEWAYS, *name))
+        if record is None:  # its Service goes with it
+            self._told.pop(name, None)
+            return
+        gateway = decoded(record)
+        service = service_name(name[1], at(gateway, "spec", "gatewayClassName") or "")
+        found = self._registry.store.read(key_of(SERVICES, name[0], service))
+        there = decoded(found) if found else None
+        problem = ""
+        try:
+            if not self._wants(gateway):
+                if there is not None and _belongs(there, gateway):
+                    await self._registry.delete(SERVICES, name[0], service, options=_OPTIONS)
+            elif there is None:
+                await self._registry.create(SERVICES, name[0], wanted_service(gateway), _OPTIONS)
+            elif not _belongs(there, gateway):
+                problem = f"the Service {service} is not this Gateway's: it has no address"
+            else:
+                if differs(there, wanted := wanted_service(gateway, there)):
+                    await self._registry.change(SERVICES, name[0], service, lambda old: merged(old, wanted), _OPTIONS)
+                await self._lead(gateway, there)
+        except ApiError as error:
+            if error.code not in (403, 404, 409, 422):
+                self._left[name] = None
+            problem = error.message if error.code in (403, 422) else ""
+        await self._report(gateway, problem)
+
+    async def _lead(self, gateway: Object, service: Object) -> None:
+        """Have the ClusterIP lead to the addresses."""
+        namespace = service["metadata"]["namespace"]
+        for family in ("IPv4", "IPv6"):
+            name = f"{service['metadata']['name']}-{family.lower()}"
+            found = self._registry.store.read(key_of(ENDPOINT_SLICES, namespace, name))
+            addresses = [each for each in status_addresses(service) if family_of(each) == family]
+            told = [{"addresses": [each]} for each in addresses if not ipaddress.ip_address(each).is_loopback]
+            ports = [{key: each[key] for key in ("name", "port", "protocol")} for each in service["spec"]["ports"]]
+            if not told:
+                if found is not None and decoded(found)["metadata"].get("labels", {}).get(MANAGED_BY) == _MANAGER:
+                    await self._registry.delete(ENDPOINT_SLICES, namespace, name, options=_OPTIONS)
+                continue
+            there = decoded(found) if found is not None else {}
+            known = [{"addresses": each["addresses"]} for each in there.get("endpoints") or ()]
+            if (known, there.get("ports")) != (told, ports):
+                labels = {SERVICE: service["metadata"]["name"], MANAGED_BY: _MANAGER}
+                meta = {"name": name, "labels": labels, "ownerReferences": [_owner(gateway)]}
+                body = {"metadata": meta, "addressType": family, "endpoints": told, "ports": ports}
+                await self._registry.apply(ENDPOINT_SLICES, namespace, name, body, _OPTIONS)
+
+    def _wants(self, gateway: Object) -> bool:
+        record = self._registry.store.read(key_of(GATEWAY_CLASSES, "", at(gateway, "spec", "gatewayClassName") or ""))
+        if record is None or at(decoded(record), "spec", "controllerName") != CONTROLLER:
+            return False
+        asked = at(gateway, "spec", "addresses") or ()
+        if any(each.get("type", "IPAddress") != "IPAddress" for each in asked):
+            return False
+        values = _values(gateway)
+        return not values or (len(values) == 1 and self._pool.has(values[0]))
+
+    async def _report(self, gateway: Object, problem: str) -> None:
+        name = gateway["metadata"]["namespace"], gateway["metadata"]["name"]
+        before = self._told.pop(name, "")
+        if problem:
+            self._told[name] = problem
+        if problem and problem != before:
+            await warn(self._registry, GATEWAYS, gateway, "AllocationFailed", problem)
+
+
+async def declare_pool(registry: Registry, networks: Sequence[Network]) -> None:
+    """Say in a ConfigMap which ranges there are, for `vipwire gateway`, or that there are none."""
+    key = key_of(CONFIG_MAPS, *POOL)
+    found = registry.store.read(key)
+    data = {"ranges": ",".join(map(str, networks))}
+    if not networks:
+        if found is not None:
+            await registry.delete(CONFIG_MAPS, *POOL, options=_OPTIONS)
+    elif found is None:
+        await registry.create(CONFIG_MAPS, POOL.namespace, {"metadata": {"name": POOL.name}, "data": data}, _OPTIONS)
+    elif decoded(found).get("data") != data:
+        await registry.change(CONFIG_MAPS, *POOL, lambda old: old | {"data": data}, _OPTIONS)
+
+
+def wanted_service(gateway: Object, there: Object | None = None) -> Object:
+    """Write the Service that a Gateway is to have; `there` is the one that it has."""
+    meta, spec = gateway["metadata"], gateway["spec"]
+    name, more = meta["name"], spec.get("infrastructure") or {}
+    announcing = {key: text for key, text in (meta.get("annotations") or {}).items() if key.startswith(_ANNOUNCING)}
+    # Of an older vipwire: no proxy may take the address for its own before its mode is changed.
+    other = {} if there is None or has_its_mode(there) else {_PROXY: "vipwire-gateway"}
+    asked = _values(gateway)
+    return {
+        "metadata": {
+            "name": service_name(name, spec["gatewayClassName"]),
+            "labels": {**(more.get("labels") or {}), **name_label(name), **other},
+            "annotations": {**(more.get("annotations") or {}), **announcing, GATEWAY: name},
+            "ownerReferences": [_owner(gateway)],
+        },
+        "spec": {
+            "type": "LoadBalancer",
+            "allocateLoadBalancerNodePorts": False,
+            "ipFamilyPolicy": "PreferDualStack",
+            "ports": list(_ports(spec.get("listeners") or ())),
+            **({"loadBalancerIP": asked[0]} if asked else {}),
+        },
+    }
+
+
+def _ports(listeners: Sequence[Any]) -> Iterator[Object]:
+    seen = set[tuple[int, str]]()
+    for each in listeners:
+        protocol = "UDP" if each.get("protocol") == "UDP" else "TCP"
+        place = each["port"], protocol
+        if place not in seen:
+            seen.add(place)
+            yield {"name": f"{protocol.lower()}-{each['port']}", "port": each["port"], "protocol": protocol}
+
+
+def differs(there: Object, wanted: Object) -> bool:
+    """Report whether a Service is not as it is to be, in what is ours to say."""
+    return merged(there, wanted) != there
+
+
+def merged(there: Object, wanted: Object) -> Object:
+    """Return a Service as it is to be; what others have added stays."""
+    meta, spec = there["metadata"], dict(there["spec"])
+    spec.pop("loadBalancerIP", None)
+    known = {(each["port"], each["protocol"]): each for each in there["spec"].get("ports") or ()}
+    ports = [known.get((each["port"], each["protocol"]), {}) | each for each in wanted["spec"]["ports"]]
+    before = {each: meta.get(each) or {} for each in ("labels", "annotations")}
+    before["labels"] = {key: text for key, text in before["labels"].items() if key != _PROXY}
+    both = {key: {**before[key], **wanted["metadata"][key]} for key in before}
+    asked = {key: text for key, text in wanted["spec"].items() if key == "loadBalancerIP"}
+    return there | {"metadata": meta | both, "spec": spec | {"ports": ports} | asked}
+
+
+def _owner(gateway: Object) -> Object:
+    meta = gateway["metadata"]
+    owner = {"apiVersion": GATEWAYS.api_version, "kind": "Gateway", "name": meta["name"], "uid": meta["uid"]}
+    return owner | {"controller": True, "blockOwnerDeletion": True}
+
+
+def _values(gateway: Object) -> list[str]:
+    return [each["value"] for each in at(gateway, "spec", "addresses") or () if each.get("value")]
+
+
+def _belongs(service: Object, gateway: Object) -> bool:
+    """Report whether a Service is a Gateway's, and ours: another controller may make some too (`--services`)."""
+    owners = service["metadata"].get("ownerReferences") or ()
+    owned = any(each["uid"] == gateway["metadata"]["uid"] for each in owners)
+    return owned and not made_by_deployment(service["metadata"].get("annotations") or {})

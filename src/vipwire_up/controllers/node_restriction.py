@@ -1,0 +1,82 @@
+"""Lets a machine write only what is its own. A hook; Kubernetes' name for it is NodeRestriction.
+
+The rights of the role node are those of all machines. A machine that joined comes as `system:node:NAME`:
+
+    Nodes, and Leases in kube-node-lease    its own. Only a machine itself and admins delete Nodes
+    Pods and their status                   those whose spec.nodeName is its own, for it probes no others
+    vipwire-announcer-NODE                  its own; of another's it may say that nobody holds it, which is the fence
+    vipwire-address-ADDRESS                 to take it, or to give what it has
+    other Leases of machines and servers    none: API servers write them, in their own process
+
+Who has the role without being a machine, such as a proxy with a token, writes none of these Leases in kube-system. An
+Ingress controller does not either, nor any in kube-node-lease.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vipwire_up.announcing.kinds import ADDRESSES, MACHINES, SYSTEM
+from vipwire_up.api.admission import Admitted, Attempt, Operation
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.errors import refused
+from vipwire_up.api.guard import CALLER, Role, User
+from vipwire_up.api.kinds.node import NODES
+from vipwire_up.api.kinds.plain import LEASES
+from vipwire_up.api.kinds.pod import PODS
+from vipwire_up.controllers.election import NAME as ELECTED
+from vipwire_up.machines.leases import NODE_LEASES, SERVERS, holder_of
+
+USER: Final = "system:node:"
+_OURS: Final = (ADDRESSES, MACHINES, SERVERS, ELECTED)
+"""How Leases in kube-system begin that say who announces, who serves, and who is elected."""
+_OWN_ONLY: Final = "a machine writes what is its own only"
+_MACHINES_ONLY: Final = "machines and API servers do"
+
+
+class NodeRestriction:
+    """The hook."""
+
+    def admit(self, attempt: Attempt) -> Admitted | None:
+        """Refuse a machine that writes what is another's, and who is no machine what is machines'."""
+        caller = CALLER.get()
+        if caller is None or Role.ADMIN.value in caller.groups:
+            return None
+        if why := _problem(attempt, caller):
+            verb = "delete" if attempt.operation is Operation.DELETE else "write"
+            what = attempt.resource.id
+            raise refused(what, attempt.name, f'User "{caller.name}" cannot {verb} it: {why}')
+        return None
+
+
+def _problem(attempt: Attempt, caller: User) -> str:
+    """Tell why somebody may not make a change; "" if it may be made."""
+    own = caller.name.removeprefix(USER) if caller.name.startswith(USER) else ""
+    if attempt.resource is LEASES and attempt.namespace == SYSTEM and attempt.name.startswith(_OURS):
+        return _of_announcing(attempt, own)
+    if attempt.resource is LEASES and attempt.namespace == NODE_LEASES and Role.NODE.value not in caller.groups:
+        return _MACHINES_ONLY
+    if attempt.resource is NODES or (attempt.resource is LEASES and attempt.namespace == NODE_LEASES):
+        foreign = (own or attempt.operation is Operation.DELETE) and attempt.name != own
+        return _OWN_ONLY if foreign else ""
+    if attempt.resource is PODS and own:
+        states = (each for each in (attempt.old, attempt.new) if each is not None)
+        return "" if all(at(each, "spec", "nodeName") == own for each in states) else _OWN_ONLY
+    return ""
+
+
+def _of_announcing(attempt: Attempt, own: str) -> str:
+    """Tell why a machine may not write a Lease in kube-system that addresses, servers or controllers depend on."""
+    if not own or not attempt.name.startswith((ADDRESSES, MACHINES)):
+        return _MACHINES_ONLY
+    before, after = _holder(attempt.old), _holder(attempt.new)
+    if attempt.name.startswith(ADDRESSES):
+        allowed = attempt.new is not None and own in (before, after)
+    elif attempt.name == f"{MACHINES}{own}":
+        allowed = after in ("", own)
+    else:
+        allowed = attempt.operation is Operation.UPDATE and not after
+    return "" if allowed else _OWN_ONLY
+
+
+def _holder(lease: Mapping[str, Any] | None) -> str:
+    return holder_of(lease) if lease is not None else ""

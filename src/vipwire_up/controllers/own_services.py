@@ -1,0 +1,231 @@
+"""The Services of the cluster itself: `kubernetes` leads to the API server, `kube-dns` to DNS, as everywhere.
+
+Each has the address that people write into their configuration: the first and the tenth of the first range. They
+have no selector; their Endpoints and EndpointSlice are written here, and written again when somebody changes them.
+A Service of one of these names that somebody else has made is left alone, unless it is `kubernetes`.
+
+Where several servers share the store, each has EndpointSlices of its own, which end with its Lease (`servers.py`).
+"""
+
+import contextlib
+import ipaddress
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from vipwire.process.supervision import Guard
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire_up.api.kinds.networking import SERVICE_CIDRS
+from vipwire_up.api.kinds.service import ENDPOINTS, SERVICES
+from vipwire_up.api.object import decoded, key_of, readable
+from vipwire_up.api.registry import Registry
+from vipwire_up.api.resource import Object, Resource
+from vipwire_up.controllers.allocation.ranges import Network, networks_of
+from vipwire_up.controllers.endpoints.selection import Name
+from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
+from vipwire_up.controllers.feed import Feed
+from vipwire_up.controllers.parts import FIRST_CIDR
+from vipwire_up.store.record import Key
+
+MANAGER: Final = "vipwire"
+API_SERVICE: Final = ("default", "kubernetes")
+API_NUMBER: Final = 1
+DNS_SERVICE: Final = ("kube-system", "kube-dns")
+DNS_NUMBER: Final = 10
+SERVER: Final = "vipwire.io/server"
+"""The label of an EndpointSlice that one of several servers has made: its Node's name."""
+_LABEL: Final = "app.kubernetes.io/managed-by"
+_PAUSE: Final = 1.0
+"""Seconds between two looks at a Service that several servers share: if they differ, they do not race."""
+_OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPort:
+    """A port of a Service and the one that listens here."""
+
+    name: str
+    protocol: str
+    port: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnService:
+    """A Service of the cluster itself: the how-manieth address it has, where it leads, on which Node."""
+
+    name: Name
+    number: int
+    labels: tuple[tuple[str, str], ...]
+    ports: tuple[OwnPort, ...]
+    addresses: tuple[str, ...]
+    node: str
+
+
+def api_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
+    """Describe Service `kubernetes`."""
+    labels = (("component", "apiserver"), ("provider", "kubernetes"))
+    return OwnService(API_SERVICE, API_NUMBER, labels, (OwnPort("https", "TCP", 443, port),), addresses, node)
+
+
+def dns_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
+    """Describe Service `kube-dns`, under the name and labels that tools look for."""
+    labels = (("k8s-app", "kube-dns"), ("kubernetes.io/cluster-service", "true"), ("kubernetes.io/name", "CoreDNS"))
+    ports = (OwnPort("dns", "UDP", 53, port), OwnPort("dns-tcp", "TCP", 53, port))
+    return OwnService(DNS_SERVICE, DNS_NUMBER, labels, ports, addresses, node)
+
+
+class OwnServices:
+    """Keeps some Services in a registry as they should be."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        guard: Guard[Key] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._registry, self._guard, self._clock = registry, guard or Guard("own Services"), clock
+        self._feed = Feed(registry.store, (SERVICES, ENDPOINTS, ENDPOINT_SLICES))
+        self._services: dict[Name, OwnService] = {}
+        self._settled: dict[Name, float] = {}
+        self._waiting: set[Name] = set()
+
+    @property
+    def version(self) -> int:
+        """The IP version of the first range, in which these Services are."""
+        network = self._range()
+        return network.version if network else 4
+
+    def address(self, number: int) -> str:
+        """Return the address of a number in the first range, "" if it has not so many."""
+        network = self._range()
+        return str(network.network_address + number) if network and network.num_addresses > number + 1 else ""
+
+    def _range(self) -> Network | None:
+        record = self._registry.store.read(key_of(SERVICE_CIDRS, "", FIRST_CIDR))
+        return next(networks_of(readable(record)), None) if record else None
+
+    async def add(self, service: OwnService) -> None:
+        """Add one more."""
+        self._services[service.name] = service
+        with self._guard.of(key_of(SERVICES, *service.name)):
+            await self._settle(service)
+
+    async def drop(self, name: Name) -> None:
+        """Delete one that an earlier start has made."""
+        with self._guard.of(key_of(SERVICES, *name)):
+            found = self._read(SERVICES, name)
+            if found is not None and _is_ours(found) and not self._registry.store.shared:
+                for resource in (SERVICES, ENDPOINTS, ENDPOINT_SLICES):
+                    with contextlib.suppress(ApiError):  # it is not there
+                        await self._registry.delete(resource, *name, options=_OPTIONS)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._feed.run(self.step, self._guard)
+
+    async def step(self) -> bool:
+        """Write again what somebody has changed; tell whether something is to be tried again."""
+        changes, anew = self._feed.look()
+        changed = {_service_name(change.record.key, self._services.values()) for change in changes}
+        changed |= {(key.namespace, key.name) for key in self._guard.due()} | self._waiting
+        self._waiting.clear()
+        for name, service in list(self._services.items()):
+            if not anew and name not in changed:
+                continue
+            if self._registry.store.shared and self._clock() - self._settled.get(name, -_PAUSE) < _PAUSE:
+                self._waiting.add(name)
+                continue
+            with self._guard.of(key_of(SERVICES, *name)):
+                await self._settle(service)
+        return self._guard.holds or bool(self._waiting)
+
+    async def _settle(self, service: OwnService) -> None:
+        self._settled[service.name] = self._clock()
+        found = self._read(SERVICES, service.name)
+        if found is not None and not _is_ours(found) and service.name != API_SERVICE:
+            return
+        with contextlib.suppress(ApiError):  # the store cannot write now: again at its next change
+            made = await self._apply_service(service, found)
+            if self._registry.store.shared:
+                value = slice_of_server(service, made)
+                name = value["metadata"]["name"]
+                await self._registry.apply(ENDPOINT_SLICES, service.name[0], name, value, _OPTIONS)
+                return
+            for resource, value in _endpoints(service, made):
+                await self._registry.apply(resource, *service.name, value, _OPTIONS)
+
+    async def _apply_service(self, service: OwnService, found: Object | None) -> Object:
+        body = _service(service, named=self._registry.store.shared)
+        if found is not None:
+            body["spec"]["clusterIP"] = at(found, "spec", "clusterIP")
+        elif address := self.address(service.number):
+            with contextlib.suppress(ApiError):  # taken by somebody: then any other
+                wished = body | {"spec": body["spec"] | {"clusterIP": address}}
+                return decoded((await self._registry.apply(SERVICES, *service.name, wished, _OPTIONS)).record)
+        return decoded((await self._registry.apply(SERVICES, *service.name, body, _OPTIONS)).record)
+
+    def _read(self, resource: Resource, name: Name) -> Object | None:
+        record = self._registry.store.read(key_of(resource, *name))
+        return decoded(record) if record else None
+
+
+def slice_of_server(service: OwnService, made: Object) -> Object:
+    """Write the EndpointSlice of one server, of those that share a Service."""
+    *_, (_, value) = _endpoints(service, made)
+    meta = value["metadata"]
+    labels = meta["labels"] | {SERVER: service.node}
+    return value | {"metadata": meta | {"name": f"{service.name[1]}-{service.node}", "labels": labels}}
+
+
+def _service_name(key: Key, services: Iterable[OwnService]) -> Name:
+    """Name the Service that an object is about: its namesake, or that of a server's own slice."""
+    for service in services:
+        if (key.namespace, key.name) == (service.name[0], f"{service.name[1]}-{service.node}"):
+            return service.name
+    return key.namespace, key.name
+
+
+def _is_ours(value: Object) -> bool:
+    return (value["metadata"].get("labels") or {}).get(_LABEL) == MANAGER
+
+
+def _service(service: OwnService, *, named: bool) -> Object:
+    """Write the Service; where several servers share it, each slice says which port has the name."""
+    ports = [
+        {
+            "name": port.name,
+            "protocol": port.protocol,
+            "port": port.port,
+            "targetPort": port.name if named else port.target,
+        }
+        for port in service.ports
+    ]
+    meta = {"name": service.name[1], "labels": dict(service.labels) | {_LABEL: MANAGER}}
+    return {"metadata": meta, "spec": {"type": "ClusterIP", "ports": ports}}
+
+
+def _endpoints(service: OwnService, made: Object) -> Iterator[tuple[Resource, Object]]:
+    """Write a Service's endpoints in both forms: for those who read slices, and for those who do not."""
+    family = (at(made, "spec", "ipFamilies") or ["IPv4"])[0]
+    fitting = [each for each in service.addresses if f"IPv{ipaddress.ip_address(each).version}" == family]
+    ports = [{"name": port.name, "protocol": port.protocol, "port": port.target} for port in service.ports]
+    name = service.name[1]
+    labels = {"endpointslice.kubernetes.io/skip-mirror": "true", _LABEL: MANAGER}
+    subsets = [{"addresses": [{"ip": each} for each in fitting], "ports": ports}] if fitting else []
+    yield ENDPOINTS, {"metadata": {"name": name, "labels": labels}, "subsets": subsets}
+    labels = {SERVICE: name, MANAGED_BY: MANAGER, _LABEL: MANAGER}
+    endpoints = [{"addresses": [each], "conditions": {"ready": True}, "nodeName": service.node} for each in fitting]
+    yield (
+        ENDPOINT_SLICES,
+        {
+            "metadata": {"name": name, "labels": labels},
+            "addressType": family,
+            "endpoints": endpoints,
+            "ports": ports,
+        },
+    )

@@ -1,0 +1,155 @@
+"""The API servers that share a store: each has a Lease, and what it has written for itself ends with that.
+
+Server      a server renews its Lease kube-system/vipwire-server-NODE; it takes it back when it ends
+OwnSlices   the elected server deletes the EndpointSlices of those whose Lease is over, and writes the Endpoints of
+Services `kubernetes` and `kube-dns` from the slices that are left
+"""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Final
+
+from vipwire.process import log
+from vipwire.process.supervision import Guard
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire_up.api.kinds.service import ENDPOINTS
+from vipwire_up.api.object import key_of, readable
+from vipwire_up.api.registry import Registry
+from vipwire_up.api.resource import Object
+from vipwire_up.controllers.endpoints.selection import Name
+from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
+from vipwire_up.controllers.feed import Feed
+from vipwire_up.controllers.lease import Claim, NotOursError, Observed, release_lease, write_lease
+from vipwire_up.controllers.own_services import API_SERVICE, DNS_SERVICE, MANAGER, SERVER
+from vipwire_up.machines.leases import SERVERS
+from vipwire_up.store.record import Key, Record, RecordChange
+
+SECONDS: Final = 10
+EVERY: Final = 3.0
+_LOOK_SECONDS: Final = 1.0
+_OWN: Final = (API_SERVICE, DNS_SERVICE)
+_IDENTITY: Final = ("apiserver.kubernetes.io/identity", "vipwire")
+_OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
+
+
+class Server:
+    """This server among others: `node` is the name of its Node, `identity` what no other data directory has.
+
+    So a process that is started again where one was killed has the Lease at once.
+    """
+
+    def __init__(self, registry: Registry, node: str, identity: str) -> None:
+        self._registry, self._identity, self._node = registry, identity, node
+        self._claim = Claim(lease_name(node), identity, SECONDS, (_IDENTITY,))
+        self._observed, self._told = Observed(registry), False
+
+    async def run(self) -> None:
+        """Renew the Lease until cancelled; then give it back, with what belongs to it."""
+        try:
+            while True:
+                await self.renew()
+                await asyncio.sleep(EVERY)
+        finally:
+            with contextlib.suppress(NotOursError, ApiError, TimeoutError):
+                async with asyncio.timeout(EVERY):
+                    await release_lease(self._registry, lease_name(self._node), self._identity)
+
+    async def renew(self) -> None:
+        """Claim the Lease or renew it, if that can be done now. What ends with it is written after it."""
+        try:
+            await write_lease(self._registry, self._claim, self._observed, asyncio.get_running_loop().time())
+            self._told = False
+        except NotOursError:  # a machine of this name that was made anew, unless it stays
+            if not self._told:
+                log.warning("another API server has this Node's name, or had it just now", node=self._node)
+            self._told = True
+        except ApiError:  # the store tells what is wrong with it
+            return
+
+
+class OwnSlices:
+    """Follows the EndpointSlices of the cluster's own Services."""
+
+    def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
+        self._registry, self._guard = registry, guard or Guard("API servers")
+        self._feed = Feed(registry.store, (ENDPOINT_SLICES, ENDPOINTS))
+        self._observed = Observed(registry)
+        self._slices: dict[Key, Record] = {}
+
+    async def run(self) -> None:
+        """Work until cancelled. Leases end without a change, so that it looks every second."""
+        while True:
+            with self._guard.step():
+                await self.step(asyncio.get_running_loop().time())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._feed.wait()
+
+    async def step(self, now: float) -> None:
+        """Delete what belongs to nobody, and write Endpoints from the rest."""
+        self._feed.follow(self._slices.clear, self._note, self._guard)
+        for name in _OWN:
+            with self._guard.of(key_of(ENDPOINTS, *name)), contextlib.suppress(ApiError):
+                left = [each for each in self._slices_of(name) if await self._stays(each, now)]
+                await self._write(name, left)
+
+    def _note(self, change: RecordChange) -> None:
+        key = change.record.key
+        if change.deleted or key.resource != ENDPOINT_SLICES.id or not any(_may_be_of(key, name) for name in _OWN):
+            self._slices.pop(key, None)
+        else:
+            self._slices[key] = change.record
+
+    def _slices_of(self, name: Name) -> list[Object]:
+        service = name[1]
+        values = (readable(record) for key, record in self._slices.items() if _may_be_of(key, name))
+        return [each for each in values if _label(each, SERVICE) == service and _label(each, MANAGED_BY) == MANAGER]
+
+    async def _stays(self, value: Object, now: float) -> bool:
+        server = _label(value, SERVER)
+        if server and not self._observed.is_over(lease_name(server), now):
+            return True
+        meta = value["metadata"]
+        if server:
+            log.info("an API server has gone; its endpoint goes", node=server, slice=meta["name"])
+        await self._registry.delete(ENDPOINT_SLICES, meta["namespace"], meta["name"], options=_OPTIONS)
+        return False
+
+    async def _write(self, name: Name, slices: Iterable[Object]) -> None:
+        by_ports = defaultdict[tuple[Any, ...], set[str]](set)
+        for value in slices:
+            ports = tuple((each["name"], each["protocol"], each["port"]) for each in value.get("ports") or ())
+            by_ports[ports] |= {text for each in value.get("endpoints") or () for text in each["addresses"]}
+        subsets = [
+            {
+                "addresses": [{"ip": text} for text in sorted(addresses)],
+                "ports": [dict(zip(("name", "protocol", "port"), port, strict=True)) for port in ports],
+            }
+            for ports, addresses in sorted(by_ports.items())
+            if addresses
+        ]
+        record = self._registry.store.read(key_of(ENDPOINTS, *name))
+        if (at(readable(record), "subsets") or [] if record else None) == subsets:
+            return
+        labels = {"endpointslice.kubernetes.io/skip-mirror": "true", "app.kubernetes.io/managed-by": MANAGER}
+        value = {"metadata": {"name": name[1], "labels": labels}, "subsets": subsets}
+        await self._registry.apply(ENDPOINTS, *name, value, _OPTIONS)
+
+
+def lease_name(node: str) -> str:
+    """Name the Lease of a server."""
+    return f"{SERVERS}{node}"
+
+
+def _may_be_of(key: Key, name: Name) -> bool:
+    namespace, service = name
+    return key.namespace == namespace and key.name.startswith(service)
+
+
+def _label(value: Object, name: str) -> str:
+    return str((value["metadata"].get("labels") or {}).get(name) or "")

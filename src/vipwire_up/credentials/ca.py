@@ -1,0 +1,281 @@
+"""The cluster's own certificate authority: its key, the server's certificate, and certificates for users.
+
+Keys are ECDSA on P-256, files are readable by their owner only, and nothing that is still good is made anew: who has
+been given a certificate keeps it. A certificate is made again when an address is missing in it, its end is near, it
+is not valid yet (the clock was ahead when it was made), or it has been revoked.
+
+A key is written before its certificate, and stays when the certificate is renewed; only a revoked one gets another
+key. So each step is one file, and after an interruption at any point the next start finds a key, with its certificate
+or without, and makes what is missing. A certificate that is not of the key beside it counts as missing. The authority
+keeps its key for ever: certificates that it has signed stay good when its own is renewed, which the wrong clock of a
+first start may make necessary, and so does a copy of its certificate that is still valid.
+"""
+
+import contextlib
+import datetime as dt
+import ipaddress
+import ssl
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from vipwire.errors import ConfigError
+from vipwire.process import log
+from vipwire_up.credentials.private_files import write_private
+
+_YEARS_OF_AUTHORITY: Final = dt.timedelta(days=3650)
+_YEAR: Final = dt.timedelta(days=365)
+_NEAR: Final = dt.timedelta(days=30)
+_BACKDATE: Final = dt.timedelta(hours=24)  # for clients whose clocks are behind
+_PEM: Final = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate with its key, in two files."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """The authority of a folder, made if there is none. Raise ConfigError for files that cannot be used."""
+
+    def __init__(self, folder: Path, now: dt.datetime, revoked: Collection[int] = ()) -> None:
+        self._folder, self._now, self._revoked = folder, now, revoked
+        self.pair = Pair(folder / "ca.crt", folder / "ca.key")
+        with _explained(self.pair.key):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.pair.key.exists():
+                self._check_new()
+                _write_key(self.pair)
+            self._key = _load_key(self.pair)
+            self._certificate = self._own_certificate()
+
+    @property
+    def text(self) -> str:
+        """The authority's certificate in PEM form, and nothing else that its file may hold."""
+        return self._certificate.public_bytes(_PEM).decode()
+
+    def _check_new(self) -> None:
+        """Raise ConfigError where a certificate tells that there was an authority: its key is lost."""
+        for left in sorted(self._folder.glob("*.crt")):
+            raise ConfigError(
+                f"{self.pair.key}: is missing, but {left.name} is there: put the key back, from a backup or from "
+                f"another API server of the cluster; or move {self._folder} away to have a new authority made, which "
+                f"no machine and no kubeconfig trusts yet"
+            )
+        if (self._folder.parent / "tokens.csv").exists():
+            log.warning(
+                "made a new certificate authority: no machine and no kubeconfig trusts it", file=self.pair.key
+            )
+
+    def _own_certificate(self) -> x509.Certificate:
+        """Read the authority's certificate; sign it anew where it is missing, or not valid for long."""
+        if self.pair.certificate.exists():
+            found = _load_certificate(self.pair)
+            if not _is_of(found, self._key):
+                remedy = f"put back the right one, or delete {self.pair.certificate} to have one made for the key"
+                raise ConfigError(f"{self.pair.certificate}: not of the key beside it: {remedy}")
+            if self._is_valid(found, _YEAR):
+                return found
+            log.warning(
+                "the authority's certificate is not valid now: it is signed again, with the same key; copy it, "
+                "and kubeconfigs, again wherever copies are",
+                from_time=found.not_valid_before_utc.isoformat(),
+                to_time=found.not_valid_after_utc.isoformat(),
+            )
+        made = self._signed_by_itself()
+        write_private(self.pair.certificate, made.public_bytes(_PEM))
+        return made
+
+    def _is_valid(self, certificate: x509.Certificate, for_long: dt.timedelta) -> bool:
+        begun = certificate.not_valid_before_utc <= self._now
+        return begun and certificate.not_valid_after_utc > self._now + for_long
+
+    def server(self, names: Iterable[str]) -> Pair:
+        """Return the server's certificate, good for names and addresses."""
+        wanted = sorted(set(names))
+        alternative = x509.SubjectAlternativeName([_general(name) for name in wanted])
+        usage = ExtendedKeyUsageOID.SERVER_AUTH
+        return self._issue("server", _subject("vipwire-apiserver", ()), alternative, usage)
+
+    def client(self, file: str, user: str, groups: tuple[str, ...]) -> Pair:
+        """Return the certificate of a user: the name is its common name, the groups its organizations."""
+        return self._issue(file, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+    def sign(self, key: CertificatePublicKeyTypes, user: str, groups: tuple[str, ...]) -> bytes:
+        """Sign a user's certificate for a key that somebody else keeps; give it as PEM."""
+        made = self._signed(key, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH)
+        return made.public_bytes(_PEM)
+
+    def has_signed(self, certificate: x509.Certificate) -> bool:
+        """Report whether a certificate is of this authority."""
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except (InvalidSignature, ValueError, TypeError):
+            return False
+        return True
+
+    def server_context(self, pair: Pair) -> ssl.SSLContext:
+        """Build the TLS context of a server: clients may present a certificate of this authority."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(pair.certificate, pair.key)
+        context.load_verify_locations(self.pair.certificate)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    def _signed_by_itself(self) -> x509.Certificate:
+        key = self._key
+        subject = _subject("vipwire-ca", ())
+        builder = self._builder(subject, subject, key.public_key(), _YEARS_OF_AUTHORITY)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        usage = x509.KeyUsage(
+            digital_signature=True,
+            key_cert_sign=True,
+            crl_sign=True,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        builder = builder.add_extension(usage, critical=True)
+        identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        builder = builder.add_extension(identifier, critical=False)
+        return builder.sign(key, hashes.SHA256())
+
+    def _issue(
+        self,
+        file: str,
+        subject: x509.Name,
+        alternative: x509.SubjectAlternativeName | None,
+        usage: x509.ObjectIdentifier,
+    ) -> Pair:
+        pair = Pair(self._folder / f"{file}.crt", self._folder / f"{file}.key")
+        found = _readable(pair)
+        if found is not None and self._is_good(found, subject, alternative):
+            return pair
+        try:
+            if found is None or found.serial_number in self._revoked:
+                _write_key(pair)
+            made = self._signed(_load_key(pair).public_key(), subject, alternative, usage)
+            write_private(pair.certificate, made.public_bytes(_PEM))
+        except OSError as error:
+            usable = found is not None and found.serial_number not in self._revoked
+            if found is None or not usable or not self._is_valid(found, dt.timedelta()):
+                raise ConfigError(f"{pair.certificate}: cannot be written: {error.strerror}") from error
+            log.error(
+                "a certificate cannot be renewed; the old one is used", file=pair.certificate, reason=error.strerror
+            )
+        return pair
+
+    def _signed(
+        self,
+        key: CertificatePublicKeyTypes,
+        subject: x509.Name,
+        alternative: x509.SubjectAlternativeName | None,
+        usage: x509.ObjectIdentifier,
+    ) -> x509.Certificate:
+        builder = self._builder(subject, self._certificate.subject, key, _YEAR)
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(issuer, critical=False)
+        if alternative is not None:
+            builder = builder.add_extension(alternative, critical=False)
+        return builder.sign(self._key, hashes.SHA256())
+
+    def _builder(
+        self, subject: x509.Name, issuer: x509.Name, key: CertificatePublicKeyTypes, life: dt.timedelta
+    ) -> x509.CertificateBuilder:
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+        builder = builder.serial_number(x509.random_serial_number())
+        return builder.not_valid_before(self._now - _BACKDATE).not_valid_after(self._now + life)
+
+    def _is_good(
+        self, certificate: x509.Certificate, subject: x509.Name, alternative: x509.SubjectAlternativeName | None
+    ) -> bool:
+        if not self.has_signed(certificate):
+            return False
+        try:
+            names = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        except x509.ExtensionNotFound:
+            names = set()
+        covers = alternative is None or names >= set(alternative)
+        ours = certificate.subject == subject and certificate.serial_number not in self._revoked
+        return ours and covers and self._is_valid(certificate, _NEAR)
+
+
+def _subject(user: str, groups: tuple[str, ...]) -> x509.Name:
+    organizations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    return x509.Name([*organizations, x509.NameAttribute(NameOID.COMMON_NAME, user)])
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(name)
+    except ValueError as error:
+        raise ConfigError(f"--tls-san {name!r}: not a name that a certificate can have: {error}") from error
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{error.filename or path}: {error.strerror}") from error
+
+
+def _load_certificate(pair: Pair) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{pair.certificate}: not a certificate: {error}") from error
+
+
+def _load_key(pair: Pair) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{pair.key}: not a key: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{pair.key}: not an elliptic curve's key")
+    return key
+
+
+def _readable(pair: Pair) -> x509.Certificate | None:
+    """Read the certificate of a pair; None for one that is missing, broken, or not of the key."""
+    try:
+        certificate, key = _load_certificate(pair), _load_key(pair)
+    except (OSError, ConfigError):
+        return None
+    return certificate if _is_of(certificate, key) else None
+
+
+def _is_of(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
+    public = serialization.PublicFormat.SubjectPublicKeyInfo
+    ours = key.public_key().public_bytes(_PEM, public)
+    return certificate.public_key().public_bytes(_PEM, public) == ours
+
+
+def _write_key(pair: Pair) -> None:
+    """Write a new key. Raise OSError."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    plain = serialization.NoEncryption()
+    write_private(pair.key, key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain))

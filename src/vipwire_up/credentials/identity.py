@@ -1,0 +1,183 @@
+"""Authenticates clients: by client certificates of our authority, and by bearer tokens from a file.
+
+The file of tokens has Kubernetes' form (--token-auth-file): `token,user,uid,"group1,group2"`, a line each. It is
+written once, with a token for each role, and read again when it changes (keys.py).
+"""
+
+import base64
+import csv
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from aiohttp.web_request import BaseRequest
+
+from vipwire.errors import ConfigError
+from vipwire.process import log
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.guard import ANONYMOUS, Role, User
+from vipwire_up.credentials.ca import Authority
+from vipwire_up.credentials.private_files import update_private, write_private
+from vipwire_up.credentials.revocation import NOBODY, Revoked
+
+_AUTHENTICATED: Final = "system:authenticated"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A user that the cluster makes credentials for; `file` names them."""
+
+    file: str
+    user: str
+    role: Role
+
+
+IDENTITIES: Final = (
+    Identity("admin", "kubernetes-admin", Role.ADMIN),
+    Identity("node", "system:kube-proxy", Role.NODE),
+    Identity("view", "viewer", Role.VIEW),
+    Identity("ingress", "vipwire-ingress", Role.INGRESS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """What is refused here because the cluster says so: tokens by their digests, certificates, users."""
+
+    tokens: frozenset[bytes] = frozenset()
+    others: Revoked = NOBODY
+
+
+class Access:
+    """Tells who sends a request. Tokens are kept as hashes, and so compared without telling how far they agree.
+
+    Tokens and `revoked` may change at any time; the next request meets what they are then. So may those that other
+    API servers share (shared.py).
+    """
+
+    def __init__(self, tokens: Mapping[str, User], revoked: Revoked = NOBODY) -> None:
+        self.take(tokens)
+        self.revoked = revoked
+        self._others: Mapping[bytes, User] = {}
+        self.withdrawn = Withdrawn()
+        self.bootstrap: Callable[[str], User | None] = lambda _token: None
+        """Tells who comes with a token that is not in the file, such as a machine that joins."""
+
+    def take(self, tokens: Mapping[str, User]) -> None:
+        """Accept these tokens of this server's file, and no others of it."""
+        self.own = {_digest(token): user for token, user in tokens.items()}
+
+    def share(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> bool:
+        """Accept the tokens of other servers, and refuse what is withdrawn; report whether that is anything new."""
+        before = self._others, self.withdrawn
+        self._others, self.withdrawn = tokens, withdrawn
+        return before != (tokens, withdrawn)
+
+    def identify(self, request: BaseRequest) -> User:
+        """Return the user: by token if one is sent, by certificate, or nobody. Raise ApiError 401 for wrong ones."""
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme:
+            user = self.user_of(token.strip()) if scheme.lower() == "bearer" else None
+            if user is None or self._is_refused(user.name):
+                raise ApiError(401, "Unauthorized", "Unauthorized")
+            return user
+        certificate = request.transport.get_extra_info("peercert") if request.transport else None
+        return self._of_certificate(certificate) if certificate else ANONYMOUS
+
+    def user_of(self, token: str) -> User | None:
+        """Tell who comes with a token; None for one that is wrong or withdrawn."""
+        digest = _digest(token)
+        if digest in self.withdrawn.tokens:
+            return None
+        return self.own.get(digest) or self._others.get(digest) or self.bootstrap(token)
+
+    def _is_refused(self, name: str, serial: int = 0) -> bool:
+        lists = self.revoked, self.withdrawn.others
+        return any(name in each.users or serial in each.serials for each in lists)
+
+    def _of_certificate(self, certificate: Mapping[str, Any]) -> User:
+        """Read a user from the subject of a certificate that TLS has verified."""
+        parts = [pair for part in certificate.get("subject", ()) for pair in part]
+        name = next((value for key, value in parts if key == "commonName"), "")
+        serial = int(certificate.get("serialNumber") or "0", 16)
+        if self._is_refused(name, serial):
+            raise ApiError(401, "Unauthorized", "Unauthorized")
+        groups = tuple(value for key, value in parts if key == "organizationName")
+        return User(name, (*groups, _AUTHENTICATED)) if name else ANONYMOUS
+
+
+def load_tokens(path: Path) -> dict[str, User]:
+    """Read the file of tokens; write it first if there is none. Raise ConfigError that names the line.
+
+    Where it cannot be written, nobody comes by token.
+    """
+    try:
+        if not path.exists():
+            rows = (f'{secrets.token_urlsafe(32)},{i.user},{i.file},"{i.role.value}"\n' for i in IDENTITIES)
+            write_private(path, "".join(rows).encode())
+    except OSError as error:
+        log.error("cannot write tokens; nobody can authenticate by token", file=path, reason=error.strerror)
+        return {}
+    try:
+        return parse_tokens(path, path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def parse_tokens(path: Path, content: bytes) -> dict[str, User]:
+    """Read the content of the file of tokens. Raise ConfigError that names the line."""
+    users: dict[str, User] = {}
+    try:
+        lines = content.decode().splitlines()
+        for number, row in enumerate(csv.reader(lines, skipinitialspace=True), 1):
+            if not row or row[0].startswith("#"):
+                continue
+            if len(row) not in (3, 4) or not row[0] or not row[1]:
+                raise ConfigError(f'{path}: line {number}: expected token,user,uid,"group1,group2"')
+            groups = tuple(filter(None, row[3].split(","))) if len(row) == 4 else ()
+            users[row[0]] = User(row[1], (*groups, _AUTHENTICATED))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return users
+
+
+def write_kubeconfigs(folder: Path, authority: Authority, url: str) -> Path:
+    """Write a kubeconfig for each role, with a client certificate of its own; give the admin's path.
+
+    One that cannot be written, on a full disk, is told: the server goes on without.
+    """
+    trusted = authority.text.encode()
+    for identity in IDENTITIES:
+        path = folder / f"{identity.file}.kubeconfig"
+        try:
+            pair = authority.client(identity.file, identity.user, (identity.role.value,))
+            found = _kubeconfig(url, identity.user, trusted, pair.certificate.read_bytes(), pair.key.read_bytes())
+            update_private(path, yaml.safe_dump(found, sort_keys=False).encode())
+        except (ConfigError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            log.error("cannot write a kubeconfig; the old one stays", file=path, reason=reason)
+    return folder / "admin.kubeconfig"
+
+
+def _kubeconfig(url: str, user: str, trusted: bytes, certificate: bytes, key: bytes) -> dict[str, Any]:
+    credentials = {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "vipwire", "cluster": {"server": url, "certificate-authority-data": _base64(trusted)}}],
+        "users": [{"name": user, "user": credentials}],
+        "contexts": [{"name": "vipwire", "context": {"cluster": "vipwire", "user": user}}],
+        "current-context": "vipwire",
+    }
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="replace")).digest()

@@ -1,0 +1,121 @@
+"""The credentials of a data directory while `vipwire up` runs: renewed, read again, withdrawn, without a restart.
+
+pki/            certificates are looked at every minute, and renewed as ca.py says; new connections get the new one
+*.kubeconfig    written again when what they hold is another
+tokens.csv      read again within a second of its change; a file that is broken or missing changes nothing
+revoked         who may not come any more (revocation.py); read again likewise
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from vipwire.errors import ConfigError
+from vipwire.process import log
+from vipwire_up.api.guard import User
+from vipwire_up.credentials.ca import Authority
+from vipwire_up.credentials.identity import Access, Withdrawn, load_tokens, parse_tokens, write_kubeconfigs
+from vipwire_up.credentials.revocation import load_revoked, parse_revoked
+
+LOOK_SECONDS: Final = 1.0
+RENEW_EVERY: Final = 60
+TOKENS: Final = "tokens.csv"
+REVOKED: Final = "revoked"
+
+
+class Keys:
+    """Opens what a folder has, or makes it. Raise ConfigError for what cannot be used."""
+
+    def __init__(self, folder: Path, names: Iterable[str], clock: Callable[[], datetime]) -> None:
+        self._folder, self._names, self._clock = folder, tuple(names), clock
+        revoked = load_revoked(folder / REVOKED)
+        self.access = Access({}, revoked)
+        authority = self.authority()
+        pair = authority.server(self._names)
+        self.tls = authority.server_context(pair)
+        self._shown = _certificates(authority, pair.certificate)
+        self.access.take(load_tokens(folder / TOKENS))
+        self._url = ""
+        self.when_read: Callable[[], None] = lambda: None
+        """Called when tokens, or what is revoked, are others than before."""
+        self._known = {name: _content(folder / name) for name in (TOKENS, REVOKED)}
+
+    def write_kubeconfigs(self, url: str) -> Path:
+        """Write a kubeconfig for each role, which lead to a URL; give the admin's path."""
+        self._url = url
+        return write_kubeconfigs(self._folder, self.authority(), url)
+
+    async def run(self) -> None:
+        """Renew and reread until cancelled."""
+        turns = 0
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            turns += 1
+            if self.read_again() or turns % RENEW_EVERY == 0:
+                await self.renew()
+
+    def read_again(self) -> bool:
+        """Reread the files that have changed; report whether any has. They are small."""
+        before = dict(self._known)
+        for name, take in ((TOKENS, self._take_tokens), (REVOKED, self._take_revoked)):
+            path = self._folder / name
+            content = _content(path)
+            if content is None or content == self._known.get(name):
+                continue
+            self._known[name] = content
+            try:
+                take(path, content)
+            except ConfigError as error:
+                log.error("cannot use a credentials file; its earlier content stays in force", reason=error)
+            else:
+                log.info("read a credentials file again", file=path)
+        if changed := self._known != before:
+            self.when_read()
+        return changed
+
+    async def renew(self) -> None:
+        """Renew what is due; what cannot be renewed now is told, and tried again."""
+        try:
+            await asyncio.to_thread(self._renew)
+        except (ConfigError, OSError) as error:
+            log.error("cannot renew certificates", reason=error)
+
+    def _renew(self) -> None:
+        authority = self.authority()
+        pair = authority.server(self._names)
+        if (now := _certificates(authority, pair.certificate)) != self._shown:
+            self.tls.load_cert_chain(pair.certificate, pair.key)
+            self.tls.load_verify_locations(authority.pair.certificate)
+            self._shown = now
+            log.info("renewed the certificate: new connections get it", file=pair.certificate)
+        if self._url:
+            write_kubeconfigs(self._folder, authority, self._url)
+
+    def authority(self) -> Authority:
+        """Open the authority that signs here. Raise ConfigError."""
+        serials = self.access.revoked.serials | self.access.withdrawn.others.serials
+        return Authority(self._folder / "pki", self._clock(), serials)
+
+    def share(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> None:
+        """Take over what API servers share."""
+        if self.access.share(tokens, withdrawn):
+            self.when_read()
+
+    def _take_tokens(self, path: Path, content: bytes) -> None:
+        self.access.take(parse_tokens(path, content))
+
+    def _take_revoked(self, path: Path, content: bytes) -> None:
+        self.access.revoked = parse_revoked(path, content)
+
+
+def _certificates(authority: Authority, certificate: Path) -> tuple[bytes | None, ...]:
+    return _content(authority.pair.certificate), _content(certificate)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,93 @@
+"""What each of several API servers tells the others about its tokens and its file `revoked`. Pure.
+
+A Secret `vipwire-server-NODE` in kube-system:
+
+    type: vipwire.io/server
+    data.tokens       a line for each of its tokens: SHA256,user,uid,"group1,group2"
+    data.withdrawn    SHA256 of each token that was in its tokens.csv once and is not any more
+    data.revoked      its file `revoked`
+
+A token of one server is good at all of them, and one that any of them has withdrawn at none. The tokens themselves
+stand in the server's own file only.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from vipwire.errors import ConfigError
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.guard import User
+from vipwire_up.api.resource import Object
+from vipwire_up.credentials.revocation import NOBODY, Revoked, parse_revoked
+from vipwire_up.credentials.secret_text import encoded, lines_of, text_of
+
+KIND: Final = "vipwire.io/server"
+PREFIX: Final = "vipwire-server-"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRecord:
+    """The credentials of a server; tokens by their digests."""
+
+    node: str
+    tokens: Mapping[bytes, User] = field(default_factory=dict)
+    withdrawn: frozenset[bytes] = frozenset()
+    revoked: Revoked = NOBODY
+
+    def now(self, tokens: Mapping[bytes, User], revoked: Revoked) -> "ServerRecord":
+        """Tell what follows if the server has these tokens now: those that it had and has no more are withdrawn."""
+        gone = self.tokens.keys() - tokens.keys()
+        return ServerRecord(self.node, dict(tokens), (self.withdrawn | gone) - tokens.keys(), revoked)
+
+
+def server_secret(record: ServerRecord) -> Object:
+    """Write a record."""
+    rows = io.StringIO()
+    writer = csv.writer(rows, lineterminator="\n")
+    for digest, user in sorted(record.tokens.items()):
+        writer.writerow((digest.hex(), user.name, "", ",".join(user.groups)))
+    data = {
+        "tokens": rows.getvalue(),
+        "withdrawn": "".join(f"{digest.hex()}\n" for digest in sorted(record.withdrawn)),
+        "revoked": "".join(f"{line}\n" for line in _revoked_lines(record.revoked)),
+    }
+    meta = {"name": f"{PREFIX}{record.node}", "namespace": "kube-system"}
+    return {"metadata": meta, "type": KIND, "data": encoded(data)}
+
+
+def read_server(secret: Object) -> ServerRecord | None:
+    """Read a record; None for another Secret. What cannot be read in it is left out."""
+    name = str(at(secret, "metadata", "name") or "")
+    if secret.get("type") != KIND or not name.startswith(PREFIX):
+        return None
+    tokens = dict(_tokens(lines_of(secret, "tokens")))
+    withdrawn = frozenset(_digests(lines_of(secret, "withdrawn")))
+    try:
+        revoked = parse_revoked(Path(name), text_of(secret, "revoked").encode())
+    except ConfigError:
+        revoked = NOBODY
+    return ServerRecord(name.removeprefix(PREFIX), tokens, withdrawn, revoked)
+
+
+def _revoked_lines(revoked: Revoked) -> Iterator[str]:
+    yield from (f"serial {serial:X}" for serial in sorted(revoked.serials))
+    yield from (f"user {name}" for name in sorted(revoked.users))
+
+
+def _tokens(lines: Iterable[str]) -> Iterator[tuple[bytes, User]]:
+    for row in csv.reader(lines):
+        digests = list(_digests(row[:1]))
+        if len(row) == 4 and digests:
+            yield digests[0], User(row[1], tuple(filter(None, row[3].split(","))))
+
+
+def _digests(texts: Iterable[str]) -> Iterator[bytes]:
+    for text in texts:
+        try:
+            yield bytes.fromhex(text)
+        except ValueError:
+            continue

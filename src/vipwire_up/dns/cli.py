@@ -1,0 +1,85 @@
+"""`vipwire dns`: cluster DNS in a process of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vipwire.errors import VipwireError
+
+
+@click.command()
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="How to reach the API server; in a Pod not needed."
+)
+@click.option("--master", help="The API server's URL, in place of the kubeconfig's.")
+@click.option(
+    "--manifests",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Read Services and endpoints from this file or folder in place of an API server; may be given again.",
+)
+@click.option("--cluster-domain", default="cluster.local", show_default=True, help="The zone of the cluster's names.")
+@click.option(
+    "--bind-address",
+    "addresses",
+    multiple=True,
+    default=("0.0.0.0",),  # noqa: S104  # a Pod's own
+    show_default=True,
+    help="An address to answer at; may be given again (:: for IPv6).",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=53, show_default=True, help="UDP and TCP; 0 takes any."
+)
+@click.option(
+    "--upstream", multiple=True, help="A server to ask for other names: IP, IP:port, [IP]:port; may be given again."
+)
+@click.option(
+    "--mixed-letters/--no-mixed-letters",
+    "mixed",
+    default=True,
+    show_default=True,
+    help="Ask upstream in letters large and small by chance, against forged answers.",
+)
+@click.option(
+    "--resolv-conf",
+    type=click.Path(path_type=Path),
+    default=Path("/etc/resolv.conf"),
+    show_default=True,
+    help="Where the servers stand if --upstream names none; an empty name asks nobody.",
+)
+@click.option(
+    "--ttl", type=click.IntRange(0, 3600), default=5, show_default=True, help="TTL of the cluster's records."
+)
+@click.option("--cache", type=click.IntRange(0), default=10_000, show_default=True, help="Upstream answers kept.")
+@click.option(
+    "--client-rate",
+    "rate",
+    type=click.IntRange(0),
+    default=20_000,
+    show_default=True,
+    help="Questions a second from one address; further ones are dropped. 0 for any number.",
+)
+@click.option(
+    "--pods",
+    type=click.Choice(["insecure", "disabled"]),
+    default="insecure",
+    show_default=True,
+    help="Answer 10-0-0-1.namespace.pod.<domain> with that address, whether a Pod has it or not.",
+)
+@click.option(
+    "--http-address", default="", help="IP:port of the pages /health, /ready and /metrics; none by default."
+)
+@click.option("--advertise-address", "advertised", multiple=True, help="An address of the name ns.dns.<domain>.")
+@click.option("-v", "verbosity", type=click.IntRange(0, 10), default=0, help="Log more, up to 10.")
+def dns(**flags: Any) -> None:
+    """Answer DNS for the cluster's Services, as Kubernetes' DNS specification 1.1.0 says, and forward the rest.
+
+    Takes the place of CoreDNS with its plugins kubernetes, forward, cache and loadbalance; a Corefile is not read.
+    """
+    from vipwire_up.dns.start import start  # noqa: PLC0415  # not for --help
+
+    try:
+        start(flags)
+    except VipwireError as error:
+        raise click.ClickException(str(error)) from None

@@ -1,0 +1,103 @@
+"""Derives a Service's records: Kubernetes' DNS specification 1.1.0, section 2, and nothing else.
+
+The specification leaves three things open, which are decided here as CoreDNS decides them: an endpoint without a
+hostname is called by its address with dashes; SRV records have priority 0 and share a weight of 100; two endpoints
+with the same hostname share that name.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from vipwire_up.dns.names import LONGEST, dashed, name_of, reverse_name
+from vipwire_up.dns.objects import DnsEndpoint, DnsPort, DnsService, DnsSlice, Form
+
+A, NS, CNAME, SOA, PTR, TXT, AAAA, SRV = 1, 2, 5, 6, 12, 16, 28, 33
+WEIGHT = 100
+"""What the SRV records of one name share."""
+
+RRsets: TypeAlias = Mapping[int, tuple[bytes, ...]]
+"""The records of a name: the data of each on the wire, names in it not compressed, by type."""
+Records: TypeAlias = dict[bytes, dict[int, tuple[bytes, ...]]]
+"""Names on the wire with their records."""
+
+
+def service_name(service: DnsService, zone: bytes) -> bytes:
+    """Return the name of a Service: `<service>.<namespace>.svc.<zone>`."""
+    return name_of((service.name.name, service.name.namespace, "svc"), zone)
+
+
+def records_of(service: DnsService, slices: Iterable[DnsSlice], zone: bytes) -> Records:
+    """Return all records of a Service, those below in-addr.arpa and ip6.arpa too; a headless one may have none."""
+    name = service_name(service, zone)
+    match service.form:
+        case Form.EXTERNAL:
+            return {name: {CNAME: (service.target,)}}
+        case Form.CLUSTER_IP:
+            return _cluster_ip(service, name)
+        case Form.HEADLESS:
+            return _headless(service, slices, name)
+
+
+def _cluster_ip(service: DnsService, name: bytes) -> Records:
+    records = _Collected()
+    for address in service.addresses:
+        records.add(name, *_address(address))
+        records.add(reverse_name(address), PTR, name)
+    for port in service.ports:
+        records.add(_port_name(port, name), SRV, _srv(WEIGHT, port, name))
+    return records.all()
+
+
+def _headless(service: DnsService, slices: Iterable[DnsSlice], name: bytes) -> Records:
+    records = _Collected()
+    answers: dict[bytes, dict[tuple[DnsPort, bytes], None]] = {}
+    for piece in slices:
+        for endpoint in piece.endpoints:
+            if not (endpoint.ready or service.publish_not_ready):
+                continue
+            host = name_of((_host(endpoint),), name)
+            if len(host) > LONGEST:
+                continue
+            for of in (name, host):
+                records.add(of, *_address(endpoint.address))
+            records.add(reverse_name(endpoint.address), PTR, host)
+            for port in piece.ports:
+                answers.setdefault(_port_name(port, name), {})[port, host] = None
+    for of, pairs in answers.items():
+        for port, host in pairs:
+            records.add(of, SRV, _srv(max(1, WEIGHT // len(pairs)), port, host))
+    return records.all()
+
+
+class _Collected:
+    """Records as they are found; the same one twice is one (RFC 2181 5)."""
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, dict[int, dict[bytes, None]]] = {}
+
+    def add(self, name: bytes, kind: int, data: bytes) -> None:
+        self._found.setdefault(name, {}).setdefault(kind, {})[data] = None
+
+    def all(self) -> Records:
+        return {
+            name: {kind: tuple(data) for kind, data in sets.items()}
+            for name, sets in self._found.items()
+            if len(name) <= LONGEST
+        }
+
+
+def _host(endpoint: DnsEndpoint) -> str:
+    return endpoint.hostname or dashed(endpoint.address)
+
+
+def _address(address: bytes) -> tuple[int, bytes]:
+    return A if len(address) == 4 else AAAA, address
+
+
+def _port_name(port: DnsPort, name: bytes) -> bytes:
+    return name_of((f"_{port.name}", f"_{port.protocol.label}"), name)
+
+
+def _srv(weight: int, port: DnsPort, target: bytes) -> bytes:
+    return struct.pack("!HHH", 0, weight, port.number) + target

@@ -1,0 +1,130 @@
+"""Decides who answers a question: the zone, the cache, or a server upstream.
+
+`quick` answers from memory; what it cannot answer so, `slow` asks for. A CNAME (ExternalName) is followed inside the
+zone always, and out of it where the asker wants recursion and there is somebody to ask (RFC 1034 4.3.2).
+"""
+
+from typing import Final, NamedTuple
+
+from vipwire_up.dns import names
+from vipwire_up.dns.message import ANY_CLASS, IN, NOERROR, NOTIMP, OWNER, RD, REFUSED, SERVFAIL, Query, Reply, record
+from vipwire_up.dns.records import AAAA, CNAME, PTR, A
+from vipwire_up.dns.upstream.exchange import Forwarder
+from vipwire_up.dns.zone import ANY, Zone
+
+LONGEST_CHAIN: Final = 8
+"""CNAMEs that are followed, one after the other."""
+_META = range(128, 255)
+_TRANSFERS = (251, 252)
+_FAILED, _REFUSED, _UNKNOWN_TYPE, _EMPTY = (
+    Reply.of(rcode, authoritative=False) for rcode in (SERVFAIL, REFUSED, NOTIMP, NOERROR)
+)
+
+
+class _Chain(NamedTuple):
+    """CNAMEs so far; then either where they leave the zone, or what answers at their end."""
+
+    records: tuple[bytes, ...]
+    outside: bytes = b""
+    end: Reply = _FAILED
+
+
+class Resolver:
+    """Answers questions. `pods` says whether names of the form 10-0-0-1.namespace.pod lead to their address."""
+
+    def __init__(
+        self,
+        zone: Zone,
+        forwarder: Forwarder | None,
+        *,
+        pods: bool = True,
+    ) -> None:
+        self.zone, self.forwarder = zone, forwarder
+        self._pods = names.name_of(("pod",), zone.name) if pods else b""
+
+    def quick(self, query: Query) -> Reply | None:
+        """Answer from memory; None where somebody has to be asked."""
+        zone, kind = self.zone, query.type
+        if query.klass not in (IN, ANY_CLASS):
+            return _REFUSED
+        found = zone.answer(query.name, kind)
+        if found is not None:
+            if kind in (CNAME, ANY) or zone.target(query.name) is None:
+                return found if kind not in _META else _REFUSED
+            return self._follow(query)
+        if kind in _META:
+            return _REFUSED if kind in _TRANSFERS else _UNKNOWN_TYPE
+        if zone.holds(query.name):
+            return self._inside(query.name, kind)
+        return self._outside(query)
+
+    def _inside(self, name: bytes, kind: int) -> Reply:
+        """Answer for a name of the zone that has no records."""
+        if self._pods and name.endswith(self._pods):
+            pod = self._pod(name, kind)
+            if pod is not None:
+                return pod
+        if self.zone.exists(name):
+            return self.zone.nothing
+        # What is not here before everything was listed may yet be somewhere.
+        return self.zone.unknown if self.zone.synced else _FAILED
+
+    def _pod(self, name: bytes, kind: int) -> Reply | None:
+        """Answer for `<address with dashes>.<namespace>.pod`; the address is believed, no Pod need have it."""
+        if next((above for above in list(names.parents(name))[1:2]), b"") != self._pods:
+            return None
+        address = names.undashed(name[1 : name[0] + 1])
+        if address is None:
+            return None
+        own = A if len(address) == 4 else AAAA
+        if kind not in (own, ANY):
+            return self.zone.nothing
+        return Reply.of(NOERROR, (record(OWNER, own, self.zone.ttl, address),))
+
+    def _outside(self, query: Query) -> Reply | None:
+        ours = self.zone.reverse(query.name)
+        if ours is not None:
+            return ours if query.type in (PTR, ANY) else _EMPTY
+        if self.forwarder is None or not query.flags & RD:
+            return _REFUSED
+        known = self.forwarder.known(query)
+        return None if known is None else known.reply(self.forwarder.now())
+
+    def _follow(self, query: Query) -> Reply | None:
+        chain = self._chain(query)
+        if not chain.outside:
+            return chain.end
+        if self.forwarder is None or not query.flags & RD:
+            return Reply.of(NOERROR, chain.records)
+        return None
+
+    def _chain(self, query: Query) -> _Chain:
+        zone, name, owner = self.zone, query.name, OWNER
+        records: list[bytes] = []
+        while len(records) < LONGEST_CHAIN and (target := zone.target(name)) is not None:
+            records.append(record(owner, CNAME, zone.ttl, target))
+            if not zone.holds(target):
+                return _Chain(tuple(records), outside=target)
+            name = owner = target
+            if zone.target(name) is None:
+                end = zone.answer(name, query.type) or self._inside(name, query.type)
+                if end is _FAILED:
+                    break
+                rest = tuple(name + each[2:] for each in end.answers)
+                return _Chain((), end=Reply.of(end.rcode, (*records, *rest), end.authority, end.additional))
+        return _Chain((), end=_FAILED)
+
+    async def slow(self, query: Query) -> Reply:
+        """Answer what `quick` could not."""
+        if self.forwarder is None:
+            return _REFUSED
+        if self.zone.target(query.name) is None:
+            return (await self.forwarder.ask(query)).reply(self.forwarder.now())
+        chain = self._chain(query)
+        if not chain.outside:
+            return chain.end
+        further = query._replace(name=chain.outside, question=chain.outside + query.question[-4:])
+        answer = await self.forwarder.ask(further)
+        if answer.rcode == SERVFAIL:
+            return _FAILED
+        return Reply.of(answer.rcode, (*chain.records, *answer.records(self.forwarder.now())), authoritative=False)

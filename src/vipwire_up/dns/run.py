@@ -1,0 +1,163 @@
+"""One DNS server, its parts put together: a source of objects, the zone, what is upstream, the sockets, the pages.
+
+`serve` is for whoever runs it in a process of theirs, such as `vipwire up`; `run_dns` is the command.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
+
+from prometheus_client.exposition import choose_encoder
+
+from vipwire import __version__
+from vipwire.errors import ungrouped
+from vipwire.http.server import Pages, Reply, Request
+from vipwire.model.net import parse_address
+from vipwire.process import cyclic_garbage, log, systemd
+from vipwire.process.signals import Stop
+from vipwire.process.supervision import Supervisor
+from vipwire.serve.server import BindPolicy, HttpServer
+from vipwire_up.dns.limits import ClientLimits
+from vipwire_up.dns.objects import DnsEvent
+from vipwire_up.dns.resolver import Resolver
+from vipwire_up.dns.server import DnsServer
+from vipwire_up.dns.settings import Settings
+from vipwire_up.dns.sockets import open_pair, open_pairs
+from vipwire_up.dns.statistics import DnsStatistics
+from vipwire_up.dns.upstream.cache import Cache
+from vipwire_up.dns.upstream.exchange import Forwarder
+from vipwire_up.dns.zone import Zone
+
+Emit: TypeAlias = Callable[[DnsEvent], None]
+Feed: TypeAlias = Callable[[Emit], Awaitable[None]]
+"""Tells of all objects and then of every change, until it is cancelled."""
+Ready: TypeAlias = Callable[[int, tuple[str, ...]], None]
+"""Is told the port and the addresses once the sockets are open."""
+
+
+async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _addresses: None) -> None:
+    """Serve DNS until cancelled. Raise UnsupportedError where an address cannot be bound."""
+    served = _Served(settings)
+    async with asyncio.TaskGroup() as tasks:
+        server = DnsServer(served.resolver, served.statistics, tasks, ClientLimits(rate=settings.rate))
+        try:
+            port = await _listen(server, settings)
+            inner = [address for address in settings.inner if await _listen_within(server, address, port)]
+            if settings.http:
+                pages = HttpServer("dns pages", served.pages(), settings.http, BindPolicy(on_failure=_tell_failure))
+                tasks.create_task(pages.run(), name="pages")
+            log.info(
+                "serving DNS",
+                version=__version__,
+                domain=settings.domain,
+                port=port,
+                at=",".join((*settings.addresses, *inner)),
+            )
+            ready(port, (*settings.addresses, *inner))
+            supervisor = Supervisor(lambda *_, again: served.count_failure())  # noqa: ARG005  # all count
+            await supervisor.keep("source", lambda _begun: feed(served.take))
+        finally:
+            server.close()
+
+
+async def _listen(server: DnsServer, settings: Settings) -> int:
+    pairs = open_pairs(settings.addresses, settings.port)
+    for pair in pairs:
+        await server.answer(pair)
+    return pairs[0].port
+
+
+async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
+    """Answer this machine at one more address of it; tell whether that can be."""
+    try:
+        with contextlib.ExitStack() as opened:
+            pair = open_pair(address, port, opened, from_here=True)
+            opened.pop_all()
+    except OSError as error:
+        log.warning(
+            "DNS cannot listen at this address; its Service has no endpoint",
+            address=address,
+            port=port,
+            reason=error.strerror,
+        )
+        return False
+    await server.answer(pair)
+    return True
+
+
+def _tell_failure(server: str, reason: str) -> None:
+    log.warning(reason, server=server)
+
+
+class _Served:
+    """The state of one server."""
+
+    def __init__(self, settings: Settings) -> None:
+        own = settings.advertised or tuple(text for text in settings.addresses if text not in ("0.0.0.0", "::"))  # noqa: S104
+        addresses = tuple(parse_address(text) for text in own)
+        # As with dates in a zone file, a server that starts anew does not begin below where it was.
+        self.zone = Zone(settings.domain, ttl=settings.ttl, addresses=addresses, serial=int(time.time()) & 0xFFFFFFFF)
+        self._cache = Cache(settings.cache)
+        self.statistics = DnsStatistics(self._sizes)
+        forwarder = None
+        if settings.upstream:
+            forwarder = Forwarder(
+                settings.upstream, self._cache, mixed=settings.mixed, witness=self.statistics.upstream_tried
+            )
+        else:
+            log.warning("no upstream server: queries for other names are refused")
+        self.resolver = Resolver(self.zone, forwarder, pods=settings.pods)
+
+    def _sizes(self) -> Mapping[str, int]:
+        return {**self.zone.sizes, "cached": len(self._cache)}
+
+    def take(self, event: DnsEvent) -> None:
+        """Apply an event of a source."""
+        synced = self.zone.synced
+        for problem in self.zone.apply(event):
+            log.warning("invalid object", problem=problem)
+        self.statistics.events[type(event).__name__.lower()] += 1
+        if self.zone.synced and not synced:
+            log.info("all objects are listed", **self.zone.sizes)
+
+    def count_failure(self) -> None:
+        """Note that the source has failed; it is started again."""
+        self.statistics.failures += 1
+
+    def pages(self) -> Pages:
+        """Build the pages: /health (lives), /ready (knows all objects), /metrics."""
+
+        async def health(_request: Request) -> Reply:
+            return Reply("OK")
+
+        async def ready(_request: Request) -> Reply:
+            synced = self.zone.synced
+            return Reply("OK" if synced else "objects are being listed\n", 200 if synced else 503)
+
+        async def metrics(request: Request) -> Reply:
+            encode, content_type = choose_encoder(request.headers.get("accept", ""))
+            return Reply(encode(self.statistics.registry), headers={"Content-Type": content_type})
+
+        return Pages(health=health, ready=ready, metrics=metrics)
+
+
+def run_dns(settings: Settings, feed: Feed) -> None:
+    """Run until SIGTERM or SIGINT; raise a VipwireError that ended it."""
+
+    async def until_stopped() -> None:
+        stop = Stop(lambda: log.info("SIGHUP has no effect: there is no file to read again"))
+        async with asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(serve(settings, feed, lambda *_: systemd.notify(systemd.READY)))
+            alive = tasks.create_task(systemd.keep_alive())
+            reason = tasks.create_task(stop.wait())
+            await asyncio.wait((serving, reason), return_when=asyncio.FIRST_COMPLETED)
+            if reason.done():
+                log.info("stopped", reason=reason.result())
+            for each in (serving, reason, alive):
+                each.cancel()
+
+    cyclic_garbage.look_rarely()
+    with ungrouped():
+        asyncio.run(until_stopped())

@@ -1,0 +1,235 @@
+"""The sockets: questions in over UDP and TCP, answers out.
+
+UDP is read straight from the socket, many datagrams at a time, and answered at once where the answer is in memory;
+asyncio's own transports take twice as long for each. On a wildcard address the answer must leave from the address
+that was asked (the asker's socket takes no other), so the kernel is asked which it was: IP_PKTINFO, ip(7), ipv6(7).
+
+No question ends this loop: what one makes anybody raise is told, counted, and answered with SERVFAIL.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from vipwire.process import log
+from vipwire.process.supervision import in_short
+from vipwire_up.dns.limits import ClientLimits
+from vipwire_up.dns.message import FORMERR, SERVFAIL, Query, Refusal, Reply, read_query, render
+from vipwire_up.dns.resolver import Resolver
+from vipwire_up.dns.sockets import IP_PKTINFO, Pair
+from vipwire_up.dns.statistics import DnsStatistics
+
+AT_ONCE: Final = 64
+"""Datagrams that are read before other work has its turn."""
+MOST_WAITING: Final = 1000
+"""Questions that wait for upstream; beyond, SERVFAIL is the answer."""
+MOST_CONNECTIONS: Final = 500
+IDLE: Final = 10.0
+"""Seconds after which a silent or slow TCP connection is closed (RFC 7766 6.2.3)."""
+_MOST_TOLD: Final = 100
+"""Different failures that are told of in the log; all are counted."""
+_FAILED: Final = Reply(SERVFAIL, authoritative=False)
+_IN_PKTINFO = struct.Struct("@i4s4s")
+
+
+class DnsServer:
+    """Answers at sockets until it is closed. `tasks` holds what waits for upstream."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        statistics: DnsStatistics,
+        tasks: asyncio.TaskGroup,
+        limits: ClientLimits | None = None,
+    ) -> None:
+        self._resolver, self._statistics, self._tasks = resolver, statistics, tasks
+        self._limits = limits or ClientLimits()
+        self._told: set[str] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._turn = 0
+        self._closers: list[Callable[[], None]] = []
+
+    def close(self) -> None:
+        """Close the sockets and end what is under way."""
+        for closer in self._closers:
+            closer()
+        for task in (*self._waiting, *self._connections):
+            task.cancel()
+
+    async def answer(self, pair: Pair) -> None:
+        """Answer what comes in at an address, until this server is closed, and the sockets with it."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(pair.datagrams, self._read_exact if pair.exact else self._read_any, pair.datagrams)
+        self._closers.append(partial(_forget, loop, pair.datagrams))
+        server = await asyncio.start_server(self._connected, sock=pair.stream, backlog=128)
+        self._closers.append(server.close)
+
+    def _read_exact(self, datagrams: socket.socket) -> None:
+        """Answer what has come to a socket that is bound to one address."""
+        now = time.monotonic()
+        for _ in range(AT_ONCE):
+            try:
+                data, asker = datagrams.recvfrom(65535)
+            except OSError:  # nothing more; or an ICMP error about an earlier answer, which is nobody's matter
+                return
+            answer = self._answer(data, (datagrams, asker, ()), now)
+            if answer:
+                self._send(datagrams, answer, asker, ())
+
+    def _read_any(self, datagrams: socket.socket) -> None:
+        """Answer what has come to a socket that is bound to all addresses, from the one that was asked."""
+        now = time.monotonic()
+        for _ in range(AT_ONCE):
+            try:
+                data, ancillary, _, asker = datagrams.recvmsg(65535, 64)
+            except OSError:
+                return
+            source = _source(ancillary)
+            answer = self._answer(data, (datagrams, asker, source), now)
+            if answer:
+                self._send(datagrams, answer, asker, source)
+
+    def _send(self, datagrams: socket.socket, answer: bytes, asker: Any, source: Any) -> None:
+        try:
+            if source:
+                datagrams.sendmsg((answer,), source, 0, asker)
+            else:
+                datagrams.sendto(answer, asker)
+        except OSError:  # a full buffer or no way back: the asker asks again
+            self._statistics.unsent += 1
+
+    def _answer(self, data: bytes, back: tuple[socket.socket, Any, Any], now: float) -> bytes:
+        """Answer at once, or give nothing and see to it that the answer is sent `back` later."""
+        client: str = back[1][0]
+        if not self._limits.asks(client, now):
+            self._statistics.dropped["rate"] += 1
+            return b""
+        try:
+            query = read_query(data)
+            if isinstance(query, Refusal):
+                self._statistics.refused("udp", query.rcode)
+                return query.answer
+            reply = self._quick(query)
+            if reply is None and (reply := self._too_many(client)) is None:
+                task = self._tasks.create_task(self._answer_later(query, back))
+                self._waiting.add(task)
+                task.add_done_callback(self._waiting.discard)
+                return b""
+            self._turn += 1
+            self._statistics.answered("udp", query.type, reply.rcode)
+            return render(query, reply, query.limit, turn=self._turn, recursion=self._resolver.forwarder is not None)
+        except Exception as error:  # noqa: BLE001  # whatever a question causes: all others are answered
+            self._survive(error)
+            return b""
+
+    def _quick(self, query: Query) -> Reply | None:
+        try:
+            return self._resolver.quick(query)
+        except Exception as error:  # noqa: BLE001  # as above
+            self._survive(error)
+            return _FAILED
+
+    def _too_many(self, client: str) -> Reply | None:
+        """Count a question that waits; give what is answered where too many do."""
+        if len(self._waiting) < MOST_WAITING and self._limits.waits(client):
+            return None
+        self._statistics.dropped["waiting"] += 1
+        return _FAILED
+
+    async def _slow(self, query: Query, client: str) -> Reply:
+        try:
+            return await self._resolver.slow(query)
+        except Exception as error:  # noqa: BLE001  # as above
+            self._survive(error)
+            return _FAILED
+        finally:
+            self._limits.answered(client)
+
+    def _survive(self, error: Exception) -> None:
+        """Count what a question has made us raise, and tell of it once."""
+        self._statistics.failures += 1
+        said = in_short(error)
+        if said not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(said)
+            log.error("a query made DNS fail; it was answered with SERVFAIL", error=said)
+
+    async def _answer_later(self, query: Query, back: tuple[socket.socket, Any, Any]) -> None:
+        datagrams, asker, source = back
+        reply = await self._slow(query, asker[0])
+        self._statistics.answered("udp", query.type, reply.rcode)
+        try:
+            answer = render(query, reply, query.limit, recursion=True)
+        except Exception as error:  # noqa: BLE001  # as above
+            self._survive(error)
+            answer = render(query, _FAILED, recursion=True)
+        self._send(datagrams, answer, asker, source)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task, client = asyncio.current_task(), str((writer.get_extra_info("peername") or ("",))[0])
+        if task is None or len(self._connections) >= MOST_CONNECTIONS or not self._limits.connects(client):
+            self._statistics.dropped["connections"] += 1
+            writer.transport.abort()
+            return
+        self._connections.add(task)
+        try:
+            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                await self._converse(reader, writer, client)
+                writer.close()
+                async with asyncio.timeout(IDLE):
+                    await writer.wait_closed()
+        except Exception as error:  # noqa: BLE001  # as above
+            self._survive(error)
+        finally:
+            self._connections.discard(task)
+            self._limits.left(client)
+            # Closing waits until all has been read, and who does not read would keep the socket for ever.
+            writer.transport.abort()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: str) -> None:
+        """Answer question after question, in order, until the asker is silent, slow, or sends what is none."""
+        while True:
+            async with asyncio.timeout(IDLE):
+                data = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+            if not self._limits.asks(client, time.monotonic()):
+                self._statistics.dropped["rate"] += 1
+                return
+            answer = await self._answer_stream(data, client)
+            if not answer:
+                return
+            writer.write(len(answer).to_bytes(2) + answer)
+            async with asyncio.timeout(IDLE):
+                await writer.drain()
+
+    async def _answer_stream(self, data: bytes, client: str) -> bytes:
+        query = read_query(data)
+        if isinstance(query, Refusal):
+            self._statistics.refused("tcp", query.rcode)
+            return query.answer if query.rcode != FORMERR else b""
+        reply = self._quick(query)
+        if reply is None and (reply := self._too_many(client)) is None:
+            reply = await self._slow(query, client)
+        self._turn += 1
+        self._statistics.answered("tcp", query.type, reply.rcode)
+        return render(query, reply, turn=self._turn, recursion=self._resolver.forwarder is not None)
+
+
+def _forget(loop: asyncio.AbstractEventLoop, datagrams: socket.socket) -> None:
+    loop.remove_reader(datagrams)
+    datagrams.close()
+
+
+def _source(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
+    """Turn what the kernel said about a datagram's way here into what it must be told for the way back."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.IPPROTO_IP, IP_PKTINFO):
+            _, _, address = _IN_PKTINFO.unpack(data[: _IN_PKTINFO.size])
+            return [(level, kind, _IN_PKTINFO.pack(0, address, bytes(4)))]
+        if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO):
+            return [(level, kind, data)]
+    return []

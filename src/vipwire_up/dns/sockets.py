@@ -1,0 +1,97 @@
+"""The sockets that DNS answers at: TCP and UDP of one port, at each address.
+
+Where any port will do, the kernel gives one that TCP has free, and UDP or a further address may not have it: then it
+is asked again. What did not fit stays open until the end, so that no port is offered twice.
+"""
+
+import contextlib
+import errno
+import socket
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from vipwire.errors import UnsupportedError
+from vipwire_up.dns.local_sockets import answer_this_machine_only
+
+TRIES: Final = 100
+"""Ports that are tried where any will do."""
+_BUFFER: Final = 1 << 20
+IP_PKTINFO: Final = 8  # linux/in.h; the socket module has it from Python 3.14 on
+
+
+class Pair(NamedTuple):
+    """The UDP and TCP sockets of one address. `exact` if it is one address, not all of a family."""
+
+    stream: socket.socket
+    datagrams: socket.socket
+    exact: bool
+
+    @property
+    def port(self) -> int:
+        """The number, the same for both."""
+        port: int = self.stream.getsockname()[1]
+        return port
+
+
+def open_pairs(hosts: Sequence[str], port: int) -> tuple[Pair, ...]:
+    """Open a pair at each address, all of one port, any for 0. Raise UnsupportedError that names the address."""
+    left = TRIES if port == 0 else 1
+    pairs: list[Pair] | None = None
+    with contextlib.ExitStack() as tried:
+        while pairs is None:
+            left -= 1
+            opened = tried.enter_context(contextlib.ExitStack())
+            try:
+                pairs = _open_all(hosts, port, opened)
+            except _RefusedError as error:
+                if not left or error.number != errno.EADDRINUSE:
+                    raise
+        opened.pop_all()
+    return tuple(pairs)
+
+
+def open_pair(host: str, port: int, opened: contextlib.ExitStack, *, from_here: bool = False) -> Pair:
+    """Open a pair that `opened` closes. Raise OSError. `from_here` hears who asks on this machine and nobody else."""
+    stream = opened.enter_context(_socket(host, port, socket.SOCK_STREAM, from_here=from_here))
+    port = stream.getsockname()[1]
+    datagrams = opened.enter_context(_socket(host, port, socket.SOCK_DGRAM, from_here=from_here))
+    return Pair(stream, datagrams, exact=host not in ("0.0.0.0", "::"))  # noqa: S104  # a comparison
+
+
+class _RefusedError(UnsupportedError):
+    def __init__(self, host: str, port: int, error: OSError) -> None:
+        super().__init__(f"cannot listen on {host} port {port}: {error.strerror}")
+        self.number = error.errno
+
+
+def _open_all(hosts: Sequence[str], port: int, opened: contextlib.ExitStack) -> list[Pair]:
+    pairs: list[Pair] = []
+    for host in hosts:
+        try:
+            pairs.append(open_pair(host, port, opened))
+        except OSError as error:
+            raise _RefusedError(host, port, error) from error
+        port = pairs[0].port
+    return pairs
+
+
+def _socket(host: str, port: int, kind: socket.SocketKind, *, from_here: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with contextlib.ExitStack() as on_error:
+        made = on_error.enter_context(socket.socket(family, kind))
+        if from_here:
+            answer_this_machine_only(made)
+        if kind == socket.SOCK_STREAM:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        else:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if kind == socket.SOCK_DGRAM and family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+        elif kind == socket.SOCK_DGRAM:
+            made.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
+        made.bind((host, port))
+        made.setblocking(False)  # noqa: FBT003  # the socket module's signature
+        on_error.pop_all()
+    return made

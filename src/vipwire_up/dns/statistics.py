@@ -1,0 +1,92 @@
+"""Counts what the DNS server does, for its metrics.
+
+Counting is an addition in a dictionary: the Prometheus client's own counters would take longer than the answers.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import dns.rcode
+import dns.rdatatype
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from vipwire_up.dns.upstream.exchange import Attempt
+
+_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_ORDINARY: Final = frozenset((1, 2, 5, 6, 12, 15, 16, 28, 33, 64, 65, 255))
+"""The types that are counted by name: what anybody may send must not make series without end."""
+
+
+class DnsStatistics(Collector):
+    """The counts of one server; `registry` has them and the upstream's times."""
+
+    def __init__(self, sizes: Callable[[], Mapping[str, int]] = dict) -> None:
+        self._answers: Counter[tuple[str, int, int]] = Counter()
+        self._refusals: Counter[tuple[str, int]] = Counter()
+        self._attempts: Counter[tuple[str, str, str]] = Counter()
+        self._sizes = sizes
+        self.events: Counter[str] = Counter()
+        self.unsent = self.failures = 0
+        self.dropped: Counter[str] = Counter()
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        self._upstream = Histogram(
+            "vipwire_dns_upstream_duration_seconds",
+            "How long a server upstream took to answer",
+            ("to",),
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+
+    def answered(self, protocol: str, kind: int, rcode: int) -> None:
+        """Count an answer."""
+        self._answers[protocol, kind if kind in _ORDINARY else 0, rcode] += 1
+
+    def refused(self, protocol: str, rcode: int) -> None:
+        """Count a message that was no question to answer."""
+        self._refusals[protocol, rcode] += 1
+
+    def upstream_tried(self, attempt: Attempt) -> None:
+        """Count a try upstream."""
+        self._attempts[attempt.server, attempt.protocol, attempt.result] += 1
+        if attempt.result == "answered":
+            self._upstream.labels(attempt.server).observe(attempt.seconds)
+
+    @property
+    def total(self) -> int:
+        """The number of answers."""
+        return self._answers.total()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all counts, in Prometheus' words."""
+        answers = _counter("responses", "Answers by transport, type and code", "proto", "type", "rcode")
+        for (protocol, kind, rcode), count in self._answers.items():
+            name = dns.rdatatype.to_text(kind) if kind else "other"  # type: ignore[arg-type]  # takes any number
+            answers.add_metric((protocol, name, dns.rcode.to_text(rcode)), count)  # type: ignore[arg-type]
+        malformed = _counter("malformed", "Messages that are no question to answer", "proto", "rcode")
+        for (protocol, rcode), count in self._refusals.items():
+            malformed.add_metric((protocol, dns.rcode.to_text(rcode)), count)  # type: ignore[arg-type]
+        upstream_requests = _counter("upstream_requests", "Tries to ask a server upstream", "to", "proto", "result")
+        for of, count in self._attempts.items():
+            upstream_requests.add_metric(of, count)
+        events = _counter("events", "Changes of objects that were taken in", "kind")
+        for kind_name, count in self.events.items():
+            events.add_metric((kind_name,), count)
+        unsent = _counter("unsent", "Answers that could not be sent")
+        unsent.add_metric((), self.unsent)
+        failures = _counter("failures", "Questions and objects that have made DNS fail, and nobody else's")
+        failures.add_metric((), self.failures)
+        dropped = _counter("dropped", "What was refused since a client, or all, had too much under way", "reason")
+        for reason in ("rate", "waiting", "connections"):
+            dropped.add_metric((reason,), self.dropped[reason])
+        held = GaugeMetricFamily("vipwire_dns_held", "What is held in memory", labels=("what",))
+        for what, size in self._sizes().items():
+            held.add_metric((what,), size)
+        return (answers, malformed, upstream_requests, events, unsent, failures, dropped, held)
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"vipwire_dns_{name}", text, labels=labels)

@@ -1,0 +1,235 @@
+"""Reads an upstream server's answer and how long it may be kept. Pure; takes any bytes, or raises DecodeError.
+
+Nothing is passed on that was not understood. dnspython reads the message; of its records those are kept that belong
+to the question (its name and the names that CNAMEs lead to, its type, class IN), and written anew. So what a client
+gets is well-formed whatever came, and a record that nobody asked for reaches nobody.
+"""
+
+import io
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import dns.flags
+import dns.message
+import dns.name
+import dns.rdataclass
+import dns.rdatatype
+import dns.rrset
+
+from vipwire.errors import DecodeError
+from vipwire_up.dns.message import (
+    HEADER,
+    NOERROR,
+    NXDOMAIN,
+    OPCODE,
+    QR,
+    SERVFAIL,
+    TC,
+    Query,
+    Reply,
+    skip_name,
+)
+
+LONGEST_TTL: Final = 3600
+"""Seconds for which an answer is kept at most, whatever its TTL."""
+LONGEST_DENIAL: Final = 300
+"""The same for NXDOMAIN and NODATA, which are kept as long as the SOA record says (RFC 2308 5)."""
+BRIEF: Final = 1
+"""Seconds for which a failure is kept, so that it is not asked for again by everybody (RFC 9520)."""
+LONGEST_CHAIN: Final = 16
+"""CNAMEs of an answer that are followed."""
+_ANY: Final = dns.rdatatype.ANY
+_LEADING: Final = frozenset((dns.rdatatype.CNAME, dns.rdatatype.DNAME, dns.rdatatype.RRSIG))
+_OF_A_ZONE: Final = frozenset((dns.rdatatype.SOA, dns.rdatatype.NS, dns.rdatatype.DS))
+_PROOFS: Final = frozenset((dns.rdatatype.NSEC, dns.rdatatype.NSEC3, dns.rdatatype.RRSIG))
+_ADDRESSES: Final = frozenset((dns.rdatatype.A, dns.rdatatype.AAAA))
+_TARGETS: Final = ("target", "exchange")
+"""The fields of records (SRV, NS, MX, SVCB) that name whom the additional section has addresses of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An upstream answer. `sections` are its records; `lifetime` is in seconds from `stored`, 0 for not at all."""
+
+    rcode: int
+    sections: tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]]
+    places: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    lifetime: float
+    stored: float
+    wire: bytes
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory it takes."""
+        return 500 + 2 * len(self.wire) + 100 * sum(map(len, self.sections))
+
+    def reply(self, now: float) -> Reply:
+        """Build the reply to send now: the same records with what is left of their TTL."""
+        age = max(0, int(now - self.stored))
+        parts = [
+            tuple(_aged(record, place, age) for record, place in zip(records, places, strict=True))
+            for records, places in zip(self.sections, self.places, strict=True)
+        ]
+        body = b"".join(record for records in parts for record in records)
+        return Reply(self.rcode, parts[0], parts[1], parts[2], authoritative=False, body=body)
+
+    def records(self, now: float) -> tuple[bytes, ...]:
+        """Return the records of the answer section with full names, to stand in another message."""
+        if not self.wire:
+            return ()
+        age = max(0, int(now - self.stored))
+        found = []
+        for rrset in dns.message.from_wire(self.wire).answer:
+            rrset.update_ttl(max(0, rrset.ttl - age))
+            for single in rrset:
+                one = io.BytesIO()
+                alone = type(rrset)(rrset.name, rrset.rdclass, rrset.rdtype)
+                alone.add(single, rrset.ttl)
+                alone.to_wire(one)
+                found.append(one.getvalue())
+        return tuple(found)
+
+
+def failure(now: float) -> Answer:
+    """Build the answer for the case that no server upstream has answered."""
+    return Answer(SERVFAIL, ((), (), ()), ((), (), ()), BRIEF, now, b"")
+
+
+def is_truncated(data: bytes) -> bool:
+    """Report whether an answer over UDP asks for another try over TCP."""
+    return bool(HEADER.unpack_from(data)[1] & TC)
+
+
+def answers(data: bytes, number: int, question: bytes, *, any_case: bool = False) -> bool:
+    """Report whether a message answers our question: its number and every letter must be equal.
+
+    With `any_case`, a name in other letters counts as the same.
+    """
+    if len(data) < 12 + len(question):
+        return False
+    found, flags, count, *_ = HEADER.unpack_from(data)
+    asked = data[12 : 12 + len(question)]
+    if any_case:
+        same = asked[:-4].lower() == question[:-4].lower() and asked[-4:] == question[-4:]
+    else:
+        same = asked == question
+    return found == number and flags & (QR | OPCODE) == QR and count == 1 and same
+
+
+def read_answer(data: bytes, query: Query, now: float) -> Answer:
+    """Read an answer that `answers` the question in any case; raise DecodeError where it is malformed."""
+    try:
+        message = dns.message.from_wire(data, ignore_trailing=True)
+        rcode = int(message.rcode())
+        if rcode > 15 or (rcode not in (NOERROR, NXDOMAIN) and message.answer):
+            rcode = SERVFAIL
+        kept = _belonging(message, query)
+        if rcode not in (NOERROR, NXDOMAIN):
+            kept.answer, kept.authority, kept.additional = [], [], []
+        wire = kept.to_wire(max_size=65535)
+        sections, places = _split(wire, 12 + len(query.question))
+        return Answer(rcode, sections, places, _lifetime(kept, rcode), now, wire)
+    except Exception as error:
+        # Foreign bytes: dnspython raises its own errors, and now and then a ValueError, IndexError, struct.error.
+        raise DecodeError(f"a malformed answer from upstream: {error or type(error).__name__}") from error
+
+
+def _belonging(message: dns.message.Message, query: Query) -> dns.message.QueryMessage:
+    """Build a message of those records that belong to a question."""
+    name, _ = dns.name.from_wire(query.name, 0)
+    kind = dns.rdatatype.RdataType.make(query.type)
+    kept = dns.message.QueryMessage(id=0)
+    kept.flags = dns.flags.QR
+    kept.find_rrset(kept.question, name, dns.rdataclass.RdataClass.make(query.klass), kind, create=True)
+    chain = _chain(message.answer, name, kind)
+    wanted = (each for each in _internet(message.answer) if kind in (_ANY, each.rdtype) or each.rdtype in _LEADING)
+    kept.answer = [each for each in wanted if each.name in chain or _leads(each, chain)]
+    kept.authority = [each for each in _internet(message.authority) if _is_of_a_zone(each, chain)]
+    named = {target for each in (*kept.answer, *kept.authority) for target in _targets(each)}
+    kept.additional = [
+        each for each in _internet(message.additional) if each.rdtype in _ADDRESSES and each.name in named
+    ]
+    return kept
+
+
+def _internet(rrsets: Iterable[dns.rrset.RRset]) -> Iterator[dns.rrset.RRset]:
+    return (each for each in rrsets if each.rdclass == dns.rdataclass.IN and len(each))
+
+
+def _chain(rrsets: Iterable[dns.rrset.RRset], name: dns.name.Name, kind: int) -> set[dns.name.Name]:
+    """Name the question and all that its CNAMEs lead to."""
+    aliases = {each.name: each[0].target for each in _internet(rrsets) if each.rdtype == dns.rdatatype.CNAME}
+    found = {name}
+    while kind != dns.rdatatype.CNAME and name in aliases and aliases[name] not in found:
+        name = aliases[name]
+        found.add(name)
+        if len(found) > LONGEST_CHAIN:
+            raise DecodeError(f"more than {LONGEST_CHAIN} CNAMEs")
+    return found
+
+
+def _leads(rrset: dns.rrset.RRset, chain: set[dns.name.Name]) -> bool:
+    """Report whether a record is a DNAME above a name of the chain, or its signature."""
+    return rrset.rdtype in (dns.rdatatype.DNAME, dns.rdatatype.RRSIG) and any(
+        each.is_subdomain(rrset.name) for each in chain
+    )
+
+
+def _is_of_a_zone(rrset: dns.rrset.RRset, chain: set[dns.name.Name]) -> bool:
+    """Report whether a record is one of a zone that a name of the chain is in, or proves that there is nothing."""
+    if rrset.rdtype in _PROOFS:
+        return True
+    return rrset.rdtype in _OF_A_ZONE and any(each.is_subdomain(rrset.name) for each in chain)
+
+
+def _targets(rrset: dns.rrset.RRset) -> Iterator[dns.name.Name]:
+    for each in rrset:
+        for field in _TARGETS:
+            target = getattr(each, field, None)
+            if isinstance(target, dns.name.Name):
+                yield target
+
+
+def _split(
+    data: bytes, place: int
+) -> tuple[
+    tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]],
+    tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+]:
+    """Cut a message that we have written into its records, and tell where in each its TTL is."""
+    sections: list[tuple[bytes, ...]] = []
+    places: list[tuple[int, ...]] = []
+    for count in HEADER.unpack_from(data)[3:]:
+        found, offsets = [], []
+        for _ in range(count):
+            end = skip_name(data, place)
+            _, _, _, length = struct.unpack_from("!HHIH", data, end)
+            after = end + 10 + length
+            found.append(data[place:after])
+            offsets.append(end + 4 - place)
+            place = after
+        sections.append(tuple(found))
+        places.append(tuple(offsets))
+    return (sections[0], sections[1], sections[2]), (places[0], places[1], places[2])
+
+
+def _lifetime(message: dns.message.Message, rcode: int) -> float:
+    if rcode not in (NOERROR, NXDOMAIN):
+        return BRIEF
+    denied = rcode == NXDOMAIN or not message.answer
+    sets = [*message.answer, *message.authority]
+    least = min((each.ttl for each in sets), default=0)
+    if not denied:
+        return min(least, LONGEST_TTL)
+    soa = next((each for each in message.authority if each.rdtype == dns.rdatatype.SOA), None)
+    if soa is None:
+        return 0
+    minimum: int = soa[0].minimum
+    return min(least, minimum, LONGEST_DENIAL)
+
+
+def _aged(record: bytes, place: int, age: int) -> bytes:
+    ttl = int.from_bytes(record[place : place + 4])
+    return record[:place] + max(0, ttl - age).to_bytes(4) + record[place + 4 :]

@@ -1,0 +1,239 @@
+"""Asking other servers: over UDP, over TCP where the answer was cut or looks forged, then the next server.
+
+What an answer must match, so that nobody beside the way can forge one (RFC 5452): the socket of its question, which
+has a port of its own that the kernel chooses by chance; a number by chance; and the name letter by letter, large and
+small by chance (draft-vixie-dnsext-dns0x20). A right number with other letters, or too many wrong answers, has the
+question asked over TCP, which nobody beside the way can answer. A server that changes letters there too is known to
+do so, and gets small ones for an hour.
+
+Equal questions that come while one is asked wait for its answer. All tries of a question together take `deadline`.
+"""
+
+import asyncio
+import secrets
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from vipwire.errors import DecodeError
+from vipwire_up.dns.message import CD, DO, HEADER, OPT, OURS, RD, SERVFAIL, Query
+from vipwire_up.dns.upstream.answer import Answer, answers, failure, is_truncated, read_answer
+from vipwire_up.dns.upstream.cache import Cache, Key, key_of
+
+ROUNDS: Final = 2
+PENALTY: Final = 10.0
+"""Seconds for which a server that did not answer is asked after the others."""
+DEADLINE: Final = 10.0
+"""Seconds for all tries of one question."""
+MOST_WRONG: Final = 20
+"""Datagrams that are no answer to what was asked, after which the question goes over TCP."""
+SMALL_LETTERS: Final = 3600.0
+"""Seconds for which a server that changes letters is asked in small ones."""
+
+
+class Server(NamedTuple):
+    """The address of a server upstream."""
+
+    host: str
+    port: int = 53
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Attempt(NamedTuple):
+    """One try: the server, the protocol, the result, and its duration in seconds.
+
+    `result` is `answered`, `failed`, or `suspect`: then it is asked again over TCP.
+    """
+
+    server: str
+    protocol: str
+    result: str
+    seconds: float
+
+
+def _ignored(_asked: Attempt) -> None:
+    """Ignore an attempt."""
+
+
+class Forwarder:
+    """Asks servers in their order, and keeps answers. `patience` is how long one may take, in seconds.
+
+    `mixed` is whether names go out in letters large and small.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        cache: Cache,
+        *,
+        patience: float = 2.0,
+        deadline: float = DEADLINE,
+        mixed: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        witness: Callable[[Attempt], None] = _ignored,
+    ) -> None:
+        self.cache = cache
+        self._servers, self.patience, self._deadline = tuple(servers), patience, deadline
+        self._clock, self._witness = clock, witness
+        self._mixed = mixed
+        self._failed: dict[Server, float] = {}
+        self._small: dict[Server, float] = {}
+        self._asking: dict[Key, asyncio.Future[Answer]] = {}
+
+    def now(self) -> float:
+        """Return the time by which answers grow old, in seconds."""
+        return self._clock()
+
+    def known(self, query: Query) -> Answer | None:
+        """Find the answer to a question in the cache."""
+        return self.cache.find(key_of(query), self._clock())
+
+    async def ask(self, query: Query) -> Answer:
+        """Find the answer to a question, upstream if need be. Where nobody answers it says SERVFAIL."""
+        key = key_of(query)
+        found = self.cache.find(key, self._clock())
+        if found is not None:
+            return found
+        waiting = self._asking.get(key)
+        if waiting is not None:
+            return await asyncio.shield(waiting)
+        result: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asking[key] = result
+        answer = None
+        try:
+            answer = await self._ask_in_time(query)
+            self.cache.keep(key, answer)
+            return answer
+        finally:
+            del self._asking[key]
+            result.set_result(answer or failure(self._clock()))
+
+    async def _ask_in_time(self, query: Query) -> Answer:
+        try:
+            async with asyncio.timeout(self._deadline):
+                return await self._ask_all(query)
+        except TimeoutError:
+            return failure(self._clock())
+
+    async def _ask_all(self, query: Query) -> Answer:
+        refused: Answer | None = None
+        for _ in range(ROUNDS):
+            for server in sorted(self._servers, key=self._is_resting):
+                answer = await self._try(server, query)
+                if answer is None:
+                    self._failed[server] = self._clock()
+                elif answer.rcode == SERVFAIL:
+                    refused = refused or answer
+                else:
+                    self._failed.pop(server, None)
+                    return answer
+            if refused is not None:
+                return refused
+        return failure(self._clock())
+
+    def _is_resting(self, server: Server) -> bool:
+        failed = self._failed.get(server)
+        return failed is not None and self._clock() - failed < PENALTY
+
+    async def _try(self, server: Server, query: Query) -> Answer | None:
+        for protocol, exchange in (("udp", _over_udp), ("tcp", _over_tcp)):
+            began = time.perf_counter()
+            message = question(query, secrets.randbelow(65536), mixed=not self._wants_small_letters(server))
+            result, answer = "failed", None
+            try:
+                async with asyncio.timeout(self.patience):
+                    data = await exchange(server, message)
+                if not data:
+                    result = "suspect"
+                elif protocol == "udp" and is_truncated(data):
+                    continue
+                else:
+                    answer = read_answer(data, query, self._clock())
+                    result = "answered"
+                    self._note_letters(server, message, data)
+            except (OSError, TimeoutError, DecodeError, asyncio.IncompleteReadError):
+                pass
+            self._witness(Attempt(str(server), protocol, result, time.perf_counter() - began))
+            if result != "suspect":
+                return answer
+        return None
+
+    def _wants_small_letters(self, server: Server) -> bool:
+        return not self._mixed or self._clock() < self._small.get(server, float("-inf"))
+
+    def _note_letters(self, server: Server, message: bytes, data: bytes) -> None:
+        """Remember a server that changes letters; only over TCP has such an answer been taken."""
+        if message[12 : _question_end(message)] != data[12 : _question_end(message)]:
+            self._small[server] = self._clock() + SMALL_LETTERS
+
+
+def question(query: Query, number: int, *, mixed: bool = False) -> bytes:
+    """Encode the question for upstream, with a number of its own, and with letters large and small at random."""
+    do = DO if query.edns is not None and query.edns.do else 0
+    header = HEADER.pack(number, RD | (query.flags & CD), 1, 0, 0, 1)
+    asked = query.question[:-4].lower()
+    name = _mixed(asked) if mixed else asked
+    return header + name + query.question[-4:] + struct.pack("!BHHBBHH", 0, OPT, OURS, 0, 0, do, 0)
+
+
+def _mixed(name: bytes) -> bytes:
+    """Change letters to large ones at random. Lengths of labels are below 64, and so no letters."""
+    chance = secrets.randbits(8 * len(name)).to_bytes(len(name))
+    return bytes(byte - 32 if 97 <= byte <= 122 and bit & 1 else byte for byte, bit in zip(name, chance, strict=True))
+
+
+def _question_end(message: bytes) -> int:
+    """Return where the question ends in a message of ours: before 11 bytes of EDNS."""
+    return len(message) - 11
+
+
+class _Exchange(asyncio.DatagramProtocol):
+    """Waits for the datagram that answers; whatever else comes is not ours. Nothing, if it looks forged."""
+
+    def __init__(self, message: bytes) -> None:
+        self._number, self._asked = int.from_bytes(message[:2]), message[12 : _question_end(message)]
+        self._wrong = 0
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def datagram_received(self, data: bytes, _address: object) -> None:
+        if self.answer.done():
+            return
+        if answers(data, self._number, self._asked):
+            self.answer.set_result(data)
+            return
+        self._wrong += 1
+        if self._wrong > MOST_WRONG or answers(data, self._number, self._asked, any_case=True):
+            self.answer.set_result(b"")
+
+    def error_received(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+async def _over_udp(server: Server, message: bytes) -> bytes:
+    transport, exchange = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: _Exchange(message), remote_addr=(server.host, server.port)
+    )
+    try:
+        transport.sendto(message)
+        return await exchange.answer
+    finally:
+        transport.close()
+
+
+async def _over_tcp(server: Server, message: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    try:
+        writer.write(len(message).to_bytes(2) + message)
+        await writer.drain()
+        data = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+    finally:
+        writer.transport.abort()
+    if not answers(data, int.from_bytes(message[:2]), message[12 : _question_end(message)], any_case=True):
+        raise DecodeError("an answer to another question")
+    if is_truncated(data):
+        raise DecodeError("an answer that is cut over TCP")
+    return data

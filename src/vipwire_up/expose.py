@@ -1,0 +1,290 @@
+"""`vipwire expose`: a Service and its endpoints in one line, against the API server of a running `vipwire up`.
+
+The endpoints are EndpointSlices that belong to the Service by label, one for each family and port; or, with a check,
+Pods with a readiness probe, that the Service selects. Everything is applied: the same line again changes nothing, and
+another one changes what is other. An endpoint on a machine of the cluster names its Node: if that is lost, it leaves.
+"""
+
+import asyncio
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from vipwire.errors import ConfigError, VipwireError
+from vipwire.http.client import reason_of
+from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
+from vipwire.kube.access.user_kubeconfig import FOLDER, kubectls, of_this_machine
+from vipwire.model.net import bracketed
+from vipwire.model.number import port_number
+from vipwire_up.api.endpoint_address import problem_of
+from vipwire_up.machines.node import ADDRESSES
+
+Object: TypeAlias = dict[str, Any]
+Query: TypeAlias = tuple[tuple[str, str], ...]
+MANAGER: Final = "vipwire-expose"
+TIMEOUT: Final = 30.0
+LABEL: Final = "vipwire.io/exposed"
+_LOOKS, _PAUSE = 20, 0.1
+"""How often, and after how many seconds each, a Service is looked at for the address of a load balancer."""
+_INVALID: Final = 422
+_AT_ONCE: Final = (("gracePeriodSeconds", "0"),)
+_NAME: Final = re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A destination of connections."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The Service to create. `check` is "", "tcp" or "http:/path"; `policy` its externalTrafficPolicy."""
+
+    name: str
+    namespace: str
+    port: int
+    targets: tuple[Target, ...]
+    type: str = "ClusterIP"
+    protocol: str = "TCP"
+    check: str = ""
+    check_seconds: int = 2
+    policy: str = "Cluster"
+
+
+def read_targets(text: str) -> tuple[Target, ...]:
+    """Read `10.0.0.5:8080,[fd00::5]:8080`; raise ConfigError."""
+    return tuple(_target(part.strip()) for part in text.split(","))
+
+
+def _target(text: str) -> Target:
+    host, _, port = text.rpartition(":")
+    number = port_number(port)
+    try:
+        address = ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+        sound = (address.version == 6) == host.startswith("[")
+    except ValueError:
+        sound = False
+    if number is None or not sound:
+        raise ConfigError(f"--to: {text!r} is not a target (allowed: 10.0.0.5:8080 or [fd00::5]:8080)")
+    if problem_of(str(address)):
+        raise ConfigError(f"--to: {address} cannot be an endpoint: every machine and Pod has its own")
+    return Target(str(address), number)
+
+
+def objects(wanted: Wanted, nodes: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, Object]]:
+    """Write the objects with their paths; `nodes` has the Nodes' names by address. Raise ConfigError."""
+    if not _NAME.fullmatch(wanted.name):
+        raise ConfigError(f"{wanted.name!r} is not a name for a Service (allowed: lower-case letters, digits and -)")
+    families = tuple(dict.fromkeys(_family(target) for target in wanted.targets))
+    base = f"/api/v1/namespaces/{wanted.namespace}"
+    yield f"{base}/services/{wanted.name}", _service(wanted, families)
+    if not wanted.check:
+        yield from _slices(wanted, nodes)
+        return
+    if len({target.port for target in wanted.targets}) > 1:
+        raise ConfigError("--to: with --check all targets must have the same port")
+    for number, target in enumerate(wanted.targets, 1):
+        pod = _pod(wanted, target, f"{wanted.name}-{number}")
+        if placed := _placed(target.address, nodes):
+            pod["spec"] |= placed | {"terminationGracePeriodSeconds": 0}  # nothing ends there when it is deleted
+        yield f"{base}/pods/{wanted.name}-{number}", pod
+
+
+def nodes_by_address(found: Iterable[Object]) -> dict[str, str]:
+    """Read from Nodes which of them has an address."""
+    nodes: dict[str, str] = {}
+    for node in found:
+        name = node["metadata"]["name"]
+        listed = (node["metadata"].get("annotations") or {}).get(ADDRESSES, "").split(",")
+        listed += [each["address"] for each in (node.get("status") or {}).get("addresses") or ()]
+        for text in filter(None, listed):
+            nodes.setdefault(text, name)
+    return nodes
+
+
+def _placed(address: str, nodes: Mapping[str, str]) -> Object:
+    return {"nodeName": nodes[address]} if address in nodes else {}
+
+
+def _family(target: Target) -> str:
+    return f"IPv{ipaddress.ip_address(target.address).version}"
+
+
+def _service(wanted: Wanted, families: tuple[str, ...]) -> Object:
+    port = {"port": wanted.port, "protocol": wanted.protocol, "targetPort": wanted.targets[0].port}
+    spec: Object = {"type": wanted.type, "ports": [port]}
+    if wanted.policy != "Cluster":
+        spec["externalTrafficPolicy"] = wanted.policy
+    if wanted.check:
+        spec["selector"] = {LABEL: wanted.name}
+    spec |= {
+        "ipFamilies": list(families),
+        "ipFamilyPolicy": "RequireDualStack" if len(families) > 1 else "SingleStack",
+    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": wanted.name}, "spec": spec}
+
+
+def _slices(wanted: Wanted, nodes: Mapping[str, str]) -> Iterator[tuple[str, Object]]:
+    groups: dict[tuple[str, int], list[str]] = {}
+    for target in wanted.targets:
+        groups.setdefault((_family(target), target.port), []).append(target.address)
+    for (family, port), addresses in groups.items():
+        name = f"{wanted.name}-{family.lower()}-{port}"
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{wanted.namespace}/endpointslices/{name}"
+        labels = {"kubernetes.io/service-name": wanted.name, LABEL: wanted.name}
+        yield (
+            path,
+            {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"name": name, "labels": labels},
+                "addressType": family,
+                "endpoints": [
+                    {"addresses": [each], "conditions": {"ready": True}} | _placed(each, nodes)
+                    for each in dict.fromkeys(addresses)
+                ],
+                "ports": [{"name": "", "port": port, "protocol": wanted.protocol}],
+            },
+        )
+
+
+def _pod(wanted: Wanted, target: Target, name: str) -> Object:
+    kind, _, path = wanted.check.partition(":")
+    action: Object = {"tcpSocket": {"port": target.port}}
+    if kind == "http":
+        action = {"httpGet": {"port": target.port, "path": path or "/"}}
+    elif wanted.check != "tcp":
+        raise ConfigError(f"--check: {wanted.check!r} is not known (allowed: tcp, http:/path)")
+    port = {"containerPort": target.port, "protocol": wanted.protocol}
+    container = {
+        "name": "workload",
+        "image": "none",
+        "ports": [port],
+        "readinessProbe": action | {"periodSeconds": wanted.check_seconds},
+    }
+    meta = {"name": name, "labels": {LABEL: wanted.name}, "annotations": {"vipwire.io/address": target.address}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
+
+
+def reached(said: Path | None, tell: Callable[[str], object]) -> Access:
+    """Find out how to reach the API server: by the kubeconfig that a flag says, or kubectl's, or this machine's.
+
+    `tell` is told which it is where no flag has said so. Raise ConfigError.
+    """
+    if said is not None:
+        return load_access(said)
+    found = kubectls() or of_this_machine()
+    if found is None:
+        where = f"there is no ~/.kube/config, and in {FOLDER} no admin.kubeconfig that may be read"
+        raise ConfigError(f"no API server: $KUBECONFIG is not set, {where} (is `vipwire up` running?)")
+    return found.access(tell)
+
+
+async def expose(access: Access, wanted: Wanted) -> Object:
+    """Apply all objects, and delete those of an earlier line that are wanted no more; give the Service.
+
+    A load balancer is given a moment to have an address for it. Raise VipwireError with the server's words.
+    """
+    made = dict(objects(wanted))  # what cannot be is told before anybody is asked
+    async with Connection(access, MANAGER) as connection:
+        nodes = (await _ask(connection, "GET", "/api/v1/nodes")).get("items") or ()
+        places = nodes_by_address(nodes)
+        if wanted.policy == "Local" and not any(target.address in places for target in wanted.targets):
+            raise ConfigError(
+                "--external-traffic-policy Local: none of --to is an address of a machine of the cluster"
+            )
+        made = dict(objects(wanted, places))
+        (home, value), *others = made.items()
+        service = await _apply(connection, home, value)
+        for path, value in others:
+            value["metadata"]["ownerReferences"] = [_reference(service)]  # they go with it
+            await _apply(connection, path, value)
+        for folder in _folders(wanted.namespace):
+            found = await _ask(connection, "GET", folder, (("labelSelector", f"{LABEL}={wanted.name}"),))
+            for name in (item["metadata"]["name"] for item in found.get("items") or ()):
+                if f"{folder}/{name}" not in made:
+                    await _ask(connection, "DELETE", f"{folder}/{name}", _AT_ONCE)
+        left = _LOOKS if wanted.type == "LoadBalancer" else 0
+        while left and not _given(service):
+            left -= 1
+            await asyncio.sleep(_PAUSE)
+            service = await _ask(connection, "GET", home)
+    return service
+
+
+def _reference(service: Object) -> Object:
+    meta = service["metadata"]
+    return {"apiVersion": "v1", "kind": "Service", "name": meta["name"], "uid": meta["uid"]}
+
+
+def _given(service: Object) -> list[str]:
+    """List where a load balancer has the Service."""
+    balancer = (service.get("status") or {}).get("loadBalancer") or {}
+    return [entry.get("ip") or entry.get("hostname") or "" for entry in balancer.get("ingress") or ()]
+
+
+def reached_at(service: Object) -> Iterator[str]:
+    """Yield one line for each address of a Service."""
+    spec, meta = service["spec"], service["metadata"]
+    name = f"{meta['namespace']}/{meta['name']}"
+    for address in (*(spec.get("clusterIPs") or ()), *_given(service)):
+        host = bracketed(address)
+        yield f"{name}: {host}:{spec['ports'][0]['port']}"
+    if node_port := spec["ports"][0].get("nodePort"):
+        yield f"{name}: port {node_port} of this machine"
+    if spec.get("type") == "LoadBalancer" and not _given(service):
+        where = f"`kubectl describe service {meta['name']}`, and `--load-balancer-range` of `vipwire up`"
+        yield f"{name}: no load balancer has given it an address yet: see {where}"
+
+
+def _folders(namespace: str) -> Iterable[str]:
+    return (
+        f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices",
+        f"/api/v1/namespaces/{namespace}/pods",
+    )
+
+
+class _RefusedError(VipwireError):
+    """The API server refuses a request, with this code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+async def _apply(connection: Connection, path: str, value: Object) -> Object:
+    payload = Payload(json.dumps(value).encode(), "application/apply-patch+yaml")
+    query = (("fieldManager", MANAGER), ("force", "true"))
+    try:
+        return await _ask(connection, "PATCH", path, query, payload)
+    except _RefusedError as error:
+        if error.code != _INVALID or value["kind"] != "Pod":
+            raise
+    await _ask(connection, "DELETE", path, _AT_ONCE)  # what a Pod is cannot be changed: its check, its Node
+    return await _ask(connection, "PATCH", path, query, payload)
+
+
+async def _ask(
+    connection: Connection, method: str, path: str, query: Query = (), payload: Payload | None = None
+) -> Object:
+    try:
+        async with connection.request(method, path, query, timeout=TIMEOUT, payload=payload) as response:
+            status, body = response.status, await response.read()
+    except TRANSPORT_ERRORS as error:
+        raise VipwireError(f"the API server does not answer: {reason_of(error)} (is `vipwire up` running?)") from None
+    try:
+        value: Object = json.loads(body or b"{}")
+    except ValueError:
+        value = {}
+    if status >= 300:
+        raise _RefusedError(status, str(value.get("message") or f"the API server answered {status}"))
+    return value

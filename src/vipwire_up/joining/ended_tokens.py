@@ -1,0 +1,36 @@
+"""Deletes bootstrap tokens whose time is over. They are refused already; this takes their secrets away."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from vipwire.process import log
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.plain import SECRETS
+from vipwire_up.api.object import readable
+from vipwire_up.api.registry import Registry
+from vipwire_up.joining.tokens import NAMESPACE, PREFIX, read_secret
+
+_EVERY: Final = 60.0
+_OPTIONS: Final = Options(manager="vipwire-tokens", validation="Ignore")
+
+
+async def delete_ended_tokens(registry: Registry, clock: Callable[[], datetime]) -> None:
+    """Delete them, once a minute, until cancelled."""
+    while True:
+        await delete_once(registry, clock())
+        await asyncio.sleep(_EVERY)
+
+
+async def delete_once(registry: Registry, now: datetime) -> None:
+    """Delete those that are over."""
+    for record in tuple(registry.store.scan(SECRETS.id)):
+        if record.key.namespace == NAMESPACE and record.key.name.startswith(PREFIX):
+            token = read_secret(readable(record))
+            if token is not None and token.ended(now):
+                with contextlib.suppress(ApiError):  # gone, or the disk is full: again in a minute
+                    await registry.delete(SECRETS, NAMESPACE, record.key.name, options=_OPTIONS)
+                    log.info("deleted a bootstrap token whose time is over", token=token.id)

@@ -1,0 +1,187 @@
+"""Serves machines that join: the authority's certificate to everybody, certificates of their own to who may.
+
+All is below /vipwire.io/v1/.
+
+GET  authority      the authority's certificate. Who asks compares its hash with the one that they were told
+POST certificates   {"request": PEM}: a request for system:node:NAME, signed for a bootstrap token, unless another
+                    machine is Ready under that name, and for system:node:NAME itself, which so renews it. A request
+                    for ingress:NAME is signed for system:node:NAME: it has the role ingress
+POST departures     {"certificates": [PEM...]} of system:node:NAME, which leaves: its certificates are refused from
+                    now on. An admin says {"node": NAME}
+GET  servers        the authority with its key, for a token of the group of servers
+
+`check` decides by user, method and path alone, so that the API server reads no body of a caller without rights.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
+
+from vipwire.errors import ConfigError
+from vipwire.process import log
+from vipwire_up.api.errors import ApiError, bad_request, internal, refused
+from vipwire_up.api.guard import Role, User
+from vipwire_up.api.kinds.node import NODES
+from vipwire_up.api.kinds.plain import SECRETS
+from vipwire_up.api.names import subdomain
+from vipwire_up.api.object import decoded, key_of, readable
+from vipwire_up.api.registry import Registry
+from vipwire_up.credentials.ca import Authority
+from vipwire_up.credentials.machine_records import INGRESS_USER, NODE_USER, Given
+from vipwire_up.joining.certified import Certified
+from vipwire_up.joining.tokens import GROUP, NAMESPACE, PREFIX, SERVERS, accepts, groups_of, parse, read_secret
+from vipwire_up.machines.node import is_ready
+
+PATH: Final = "/vipwire.io/v1/"
+_ROLES: Final = {NODE_USER: Role.NODE, INGRESS_USER: Role.INGRESS}
+_RSA_BITS: Final = 2048
+
+
+class Enrolment:
+    """Answers these requests. `authority` opens what signs; `refusing` is called when a machine has left."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        authority: Callable[[], Authority],
+        clock: Callable[[], datetime],
+        refusing: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._registry, self._authority, self._clock = registry, authority, clock
+        self._certified, self._refusing = Certified(registry), refusing
+
+    def user_of(self, text: str) -> User | None:
+        """Tell who comes with a bootstrap token; None for what is none, or is over."""
+        found = parse(text)
+        if found is None:
+            return None
+        record = self._registry.store.read(key_of(SECRETS, NAMESPACE, f"{PREFIX}{found[0]}"))
+        token = read_secret(readable(record)) if record is not None else None
+        if token is None or not accepts(token, found[1], self._clock()):
+            return None
+        return User(f"system:bootstrap:{token.id}", (*groups_of(token), "system:authenticated"))
+
+    def check(self, user: User, method: str, path: str) -> None:
+        """Raise ApiError unless the user may send such a request. `answer` checks what the body names."""
+        machine, admin = user.name.startswith(NODE_USER), Role.ADMIN.value in user.groups
+        match method, path.removeprefix(PATH):
+            case "GET", "authority":
+                return
+            case "POST", "certificates":
+                if not machine and GROUP not in user.groups:
+                    raise refused("certificates", "", f'User "{user.name}" cannot get the certificate of a machine')
+            case "POST", "departures":
+                if not machine and not admin:
+                    why = f'User "{user.name}" cannot say that a machine leaves: it is none'
+                    raise refused("departures", "", why)
+            case "GET", "servers":
+                if SERVERS not in user.groups:
+                    why = (
+                        f'User "{user.name}" cannot get the key of the authority: only a token made with --server can'
+                    )
+                    raise refused("servers", "", why)
+            case _:
+                raise ApiError(404, "NotFound", "the server could not find the requested resource")
+
+    async def answer(self, user: User, path: str, body: bytes) -> dict[str, Any]:
+        """Answer a request that has passed `check`. Raise ApiError."""
+        try:
+            match path.removeprefix(PATH):
+                case "certificates":
+                    return await self._sign(user, body)
+                case "departures":
+                    return await self._leave(user, body)
+                case "servers":
+                    return self._authority_with_key(user)
+            return {"certificate": self._authority().text}
+        except ConfigError as error:  # the authority's files, which somebody has changed or removed
+            raise internal("the server cannot open its authority; its log says why") from error
+
+    async def _sign(self, user: User, body: bytes) -> dict[str, Any]:
+        request = _request(body)
+        kind, node = _subject(request.subject)
+        if user.name != f"{NODE_USER}{node}":
+            if GROUP not in user.groups or kind != NODE_USER:
+                raise refused("certificates", node, f'User "{user.name}" cannot get the certificate of Node "{node}"')
+            record = self._registry.store.read(key_of(NODES, "", node))
+            if record is not None and is_ready(decoded(record)):
+                message = f"a machine is Ready as Node {node}: choose another --node-name, or let that one leave"
+                raise ApiError(409, "Conflict", message)
+        authority = self._authority()
+        made = authority.sign(request.public_key(), f"{kind}{node}", (_ROLES[kind].value,))
+        await self._certified.gave(node, _given(x509.load_pem_x509_certificate(made)))
+        log.info("signed a machine's certificate", node=node, role=_ROLES[kind].name.lower(), user=user.name)
+        return {"certificate": made.decode(), "authority": authority.text}
+
+    async def _leave(self, user: User, body: bytes) -> dict[str, Any]:
+        sent = _sent(body)
+        node = user.name.removeprefix(NODE_USER)
+        if Role.ADMIN.value in user.groups:
+            node = str(sent.get("node") or "")
+        if not node or subdomain(node):
+            raise bad_request("expected {'node': the name of a Node}")
+        await self._certified.refuse(node, *self._shown(node, sent.get("certificates")))
+        self._refusing()
+        log.info("refusing the certificates of a machine that has left", node=node, user=user.name)
+        return {"node": node}
+
+    def _shown(self, node: str, certificates: Any) -> Iterator[Given]:
+        """List those certificates that are really a machine's: it cannot withdraw somebody else's."""
+        authority = self._authority()
+        for text in certificates if isinstance(certificates, list) else ():
+            try:
+                found = x509.load_pem_x509_certificate(str(text).encode())
+                ours = authority.has_signed(found) and _subject(found.subject)[1] == node
+            except (ValueError, ApiError):
+                continue
+            if ours:
+                yield _given(found)
+
+    def _authority_with_key(self, user: User) -> dict[str, Any]:
+        authority = self._authority()
+        log.warning("gave the key of the authority to a machine that becomes an API server", user=user.name)
+        return {"certificate": authority.text, "key": authority.pair.key.read_text()}
+
+
+def _request(body: bytes) -> x509.CertificateSigningRequest:
+    try:
+        request = x509.load_pem_x509_csr(_sent(body)["request"].encode())
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise bad_request("expected {'request': a certificate request in PEM}") from None
+    key = request.public_key()
+    strong = isinstance(key, ec.EllipticCurvePublicKey) or (
+        isinstance(key, rsa.RSAPublicKey) and key.key_size >= _RSA_BITS
+    )
+    if not strong or not request.is_signature_valid:
+        raise bad_request(f"the request must have a key of an elliptic curve, or of RSA with {_RSA_BITS} bits")
+    return request
+
+
+def _sent(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        value = None
+    if not isinstance(value, dict):
+        raise bad_request("the body of the request is not a JSON object")
+    return value
+
+
+def _given(certificate: x509.Certificate) -> Given:
+    return Given(certificate.serial_number, certificate.not_valid_after_utc)
+
+
+def _subject(subject: x509.Name) -> tuple[str, str]:
+    """Read from a subject what kind of user it is, and the Node's name."""
+    names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    name = str(names[0].value) if len(names) == 1 else ""
+    kind = next((each for each in _ROLES if name.startswith(each)), "")
+    node = name.removeprefix(kind)
+    if not kind or subdomain(node):
+        raise bad_request(f"the subject must be {NODE_USER}NAME or {INGRESS_USER}NAME, where NAME can name a Node")
+    return kind, node

@@ -1,0 +1,213 @@
+"""A machine's membership of a cluster, as its data directory keeps it: with whom, as whom, by which credentials.
+
+    DIR/pki/ca.crt          the cluster's authority
+    DIR/pki/node.key,.crt       the machine's own key, which never leaves it, and its certificate for system:node:NAME
+    DIR/pki/ingress.key,.crt    the same for ingress:NAME, which has the role ingress
+    DIR/member.json             the Node's name and the API servers that are known
+    DIR/node.kubeconfig         a kubeconfig of the machine, for its proxy, for DNS and for commands
+    DIR/ingress.kubeconfig      another one, for an Ingress or Gateway controller here
+
+Each file is whole or not there, so that an interrupted `vipwire join` can be run again.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from vipwire.errors import ConfigError
+from vipwire.kube.access.access import Access
+from vipwire.kube.access.credentials import Credential, Fixed
+from vipwire.kube.access.tls import AuthorityFile, ClientFiles, Tls
+from vipwire_up.credentials.machine_records import INGRESS_USER, NODE_USER
+from vipwire_up.credentials.private_files import update_private, write_private
+from vipwire_up.joining.pinned import encoded, hash_of, hash_of_key, read_certificate
+
+_PORT: Final = 6443
+_MOST_NAME: Final = 52
+"""Characters of a Node's name: with `system:node:` before it, a certificate's common name has 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Who a machine is: its Node's name, and the URLs of the API servers that it knows."""
+
+    node: str
+    servers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the two users that a machine is: how its name begins, and its files."""
+
+    user: str
+    key: Path
+    certificate: Path
+    kubeconfig: Path
+
+    @property
+    def files(self) -> tuple[Path, Path, Path]:
+        """List its files."""
+        return self.kubeconfig, self.certificate, self.key
+
+
+class Folder:
+    """The data directory of a machine that joined."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.authority, self.authority_key = path / "pki/ca.crt", path / "pki/ca.key"
+        self.node, self.ingress = (
+            Part(user, path / f"pki/{name}.key", path / f"pki/{name}.crt", path / f"{name}.kubeconfig")
+            for name, user in (("node", NODE_USER), ("ingress", INGRESS_USER))
+        )
+        self.parts = (self.node, self.ingress)
+        self._member = path / "member.json"
+
+    def prepare(self, pinned: str) -> None:
+        """Make the folders. Raise ConfigError, also for a folder that has the key of another cluster's authority."""
+        try:
+            self.authority.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--data-dir {self.path}: {error.strerror}") from error
+        if self.authority_key.exists() and hash_of_key(_load_key(self.authority_key).public_key()) != pinned:
+            raise ConfigError(f"{self.authority_key}: is of another cluster: choose another --data-dir")
+
+    def pin(self) -> str:
+        """Return the hash of the authority that this machine trusts. Raise ConfigError if there is more than one."""
+        try:
+            return hash_of(read_certificate(self.authority.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            why = "cannot be used; leave the cluster (vipwire leave --force) and join again"
+            raise ConfigError(f"{self.authority}: {why}: {error}") from error
+
+    def member(self) -> Member | None:
+        """Read who this machine is; None before it has joined. Raise ConfigError for a file that cannot be read."""
+        try:
+            return msgspec.json.decode(self._member.read_bytes(), type=Member)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ConfigError(f"{self._member}: cannot be read: {error}") from error
+
+    def save(self, member: Member) -> None:
+        """Write who this machine is. Raise OSError."""
+        update_private(self._member, msgspec.json.encode(member))
+
+    def request(self, part: Part, node: str) -> x509.CertificateSigningRequest:
+        """Make a request for a certificate, for a key of the machine, which is made if there is none."""
+        if not part.key.exists():
+            made = ec.generate_private_key(ec.SECP256R1())
+            plain = serialization.NoEncryption()
+            form = serialization.PrivateFormat.PKCS8
+            write_private(part.key, made.private_bytes(serialization.Encoding.PEM, form, plain))
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{part.user}{node}")])
+        builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+        return builder.sign(_load_key(part.key), hashes.SHA256())
+
+    def keep(self, part: Part, certificate: x509.Certificate, authority: x509.Certificate) -> None:
+        """Write what the cluster has signed. Raise OSError."""
+        update_private(self.authority, encoded(authority).encode())
+        update_private(part.certificate, encoded(certificate).encode())
+
+    def certificates(self) -> list[str]:
+        """Read the certificates that are there, as PEM."""
+        found = (each.certificate for each in self.parts)
+        return [path.read_text(encoding="ascii") for path in found if path.is_file()]
+
+    def access(self, server: str) -> Access:
+        """Reach an API server as this machine; the files are read again when they change."""
+        files = ClientFiles(self.node.certificate, self.node.key, str(self.path))
+        authority = AuthorityFile(self.authority, str(self.authority))
+        return Access(server, Fixed(), Tls(authority, authority_field=str(self.authority)), None, files)
+
+    def write_kubeconfigs(self, server: str) -> None:
+        """Write a kubeconfig for each certificate that is there; they lead to a URL. Raise OSError."""
+        for part in self.parts:
+            if part.certificate.is_file():
+                update_private(
+                    part.kubeconfig, yaml.safe_dump(self._kubeconfig(part, server), sort_keys=False).encode()
+                )
+
+    def port(self) -> int:
+        """Read the port that the kubeconfig leads to; 0 if there is none."""
+        try:
+            found = yaml.safe_load(self.node.kubeconfig.read_bytes())
+            return urlsplit(str(found["clusters"][0]["cluster"]["server"])).port or 0
+        except (OSError, LookupError, TypeError, ValueError, yaml.YAMLError):
+            return 0
+
+    def _kubeconfig(self, part: Part, server: str) -> dict[str, Any]:
+        user = {"client-certificate": str(part.certificate), "client-key": str(part.key)}
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {"name": "vipwire", "cluster": {"server": server, "certificate-authority": str(self.authority)}}
+            ],
+            "users": [{"name": "node", "user": user}],
+            "contexts": [{"name": "vipwire", "context": {"cluster": "vipwire", "user": "node"}}],
+            "current-context": "vipwire",
+        }
+
+    def forget(self) -> None:
+        """Delete all of it: this machine is in no cluster any more."""
+        for path in (self._member, *self.node.files, *self.ingress.files, self.authority):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something of others is in it
+            self.authority.parent.rmdir()
+
+
+def access_by_token(server: str, token: str, authority: x509.Certificate) -> Access:
+    """Reach an API server with a bootstrap token, which is sent once TLS has verified the server."""
+    tls = Tls(encoded(authority), authority_field="--ca-hash")
+    return Access(server, Fixed(Credential(f"Bearer {token}")), tls)
+
+
+def unverified(server: str) -> Access:
+    """Reach an API server that is not known yet, as nobody: what it says is compared with a hash."""
+    return Access(server, Fixed(), Tls(None, verify=False))
+
+
+def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: not a key; delete it to have another made: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{path}: not an elliptic curve's key; delete it to have another made")
+    return key
+
+
+def read_server(text: str) -> str:
+    """Read the URL of an API server; the port is 6443 unless given. Raise ConfigError."""
+    full = text.rstrip("/") if "://" in text else f"https://{text}".rstrip("/")
+    try:
+        parts = urlsplit(full)
+        port, host = parts.port or _PORT, parts.hostname or ""
+    except ValueError:
+        port, host = 0, ""
+    if not port or not host or parts.scheme != "https" or parts.path:
+        raise ConfigError(f"{text!r} is not the URL of an API server (allowed: https://HOST:PORT)")
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+def check_node(name: str) -> str:
+    """Check a Node's name. Raise ConfigError."""
+    if not name or len(name) > _MOST_NAME:
+        raise ConfigError(f"--node-name {name!r}: must have 1 to {_MOST_NAME} characters")
+    return name
+
+
+def merged(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
+    """Put the servers that were found before those that are known, each once."""
+    return tuple(dict.fromkeys((*found, *known)))

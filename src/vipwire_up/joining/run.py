@@ -1,0 +1,217 @@
+"""Runs a machine that joined: its proxy, its Node and Lease, its credentials. Each part is named once, here.
+
+All of them ask the API by a relay on loopback, which leads to any server that answers. While none does, the rules
+stay, and Services are served on: only what changes meanwhile is not seen.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from vipwire.config.configuration import Config
+from vipwire.errors import ConfigError, VipwireError
+from vipwire.host.addresses import read_addresses
+from vipwire.kube.access.access import Access
+from vipwire.kube.client import ApiSource
+from vipwire.kube.proxied import proxy_resources
+from vipwire.model.net import bracketed
+from vipwire.process import log, systemd
+from vipwire.process.supervision import Begun, Supervisor
+from vipwire_up.announced import Announced
+from vipwire_up.announcing.claims import RENEW_TIMEOUT, Claims
+from vipwire_up.announcing.keeper import AddressKeeper
+from vipwire_up.announcing.kinds import RESOURCES
+from vipwire_up.api.answers.cells import at
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.service import ENDPOINTS
+from vipwire_up.api.resource import Object
+from vipwire_up.beside import Ending
+from vipwire_up.bgp.bird import Bird
+from vipwire_up.bgp.run import RESOURCES as BGP_RESOURCES
+from vipwire_up.bgp.run import BgpSpeaker
+from vipwire_up.bgp.settings import BgpSettings
+from vipwire_up.credentials.file_modes import tell_loose_modes
+from vipwire_up.joining.join import MANAGER, is_due, sign
+from vipwire_up.joining.membership import Folder, Member, merged
+from vipwire_up.joining.relay import Relay
+from vipwire_up.machines.heartbeat import Heartbeat
+from vipwire_up.machines.node import about_machine, node_addresses
+from vipwire_up.machines.objects import RemoteObjects, UnreachableError
+from vipwire_up.own_addresses import internal_addresses
+from vipwire_up.parts import Part, Parts, simply
+from vipwire_up.probing.kinds import RESOURCES as PROBED
+from vipwire_up.probing.probes import MANAGER as PROBER
+from vipwire_up.probing.probes import Prober, Probes
+
+_LOOK_SECONDS: Final = 30.0
+_RENEW_SECONDS: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a machine does besides. `node_seconds` is how long it may be silent; `port` is the relay's, 0 for any.
+
+    `announce` is the interface where it announces LoadBalancer addresses, "" for none. `prober` is how it probes its
+    own Pods, if it `probes`.
+    """
+
+    folder: Path
+    proxy: Config | None = None
+    node_seconds: int = 40
+    port: int = 0
+    announce: str = ""
+    bgp: BgpSettings | None = None
+    prober: Prober = field(default_factory=Prober)
+    probes: bool = True
+
+
+async def run(setting: Setting, member: Member, ready: Callable[[str], None]) -> None:
+    """Run until SIGTERM or SIGINT. `ready` is told the URL of the API here. Raise VipwireError."""
+    tell_loose_modes(setting.folder)
+    machine = _Machine(setting, member)
+    async with asyncio.TaskGroup() as tasks:
+        try:
+            await machine.serve(tasks, ready)
+        finally:
+            for task in machine.parts.working:
+                task.cancel()
+
+
+class _Machine:
+    """The parts of a machine, and what holds them."""
+
+    def __init__(self, setting: Setting, member: Member) -> None:
+        self._setting, self._member = setting, member
+        self._folder = Folder(setting.folder)
+        self._supervisor = Supervisor()
+        self.parts = Parts(self._supervisor)
+        self._ending = Ending("vipwire join")
+        self._url = ""
+        self._addresses: AddressKeeper | None = None
+
+    async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str], None]) -> None:
+        """Start all, and wait for the end."""
+        self._ending.hear_signals()
+        await self.parts.start(tasks, Part("API relay", self._relay, opens=True)).wait()
+        for part in self._parts():
+            await self.parts.start(tasks, part).wait()
+        ready(self._url)
+        systemd.notify(systemd.READY)
+        await self._ending.wait()
+        systemd.notify(systemd.STOPPING)
+        if self._addresses is not None:
+            await self._addresses.hand_over()
+
+    def _parts(self) -> Iterator[Part]:
+        """Name what runs on a machine."""
+        yield Part("watchdog", simply(self._supervisor.watch))
+        yield Part("systemd", simply(systemd.keep_alive))
+        yield Part("Node", simply(self._beat))
+        yield Part("API servers", simply(self._look_for_servers))
+        yield Part("credentials", simply(self._renew))
+        if self._setting.probes:
+            yield Part("probes here", simply(self._probe))
+        if self._setting.announce:
+            yield Part("announcements", self._announce, opens=True)
+        if self._setting.bgp is not None:
+            yield Part("BGP", partial(self._speak_bgp, self._setting.bgp), opens=True)
+        if self._setting.proxy is not None:
+            yield Part("proxy", partial(self._run_proxy, self._setting.proxy), opens=True)
+
+    async def _relay(self, begun: Begun) -> None:
+        def listening(url: str) -> None:
+            self._url = url
+            self._folder.write_kubeconfigs(url)
+            begun()
+
+        relay, wanted = Relay(lambda: self._member.servers), self._setting.port
+        before = 0 if wanted else self._folder.port()
+        if before:  # who has read a kubeconfig goes on with it
+            with contextlib.suppress(OSError):
+                await relay.run(listening, before)
+        try:
+            await relay.run(listening, wanted)
+        except OSError as error:
+            raise ConfigError(f"port {wanted} of 127.0.0.1: {error.strerror or error}") from error
+
+    def _access(self) -> Access:
+        return self._folder.access(self._url)
+
+    def _objects(self, manager: str = "vipwire-node") -> RemoteObjects:
+        return RemoteObjects(self._access(), manager)
+
+    async def _beat(self) -> None:
+        machine, node, seconds = tuple(read_addresses()), self._member.node, self._setting.node_seconds
+        addresses, about = node_addresses(machine, node), about_machine(machine, probes=self._setting.probes)
+        async with self._objects() as objects:
+            await Heartbeat(objects, node, addresses, now, seconds=seconds, annotations=about).run()
+
+    async def _probe(self) -> None:
+        guard, follow = self._supervisor.guard("probes here"), ApiSource(self._access(), PROBED).run
+        async with self._objects(PROBER) as objects:
+            await Probes(objects, follow, now, self._setting.prober, guard).run()
+
+    async def _announce(self, begun: Begun) -> None:
+        node, interface = self._member.node, self._setting.announce
+        async with RemoteObjects(self._access(), "vipwire-announcer", timeout=RENEW_TIMEOUT) as objects:
+            announced = Announced(objects, node, interface, now, self._setting.proxy)
+            claims = Claims(objects, node, interface, now)
+            serves = self._ending.serves if self._setting.proxy is not None else None
+            keeper = self._addresses = AddressKeeper(claims, announced, interface, serves)
+            await keeper.run(ApiSource(self._access(), RESOURCES).run, begun)
+
+    async def _speak_bgp(self, settings: BgpSettings, begun: Begun) -> None:
+        own = internal_addresses(node_addresses(read_addresses(), self._member.node))
+        speaker = BgpSpeaker(settings, self._member.node, own, partial(Bird, self._setting.folder / "bgp"))
+        await speaker.run(ApiSource(self._access(), BGP_RESOURCES).run, begun)
+
+    async def _look_for_servers(self) -> None:
+        """Learn of API servers that came later, by Service `kubernetes`; forget none, since they may come back."""
+        async with self._objects(MANAGER) as objects:
+            while True:
+                try:
+                    found = await objects.read(ENDPOINTS, "default", "kubernetes")
+                except (ApiError, UnreachableError):
+                    found = None
+                servers = merged(self._member.servers, servers_in(found or {}))
+                if set(servers) != set(self._member.servers):
+                    log.info("learned of API servers", servers=",".join(servers))
+                    self._member = Member(self._member.node, servers)
+                    self._folder.save(self._member)
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _renew(self) -> None:
+        """Have certificates signed again in good time; the files are read again by whoever uses them."""
+        while True:
+            for part in self._folder.parts:
+                if is_due(part, now()):
+                    try:
+                        await sign(self._folder, part, self._access(), self._member.node)
+                        self._folder.write_kubeconfigs(self._url)
+                        log.info("renewed a certificate of this machine", file=part.certificate)
+                    except VipwireError as error:
+                        log.error("cannot renew a certificate of this machine", file=part.certificate, reason=error)
+            await asyncio.sleep(_RENEW_SECONDS)
+
+    async def _run_proxy(self, config: Config, begun: Begun) -> None:
+        source = ApiSource(self._access(), proxy_resources(self._member.node))
+        await self._ending.run_proxy(config, source, self._supervisor, begun)
+
+
+def now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)  # noqa: TID251  # this is the shell, which hands the clock to all others
+
+
+def servers_in(endpoints: Object) -> Iterator[str]:
+    """List the API servers of Service `kubernetes`."""
+    for subset in endpoints.get("subsets") or ():
+        ports = [port["port"] for port in subset.get("ports") or () if port.get("name") == "https"]
+        for address in subset.get("addresses") or ():
+            host = str(at(address, "ip") or "")
+            yield from (f"https://{bracketed(host)}:{port}" for port in ports if host)

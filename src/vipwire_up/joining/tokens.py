@@ -1,0 +1,123 @@
+"""Bootstrap tokens: what a machine shows once to get credentials of its own. kubeadm's form and Secrets. Pure.
+
+A token is `ID.SECRET`, six and sixteen characters of a-z and 0-9. The cluster keeps it as a Secret
+`bootstrap-token-ID` of type bootstrap.kubernetes.io/token in kube-system. It ends by its field `expiration`.
+Source: https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/
+"""
+
+import base64
+import hmac
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from vipwire_up.api.answers.cells import at, format_time
+from vipwire_up.api.resource import Object
+
+NAMESPACE: Final = "kube-system"
+KIND: Final = "bootstrap.kubernetes.io/token"
+PREFIX: Final = "bootstrap-token-"
+GROUP: Final = "system:bootstrappers"
+SERVERS: Final = "system:bootstrappers:vipwire:servers"
+"""The group of tokens that may also fetch the key of the cluster's authority, and so make an API server."""
+_FORM: Final = re.compile(r"([a-z0-9]{6})\.([a-z0-9]{16})")
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as the cluster keeps it. `expires` None is for ever."""
+
+    id: str
+    secret: str
+    expires: datetime | None = None
+    groups: tuple[str, ...] = ()
+    usable: bool = True
+    description: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.id}.{self.secret}"
+
+    def ended(self, now: datetime) -> bool:
+        """Report whether its time is over."""
+        return self.expires is not None and self.expires <= now
+
+
+def parse(text: str) -> tuple[str, str] | None:
+    """Split a token into its id and secret; None for what has not a token's form."""
+    found = _FORM.fullmatch(text)
+    return (found[1], found[2]) if found else None
+
+
+def generate(below: Callable[[int], int]) -> tuple[str, str]:
+    """Draw an id and a secret; `below` gives a number from 0 up to its argument that nobody can guess."""
+    letters = "".join(_LETTERS[below(len(_LETTERS))] for _ in range(22))
+    return letters[:6], letters[6:]
+
+
+def secret_of(token: Token) -> Object:
+    """Write the Secret of a token."""
+    data = {"token-id": token.id, "token-secret": token.secret, "usage-bootstrap-authentication": "true"}
+    if token.expires is not None:
+        data["expiration"] = format_time(token.expires)
+    if token.groups:
+        data["auth-extra-groups"] = ",".join(token.groups)
+    if token.description:
+        data["description"] = token.description
+    encoded = {name: base64.b64encode(text.encode()).decode() for name, text in data.items()}
+    return {"metadata": {"name": f"{PREFIX}{token.id}", "namespace": NAMESPACE}, "type": KIND, "data": encoded}
+
+
+def read_secret(secret: Object) -> Token | None:
+    """Read a token's Secret; None for any other, and for one whose name or fields contradict each other."""
+    if secret.get("type") != KIND:
+        return None
+    data = {name: _text(value) for name, value in (secret.get("data") or {}).items()}
+    found = parse(f"{data.get('token-id', '')}.{data.get('token-secret', '')}")
+    if found is None or at(secret, "metadata", "name") != f"{PREFIX}{found[0]}":
+        return None
+    try:
+        expires = _time(data.get("expiration", ""))
+    except ValueError:  # a time that nobody can read must not be one that never comes
+        return None
+    groups = tuple(filter(None, data.get("auth-extra-groups", "").split(",")))
+    usable = data.get("usage-bootstrap-authentication") == "true"
+    return Token(*found, expires, groups, usable, data.get("description", ""))
+
+
+def accepts(token: Token | None, secret: str, now: datetime) -> bool:
+    """Report whether a token may be used by who knows a secret."""
+    if token is None or not token.usable or token.ended(now):
+        return False
+    return hmac.compare_digest(token.secret, secret)
+
+
+def groups_of(token: Token) -> tuple[str, ...]:
+    """Name the groups of who comes with a token; those that are not bootstrappers' give no rights (as Kubernetes)."""
+    return (GROUP, *(group for group in token.groups if group.startswith(f"{GROUP}:")))
+
+
+def table(found: Iterable[Token], now: datetime) -> Iterator[str]:
+    """Yield a header and a line for each token, without the secrets."""
+    yield f"{'ID':8}{'EXPIRES':22}{'FOR':10}DESCRIPTION"
+    for token in sorted(found, key=lambda each: each.id):
+        expires = "expired" if token.ended(now) else format_time(token.expires) if token.expires else "never"
+        yield f"{token.id:8}{expires:22}{'servers' if SERVERS in token.groups else 'machines':10}{token.description}"
+
+
+def _text(value: object) -> str:
+    try:
+        return base64.b64decode(str(value), validate=True).decode()
+    except ValueError:
+        return ""
+
+
+def _time(text: str) -> datetime | None:
+    if not text:
+        return None
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(text)
+    return found

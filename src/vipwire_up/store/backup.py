@@ -1,0 +1,108 @@
+"""Backup of a store while it is used, and restore into a data directory that nobody uses.
+
+A backup is a store file of its own: one consistent revision, checked before it gets its name. Restore checks the
+backup first, and keeps what it replaces beside it, so that a wrong file costs nothing.
+"""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from vipwire_up.store.database import FILE_NAME, RESTORE, check, explained, lock, sync
+from vipwire_up.store.record import StoreError
+
+
+def backup(folder: Path, target: Path) -> int:
+    """Copy the store of a data directory into a new file; tell its revision. The store may be in use."""
+    source = folder / FILE_NAME
+    if not source.exists():
+        raise StoreError(f"{source}: no such store")
+    if target.exists():
+        raise StoreError(f"{target}: exists; a backup does not overwrite")
+    return _copy(source, target)
+
+
+def restore(folder: Path, source: Path) -> int:
+    """Copy a backup into a data directory; return its revision. What was there becomes `store.db.old`.
+
+    At any moment `store.db` is the old store or the new one, whole: who is interrupted begins again.
+    """
+    if not source.exists():
+        raise StoreError(f"{source}: no such backup")
+    target = folder / FILE_NAME
+    with lock(folder):
+        fresh = folder / "store.db.restored"
+        fresh.unlink(missing_ok=True)
+        revision = _copy(source, fresh, "take another backup")
+        if target.exists():
+            _keep(target)
+        fresh.rename(target)
+        sync(folder)
+    return revision
+
+
+def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
+    unfinished = target.with_name(f"{target.name}.part")
+    try:
+        unfinished.unlink(missing_ok=True)
+        unfinished.touch(mode=0o600)
+        with (
+            explained(source, remedy),
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as origin,
+        ):
+            check(origin, source, remedy)
+            with explained(unfinished), closing(sqlite3.connect(unfinished)) as copy:
+                origin.backup(copy)
+                copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+                check(copy, unfinished)
+                query = "SELECT max(coalesce((SELECT max(revision) FROM changes), 0), (SELECT revision FROM floor))"
+                revision = int(copy.execute(query).fetchone()[0])
+        sync(unfinished)
+        unfinished.rename(target)
+        sync(target.parent)
+    except OSError as error:
+        raise StoreError(f"{target}: cannot be written: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return revision
+
+
+def _keep(path: Path) -> None:
+    """Link a store as `store.db.old` and empty its log: a log belongs to whichever file has the first name.
+
+    SQLite reads `store.db-wal` into any file that is called store.db. So a store's log is folded in before another
+    file gets the name. Where that cannot be, the store is damaged: its log goes to the second name with it, and is
+    taken from the first.
+    """
+    second = path.with_name(f"{path.name}.old")
+    log = path.with_name(f"{path.name}-wal")
+    folded = _fold(path)
+    if not (second.exists() and second.samefile(path)):  # as an interrupted restore of a damaged store leaves it
+        _link(path, second)
+        second_log = path.with_name(f"{path.name}.old-wal")
+        if folded or not log.exists():
+            second_log.unlink(missing_ok=True)
+        else:
+            _link(log, second_log)
+    sync(path.parent)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def _fold(path: Path) -> bool:
+    """Write a store's log into its file; tell whether that was possible."""
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error:
+        return False
+    return not path.with_name(f"{path.name}-wal").exists()
+
+
+def _link(path: Path, second: Path) -> None:
+    """Link a file under a second name, replacing what had it."""
+    made = second.with_name(f"{second.name}.part")
+    made.unlink(missing_ok=True)
+    made.hardlink_to(path)
+    made.rename(second)

@@ -1,0 +1,282 @@
+"""The store's file: SQLite in WAL mode, one transaction for a batch of changes, durable when `append` returns.
+
+Two tables. `changes` has a row for each revision that is still of use, with the object's bytes; `objects` says which
+row is the current one of each key. A change's `previous` is the row it replaced: a watch with a selector has to know
+whether the object was visible before. Compaction drops rows that are neither current, nor newer than the floor, nor
+the state before one of those.
+
+synchronous=FULL syncs the log before a commit returns (SQLite's manual: in WAL mode NORMAL may lose the last commits
+with the power). A process that is killed leaves the log, and the next one reads it.
+
+Not for two threads at once; the store calls it from one thread at a time.
+"""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from vipwire_up.store.record import FullError, Key, Record, RecordChange, StoreError
+
+FILE_NAME: Final = "store.db"
+FORMAT: Final = 1
+RESTORE: Final = "restore a backup with `vipwire store restore`"
+"""What to do about a store that is damaged."""
+_APPLICATION: Final = 0x76697077  # "vipw": says in the file's header whose it is
+_PAGE: Final = 4096
+_MOST_PAGES: Final = 0x3FFFFFFF  # SQLite's own bound
+_SCHEMA: Final = """
+CREATE TABLE changes (revision INTEGER PRIMARY KEY, resource TEXT NOT NULL, namespace TEXT NOT NULL,
+    name TEXT NOT NULL, deleted INTEGER NOT NULL, previous INTEGER NOT NULL, value BLOB NOT NULL);
+CREATE TABLE objects (resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
+    revision INTEGER NOT NULL, PRIMARY KEY (resource, namespace, name)) WITHOUT ROWID;
+CREATE TABLE floor (only INTEGER PRIMARY KEY CHECK (only = 1), revision INTEGER NOT NULL);
+INSERT INTO floor VALUES (1, 0);
+"""
+_COMPACT: Final = """
+DELETE FROM changes WHERE revision <= :floor
+    AND revision NOT IN (SELECT revision FROM objects)
+    AND revision NOT IN (SELECT previous FROM changes WHERE revision > :floor)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The contents of a file: the current records, and the changes after `floor`, oldest first."""
+
+    records: tuple[Record, ...]
+    changes: tuple[RecordChange, ...]
+    floor: int
+    revision: int
+
+
+class Database:
+    """An open store file. `limit` bounds its size in bytes, 0 for no bound. Raises StoreError for all that fails."""
+
+    def __init__(self, folder: Path, *, limit: int = 0) -> None:
+        self.path = folder / FILE_NAME
+        with contextlib.ExitStack() as on_error:
+            self._lock = on_error.enter_context(lock(folder))
+            with explained(self.path):
+                _make_or_refuse(self.path)
+                self._connection = _open(self.path)
+                on_error.callback(self._connection.close)
+                self._pages = max(1, limit // _PAGE) if limit else _MOST_PAGES
+                self._allow(self._pages)
+            on_error.pop_all()
+
+    def load(self) -> Contents:
+        """Read everything."""
+        with explained(self.path):
+            query = self._connection.execute
+            rows = query("SELECT * FROM changes ORDER BY revision").fetchall()
+            (floor,) = query("SELECT revision FROM floor").fetchone()
+            current = {revision for (revision,) in query("SELECT revision FROM objects")}
+        records = {row[0]: Record(Key(*map(str, row[1:4])), row[0], _bytes(row[6])) for row in rows}
+        if missing := current - records.keys():
+            raise StoreError(f"{self.path}: damaged: revision {min(missing)} has no value; restore a backup")
+        changes = tuple(
+            RecordChange(records[row[0]], records.get(row[5]), deleted=bool(row[4])) for row in rows if row[0] > floor
+        )
+        newest = max((floor, *records)) if records else floor
+        return Contents(tuple(records[revision] for revision in sorted(current)), changes, floor, newest)
+
+    def _allow(self, pages: int) -> None:
+        self._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    def append(self, changes: Sequence[RecordChange], *, beyond: bool = False) -> None:
+        """Commit changes: all of them, or none when it raises. `beyond` allows them to exceed the size limit."""
+        with explained(self.path):
+            self._allow(_MOST_PAGES if beyond else self._pages)
+            self._append(changes)
+
+    def _append(self, changes: Sequence[RecordChange]) -> None:
+        with _transaction(self._connection):
+            self._connection.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, changes))
+            for change in changes:
+                if change.deleted:
+                    statement = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?"
+                    self._connection.execute(statement, change.record.key)
+                else:
+                    values = (*change.record.key, change.revision)
+                    self._connection.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", values)
+
+    def compact(self, floor: int) -> None:
+        """Forget what nobody can watch any more: states older than `floor` that are not current."""
+        with explained(self.path), _transaction(self._connection):
+            self._connection.execute(_COMPACT, {"floor": floor})
+            self._connection.execute("UPDATE floor SET revision = max(revision, ?)", (floor,))
+
+    def close(self) -> None:
+        """Close the file, with its log folded in."""
+        self._connection.close()
+        self._lock.__exit__(None, None, None)
+
+
+class lock:  # noqa: N801  # a context manager, written like a function
+    """Lock a data directory for this process; raise StoreError if another one has it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> Self:
+        """Create the directory, readable by its owner only, and lock it."""
+        path = self._folder / "store.lock"
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise StoreError(f"{self._folder}: in use by another vipwire") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Release the lock."""
+        os.close(self._descriptor)
+
+
+@contextlib.contextmanager
+def explained(path: Path, remedy: str = RESTORE) -> Iterator[None]:
+    """Translate SQLite's errors to ones that name the file and what to do; `remedy` is for a damaged file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        text = {
+            sqlite3.SQLITE_FULL: "no space left: the change was not made; free space or raise the limit",
+            sqlite3.SQLITE_CORRUPT: f"damaged; {remedy}",
+            sqlite3.SQLITE_NOTADB: f"not a database; {remedy}",
+            sqlite3.SQLITE_IOERR: "the disk fails or is full: the change was not made",
+            sqlite3.SQLITE_READONLY: "cannot be written",
+            sqlite3.SQLITE_CANTOPEN: "cannot be opened",
+        }.get(code, "SQLite failed")
+        kind = FullError if code == sqlite3.SQLITE_FULL else StoreError
+        raise kind(f"{path}: {text} ({error})") from error
+
+
+def check(connection: sqlite3.Connection, path: Path, remedy: str = RESTORE) -> None:
+    """Raise StoreError, with the remedy for damage, unless a file is a whole store of a format that is known."""
+    application, version = (
+        connection.execute(f"PRAGMA {p}").fetchone()[0] for p in ("application_id", "user_version")
+    )
+    if application != _APPLICATION:
+        raise StoreError(f"{path}: not a store of vipwire")
+    if version != FORMAT:
+        raise StoreError(f"{path}: format {version}; this vipwire reads format {FORMAT}")
+    result = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if result != "ok":
+        raise StoreError(f"{path}: damaged; {remedy} ({result})")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+    path.chmod(0o600)
+    return connection
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Open a store, and check it.
+
+    On a full disk there is no room for the index of its log, which processes share: then it is kept in memory, so
+    that what is there can be read. No other process can read it meanwhile, so that there are no backups.
+    """
+    try:
+        return _prepared(_connect(path), path)
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
+            raise
+    connection = _connect(path)
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    return _prepared(connection, path)
+
+
+def _make_or_refuse(path: Path) -> None:
+    """Create a store where there is none; raise StoreError for one that is empty or half restored."""
+    if not path.exists():
+        _make(path)
+    elif path.stat().st_size == 0:
+        why = "has no content, so that its objects are lost"
+        raise StoreError(f"{path}: {why}; {RESTORE}, or begin with none in another --data-dir")
+    second = path.with_name(f"{path.name}.old")
+    if second.exists() and second.samefile(path) and second.with_name(f"{second.name}-wal").exists():
+        raise StoreError(f"{path}: a restore was interrupted, and its log is moved aside; {RESTORE}")
+
+
+def _make(path: Path) -> None:
+    """Create an empty store, under another name until it is complete: an empty file is never a store's beginning."""
+    for left in leftovers(path):
+        raise StoreError(
+            f"{path}: is missing, but {left.name} is there; {RESTORE}, give --store etcd if the objects are in etcd, "
+            f"or begin with none in another --data-dir"
+        )
+    unfinished = path.with_name(f"{path.name}.new")
+    unfinished.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
+        unfinished.chmod(0o600)
+        identity = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {FORMAT};"
+        connection.executescript(f"BEGIN; {_SCHEMA} {identity} COMMIT;")
+    sync(unfinished)
+    unfinished.rename(path)
+    sync(path.parent)
+
+
+def leftovers(path: Path) -> Iterator[Path]:
+    """Name what tells that there was a store: its log, what a restore has moved aside or not yet put in place.
+
+    So do the authority's files: the first start makes the store before them.
+    """
+    for suffix in ("-wal", ".old", ".restored", ".migrated"):
+        beside = path.with_name(f"{path.name}{suffix}")
+        if beside.exists():
+            yield beside
+    if any(os.path.lexists(path.with_name("pki") / name) for name in ("ca.crt", "ca.key")):
+        yield path.with_name("pki")
+
+
+def sync(path: Path) -> None:
+    """Write a file, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _prepared(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(connection.close)
+        check(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        on_error.pop_all()
+    return connection
+
+
+def _row(change: RecordChange) -> tuple[int, str, str, str, bool, int, bytes]:
+    previous = change.previous.revision if change.previous else 0
+    return (change.revision, *change.record.key, change.deleted, previous, change.record.value)
+
+
+def _bytes(value: object) -> bytes:
+    """Return a value as it was written; SQLite keeps text or a number in place of it, where somebody has put one."""
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite has already rolled some failures back
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,191 @@
+"""The embedded store: writes go through SQLite's file, in the data directory of one process. One event loop uses it.
+
+A write is checked and numbered at once, against everything that was submitted before it; it is *visible* and
+acknowledged when the disk has it. While one transaction is on its way to the disk, the next writes gather, and go
+together in one commit: that is what makes a thousand small writes a second out of a disk that syncs in milliseconds.
+
+    submit ─▶ head (what later writes are checked against) ─▶ commit, in a thread ─▶ visible: readers, watches, future
+
+When a commit fails, the disk holds what it held: the writes of that batch and all that were built on them fail, and
+head becomes what is visible again. Where there is no space, the file first forgets its past.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from vipwire_up.store.damage import is_object
+from vipwire_up.store.database import Database
+from vipwire_up.store.record import (
+    Check,
+    ConflictError,
+    FullError,
+    Key,
+    Record,
+    RecordChange,
+    Step,
+    StoreError,
+)
+from vipwire_up.store.visible import KEEP_BYTES, KEEP_CHANGES, Visible
+
+
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    changes: tuple[RecordChange, ...]
+    done: "asyncio.Future[tuple[Record, ...]]"
+
+
+class EmbeddedStore(Visible):
+    """Objects with revisions, without gaps from 1. See `Store` for the contract.
+
+    What the file holds and `is_sound` refuses is damaged.
+    """
+
+    shared: Final = False
+    expires: Final = False
+    trouble: Final = ""
+
+    def __init__(
+        self,
+        database: Database,
+        is_sound: Callable[[Record], bool] = is_object,
+        *,
+        keep: int = KEEP_CHANGES,
+        keep_bytes: int = KEEP_BYTES,
+    ) -> None:
+        super().__init__(is_sound, keep=keep, keep_bytes=keep_bytes)
+        contents = database.load()
+        self._database = database
+        self._begin(contents.records, contents.changes, contents.floor, contents.revision)
+        self._head: dict[Key, RecordChange] = {}
+        self._head_revision = self.revision
+        self._forgotten = 0
+        self._waiting: list[_Submission] = []
+        self._submitted = asyncio.Event()
+
+    def head(self, key: Key) -> Record | None:
+        """Read an object as it will be when all that was submitted is on the disk: what a new write builds on."""
+        change = self._head.get(key)
+        if change is None:
+            return self.read(key)
+        return None if change.deleted else change.record
+
+    async def newest(self) -> None:
+        """Return at once: nobody else writes."""
+
+    async def settled(self, key: Key) -> None:
+        """Return at once: the next write builds on what is under way."""
+
+    def submit(self, steps: Iterable[Step]) -> "asyncio.Future[tuple[Record, ...]]":
+        """Check and number writes, made together or not at all; the future is done when they are durable.
+
+        Raise ConflictError at once if one finds its key in another state than it expects.
+        """
+        revision, changes, seen = self._head_revision, [], dict[Key, RecordChange]()
+        for step in steps:
+            earlier = seen.get(step.key)
+            previous = self.head(step.key) if earlier is None else None if earlier.deleted else earlier.record
+            actual = previous.revision if previous else 0
+            if actual != step.expected:
+                raise ConflictError(step.key, step.expected, actual)
+            if isinstance(step, Check):
+                continue
+            revision += 1
+            record = Record(step.key, revision, step.encode(revision))
+            seen[step.key] = RecordChange(record, previous, deleted=step.deletes)
+            changes.append(seen[step.key])
+        self._head_revision = revision
+        self._head.update(seen)
+        done: asyncio.Future[tuple[Record, ...]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Submission(tuple(changes), done))
+        self._submitted.set()
+        return done
+
+    async def write(self, *steps: Step) -> tuple[Record, ...]:
+        """Submit writes and wait until they are durable. A caller that is cancelled does not take them back."""
+        return await asyncio.shield(self.submit(steps))
+
+    async def run(self) -> None:
+        """Commit what is submitted, until cancelled; then finish what has begun and close the file.
+
+        The thread is waited for, even by who is cancelled twice: a file is not closed under a transaction.
+        """
+        try:
+            with ThreadPoolExecutor(1, thread_name_prefix="store") as disk:
+                while True:
+                    await self._submitted.wait()
+                    await self._commit(disk)
+                    await self._compact(disk)
+        finally:
+            self._fail(self._take(), StoreError("the store is shutting down"))
+            self._database.close()
+
+    def _take(self) -> list[_Submission]:
+        batch, self._waiting = self._waiting, []
+        self._submitted.clear()
+        return batch
+
+    async def _commit(self, disk: ThreadPoolExecutor) -> None:
+        batch = self._take()
+        changes = [change for submission in batch for change in submission.changes]
+        work = asyncio.get_running_loop().run_in_executor(disk, self._append, changes, self.revision)
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])
+            self._settle(batch, changes, work.exception())
+            raise
+        except StoreError as error:
+            self._settle(batch, changes, error)
+        else:
+            self._settle(batch, changes, None)
+
+    def _append(self, changes: list[RecordChange], visible: int) -> None:
+        """Commit changes, in the thread. If there is no space, drop the history before `visible` from the file.
+
+        What fills a store can be deleted in any case, even though a deletion is first written down itself. Watches go
+        on from memory; after a restart they list again.
+        """
+        with contextlib.suppress(FullError):
+            self._database.append(changes)
+            return
+        if visible != self._forgotten:
+            self._database.compact(visible)
+            self._forgotten = visible
+        self._database.append(changes, beyond=all(change.deleted for change in changes))
+
+    def _settle(self, batch: list[_Submission], changes: list[RecordChange], error: BaseException | None) -> None:
+        if error is None:
+            self._publish(changes, changes[-1].revision if changes else self.revision)
+            for change in changes:
+                if self._head.get(change.record.key) is change:
+                    del self._head[change.record.key]
+            for submission in batch:
+                if not submission.done.done():
+                    submission.done.set_result(tuple(change.record for change in submission.changes))
+            return
+        self._fail([*batch, *self._take()], error)
+        self._head.clear()
+        self._head_revision = self.revision
+
+    def _fail(self, batch: list[_Submission], error: BaseException) -> None:
+        for submission in batch:
+            if not submission.done.done():
+                submission.done.set_exception(error)
+                submission.done.exception()  # nobody need be waiting any more
+
+    async def _compact(self, disk: ThreadPoolExecutor) -> None:
+        if floor := self._history.excess():
+            with contextlib.suppress(StoreError):  # a full disk: rows that are left over go with the next compaction
+                await self.compact(floor, disk)
+
+    async def compact(self, floor: int, disk: ThreadPoolExecutor | None = None) -> None:
+        """Forget history up to a revision: who still needs it is told so by CompactedError."""
+        floor = min(floor, self.revision)
+        if floor <= self._history.floor:
+            return
+        self._history.drop(floor)
+        await asyncio.get_running_loop().run_in_executor(disk, self._database.compact, floor)

@@ -1,0 +1,366 @@
+"""Talks to etcd over gRPC: to one member at a time, and to the next where one does not answer.
+
+Each call says that it needs a leader, so that a member which is cut off refuses at once and has done nothing. When a
+leader dies, what was sent to it is never answered, and for an election's time members take more for it. So the first
+tries of a call are short, less than an election each, and later ones longer, for an etcd that is slow. A try that
+ended so may have been carried out: `Answer` says so. See `verdict.py` for what errors mean.
+
+The member of this machine is asked first, and twice, if there is one: it is the last that this machine loses. A
+member to which no connection stands is not waited for while another may answer. The answer of a member of another
+cluster of etcd counts for nothing: see `identity.py`.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes to stderr by itself; what it has to say is told here
+import grpc.aio
+
+from vipwire.process import log
+from vipwire_up.store.etcd.identity import Member, choose_cluster
+from vipwire_up.store.etcd.messages import MESSAGES
+from vipwire_up.store.etcd.settings import EtcdSettings, Server
+from vipwire_up.store.etcd.tls_trouble import tls_trouble
+from vipwire_up.store.etcd.verdict import Verdict, judge
+from vipwire_up.store.record import (
+    CompactedError,
+    FullError,
+    StoreError,
+    TooLargeError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+
+PATIENCE: Final = 5.0
+"""Seconds that a call may take, over all members."""
+_TRIES: Final = (0.4, 0.4, 0.4, 0.4, 0.4, 1.0)
+_LAST_TRIES: Final = 2.0
+"""Seconds that the first tries of a call may take, and each after them."""
+_MEET_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 0.1
+_OPTIONS: Final = (
+    ("grpc.keepalive_time_ms", 6000),  # etcd allows one every 5 s
+    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_LEADER: Final = ("hasleader", "true")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A message, and whether an earlier try may have been carried out, too."""
+
+    message: Any
+    repeated: bool
+
+
+class LeaseGoneError(StoreError):
+    """A lease has ended before it was used."""
+
+
+class StrangerError(UnavailableError):
+    """A member that has answered is of another cluster of etcd."""
+
+
+class UncertainError(StoreError):
+    """Nobody knows what became of the one try of a call; it may yet be made."""
+
+
+class Client:
+    """A client of a cluster of etcd. `clock` tells the time, for what is said of certificates."""
+
+    def __init__(self, settings: EtcdSettings, clock: Callable[[], datetime]) -> None:
+        self._settings, self._clock = settings, clock
+        self._channels: dict[Server, tuple[object, grpc.aio.Channel]] = {}
+        self._stale: list[grpc.aio.Channel] = []
+        self._at, self._token = 0, ""
+        self._failure = ""
+        self.cluster = 0
+        """The number of the cluster of etcd that is asked; 0 until a member has answered."""
+        self._strangers: dict[Server, int] = {}
+        self.watched: Server | None = None
+        """The member that the last watch was opened at."""
+
+    @property
+    def trouble(self) -> str:
+        """What keeps calls from being answered, and which members are strangers; "" for nothing."""
+        return self._failure or "; ".join(self._strange(server) for server in self._strangers)
+
+    def _strange(self, server: Server) -> str:
+        return f"etcd at {server.target} is of another cluster: {self._strangers[server]:x}, not {self.cluster:x}"
+
+    @property
+    def server(self) -> Server:
+        """The member that is asked."""
+        return self._settings.servers[self._at % len(self._settings.servers)]
+
+    def elsewhere(self, server: Server) -> None:
+        """Ask the next member to which there is a connection, if it is still this one that is asked."""
+        if server != self.server:
+            return
+        servers = self._settings.servers
+        following = [(self._at + more) % len(servers) for more in range(1, len(servers))]
+        connected = [number for number in following if self._is_connected(servers[number])]
+        self._at = next(iter(connected or ([0] if self._settings.near else following)), 0)
+
+    def _is_connected(self, server: Server) -> bool:
+        """Report whether there is a connection to a member; begin to connect if there is none."""
+        try:
+            return self._channel(server).get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+        except StoreError:  # a TLS file cannot be read
+            return False
+
+    async def go_home(self) -> bool:
+        """Ask this machine's own member from now on, if it answers as a part of a majority.
+
+        Report whether that is so, and the watch is at another one.
+        """
+        settings = self._settings
+        home, nothing = settings.servers[0], MESSAGES["RangeRequest"](key=settings.prefix.encode())
+        if not settings.near or home == self.server == self.watched:
+            return False
+        with contextlib.suppress(grpc.aio.AioRpcError, StoreError):
+            await self._once(home, "KV/Range", nothing, _TRIES[0])
+            self._at = 0
+        return home == self.server != self.watched
+
+    async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> Answer:
+        """Call a method, such as KV/Txn; raise StoreError, or CompactedError, if it is not answered.
+
+        With `once` nothing is sent again that may have been done: raise UncertainError then.
+        """
+        loop, repeated = asyncio.get_running_loop(), False
+        end, failed = loop.time() + patience, 0
+        while True:
+            server = self.server
+            try:
+                allowed = _TRIES[failed] if failed < len(_TRIES) else _LAST_TRIES
+                seconds = min(allowed, max(end - loop.time(), 0.1))
+                message = await self._once(server, method, request, seconds)
+            except StrangerError as error:
+                text = str(error)
+            except grpc.aio.AioRpcError as error:
+                verdict = self._judged(error, repeated=repeated)
+                repeated |= verdict is Verdict.UNCERTAIN
+                text = str(error.details())
+            else:
+                self._failure = ""
+                return Answer(message, repeated)
+            failed += 1
+            if failed % 2 == 0 or not self._settings.near or server != self._settings.servers[0]:
+                self.elsewhere(server)
+            if once and repeated:
+                raise UncertainError(text)
+            if loop.time() + _PAUSE_SECONDS >= end:
+                raise await self._gave_up(text, uncertain=repeated)
+            if failed % len(self._settings.servers) == 0:
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _once(self, server: Server, method: str, request: Any, seconds: float) -> Any:
+        message = await self._asked(server, method, request, seconds)
+        self._check(server, message)
+        return message
+
+    async def _asked(self, server: Server, method: str, request: Any, seconds: float) -> Any:
+        metadata = await self._metadata(server)
+        return await self._unary(server, method)(request, timeout=seconds, metadata=metadata)
+
+    def _check(self, server: Server, message: Any) -> None:
+        """Raise StrangerError for an answer of another cluster of etcd."""
+        found = int(message.header.cluster_id)
+        self.cluster = self.cluster or found
+        if found in (self.cluster, 0):  # what stands between us and etcd may leave it out
+            if self._strangers.pop(server, None):
+                log.info("a member of etcd is of this cluster again", server=server.target)
+            return
+        before, self._strangers[server] = self._strangers.get(server), found
+        if before != found:
+            log.error("a member of etcd is of another cluster; it is not used", error=self._strange(server))
+        raise StrangerError(self._strange(server))
+
+    async def meet(self, owner: bytes | None = None) -> bool:
+        """Ask all members which cluster of etcd they are of, and choose one; report whether it has changed.
+
+        Raise UnavailableError if they disagree. `owner`: whose the prefix is; None if that is judged later.
+        """
+        servers, before = self._settings.servers, self.cluster
+        asked = MESSAGES["RangeRequest"](key=f"{self._settings.prefix}/cluster".encode())
+
+        async def ask(server: Server) -> Any:
+            with contextlib.suppress(grpc.aio.AioRpcError, StoreError):
+                return await self._asked(server, "KV/Range", asked, _MEET_SECONDS)
+
+        found = zip(servers, await asyncio.gather(*map(ask, servers)), strict=True)
+        answers = {server: answer for server, answer in found if answer is not None and answer.header.cluster_id}
+        said = [Member(each.header.cluster_id, each.kvs[0].value if each.kvs else b"") for each in answers.values()]
+        self.cluster = choose_cluster(said, len(servers), before, owner)
+        if answers and not self.cluster:
+            named = ", ".join(f"{server.target}: {each.header.cluster_id:x}" for server, each in answers.items())
+            raise UnavailableError(f"etcd's members are of different clusters ({named}): name those of one")
+        for server, answer in answers.items():
+            with contextlib.suppress(StrangerError):
+                self._check(server, answer)
+        return self.cluster != before != 0
+
+    def _judged(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> Verdict:
+        """Judge an error; raise what no other member changes. `repeated`: an earlier try may have been made."""
+        text = str(error.details())
+        verdict = judge(error.code().name, text)
+        if verdict is Verdict.LOGIN:
+            self._token = ""
+        if verdict is Verdict.COMPACTED:
+            raise CompactedError(0, 0) from error
+        raised: dict[Verdict, type[StoreError]] = {
+            Verdict.FULL: FullError,
+            Verdict.LARGE: TooLargeError,
+            Verdict.LEASE_GONE: LeaseGoneError,
+            Verdict.REFUSED: StoreError,
+        }
+        if verdict in raised:
+            if repeated:
+                raise UnknownOutcomeError(f"etcd: {text}") from error
+            remedy = "; compact and defragment it, then disarm the alarm" if verdict is Verdict.FULL else ""
+            raise raised[verdict](f"etcd: {text}{remedy}") from error
+        return verdict
+
+    async def _gave_up(self, text: str, *, uncertain: bool) -> StoreError:
+        """Build the error of a call that nobody has answered."""
+        server, settings = self.server, self._settings
+        why = await asyncio.to_thread(tls_trouble, server, settings, self._clock())
+        self._failure = f"etcd at {settings}: {why or text}"
+        if why:
+            return CertificateError(self._failure)
+        return UnknownOutcomeError(self._failure) if uncertain else UnavailableError(self._failure)
+
+    async def check_certificates(self) -> None:
+        """Raise CertificateError if TLS fails with each member, because of a certificate with one."""
+        settings = self._settings
+        asked = (asyncio.to_thread(tls_trouble, each, settings, self._clock()) for each in settings.servers)
+        found = await asyncio.gather(*asked)
+        if all(found):
+            raise CertificateError(f"etcd at {settings}: {found[0]}")
+
+    async def watch(self, first: bytes, end: bytes, since: int) -> AsyncGenerator[Any, None]:
+        """Yield the answers of a watch from a revision. Raise StoreError when it breaks."""
+        server = self.watched = self.server
+        created = MESSAGES["WatchCreateRequest"](key=first, range_end=end, start_revision=since)
+        try:
+            # Without _LEADER: it lasts while a leader is elected. Whether a member is cut off, calls find out.
+            metadata = [each for each in await self._metadata(server) if each != _LEADER]
+            call = self._channel(server).stream_stream(
+                "/etcdserverpb.Watch/Watch",
+                request_serializer=MESSAGES["WatchRequest"].SerializeToString,
+                response_deserializer=MESSAGES["WatchResponse"].FromString,
+            )(metadata=metadata)
+            with contextlib.closing(_Cancelled(call)):
+                await call.write(MESSAGES["WatchRequest"](create_request=created))
+                while (answer := await call.read()) is not grpc.aio.EOF:
+                    self._check(server, answer)
+                    yield answer
+        except StrangerError:
+            self.elsewhere(server)
+            raise
+        except grpc.aio.AioRpcError as error:
+            self.elsewhere(server)
+            self._judged(error)
+            raise UnavailableError(f"etcd at {server.target}: {error.details()}") from error
+        except asyncio.InvalidStateError as error:  # gRPC's way to say that the call is over already
+            self.elsewhere(server)
+            raise UnavailableError(f"etcd at {server.target}: the watch has ended") from error
+        self.elsewhere(server)
+        raise UnavailableError(f"etcd at {server.target}: the watch has ended")
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for channel in (*self._stale, *(each for _, each in self._channels.values())):
+            await channel.close()
+        self._stale.clear()
+        self._channels.clear()
+
+    async def _metadata(self, server: Server) -> tuple[tuple[str, str], ...]:
+        """Return what goes with a call: that it needs a leader, and who asks."""
+        if not self._settings.user:
+            return (_LEADER,)
+        if not self._token:
+            wanted = MESSAGES["AuthenticateRequest"](name=self._settings.user, password=self._settings.password)
+            answer = await self._unary(server, "Auth/Authenticate")(wanted, timeout=_LAST_TRIES, metadata=(_LEADER,))
+            self._token = answer.token
+        return (_LEADER, ("token", self._token))
+
+    def _unary(self, server: Server, method: str) -> Any:
+        request, answer = _METHODS[method]
+        return self._channel(server).unary_unary(
+            f"/etcdserverpb.{method}",
+            request_serializer=MESSAGES[request].SerializeToString,
+            response_deserializer=MESSAGES[answer].FromString,
+        )
+
+    def _channel(self, server: Server) -> grpc.aio.Channel:
+        """Return the connection to a member; a new one when TLS files have changed."""
+        stamp = tuple(_stamp(path) for path in self._settings.files)
+        held = self._channels.get(server)
+        if held is not None and held[0] == stamp:
+            return held[1]
+        if held is not None:
+            self._stale.append(held[1])  # a watch may still use it
+        channel = self._opened(server)
+        self._channels[server] = (stamp, channel)
+        return channel
+
+    def _opened(self, server: Server) -> grpc.aio.Channel:
+        if not server.secure:
+            return grpc.aio.insecure_channel(server.target, options=_OPTIONS)
+        settings = self._settings
+        try:
+            files = [Path(path).read_bytes() if path else None
+                     for path in (settings.cafile, settings.keyfile, settings.certfile)]  # fmt: skip
+        except OSError as error:
+            raise StoreError(f"{error.filename}: {error.strerror}") from error
+        return grpc.aio.secure_channel(server.target, grpc.ssl_channel_credentials(*files), options=_OPTIONS)
+
+
+class CertificateError(UnavailableError):
+    """TLS with etcd fails because of a certificate."""
+
+
+class _Cancelled:
+    """Cancels a call when it is closed."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def close(self) -> None:
+        self._call.cancel()
+
+
+_METHODS: Final = {
+    "KV/Range": ("RangeRequest", "RangeResponse"),
+    "KV/Put": ("PutRequest", "PutResponse"),
+    "KV/DeleteRange": ("DeleteRangeRequest", "DeleteRangeResponse"),
+    "KV/Txn": ("TxnRequest", "TxnResponse"),
+    "KV/Compact": ("CompactionRequest", "CompactionResponse"),
+    "Lease/LeaseGrant": ("LeaseGrantRequest", "LeaseGrantResponse"),
+    "Auth/Authenticate": ("AuthenticateRequest", "AuthenticateResponse"),
+}
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_ino

@@ -1,0 +1,90 @@
+"""Where a cluster's objects are in etcd, and how they are written. Pure.
+
+    PREFIX/objects/RESOURCE/NAMESPACE/NAME   an object, as JSON; NAMESPACE is empty for what is in none
+    PREFIX/changed                           written by each transaction: its revision is that of the newest one
+    PREFIX/tries                             written when nobody knows what became of a try: see transactions.py
+    PREFIX/cluster                           whose prefix it is
+    PREFIX/compacted                         the revision that was compacted last
+
+An object's resourceVersion is the revision that etcd gives the write. Nobody knows it before, so it is stored as "0"
+and set when the object is read.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from vipwire_up.store.etcd.messages import DELETED
+from vipwire_up.store.record import Key, Record, RecordChange
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The keys below a prefix."""
+
+    prefix: str
+
+    def place(self, key: Key) -> bytes:
+        """Return where an object is."""
+        return f"{self.prefix}/objects/{key.resource}/{key.namespace}/{key.name}".encode()
+
+    def key(self, place: bytes) -> Key | None:
+        """Read a place; None for one that is no object's."""
+        resource, _, rest = place.removeprefix(self.objects).decode(errors="replace").partition("/")
+        namespace, slash, name = rest.partition("/")
+        return Key(resource, namespace, name) if place.startswith(self.objects) and slash and name else None
+
+    @property
+    def objects(self) -> bytes:
+        """What all objects' places begin with."""
+        return f"{self.prefix}/objects/".encode()
+
+    @property
+    def everything(self) -> tuple[bytes, bytes]:
+        """The range of all keys below the prefix: its first, and the one after its last."""
+        return f"{self.prefix}/".encode(), f"{self.prefix}0".encode()  # 0 comes after the slash
+
+    @property
+    def changed(self) -> bytes:
+        """The key that each transaction writes."""
+        return f"{self.prefix}/changed".encode()
+
+    @property
+    def tries(self) -> bytes:
+        """The key that is written so that no earlier try is made any more."""
+        return f"{self.prefix}/tries".encode()
+
+    @property
+    def cluster(self) -> bytes:
+        """The key that says whose prefix it is."""
+        return f"{self.prefix}/cluster".encode()
+
+    @property
+    def compacted(self) -> bytes:
+        """The key that says what was compacted."""
+        return f"{self.prefix}/compacted".encode()
+
+
+def at_revision(value: bytes, revision: int) -> bytes:
+    """Set the resourceVersion of an object; what is no object stays as it is."""
+    try:
+        parts = _OBJECT.decode(value)
+        meta = _OBJECT.decode(parts["metadata"])
+        meta["resourceVersion"] = msgspec.Raw(b'"%d"' % revision)
+        parts["metadata"] = msgspec.Raw(msgspec.json.encode(meta))
+        return msgspec.json.encode(parts)
+    except (msgspec.MsgspecError, LookupError, RecursionError, ValueError):
+        return value
+
+
+def change_of(key: Key, event: Any, previous: Record | None) -> RecordChange | None:
+    """Read an event; None for the end of what was never seen."""
+    revision = event.kv.mod_revision
+    if event.type != DELETED:
+        return RecordChange(Record(key, revision, at_revision(event.kv.value, revision)), previous)
+    if previous is None:
+        return None
+    return RecordChange(Record(key, revision, at_revision(previous.value, revision)), previous, deleted=True)

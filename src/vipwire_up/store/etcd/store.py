@@ -1,0 +1,398 @@
+"""The store on etcd. Several processes write; each shows what one watch of the whole prefix has told it.
+
+    submit ─▶ transaction at etcd, on mod revisions ─▶ watch ─▶ visible: readers, watches, and then the future
+
+A write is acknowledged when a majority of etcd's members has it, and this process shows it. It is not numbered
+before: a key that has a write under way takes no second one from here until the first is decided (`settled`).
+
+At its start a process reads the state of some thousand revisions ago, and the changes since: so a client that was
+connected to another API server goes on from where it was.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from typing import Any, Final
+
+from vipwire.process import log
+from vipwire_up.store.damage import is_object
+from vipwire_up.store.etcd.client import CertificateError, Client
+from vipwire_up.store.etcd.gathering import Gathering
+from vipwire_up.store.etcd.layout import Layout, at_revision, change_of
+from vipwire_up.store.etcd.transactions import Transactions
+from vipwire_up.store.record import (
+    CompactedError,
+    ConflictError,
+    ForeignError,
+    Key,
+    Record,
+    RecordChange,
+    Step,
+    StoreError,
+    UnavailableError,
+    UnknownOutcomeError,
+    Write,
+)
+from vipwire_up.store.visible import KEEP_BYTES, KEEP_CHANGES, Visible
+
+COMPACT_SECONDS: Final = 300.0
+_REPLAYED: Final = 5000
+_SHOWN_SECONDS: Final = 5.0
+_LAG_SECONDS: Final = 1.0
+_ELSEWHERE_SECONDS: Final = 0.25
+"""A watch that has not told of a change for so long is opened again; sooner if another member answers calls now."""
+_AGAIN_SECONDS: Final = 0.5
+_HOME_SECONDS: Final = 2.0
+_START_SECONDS: Final = 60.0
+_PENDING: Final = -1
+"""The revision of a record whose write is under way."""
+
+
+class EtcdStore(Visible):
+    """Objects with etcd's revisions. See `Store` for the contract. `open` it before anything else."""
+
+    shared: Final = True
+    expires: Final = True
+
+    def __init__(
+        self,
+        client: Client,
+        prefix: str,
+        is_sound: Callable[[Record], bool] = is_object,
+        *,
+        keep: int = KEEP_CHANGES,
+        keep_bytes: int = KEEP_BYTES,
+    ) -> None:
+        super().__init__(is_sound, keep=keep, keep_bytes=keep_bytes)
+        self._client, self._layout = client, Layout(prefix)
+        self._transactions = Transactions(client, self._layout)
+        self._pending: dict[Key, tuple[RecordChange, asyncio.Event]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._gathering = Gathering(self._transactions, self._spawn)
+        self._asked: asyncio.Future[None] | None = None
+        self._asking = asyncio.Lock()
+        self._broken = self._foreign = ""
+        self._reread = False
+        self._reading: asyncio.Task[StoreError | CompactedError | None] | None = None
+        self._moving = False
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from working now; "" for nothing."""
+        return self._foreign or self._broken or self._client.trouble
+
+    async def open(self, patience: float = _START_SECONDS) -> None:
+        """Read everything. Wait for etcd, and say so; raise StoreError if it does not answer."""
+        await self._client.check_certificates()
+        end, told = asyncio.get_running_loop().time() + patience, False
+        while True:
+            try:
+                await self._client.meet()
+                await self._load(_REPLAYED)
+            except (CertificateError, UnknownOutcomeError, UnavailableError) as error:
+                if isinstance(error, CertificateError) or asyncio.get_running_loop().time() >= end:
+                    raise
+                if not told:
+                    log.warning("waiting for etcd", error=error)
+                told = True
+            else:
+                return
+
+    async def claim(self, owner: bytes) -> bytes:
+        """Note whose prefix this is, unless it is noted; return who has it."""
+        return await self._transactions.claim(owner)
+
+    async def owner(self) -> bytes:
+        """Return whose prefix this is; nothing if nobody has it."""
+        return await self._transactions.read_owner()
+
+    def keep_to(self, owner: bytes) -> None:
+        """Write and read, from now on, only while the prefix is this owner's."""
+        self._transactions.owner = owner
+
+    async def _newest(self) -> tuple[int, int]:
+        """Ask for the newest revisions. Raise ForeignError, and note it, if the prefix is not this cluster's."""
+        try:
+            found = await self._transactions.newest()
+        except ForeignError as error:
+            self._note_foreign(str(error))
+            raise
+        self._note_foreign("")
+        return found
+
+    def _note_foreign(self, foreign: str) -> None:
+        before, self._foreign = self._foreign, foreign
+        if foreign and not before:
+            log.error("what is read stays as it was, and nothing is written", error=foreign)
+        elif before and not foreign:
+            log.info("etcd's prefix is this cluster's again", prefix=self._layout.prefix)
+
+    async def _load(self, replayed: int) -> None:
+        marker, newest = await self._newest()
+        at = max(newest - replayed, 1)
+        try:
+            state = await self._transactions.state(at)
+        except CompactedError:
+            at = min(await self._oldest() or newest, newest)
+            state = await self._transactions.state(at)
+        records = [Record(key, revision, at_revision(value, revision)) for key, revision, value in state.found]
+        self._begin(records, (), at, at)
+        await self._replay(marker)
+
+    async def _oldest(self) -> int:
+        """Return the revision that etcd was compacted to, as it tells whoever would watch from an older one; or 0."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START_SECONDS):
+                async with contextlib.aclosing(self._client.watch(*self._layout.everything, 1)) as answers:
+                    async for answer in answers:
+                        if answer.canceled or answer.events:
+                            return int(answer.compact_revision)
+        return 0
+
+    async def _replay(self, revision: int) -> None:
+        """Read the changes up to a revision."""
+        if self.revision >= revision:
+            return
+        try:
+            async with asyncio.timeout(_START_SECONDS), contextlib.aclosing(self._watched()) as answers:
+                async for answer in answers:
+                    self._take(answer)
+                    if self.revision >= revision:
+                        return
+        except CompactedError:
+            await self._load(0)
+        except TimeoutError:
+            raise UnavailableError("etcd: its watch does not tell all changes") from None
+
+    def _watched(self) -> AsyncGenerator[Any, None]:
+        return self._client.watch(*self._layout.everything, self.revision + 1)
+
+    def head(self, key: Key) -> Record | None:
+        """Read an object as it will be if all that this process has under way is made."""
+        pending = self._pending.get(key)
+        if pending is None:
+            return self.read(key)
+        return None if pending[0].deleted else pending[0].record
+
+    async def settled(self, key: Key) -> None:
+        """Wait until no write of this process to a key is under way."""
+        while (pending := self._pending.get(key)) is not None:
+            await pending[1].wait()
+
+    async def newest(self) -> None:
+        """Wait until everything acknowledged is visible. Those who ask at the same time share a question."""
+        if self._asked is None:
+            self._asked = asyncio.get_running_loop().create_future()
+            self._spawn(self._ask(self._asked))
+        revision = self._asked
+        await asyncio.shield(revision)
+
+    async def _ask(self, answer: "asyncio.Future[None]") -> None:
+        try:
+            async with self._asking:
+                self._asked = None  # who comes now may have seen what this question does not
+                newest, _ = await self._newest()
+            await self._shown(newest)
+        except TimeoutError:
+            _fail(answer, UnavailableError("etcd: its watch lags behind"))
+        except (StoreError, asyncio.CancelledError) as error:
+            _fail(answer, error if isinstance(error, StoreError) else StoreError("the store is shutting down"))
+        if not answer.done():
+            answer.set_result(None)
+
+    def submit(self, steps: Iterable[Step]) -> "asyncio.Future[tuple[Record, ...]]":
+        """Begin a transaction. Raise ConflictError at once for what is visible here already."""
+        listed = tuple(steps)
+        for step in listed:
+            found = self.read(step.key)
+            actual = found.revision if found else 0
+            if isinstance(step, Write) and step.key in self._pending:
+                raise ConflictError(step.key, step.expected, _PENDING, self.revision)
+            if actual != step.expected:
+                raise ConflictError(step.key, step.expected, actual, self.revision)
+        values = tuple(step.encode(0) for step in listed if isinstance(step, Write))
+        done: asyncio.Future[tuple[Record, ...]] = asyncio.get_running_loop().create_future()
+        decided = asyncio.Event()
+        for step, value in zip((step for step in listed if isinstance(step, Write)), values, strict=True):
+            record = Record(step.key, _PENDING, value)
+            self._pending[step.key] = RecordChange(record, self.read(step.key), deleted=step.deletes), decided
+        self._spawn(self._commit(listed, values, done, decided))
+        return done
+
+    async def write(self, *steps: Step) -> tuple[Record, ...]:
+        """Submit a transaction and wait for it. A caller that is cancelled does not take it back."""
+        return await asyncio.shield(self.submit(steps))
+
+    async def _commit(
+        self,
+        steps: Sequence[Step],
+        values: Sequence[bytes],
+        done: "asyncio.Future[tuple[Record, ...]]",
+        decided: asyncio.Event,
+    ) -> None:
+        writes = [step for step in steps if isinstance(step, Write)]
+        try:
+            revision = await self._gathering.commit(steps, values)
+            with contextlib.suppress(TimeoutError):  # it is made, whether it is shown here already or not
+                await self._shown(revision)
+        except asyncio.CancelledError:
+            _fail(done, UnknownOutcomeError("the store is shutting down"))
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever it is: who waits is told
+            if isinstance(error, ForeignError):
+                self._note_foreign(str(error))
+            _fail(done, error)
+        else:
+            if not done.done():
+                made = zip(writes, values, strict=True)
+                done.set_result(tuple(Record(w.key, revision, at_revision(v, revision)) for w, v in made))
+        finally:
+            for write in writes:
+                del self._pending[write.key]
+            decided.set()
+
+    async def _shown(self, revision: int) -> None:
+        """Wait until a revision is visible. Raise TimeoutError. A member that is silent is left for another one."""
+        elsewhere = self._client.watched != self._client.server
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ELSEWHERE_SECONDS if elsewhere else _LAG_SECONDS):
+                await self.until(revision)
+        if self.revision < revision:
+            if self._reading is not None:
+                self._reading.cancel()
+            async with asyncio.timeout(_SHOWN_SECONDS):
+                await self.until(revision)
+
+    async def compact(self, floor: int) -> None:
+        """Forget history up to a revision, here and in etcd."""
+        floor = min(floor, self.revision)
+        self._history.drop(floor)
+        _, known = await self._transactions.compact(floor, -1)
+        await self._transactions.compact(floor, known)
+
+    async def run(self) -> None:
+        """Follow etcd until cancelled. What is under way then has an unknown outcome."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._follow(tasks))
+                tasks.create_task(self._compact_now_and_then())
+                tasks.create_task(self._look_at_etcd_now_and_then())
+        finally:
+            self._tasks = None
+            await self._client.close()
+
+    def _spawn(self, work: Any) -> None:
+        if self._tasks is None:
+            work.close()
+            raise StoreError("the store does not run")
+        self._tasks.create_task(work)
+
+    async def _follow(self, tasks: asyncio.TaskGroup) -> None:
+        """Show what the watch tells; begin again, with another member, whenever it breaks."""
+        while True:
+            self._reading = tasks.create_task(self._read())
+            await asyncio.wait((self._reading,))
+            error = None if self._reading.cancelled() else self._reading.result()
+            moving, self._moving = self._moving, False
+            if moving and error is None:
+                continue
+            if isinstance(error, CompactedError):
+                log.warning("etcd has compacted what was not read yet; everything is read again")
+                await self._again(self._load(0))
+            elif str(error or "") != self._broken:
+                log.warning("the watch of etcd broke; it is opened again", error=error or "it lagged behind")
+                self._broken = str(error or "")
+            await asyncio.sleep(0.1)
+            while not await self._again(self._look_back()):  # noqa: ASYNC110  # of etcd's return nobody is told
+                await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _read(self) -> StoreError | CompactedError | None:
+        """Show what the watch tells until it breaks; return why."""
+        try:
+            async with contextlib.aclosing(self._watched()) as answers:
+                async for answer in answers:
+                    self._broken = ""
+                    self._take(answer)
+        except (StoreError, CompactedError) as error:
+            return error
+        return None
+
+    async def _again(self, work: Any) -> bool:
+        """Report whether it was done."""
+        try:
+            await work
+        except StoreError as error:
+            self._broken = str(error)
+            return False
+        return True
+
+    async def _look_back(self) -> None:
+        """Read everything again if etcd was restored: it is another cluster, or at an older revision."""
+        _, revision = await self._newest()
+        if self._reread or revision < self.revision:
+            log.error("etcd has gone back: it was restored", seen=self.revision, now=revision)
+            await self._load(0)
+            self._reread = False
+
+    def _take(self, answer: Any) -> None:
+        """Show the changes of a watch's answer. Raise CompactedError, or StoreError if it was cancelled."""
+        if answer.canceled:
+            if answer.compact_revision:
+                raise CompactedError(self.revision, answer.compact_revision)
+            raise UnavailableError(f"etcd: the watch was cancelled: {answer.cancel_reason}")
+        if not answer.events:
+            return
+        self._check_owner(answer.events)
+        changes, latest = list[RecordChange](), dict[Key, Record | None]()
+        for event in answer.events:
+            key = self._layout.key(event.kv.key)
+            if key is None or event.kv.mod_revision <= self.revision:
+                continue
+            previous = latest[key] if key in latest else self.read(key)
+            if (change := change_of(key, event, previous)) is not None:
+                changes.append(change)
+                latest[key] = None if change.deleted else change.record
+        self._publish(changes, max(self.revision, answer.events[-1].kv.mod_revision))
+        for change in changes:
+            if not change.deleted and not self._is_sound(change.record):
+                self._damaged[change.record.key] = change.record
+                self._history.drop(change.revision)  # who watches lists again, without it
+        if floor := self._history.excess():
+            self._history.drop(floor)
+
+    def _check_owner(self, events: Iterable[Any]) -> None:
+        """Raise ForeignError at a change of whose the prefix is: with it, all objects may end at once."""
+        for event in events:
+            if event.kv.key == self._layout.cluster and event.kv.value != self._transactions.owner != b"":
+                self._reread = True
+                raise ForeignError(f"etcd's prefix {self._layout.prefix} has been emptied, or is another cluster's")
+
+    async def _compact_now_and_then(self) -> None:
+        """Compact etcd to the revision of one interval ago, as kube-apiserver does; one process at a time does."""
+        known, before = 0, self.revision
+        while True:
+            await asyncio.sleep(COMPACT_SECONDS)
+            with contextlib.suppress(StoreError, CompactedError):
+                if before:
+                    _, known = await self._transactions.compact(before, known)
+            before = self.revision
+
+    async def _look_at_etcd_now_and_then(self) -> None:
+        """See whether etcd is still this cluster's; return to the member of this machine, with the watch as well."""
+        while True:
+            await asyncio.sleep(_HOME_SECONDS)
+            if await self._client.go_home() and self._reading is not None:
+                self._moving = self._reading.cancel()
+            with contextlib.suppress(StoreError):
+                if self._client.trouble and await self._client.meet(self._transactions.owner):
+                    self._reread = True
+                    if self._reading is not None:
+                        self._reading.cancel()
+                await self._newest()
+
+
+def _fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # nobody need be waiting any more

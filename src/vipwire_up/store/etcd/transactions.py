@@ -1,0 +1,278 @@
+"""The requests of the store to etcd: transactions, pages of a state, and leases for what has a lifetime.
+
+A transaction compares the mod revisions of all keys that it was made from, and writes the key `changed` as well: the
+revision of that key is the newest change's, which one read that goes through the leader tells (`newest`). Both also
+compare the key `cluster`, once it is known whose the prefix is: nothing is acknowledged that stands in another's.
+
+A try whose outcome nobody tells may be made much later, by a member that was suspended or cut off. For a change or a
+deletion that is harmless: the revision that it compares never comes back. But what is to be created might have been
+created by the next try and deleted since, and would come back. So such a transaction also compares the key `tries`,
+and before it is sent again that key is written: no earlier try holds any more.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vipwire_up.store.etcd.client import PATIENCE, Answer, Client, LeaseGoneError, UncertainError
+from vipwire_up.store.etcd.layout import Layout
+from vipwire_up.store.etcd.messages import EQUAL, MESSAGES, MOD_REVISION, VALUE
+from vipwire_up.store.record import (
+    Check,
+    ConflictError,
+    ForeignError,
+    FullError,
+    Key,
+    Step,
+    UnavailableError,
+    UnknownOutcomeError,
+    Write,
+)
+
+_PAGE: Final = 500
+_MOST_PER_LEASE: Final = 1000
+_Range = MESSAGES["RangeRequest"]
+_Op = MESSAGES["RequestOp"]
+
+
+@dataclass(slots=True)
+class _Lease:
+    number: int
+    until: float
+    used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All objects at a revision, as stored."""
+
+    revision: int
+    found: tuple[tuple[Key, int, bytes], ...]
+
+
+class Transactions:
+    """Sends the requests of one cluster."""
+
+    def __init__(self, client: Client, layout: Layout) -> None:
+        self._client, self._layout = client, layout
+        self._leases: dict[int, _Lease] = {}
+        self._granting = asyncio.Lock()
+        self._guard, self._guarding = 0, asyncio.Lock()
+        self.owner = b""
+        """Whose the prefix is; nothing until it is known."""
+
+    async def newest(self) -> tuple[int, int]:
+        """Return the revision of the newest transaction, and etcd's own, as a majority has them."""
+        request = _Range(key=self._layout.changed, range_end=self._layout.cluster + b"\0")  # these two
+        answer = (await self._client.call("KV/Range", request)).message
+        found = {each.key: each for each in answer.kvs}
+        self._check_owner([found[key] for key in (self._layout.cluster,) if key in found])
+        changed = found.get(self._layout.changed)
+        return (changed.mod_revision if changed else 0), answer.header.revision
+
+    async def state(self, revision: int) -> State:
+        """Read all objects as they were at a revision. Raise CompactedError."""
+        first, last = self._layout.objects, self._layout.objects[:-1] + b"0"
+        found = list[tuple[Key, int, bytes]]()
+        while True:
+            request = _Range(key=first, range_end=last, limit=_PAGE, revision=revision)
+            page = (await self._client.call("KV/Range", request)).message
+            for each in page.kvs:
+                if (key := self._layout.key(each.key)) is not None:
+                    found.append((key, each.mod_revision, each.value))
+            if not page.more:
+                return State(revision, tuple(found))
+            first = page.kvs[-1].key + b"\0"
+
+    async def commit(self, steps: Sequence[Step], values: Sequence[bytes]) -> int:
+        """Make a transaction; `values` are those of its writes. Return its revision.
+
+        Raise ConflictError or StoreError.
+        """
+        mark = secrets.token_hex(8).encode()
+        try:
+            answer = await self._sent(steps, values, mark)
+        except LeaseGoneError:
+            self._leases.clear()
+            answer = await self._sent(steps, values, mark)
+        except FullError:
+            if not all(isinstance(step, Check) or step.deletes for step in steps):
+                raise
+            answer = await self._sent(steps, values, b"")  # this frees space
+        if answer.message.succeeded:
+            return int(answer.message.header.revision)
+        return self._judge(answer, steps, values, mark)
+
+    async def _sent(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> Answer:
+        """Send a transaction until it is answered. What creates is sent again only when no earlier try can hold."""
+        if all(step.expected for step in steps):
+            return await self._client.call("KV/Txn", await self._request(steps, values, mark))
+        loop, uncertain = asyncio.get_running_loop(), 0
+        end = loop.time() + PATIENCE
+        while True:
+            try:
+                patience = max(end - loop.time(), 0.1)
+                guard = await self._guard_after(uncertain, patience)
+                request = await self._request(steps, values, mark, guard)
+                answer = await self._client.call("KV/Txn", request, patience=patience, once=True)
+            except UncertainError as error:
+                uncertain = guard
+                if loop.time() >= end:
+                    raise UnknownOutcomeError(f"etcd: {error}") from error
+                continue
+            except UnavailableError as error:
+                raise (UnknownOutcomeError(str(error)) if uncertain else error) from error
+            found = _found(answer.message)[-2] if not answer.message.succeeded else ()
+            if answer.message.succeeded or (found and found[0].mod_revision == guard):
+                return Answer(answer.message, uncertain > 0)
+            self._guard = found[0].mod_revision if found else 0  # another has written it
+
+    async def _guard_after(self, uncertain: int, patience: float) -> int:
+        """Return the revision of the key `tries`; write it if it is not there, or as it was for an uncertain try."""
+        async with self._guarding:
+            if self._guard <= uncertain:
+                found = await self._read_guard(patience)
+                if not found or found[0].mod_revision <= uncertain:
+                    put = _Op(request_put=MESSAGES["PutRequest"](key=self._layout.tries))
+                    shown = _Op(request_range=_Range(key=self._layout.cluster))
+                    request = MESSAGES["TxnRequest"](compare=self._ours(), success=[put], failure=[shown])
+                    answer = (await self._client.call("KV/Txn", request, patience=patience)).message
+                    if not answer.succeeded:
+                        self._check_owner(_found(answer)[-1])
+                    found = await self._read_guard(patience)
+                self._guard = int(found[0].mod_revision)
+            return self._guard
+
+    async def _read_guard(self, patience: float) -> Sequence[Any]:
+        request = _Range(key=self._layout.tries)
+        found: Sequence[Any] = (await self._client.call("KV/Range", request, patience=patience)).message.kvs
+        return found
+
+    def _judge(self, answer: Answer, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> int:
+        """Return the revision of a transaction that was made by an earlier try, else raise."""
+        *there, changed, _, cluster = _found(answer.message)
+        if not answer.repeated:
+            self._check_owner(cluster)
+        if changed and changed[0].value == mark:
+            return int(changed[0].mod_revision)
+        if answer.repeated and (revision := _made(answer.message, steps, values, there)):
+            return revision
+        if answer.repeated:
+            raise UnknownOutcomeError("etcd: the connection broke, and the object has changed since")
+        seen = changed[0].mod_revision if changed else 0
+        for step, found in zip(steps, there, strict=False):
+            actual = found[0].mod_revision if found else 0
+            if actual != step.expected:
+                raise ConflictError(step.key, step.expected, actual, max(seen, actual))
+        raise ConflictError(steps[-1].key, steps[-1].expected, 0, seen)
+
+    async def _request(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes, guard: int = 0) -> Any:
+        places = [self._layout.place(step.key) for step in steps]
+        expected = [*zip(places, (step.expected for step in steps), strict=True)]
+        compare = [
+            MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=place, mod_revision=revision)
+            for place, revision in (*expected, *([(self._layout.tries, guard)] if guard else ()))
+        ]
+        compare += self._ours()
+        success, left = [], iter(values)
+        for place, step in zip(places, steps, strict=True):
+            if isinstance(step, Write):
+                success.append(await self._operation(place, step, next(left)))
+        if mark:
+            success.append(_Op(request_put=MESSAGES["PutRequest"](key=self._layout.changed, value=mark)))
+        notes = self._layout.changed, self._layout.tries, self._layout.cluster
+        shown = [_Op(request_range=_Range(key=place)) for place in (*places, *notes)]
+        return MESSAGES["TxnRequest"](compare=compare, success=success, failure=shown)
+
+    def _ours(self) -> list[Any]:
+        """Build what a transaction compares so that it is made nowhere but in this cluster's prefix."""
+        if not self.owner:
+            return []
+        return [MESSAGES["Compare"](result=EQUAL, target=VALUE, key=self._layout.cluster, value=self.owner)]
+
+    def _check_owner(self, found: Sequence[Any]) -> None:
+        """Raise ForeignError if the prefix, by what was found at the key `cluster`, is not this cluster's."""
+        if self.owner and not found:
+            raise ForeignError(f"etcd's prefix {self._layout.prefix} has been emptied, or etcd is another one")
+        if self.owner and found[0].value != self.owner:
+            raise ForeignError(f"etcd's prefix {self._layout.prefix} is another cluster's now")
+
+    async def _operation(self, place: bytes, step: Write, value: bytes) -> Any:
+        if step.deletes:
+            return _Op(request_delete_range=MESSAGES["DeleteRangeRequest"](key=place))
+        lease = await self._lease(step.lifetime) if step.lifetime else 0
+        return _Op(request_put=MESSAGES["PutRequest"](key=place, value=value, lease=lease))
+
+    async def _lease(self, lifetime: int) -> int:
+        """Return a lease that lasts for a lifetime, or a little longer: objects of about the same time share one."""
+        loop, shared = asyncio.get_running_loop(), min(60, max(lifetime // 60, 1))
+        async with self._granting:
+            held = self._leases.get(lifetime)
+            if held is None or held.until < loop.time() or held.used >= _MOST_PER_LEASE:
+                request = MESSAGES["LeaseGrantRequest"](TTL=lifetime + shared, ID=0)
+                until = loop.time() + shared
+                granted = (await self._client.call("Lease/LeaseGrant", request)).message
+                held = self._leases[lifetime] = _Lease(granted.ID, until)
+            held.used += 1
+            return held.number
+
+    async def compact(self, revision: int, known: int) -> tuple[bool, int]:
+        """Compact etcd up to a revision, unless another process has compacted since revision `known` of that note.
+
+        Return whether it was done, and the note's revision now.
+        """
+        key = self._layout.compacted
+        note = MESSAGES["PutRequest"](key=key, value=str(revision).encode())
+        compare = MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=key, mod_revision=known)
+        shown = [_Op(request_range=_Range(key=each)) for each in (key, self._layout.cluster)]
+        request = MESSAGES["TxnRequest"](
+            compare=[compare, *self._ours()], success=[_Op(request_put=note)], failure=shown
+        )
+        answer = (await self._client.call("KV/Txn", request)).message
+        if not answer.succeeded:
+            found, cluster = _found(answer)
+            self._check_owner(cluster)
+            return False, found[0].mod_revision if found else 0
+        await self._client.call("KV/Compact", MESSAGES["CompactionRequest"](revision=revision))
+        return True, answer.header.revision
+
+    async def claim(self, owner: bytes) -> bytes:
+        """Note whose prefix this is, unless it is noted; return who has it."""
+        key = self._layout.cluster
+        note = MESSAGES["PutRequest"](key=key, value=owner)
+        compare = MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=key, mod_revision=0)
+        shown = _Op(request_range=_Range(key=key))
+        request = MESSAGES["TxnRequest"](compare=[compare], success=[_Op(request_put=note)], failure=[shown])
+        answer = (await self._client.call("KV/Txn", request)).message
+        return owner if answer.succeeded else bytes(answer.responses[0].response_range.kvs[0].value)
+
+    async def read_owner(self) -> bytes:
+        """Return whose prefix this is; nothing if nobody has it."""
+        found = (await self._client.call("KV/Range", _Range(key=self._layout.cluster))).message.kvs
+        return bytes(found[0].value) if found else b""
+
+
+def _found(message: Any) -> list[Any]:
+    """Return what stands at the keys that a transaction which was not made shows, in their order."""
+    return [each.response_range.kvs for each in message.responses]
+
+
+def _made(answer: Any, steps: Sequence[Step], values: Sequence[bytes], there: Sequence[Any]) -> int:
+    """Return a revision at which all writes of a transaction stand, if they do; else 0.
+
+    Others may have written since, elsewhere. What was to be deleted and is gone is deleted, whoever was first.
+    """
+    left = iter(values)
+    written = [
+        (step, next(left), found) for step, found in zip(steps, there, strict=False) if isinstance(step, Write)
+    ]
+    if any(found for step, _, found in written if step.deletes):
+        return 0
+    puts = [(step, value, found) for step, value, found in written if not step.deletes]
+    if not all(found and found[0].value == value for _, value, found in puts):
+        return 0
+    revisions = {int(found[0].mod_revision) for _, _, found in puts} or {int(answer.header.revision)}
+    fresh = all(found[0].mod_revision > step.expected for step, _, found in puts)
+    return revisions.pop() if len(revisions) == 1 and fresh else 0

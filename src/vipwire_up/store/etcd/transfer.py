@@ -1,0 +1,90 @@
+"""Writes a whole cluster below a prefix of etcd, and reads one, for a migration: no API server runs meanwhile."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from vipwire_up.store.etcd.client import Client
+from vipwire_up.store.etcd.layout import Layout, at_revision
+from vipwire_up.store.etcd.messages import MESSAGES
+from vipwire_up.store.etcd.transactions import Transactions
+from vipwire_up.store.record import Key, Record, StoreError
+
+MIGRATING: Final = b"migrating"
+MOVED: Final = b"moved to sqlite"
+"""What stands in place of a cluster's authority while its objects are on their way, and when they are gone."""
+_MOST: Final = 100
+_MOST_BYTES: Final = 1 << 20  # of a request: etcd's own limit is 1.5 MiB
+_AT_ONCE: Final = 64
+_Op = MESSAGES["RequestOp"]
+
+
+class Transfer:
+    """A migration into or out of a prefix."""
+
+    def __init__(self, client: Client, prefix: str) -> None:
+        self._client, self._layout = client, Layout(prefix)
+        self._transactions = Transactions(client, self._layout)
+
+    async def owner(self) -> bytes:
+        """Return whose prefix this is."""
+        return await self._transactions.read_owner()
+
+    async def begin(self) -> None:
+        """Claim an empty prefix, or one with an interrupted migration, and empty that. Raise StoreError."""
+        owner = await self._transactions.claim(MIGRATING)
+        if owner == MOVED:  # it came from here, and goes back
+            await self.mark(MIGRATING)
+        elif owner != MIGRATING:
+            raise StoreError(f"etcd holds a cluster at prefix {self._layout.prefix}: choose another --etcd-prefix")
+        first = self._layout.objects
+        await self._client.call("KV/DeleteRange", MESSAGES["DeleteRangeRequest"](key=first, range_end=_after(first)))
+
+    async def raise_revision(self, beyond: int) -> None:
+        """Write until etcd's revision is beyond one."""
+        _, revision = await self._transactions.newest()
+
+        async def work(count: int) -> None:
+            for _ in range(count):
+                await self._put(self._layout.changed, b"")
+
+        each, rest = divmod(max(beyond - revision + 1, 0), _AT_ONCE)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(_AT_ONCE):
+                tasks.create_task(work(each + (number < rest)))
+
+    async def fill(self, objects: Iterable[tuple[Key, bytes]]) -> None:
+        """Write objects that are not there."""
+        batch, size = list[tuple[bytes, bytes]](), 0
+        for key, value in objects:
+            if batch and (len(batch) == _MOST or size + len(value) > _MOST_BYTES):
+                await self._write(batch)
+                batch, size = [], 0
+            batch.append((self._layout.place(key), value))
+            size += len(value)
+        if batch:
+            await self._write(batch)
+        await self._put(self._layout.changed, b"")
+
+    async def mark(self, owner: bytes) -> None:
+        """Say whose prefix this is."""
+        await self._put(self._layout.cluster, owner)
+
+    async def records(self) -> tuple[int, list[Record]]:
+        """Return etcd's revision, and all objects."""
+        _, revision = await self._transactions.newest()
+        state = await self._transactions.state(revision)
+        return revision, [Record(key, number, at_revision(value, number)) for key, number, value in state.found]
+
+    async def _write(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write some; done twice, as after a broken connection, it is the same."""
+        success = [_Op(request_put=MESSAGES["PutRequest"](key=place, value=value)) for place, value in batch]
+        request = MESSAGES["TxnRequest"](success=success)
+        await self._client.call("KV/Txn", request)
+
+    async def _put(self, key: bytes, value: bytes) -> Any:
+        return (await self._client.call("KV/Put", MESSAGES["PutRequest"](key=key, value=value))).message
+
+
+def _after(prefix: bytes) -> bytes:
+    return prefix[:-1] + bytes((prefix[-1] + 1,))

@@ -1,0 +1,134 @@
+"""The visible state of a store, in memory: the current records of each resource, and what changed of late.
+
+Reads and watches touch nothing else. Whoever writes hands over changes once they are durable, in the order of their
+revisions; the changes of one revision come together.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Final
+
+from vipwire_up.store.damage import is_object, sound_after
+from vipwire_up.store.history import History
+from vipwire_up.store.record import FutureRevisionError, Key, Record, RecordChange
+
+KEEP_CHANGES: Final = 10_000
+KEEP_BYTES: Final = 16 << 20
+
+
+class Visible:
+    """Records with revisions, and their history. `keep` and `keep_bytes` bound the history.
+
+    What is read and `is_sound` refuses is damaged.
+    """
+
+    def __init__(
+        self,
+        is_sound: Callable[[Record], bool] = is_object,
+        *,
+        keep: int = KEEP_CHANGES,
+        keep_bytes: int = KEEP_BYTES,
+    ) -> None:
+        self.revision = 0
+        self._is_sound = is_sound
+        self._keep, self._keep_bytes = keep, keep_bytes
+        self._moved: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._begin((), (), 0, 0)
+
+    def _begin(self, records: Iterable[Record], changes: Iterable[RecordChange], floor: int, revision: int) -> None:
+        """Show a state with its history after `floor`; watches of what was shown before it end."""
+        self._records: defaultdict[str, dict[Key, Record]] = defaultdict(dict)
+        self._damaged: dict[Key, Record] = {}
+        for record in records:
+            self._records[record.key.resource][record.key] = record
+            if not self._is_sound(record):
+                self._damaged[record.key] = record
+        noted = tuple(changes)
+        floor = sound_after(noted, floor, self._is_sound)
+        kept = (change for change in noted if change.revision > floor)
+        self._history = History(floor, kept, keep=self._keep, keep_bytes=self._keep_bytes)
+        self._sorted: dict[str, list[Key]] = {}
+        self.revision = revision
+        self._wake(list(self._moved))
+
+    @property
+    def floor(self) -> int:
+        """The revision that history starts after."""
+        return self._history.floor
+
+    def read(self, key: Key) -> Record | None:
+        """Read an object of the visible state."""
+        return self._records[key.resource].get(key)
+
+    def scan(self, resource: str, *, at: int | None = None) -> Sequence[Record]:
+        """List a resource, ordered by namespace and name: now, or as it was at a revision."""
+        records = self._records[resource]
+        if at is None or at == self.revision:
+            if resource not in self._sorted:
+                self._sorted[resource] = sorted(records)
+            return [records[key] for key in self._sorted[resource]]
+        if at > self.revision:
+            raise FutureRevisionError(at, self.revision)
+        old = dict(records)
+        self._history.undo(old, resource, at)
+        return [old[key] for key in sorted(old)]
+
+    def count(self, resource: str) -> int:
+        """Count the objects of a resource."""
+        return len(self._records[resource])
+
+    def damaged(self, resource: str = "") -> Sequence[Record]:
+        """List the records that are no objects: of a resource, or all."""
+        return [each for each in self._damaged.values() if resource in ("", each.key.resource)]
+
+    def is_damaged(self, record: Record) -> bool:
+        """Tell whether a record is no object."""
+        return self._damaged.get(record.key) is record
+
+    async def until(self, revision: int) -> None:
+        """Wait until a revision is visible."""
+        while self.revision < revision:
+            await self._moved[""].wait()
+
+    def changes(self, resource: str, since: int) -> Sequence[RecordChange]:
+        """List the changes of a resource after a revision, oldest first."""
+        if since > self.revision:
+            raise FutureRevisionError(since, self.revision)
+        return self._history.since(resource, since)
+
+    async def watch(self, resource: str, since: int) -> AsyncIterator[Sequence[RecordChange]]:
+        """Follow a resource from a revision, in batches, without end."""
+        while True:
+            moved = self._moved[resource]
+            batch = self.changes(resource, since)
+            if batch:
+                since = batch[-1].revision
+                yield batch
+            else:
+                since = max(since, self.revision)
+                await moved.wait()
+
+    async def moved(self, resource: str) -> None:
+        """Wait for the next change of a resource."""
+        await self._moved[resource].wait()
+
+    def _publish(self, changes: Sequence[RecordChange], revision: int) -> None:
+        """Make changes visible, and a revision with them."""
+        for change in changes:
+            key = change.record.key
+            records = self._records[key.resource]
+            self._damaged.pop(key, None)
+            if change.deleted or change.previous is None:
+                self._sorted.pop(key.resource, None)
+            if change.deleted:
+                records.pop(key, None)
+            else:
+                records[key] = change.record
+            self._history.add(change)
+        self.revision = revision
+        self._wake({change.record.key.resource for change in changes} | {""})
+
+    def _wake(self, resources: Iterable[str]) -> None:
+        for resource in resources:
+            self._moved.pop(resource, asyncio.Event()).set()

@@ -1,0 +1,277 @@
+"""`vipwire up`: the parts of a cluster on one machine, wired. Each part is named once, here.
+
+A part is something that runs until it is cancelled, supervised by itself: if it fails it is told and run again, and
+all others go on. What is in the store cannot keep any from starting. Only what an operator has chosen and this
+machine cannot do (a port that is taken, an interface that is not there) ends the command, at the start.
+"""
+
+import asyncio
+import dataclasses
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from vipwire.config.configuration import Config
+from vipwire.host.addresses import read_addresses
+from vipwire.kube.proxied import proxy_resources
+from vipwire.process import log, systemd
+from vipwire.process.supervision import Begun, Supervisor
+from vipwire_up.announced import Announced
+from vipwire_up.announcing.claims import Claims
+from vipwire_up.announcing.keeper import AddressKeeper
+from vipwire_up.announcing.kinds import RESOURCES as ANNOUNCED_RESOURCES
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.errors import ApiError
+from vipwire_up.api.kinds.node import NAMESPACES
+from vipwire_up.api.object import key_of
+from vipwire_up.api.registry import Registry
+from vipwire_up.beside import Ending
+from vipwire_up.bgp.bird import Bird
+from vipwire_up.bgp.run import RESOURCES as BGP_RESOURCES
+from vipwire_up.bgp.run import BgpSpeaker
+from vipwire_up.bgp.settings import BgpSettings
+from vipwire_up.complaints import Complaints
+from vipwire_up.controllers.allocation.cidrs import ServiceCidrs
+from vipwire_up.controllers.allocation.port_notes import PortNoteRepair
+from vipwire_up.controllers.allocation.ranges import Network
+from vipwire_up.controllers.allocation.repair import AddressRepair
+from vipwire_up.controllers.balancers import Balancers
+from vipwire_up.controllers.election import Election
+from vipwire_up.controllers.endpoints.controller import EndpointController
+from vipwire_up.controllers.gateway_services import GatewayServices, declare_pool
+from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices
+from vipwire_up.controllers.parts import Ranges, hooks, make_first_cidr
+from vipwire_up.controllers.servers import OwnSlices, Server
+from vipwire_up.credentials.file_modes import tell_loose_modes
+from vipwire_up.dns.settings import Settings as DnsSettings
+from vipwire_up.garbage import GarbageCollector
+from vipwire_up.joining.ended_tokens import delete_ended_tokens
+from vipwire_up.listen import Place, serve_api, serve_names
+from vipwire_up.machines.heartbeat import SECONDS as NODE_SECONDS
+from vipwire_up.machines.heartbeat import Heartbeat
+from vipwire_up.machines.node import about_machine, node_addresses
+from vipwire_up.machines.objects import LocalObjects
+from vipwire_up.machines.readiness import NodeReadiness
+from vipwire_up.opening import open_store
+from vipwire_up.own_addresses import internal_addresses
+from vipwire_up.parts import Part, Parts, simply
+from vipwire_up.probing.probes import Prober, local_probes
+from vipwire_up.server_identity import server_identity
+from vipwire_up.source import StoreSource
+from vipwire_up.store.etcd.settings import EtcdSettings
+from vipwire_up.store.record import StoreError
+
+_ENDING_SECONDS: Final = 5.0
+_NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The data directory and the API server's addresses. `names` are further ones for its certificate.
+
+    `proxy` and `dns` are what runs beside it, None for not; `node` is the name of this machine's Node. `prober` is
+    how this machine probes, and `probes` whether it does so for its own Pods, elected or not.
+    """
+
+    folder: Path
+    address: str = "127.0.0.1"
+    port: int = 6443
+    names: tuple[str, ...] = ()
+    store_limit: int = 0
+    etcd: EtcdSettings | None = None
+    ranges: Ranges = field(default_factory=Ranges)
+    node: str = field(default_factory=lambda: socket.gethostname().lower())
+    proxy: Config | None = None
+    dns: DnsSettings | None = None
+    prober: Prober = field(default_factory=Prober)
+    probes: bool = True
+    balancers: tuple[Network, ...] = ()
+    announce: str = ""
+    node_seconds: int = NODE_SECONDS
+    bgp: BgpSettings | None = None
+
+    def summary(self) -> Iterator[str]:
+        """Yield one line for each part that runs besides the API server."""
+        mode = self.proxy.proxy_mode if self.proxy else ""
+        yield f"proxy of node {self.node} in {mode} mode" if mode else "no proxy on this machine (--no-proxy)"
+        if self.dns is not None:
+            yield f"DNS for {self.dns.domain} at {self.dns.addresses[0]} port {self.dns.port or 'any'}"
+
+
+async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
+    """Run a cluster until SIGTERM or SIGINT. `ready` is told the URL and the admin's kubeconfig."""
+    tell_loose_modes(setting.folder)
+    store = await open_store(setting.folder, setting.store_limit, setting.etcd, now)
+    for record in store.damaged():
+        log.error("a stored object is damaged; it is left out until it is deleted", object="/".join(record.key))
+    cluster = _Cluster(setting, Registry(store, now, hooks(store, now, setting.ranges)))
+    async with asyncio.TaskGroup() as tasks:
+        storing = tasks.create_task(store.run())
+        await asyncio.sleep(0)  # a store that has not begun to run does not close its file
+        try:
+            await cluster.serve(tasks, ready)
+        finally:
+            for task in cluster.parts.working:
+                task.cancel()
+            if cluster.parts.working:  # they give back what others wait for
+                await asyncio.wait(cluster.parts.working, timeout=_ENDING_SECONDS)
+            storing.cancel()
+
+
+class _Cluster:
+    """The parts over one registry, and what holds them."""
+
+    def __init__(self, setting: Setting, registry: Registry) -> None:
+        self._setting, self._registry = setting, registry
+        self._complaints = Complaints(registry)
+        self._supervisor = Supervisor(self._complaints.hear)
+        self._services = OwnServices(registry, self._supervisor.guard("own Services"))
+        machine = tuple(read_addresses())
+        addresses, about = node_addresses(machine, setting.node), about_machine(machine, probes=setting.probes)
+        own = internal_addresses(addresses)
+        objects = LocalObjects(registry, "vipwire-node")
+        seconds = setting.node_seconds
+        self._heartbeat = Heartbeat(objects, setting.node, addresses, now, seconds=seconds, annotations=about)
+        self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own)
+        claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
+        announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
+        self._server: Server | None = None
+        if registry.store.shared:
+            self._server = Server(registry, setting.node, server_identity(setting.folder, setting.node))
+        self._readiness = NodeReadiness(registry, self._supervisor.guard("Node readiness"))
+        self._ending = Ending("vipwire up")
+        serves = self._ending.serves if setting.proxy is not None else None
+        self._addresses = AddressKeeper(claims, announced, setting.announce, serves)
+        self.parts = Parts(self._supervisor)
+
+    async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str, Path], None]) -> None:
+        """Prepare the directory, open the API server, run all parts, and wait for the end."""
+        self._ending.hear_signals()
+        await self._begin(tasks)
+        served = await serve_api(self._place, self._registry, self._services, now, self._supervisor)
+        try:
+            if self._setting.dns is None:
+                await self._services.drop(DNS_SERVICE)
+            keys = Part("keys", simply(served.keys.run)), Part("shared credentials", simply(served.shared.run))
+            opened = [self.parts.start(tasks, part) for part in (*keys, *self._parts())]
+            for each in opened:
+                await each.wait()
+            ready(served.url, served.kubeconfig)
+            systemd.notify(systemd.READY)
+            await self._ending.wait()
+            systemd.notify(systemd.STOPPING)
+            await self._addresses.hand_over()
+        finally:
+            await served.runner.cleanup()
+
+    async def _begin(self, tasks: asyncio.TaskGroup) -> None:
+        """Try to make the first objects; what cannot be made yet, on a full disk, is tried again beside the rest."""
+        tried = asyncio.Event()
+
+        async def make(_: Begun) -> None:
+            try:
+                await _make_first_objects(self._registry, self._setting, self._heartbeat)
+                if self._server is not None:
+                    await self._server.renew()  # before there is anything that would end without it
+            finally:
+                tried.set()
+
+        self.parts.start(tasks, Part("first objects", make))
+        await tried.wait()
+
+    def _parts(self) -> Iterator[Part]:
+        """Name what runs beside the API server."""
+        setting, registry = self._setting, self._registry
+        yield Part("watchdog", simply(self._supervisor.watch))
+        yield Part("systemd", simply(systemd.keep_alive))
+        yield Part("complaints", simply(self._complaints.run))
+        yield Part("Node", simply(self._heartbeat.run))
+        yield Part("own Services", simply(self._services.run))
+        if self._server is not None:
+            yield Part("Node observation", simply(self._readiness.listen))
+            yield Part("Lease of this server", simply(self._server.run))
+            election = Election(registry, f"{setting.node}_{uuid.uuid4()}")
+            yield Part("election", simply(partial(election.run, self._lead)))
+        else:
+            yield from self._controllers()
+        if setting.probes:
+            prober = dataclasses.replace(setting.prober, node=setting.node)
+            own = local_probes(registry, prober, self._supervisor.guard("probes here"))
+            yield Part("probes here", simply(own.run))
+        if setting.announce:
+            follow = StoreSource(registry.store, ANNOUNCED_RESOURCES).run
+            yield Part("announcements", partial(self._addresses.run, follow), opens=True)
+        if setting.bgp is not None:
+            speaker = BgpSpeaker(setting.bgp, setting.node, self._place.own, partial(Bird, setting.folder / "bgp"))
+            yield Part("BGP", partial(speaker.run, StoreSource(registry.store, BGP_RESOURCES).run), opens=True)
+        if setting.proxy is not None:
+            yield Part("proxy", partial(self._run_proxy, setting.proxy), opens=True)
+        if setting.dns is not None:
+            yield Part("DNS", partial(serve_names, setting.dns, registry, self._services, self._place), opens=True)
+
+    async def _lead(self) -> None:
+        """Run what one of several servers runs."""
+        parts = tuple(self._controllers())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part in parts:
+                    tasks.create_task(self._supervisor.keep(part.name, part.work))
+        finally:
+            for part in parts:
+                self._supervisor.forget(part.name)
+
+    def _controllers(self) -> Iterator[Part]:
+        """Name what runs once, however many API servers there are."""
+        setting, registry, guard = self._setting, self._registry, self._supervisor.guard
+        yield Part("garbage collection", simply(GarbageCollector(registry, guard("garbage collection")).run))
+        yield Part("Node readiness", simply(self._readiness.run))
+        yield Part("tokens", simply(partial(delete_ended_tokens, registry, now)))
+        yield Part("endpoints", simply(EndpointController(registry, guard("endpoints")).run))
+        yield Part("ServiceCIDRs", simply(ServiceCidrs(registry, guard("ServiceCIDRs")).run))
+        yield Part("IPAddresses", simply(AddressRepair(registry, guard("IPAddresses")).run))
+        elected = dataclasses.replace(setting.prober, node="")
+        yield Part("probes", simply(local_probes(registry, elected, guard("probes")).run))
+        if setting.balancers:
+            balancers = Balancers(registry, setting.balancers, guard("LoadBalancer addresses"))
+            yield Part("LoadBalancer addresses", simply(balancers.run))
+            gateways = GatewayServices(registry, setting.balancers, guard("Gateways' Services"))
+            yield Part("Gateways' Services", simply(gateways.run))
+        if registry.store.shared:
+            yield Part("node ports", simply(PortNoteRepair(registry.store, guard("node ports")).run))
+            yield Part("API servers", simply(OwnSlices(registry, guard("API servers")).run))
+
+    async def _run_proxy(self, config: Config, begun: Begun) -> None:
+        source = StoreSource(self._registry.store, proxy_resources(self._setting.node))
+        await self._ending.run_proxy(config, source, self._supervisor, begun)
+
+
+async def _make_first_objects(registry: Registry, setting: Setting, heartbeat: Heartbeat) -> None:
+    await _make_namespaces(registry)
+    await make_first_cidr(registry, setting.ranges)
+    try:
+        await declare_pool(registry, setting.balancers)
+        await heartbeat.declare()
+        await heartbeat.beat()
+    except ApiError as error:
+        raise StoreError(error.message) from error
+
+
+def now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)  # noqa: TID251  # this is the shell, which hands the clock to all others
+
+
+async def _make_namespaces(registry: Registry) -> None:
+    for name in _NAMESPACES:
+        if registry.store.read(key_of(NAMESPACES, "", name)) is None:
+            try:
+                await registry.create(NAMESPACES, "", {"metadata": {"name": name}}, Options())
+            except ApiError as error:
+                if error.reason == "AlreadyExists":  # another server was first
+                    continue
+                raise StoreError(error.message) from error

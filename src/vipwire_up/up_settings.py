@@ -1,0 +1,146 @@
+"""From the flags of `vipwire up` to a setting; what is wrong is a ConfigError that names the flag."""
+
+import dataclasses
+import ipaddress
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from vipwire.config.configuration import Config
+from vipwire.config.flags.parse import build_config, environment_flags, parse_flags
+from vipwire.errors import ConfigError
+from vipwire.model.number import port_number
+from vipwire_up.bgp.settings import BgpSettings, read_bgp_settings
+from vipwire_up.controllers.allocation.ranges import Network, Range, port_range
+from vipwire_up.controllers.parts import Ranges
+from vipwire_up.dns.settings import Settings as DnsSettings
+from vipwire_up.dns.settings import (
+    check_address,
+    check_domain,
+    parse_server,
+    read_resolv_conf,
+    without_ourselves,
+)
+from vipwire_up.dns.upstream.exchange import Server
+from vipwire_up.probing.commands import RunAs
+from vipwire_up.probing.probes import Prober
+from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
+from vipwire_up.up import Setting
+
+_RESOLV_CONF: Final = Path("/etc/resolv.conf")
+_OURS_TO_SAY: Final = frozenset({"hostname-override", "kubeconfig", "manifests", "master"})
+
+
+def read_setting(flags: Mapping[str, Any]) -> Setting:
+    """Read the flags; raise ConfigError."""
+    node = flags["node_name"] or socket.gethostname().lower()
+    dns = _dns(flags)  # what is wrong is told, whether DNS runs or not
+    ranges = Ranges(read_cidrs(flags["service_cluster_ip_range"]), read_ports(flags["service_node_port_range"]))
+    return Setting(
+        folder=flags["data_dir"],
+        address=flags["bind_address"],
+        port=flags["secure_port"],
+        names=flags["names"],
+        store_limit=flags["store_limit"] << 20,
+        etcd=_etcd(flags),
+        ranges=ranges,
+        node=node,
+        proxy=read_proxy(flags, node, flags["data_dir"] / "admin.kubeconfig"),
+        dns=dns if flags["dns"] else None,
+        prober=read_prober(flags, node),
+        probes=flags["probes"] == "machine",
+        balancers=tuple(_network(text, "--load-balancer-range") for text in flags["load_balancer_ranges"]),
+        announce=flags["announce_interface"],
+        node_seconds=flags["node_lease_seconds"],
+        bgp=read_bgp(flags),
+    )
+
+
+def _etcd(flags: Mapping[str, Any]) -> EtcdSettings | None:
+    given = {name.replace("_", "-"): value for name, value in flags.items() if name.startswith("etcd_") and value}
+    if flags["store"] == "etcd":
+        if flags["store_limit"]:
+            raise ConfigError("--store-limit: etcd has a limit of its own, --quota-backend-bytes")
+        return read_settings(given)
+    if given:
+        raise ConfigError(f"--{min(given)} is for --store etcd")
+    return None
+
+
+def read_prober(flags: Mapping[str, Any], node: str) -> Prober:
+    """Read how this machine probes."""
+    name = flags["exec_probes_user"]
+    if name and not flags["exec_probes"]:
+        raise ConfigError(f"--exec-probes-user {name}: no commands are run without --exec-probes")
+    return Prober(node, flags["exec_probes"], RunAs.named(name) if name else None)
+
+
+def read_bgp(flags: Mapping[str, Any]) -> BgpSettings | None:
+    """Read the flags of BGP; None where it is not asked for."""
+    return read_bgp_settings(flags["bgp_as"], flags["bgp_peers"], flags["bgp_kinds"], flags["bgp_router_id"])
+
+
+def read_cidrs(text: str) -> tuple[str, ...]:
+    """Read CIDRs, one or one of each family."""
+    flag = "--service-cluster-ip-range"
+    found = [_network(part, flag) for part in text.split(",")]
+    if len({network.version for network in found}) < len(found):
+        raise ConfigError(f"{flag}: {text!r} has more than one CIDR of a family")
+    return tuple(map(str, found))
+
+
+def _network(text: str, flag: str) -> Network:
+    try:
+        return ipaddress.ip_network(text.strip())
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {error} (allowed: a CIDR such as 10.96.0.0/16 or fd00::/112)") from None
+
+
+def read_ports(text: str) -> Range:
+    """Read a range of ports, `first-last`."""
+    first, last = (port_number(each) for each in text.partition("-")[::2])
+    if first is not None and last is not None and first <= last:
+        return port_range(first, last)
+    raise ConfigError(f"--service-node-port-range: {text!r} is not a range (allowed: 30000-32767, within 1-65535)")
+
+
+def read_proxy(flags: Mapping[str, Any], node: str, kubeconfig: Path) -> Config | None:
+    """Read the proxy's own flags. Where its objects come from, and its node's name, are not theirs to say.
+
+    `kubeconfig` is for commands that look: the proxy itself is given its source.
+    """
+    given, mode = parse_flags(flags["proxy_flags"]), flags["proxy_mode"]
+    everywhere = {name: value for name, value in environment_flags().items() if name not in _OURS_TO_SAY}
+    if not flags["proxy"]:
+        if given:
+            raise ConfigError(f"--{next(iter(given))} behind -- is for the proxy, and --no-proxy runs none")
+        return None
+    if others := sorted(_OURS_TO_SAY & given.keys()):
+        raise ConfigError(f"--{others[0]} cannot be given here: vipwire sets it for this proxy itself")
+    if mode and "config" in given:
+        raise ConfigError(f"--proxy-mode {mode}: with --config set it in that file (mode: {mode})")
+    takeover = ("--takeover",) if flags.get("takeover") else ()
+    ours = ["--hostname-override", node, "--kubeconfig", str(kubeconfig), *takeover]
+    if mode:
+        ours += ["--proxy-mode", mode]
+    if flags.get("view_bind_address"):
+        ours += ["--view-bind-address", flags["view_bind_address"]]
+    return build_config({**everywhere, **given, **parse_flags(ours)}).config
+
+
+def _dns(flags: Mapping[str, Any]) -> DnsSettings:
+    settings = DnsSettings(
+        domain=check_domain(flags["cluster_domain"]),
+        addresses=(check_address(flags["dns_address"], "--dns-address"),),
+        port=flags["dns_port"],
+    )
+    servers = tuple(dict.fromkeys(parse_server(text, "--dns-upstream") for text in flags["upstream"]))
+    return dataclasses.replace(settings, upstream=without_ourselves(settings, servers or _machines_servers()))
+
+
+def _machines_servers() -> tuple[Server, ...]:
+    try:
+        return read_resolv_conf(_RESOLV_CONF.read_text(encoding="utf-8"), str(_RESOLV_CONF))
+    except (OSError, UnicodeDecodeError):  # there need be none: then names outside are refused
+        return ()
