@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tests.fakes.conntrack import encode_flow
 
-from vipwire.conntrack.flows import FlowTable
-from vipwire.conntrack.stale import Staleness, UdpFrontends
+from vipwire.linux.conntrack.flows import FlowTable
+from vipwire.linux.conntrack.stale import Staleness, UdpFrontends
+from vipwire.linux.netlink.conntrack import Flow, FlowDecoder, decode
 from vipwire.model.net import Address, Family, Protocol, parse_address
-from vipwire.netlink.conntrack import Flow, FlowDecoder, decode
 
 FLOWS = 100_000
 SERVICES = 10_000

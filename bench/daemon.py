@@ -28,12 +28,12 @@ from bench.options import Options
 from bench.report import Figure
 from tests.conformance import own_cgroup
 
-from vipwire.backends.nftables.kernel import NftablesBackend
-from vipwire.backends.nftables.names import target_bytes
+from vipwire.linux.netlink.nftables import decode, encode
+from vipwire.linux.netlink.nftables.wire import MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family, format_address
-from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.wire import MessageType
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.nftables.table.names import target_bytes
 from vipwire.plan.plan import Target
 
 TITLE = "whole proxies, seen from outside"

@@ -23,18 +23,18 @@ from bench.pipe import Pipe
 from bench.report import Figure
 from tests.conformance import own_cgroup
 
-from vipwire.backends.ebpf.driver import folder
-from vipwire.backends.ebpf.kernel import EbpfBackend, Wanted
-from vipwire.backends.ebpf.layout import Counting, Settings
-from vipwire.backends.ebpf.pinned import NodePins
-from vipwire.backends.ebpf.programs import build
-from vipwire.backends.nftables.kernel import NftablesBackend
-from vipwire.bpf.namespaces import netns_cookie
-from vipwire.bpf.pins import require_mounted
-from vipwire.bpf.programs import HOOKS
+from vipwire.linux.bpf.namespaces import netns_cookie
+from vipwire.linux.bpf.pins import require_mounted
+from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family, format_address
 from vipwire.model.service import Service
+from vipwire.modes.ebpf.driver import folder
+from vipwire.modes.ebpf.kernel import EbpfBackend, Wanted
+from vipwire.modes.ebpf.layout import Counting, Settings
+from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.programs import build
+from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.process import cyclic_garbage
 from vipwire.state.event import Kind, Listed, Upserted
 

@@ -15,11 +15,11 @@ from bench.datapath import network as networks
 from bench.options import Options
 from bench.report import Figure
 
-from vipwire.conntrack.attempts import Attempts
+from vipwire.linux.conntrack.attempts import Attempts
+from vipwire.linux.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, FlowDecoder, decode_event
+from vipwire.linux.netlink.conntrack_filter import beginnings_and_ends
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Protocol, format_address
-from vipwire.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, FlowDecoder, decode_event
-from vipwire.netlink.conntrack_filter import beginnings_and_ends
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.plan.ejection import EndpointKey
 
 TITLE = "a new connection, while endpoints that do not answer are looked for"

@@ -22,22 +22,22 @@ from bench.cluster import POD_CIDR, new_address, node_plan, objects
 from bench.options import Options
 from bench.report import Figure
 
-from vipwire.backends.iptables.build import rule_access
-from vipwire.backends.iptables.kernel import IptablesBackend
-from vipwire.backends.iptables.lock_wait import LockWait
-from vipwire.backends.iptables.names import ENTRY, NAT, SERVICES, Key, Rules
-from vipwire.backends.iptables.rules.roots import dispatches
-from vipwire.backends.iptables.rules.tree import Branch, Dispatch
-from vipwire.backends.iptables.settings import Settings
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family
 from vipwire.model.service import Service
+from vipwire.modes.iptables.access.lock_wait import LockWait
+from vipwire.modes.iptables.build import rule_access
+from vipwire.modes.iptables.kernel import IptablesBackend
+from vipwire.modes.iptables.rules.names import ENTRY, NAT, SERVICES, Key, Rules
+from vipwire.modes.iptables.rules.roots import dispatches
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.tree import Branch, Dispatch
+from vipwire.modes.xtables.tool import WAIT_SECONDS, Tool
+from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.planner import Planner
 from vipwire.process import cyclic_garbage
 from vipwire.reconcile.reconciler import Reconciler, Report
 from vipwire.state.store import CROWD
-from vipwire.xtables.tool import WAIT_SECONDS, Tool
-from vipwire.xtables.variant import Variant
 
 TITLE = "iptables mode and kube-proxy's own text"
 SETTINGS = Settings(counters=False)

@@ -19,16 +19,16 @@ from typing import NamedTuple
 
 import click
 
-from vipwire.backends.ipvs.kernel import IpvsBackend
-from vipwire.backends.ipvs.names import Object, ObjectKey
-from vipwire.backends.ipvs.objects.device import Device
-from vipwire.backends.ipvs.objects.servers import ServerCommand as Write
-from vipwire.backends.ipvs.objects.servers import Servers
+from vipwire.linux.netlink.ipvs import Command, Forwarding, RealServer, VirtualServer
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.model.service import Service, ServicePort
-from vipwire.netlink.ipvs import Command, Forwarding, RealServer, VirtualServer
+from vipwire.modes.ipvs.kernel import IpvsBackend
+from vipwire.modes.ipvs.objects.device import Device
+from vipwire.modes.ipvs.objects.names import Object, ObjectKey
+from vipwire.modes.ipvs.objects.servers import ServerCommand as Write
+from vipwire.modes.ipvs.objects.servers import Servers
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.plan.plan import ServicePlan

@@ -22,11 +22,11 @@ from bench.options import Options
 from bench.pipe import Pipe
 from bench.report import Figure
 
-from vipwire.backends.nftables.probe import obstacle_to_offloading
-from vipwire.conntrack.flows import FlowTable
+from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family, format_address
 from vipwire.model.service import Service
+from vipwire.modes.nftables.probe import obstacle_to_offloading
 from vipwire.process import cyclic_garbage
 from vipwire.reconcile.offers import Housekeeper
 from vipwire.state.event import Kind, Listed

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from bench.cluster import node_plan
 
-from vipwire.backends.nftables.kernel import NftablesBackend
-from vipwire.backends.nftables.names import Object, ObjectKey
-from vipwire.backends.spec import Mode
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.nftables.table.names import Object, ObjectKey
+from vipwire.modes.spec import Mode
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler, Report
 from vipwire.state.event import Event

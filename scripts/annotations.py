@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from vipwire.backends.registry import every_spec
+from vipwire.modes.registry import every_spec
 from vipwire.plan.annotations import NOTHING, Lack
 from vipwire.plan.annotations.words import KUBE_ROUTERS_OWN, WORDS, Word
 

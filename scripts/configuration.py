@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from vipwire.app.reconfigure import value_at
 from vipwire.config.configuration import Config
 from vipwire.config.file import written
 from vipwire.config.flags.parse import default_text
 from vipwire.config.flags.table import FLAGS, Flag, Group
 from vipwire.config.schema import ValueKind, file_paths, setting_of
+from vipwire.proxy.reconfigure import value_at
 
 PATH = Path(__file__).parent.parent / "docs" / "configuration.md"
 

@@ -9,8 +9,8 @@ from prometheus_client.metrics_core import Metric
 
 from vipwire.config.modes import mode_names
 from vipwire.config.sections import Series
-from vipwire.serve.kernel_counter import KernelCounter
-from vipwire.serve.metrics import Metrics
+from vipwire.proxy.serve.kernel_counter import KernelCounter
+from vipwire.proxy.serve.metrics import Metrics
 
 PATH = Path(__file__).parent.parent / "docs" / "metrics.md"
 MODES = mode_names()

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vipwire.backends.registry import every_spec
-from vipwire.backends.spec import Difference, ModeSpec
+from vipwire.modes.registry import every_spec
+from vipwire.modes.spec import Difference, ModeSpec
 
 DOCS = Path(__file__).parent.parent / "docs"
 PATH = DOCS / "modes" / "README.md"
@@ -17,7 +17,7 @@ A mode is how Services get into the kernel. Every mode carries out the same plan
 depend on the mode. [../semantics.md](../semantics.md) says what it means, in numbered sentences, and one test suite
 sends the same packets in every mode. The second table below says what differs, and why.
 
-`make docs` writes this page from `src/vipwire/backends/*/mode.py`, where each mode says what it is.
+`make docs` writes this page from `src/vipwire/modes/*/mode.py`, where each mode says what it is.
 
 ## Which one
 

@@ -12,8 +12,8 @@ import yaml
 
 from vipwire_up.api.kinds.policies import POLICY_RESOURCES
 from vipwire_up.api.kinds.rules.policies import MOST_SOURCES, MOST_TARGETS, PATTERNS, ROUTES, SERVICES
-from vipwire_up.api.openapi.schema import Field, Shape, Type
-from vipwire_up.api.resource import Resource
+from vipwire_up.api.objects.resource import Resource
+from vipwire_up.api.objects.schema import Field, Shape, Type
 
 Json = dict[str, Any]
 HEAD = "# TrafficPolicy and BackendPolicy (docs/gateway.md). Made by `python -m scripts.policy_definitions`.\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.conformance import own_cgroup
 
-from vipwire_lab.cluster import take_down_stale
+from vipwire_lab.lab.cluster import take_down_stale
 
 
 @functools.cache

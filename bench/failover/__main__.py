@@ -40,10 +40,10 @@ from bench.failover.machines import ECHO, NODES, OWNED, RIVAL, RIVAL_PORT, Machi
 from bench.failover.rounds import rounds
 from bench.failover.servers import Servers
 
-from vipwire_lab.cluster import Lab
-from vipwire_lab.continuous import Connection
 from vipwire_lab.demo.apiserver import program
-from vipwire_lab.topology import make_topology
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.continuous import Connection
+from vipwire_lab.net.topology import make_topology
 
 _CUTS = ("cut", "deaf", "dumb")
 

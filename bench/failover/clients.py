@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from vipwire_lab.cluster import Lab
-from vipwire_up.announce import arp, claimed_by_arp
+from vipwire_lab.lab.cluster import Lab
+from vipwire_up.announcing.announce import arp, claimed_by_arp
 
 PORT: Final = 80
 INTERVAL, TIMEOUT = 0.02, 0.4

@@ -15,10 +15,10 @@ from typing import Any, Final
 import yaml
 from bench.failover.clients import PORT
 
-from vipwire_lab.cluster import Lab
 from vipwire_lab.demo.process import Listened
-from vipwire_lab.lan import port as lan_port
-from vipwire_lab.topology import UNDERLAY
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.net.lan import port as lan_port
+from vipwire_lab.net.topology import UNDERLAY
 from vipwire_up.announcing.choose import choose
 
 NODES: Final = ("node-1", "node-2", "node-3")

@@ -15,10 +15,10 @@ from bench.soak.probing import Window
 from bench.soak.scene import NODE, Part, Scene
 from tests.fakes.conntrack import encode_flow
 
+from vipwire.linux.netlink.conntrack import CT_NEW, Flow
+from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import parse_address
-from vipwire.netlink.conntrack import CT_NEW, Flow
-from vipwire.netlink.message import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 _REPAIR: Final = 30.0
 """Seconds in which rules that somebody else has removed must be there again; see `reconcile.pacer` for how often."""

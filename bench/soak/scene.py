@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from bench.soak.shim import Faults
 from tests.conformance import own_cgroup
 
-from vipwire.backends.ebpf.cgroup import mounted
-from vipwire_lab.cluster import Lab
+from vipwire.modes.ebpf.cgroup import mounted
+from vipwire_lab.lab.cluster import Lab
 
 SERVER, NODE = "node-2", "node-1"
 PATIENCE = 90.0

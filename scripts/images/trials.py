@@ -73,7 +73,7 @@ TRIALS: Final = {
     "nftables": _proxy("nftables"),
     "iptables": _proxy("iptables"),
     "ipvs": _proxy("ipvs"),
-    "userspace": _proxy("userspace", stays=False, killed="vipwire.backends.userspace"),
+    "userspace": _proxy("userspace", stays=False, killed="vipwire.modes.userspace"),
     "dns": Trial(DEPLOY / "dns", _name, user="viewer"),
     # `vipwire up` has no user of its own for an Ingress controller.
     "ingress": Trial(DEPLOY / "ingress", _site, user="kubernetes-admin", killed="/haproxy "),

@@ -11,13 +11,14 @@ from vipwire.config.modes import mode_names
 from vipwire.model.number import whole_number
 from vipwire.process.removed_option import refuse
 from vipwire.process.terminal import note, plain_errors, say
-from vipwire_lab import manifests as kubernetes
-from vipwire_lab import report, state
-from vipwire_lab.called import search_path
-from vipwire_lab.cluster import Lab, take_down_stale
-from vipwire_lab.outcome import ProbeOptions, Target
-from vipwire_lab.probe import probe
-from vipwire_lab.topology import make_topology
+from vipwire_lab import report
+from vipwire_lab.lab import manifests as kubernetes
+from vipwire_lab.lab import state
+from vipwire_lab.lab.called import search_path
+from vipwire_lab.lab.cluster import Lab, take_down_stale
+from vipwire_lab.lab.outcome import ProbeOptions, Target
+from vipwire_lab.lab.probe import probe
+from vipwire_lab.net.topology import make_topology
 
 _NAME = click.option(
     "--name", "-l", default="demo", show_default=True, envvar="VIPWIRE_LAB", help="Which lab. Several can be up."

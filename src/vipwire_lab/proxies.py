@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from vipwire_lab import manifests, state
-from vipwire_lab.cluster import Lab
-from vipwire_lab.errors import LabError
-from vipwire_lab.topology import Node
+from vipwire_lab.lab import manifests, state
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.net.errors import LabError
+from vipwire_lab.net.topology import Node
 
 _PATIENCE: Final = 60.0
 _LOOK_SECONDS: Final = 0.05

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.text import Text
 
 from vipwire.process.columns import Column, Grid
-from vipwire_lab import state
-from vipwire_lab.called import as_called
-from vipwire_lab.cluster import Lab
-from vipwire_lab.outcome import Outcome, ProbeResult, Target
-from vipwire_lab.sctp import raw_sockets
-from vipwire_lab.topology import Client, Node
+from vipwire_lab.echo import sctp_sockets as raw_sockets
+from vipwire_lab.lab import state
+from vipwire_lab.lab.called import as_called
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.outcome import Outcome, ProbeResult, Target
+from vipwire_lab.net.topology import Client, Node
 
 _COLOURS = {Outcome.ANSWERED: "green", Outcome.TIMED_OUT: "yellow"}
 _WIDTH_OF_A_FILE = 140

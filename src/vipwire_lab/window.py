@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.process.terminal import say
-from vipwire_lab import netns, state
-from vipwire_lab.cluster import Lab
-from vipwire_lab.errors import LabError
+from vipwire_lab.lab import state
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.net import netns
+from vipwire_lab.net.errors import LabError
 
 PORT: Final = 10247
 _HERE: Final = "127.0.0.1"

@@ -7,10 +7,10 @@ import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vipwire.app.claim import claim_proxy
 from vipwire.config.configuration import Config
 from vipwire.process import log
 from vipwire.process.single_instance import claimed
+from vipwire.proxy.start.claim import claim_proxy
 from vipwire_up.up import Setting
 
 

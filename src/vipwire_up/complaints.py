@@ -6,12 +6,12 @@ from collections.abc import Hashable
 from typing import Final
 
 from vipwire.process.supervision import in_short
-from vipwire_up.api.answers.cells import at
 from vipwire_up.api.kinds.catalogue import BY_ID
 from vipwire_up.api.kinds.plain import EVENTS
-from vipwire_up.api.object import readable
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.object import readable
 from vipwire_up.api.registry import Registry
-from vipwire_up.controllers.events import warn
+from vipwire_up.following.events import warn
 from vipwire_up.store.record import Key
 
 REASON: Final = "PartFailed"

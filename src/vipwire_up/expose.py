@@ -22,7 +22,7 @@ from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.kube.access.user_kubeconfig import FOLDER, kubectls, of_this_machine
 from vipwire.model.net import bracketed
 from vipwire.model.number import port_number
-from vipwire_up.api.endpoint_address import problem_of
+from vipwire_up.api.objects.endpoint_address import problem_of
 from vipwire_up.machines.node import ADDRESSES
 
 Object: TypeAlias = dict[str, Any]

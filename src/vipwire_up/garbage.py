@@ -20,18 +20,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from vipwire.process.supervision import Guard
-from vipwire_up.api.answers.cells import at, format_time, parse_time
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.catalogue import BY_ID, RESOURCES
 from vipwire_up.api.kinds.node import NAMESPACES
 from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.object import decoded, readable
+from vipwire_up.api.objects.cells import at, format_time, parse_time
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import decoded, readable
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.resource import Object
 from vipwire_up.api.transition import Deletion
-from vipwire_up.controllers.feed import Feed
+from vipwire_up.following.feed import Feed
 from vipwire_up.namespace_conditions import with_conditions
 from vipwire_up.store.record import Key, Record, RecordChange
 

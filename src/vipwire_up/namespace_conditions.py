@@ -6,7 +6,7 @@ In the words of Kubernetes' namespace controller (pkg/controller/namespace/delet
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.store.record import Key
 
 _CONTENT = "NamespaceContentRemaining", "SomeResourcesRemain"

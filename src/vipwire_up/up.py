@@ -17,20 +17,19 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.config.configuration import Config
-from vipwire.host.addresses import read_addresses
 from vipwire.kube.proxied import proxy_resources
+from vipwire.linux.host.addresses import read_addresses
 from vipwire.process import log, systemd
 from vipwire.process.supervision import Begun, Supervisor
-from vipwire_up.announced import Announced
+from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.claims import Claims
 from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES as ANNOUNCED_RESOURCES
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.node import NAMESPACES
-from vipwire_up.api.object import key_of
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.registry import Registry
-from vipwire_up.beside import Ending
 from vipwire_up.bgp.bird import Bird
 from vipwire_up.bgp.run import RESOURCES as BGP_RESOURCES
 from vipwire_up.bgp.run import BgpSpeaker
@@ -49,6 +48,7 @@ from vipwire_up.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire_up.controllers.servers import OwnSlices, Server
 from vipwire_up.credentials.file_modes import tell_loose_modes
 from vipwire_up.dns.settings import Settings as DnsSettings
+from vipwire_up.following.source import StoreSource
 from vipwire_up.garbage import GarbageCollector
 from vipwire_up.joining.ended_tokens import delete_ended_tokens
 from vipwire_up.listen import Place, serve_api, serve_names
@@ -58,11 +58,11 @@ from vipwire_up.machines.node import about_machine, node_addresses
 from vipwire_up.machines.objects import LocalObjects
 from vipwire_up.machines.readiness import NodeReadiness
 from vipwire_up.opening import open_store
-from vipwire_up.own_addresses import internal_addresses
-from vipwire_up.parts import Part, Parts, simply
 from vipwire_up.probing.probes import Prober, local_probes
-from vipwire_up.server_identity import server_identity
-from vipwire_up.source import StoreSource
+from vipwire_up.running.beside import Ending
+from vipwire_up.running.own_addresses import internal_addresses
+from vipwire_up.running.parts import Part, Parts, simply
+from vipwire_up.running.server_identity import server_identity
 from vipwire_up.store.etcd.settings import EtcdSettings
 from vipwire_up.store.record import StoreError
 

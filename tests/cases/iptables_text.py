@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from vipwire.backends.iptables.names import ROOT, Key, Rules
-from vipwire.backends.iptables.render import render
-from vipwire.backends.iptables.rules.skeleton import node_objects
-from vipwire.backends.iptables.settings import Settings
+from vipwire.modes.iptables.rules.names import ROOT, Key, Rules
+from vipwire.modes.iptables.rules.render import render
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.skeleton import node_objects
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 

@@ -13,18 +13,18 @@ import pytest
 from tests.cases.iptables_text import iptables_lines
 from tests.cases.plan_text import plan_lines
 
-from vipwire.app.node_plan import node_plan
-from vipwire.backends.nftables.names import CHAIN, SET, Chain, Object, ObjectKey
-from vipwire.backends.nftables.render import render
-from vipwire.backends.nftables.skeleton import node_objects
-from vipwire.backends.nftables.text import describe, element_text, table_name
 from vipwire.config.file import read_config
 from vipwire.kube.manifests.inventory import listed, take_inventory
-from vipwire.kube.proxied_manifests import MANIFESTS
+from vipwire.kube.manifests.proxied import MANIFESTS
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
+from vipwire.modes.nftables.table.names import CHAIN, SET, Chain, Object, ObjectKey
+from vipwire.modes.nftables.table.render import render
+from vipwire.modes.nftables.table.skeleton import node_objects
+from vipwire.modes.nftables.table.text import describe, element_text, table_name
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import Planner
+from vipwire.proxy.sync.node_plan import node_plan
 from vipwire.state.event import Kind
 from vipwire.state.store import Store
 

@@ -23,12 +23,12 @@ from tests.conformance.translated import translated
 from tests.kernel.own_network import end_relays
 
 from vipwire.model.net import Family, format_address
-from vipwire_lab import manifests
-from vipwire_lab.cluster import Lab
-from vipwire_lab.continuous import Connection
-from vipwire_lab.manifests import Manifest, Port
-from vipwire_lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
-from vipwire_lab.topology import DEFAULT, SERVICE_CIDRS, Node, Pod, Topology
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.continuous import Connection
+from vipwire_lab.lab.manifests import Manifest, Port
+from vipwire_lab.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
+from vipwire_lab.net.topology import DEFAULT, SERVICE_CIDRS, Node, Pod, Topology
 
 POD_CIDRS = "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48"
 SERVICE_CIDR: Manifest = {

@@ -2,13 +2,13 @@
 
 import sys
 
-from vipwire.backends.ebpf.driver import folder
-from vipwire.backends.ebpf.layout import FRONTEND, endpoint_slot, frontend_key, slot_size, version
-from vipwire.backends.ebpf.pinned import NodePins
-from vipwire.backends.ebpf.tables import Tables
-from vipwire.bpf.maps import Map
-from vipwire.bpf.programs import HOOKS
+from vipwire.linux.bpf.maps import Map
+from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.net import Family, Protocol, parse_address
+from vipwire.modes.ebpf.driver import folder
+from vipwire.modes.ebpf.layout import FRONTEND, endpoint_slot, frontend_key, slot_size, version
+from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.tables import Tables
 
 
 def main(action: str, family: Family, *vip: str) -> None:

@@ -20,29 +20,29 @@ from tests.conformance.mode import Mode
 from tests.conformance.proxy import Answer
 from tests.conformance.verdict import answering, disagreement, page_disagreement
 
-from vipwire.app.node_plan import node_plan
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import build_config, parse_flags
-from vipwire.host.addresses import global_addresses
 from vipwire.inspect.explain.explanation import Explanation, agreement, explain
+from vipwire.inspect.explain.packet import read_packet
 from vipwire.inspect.explain.routes import interface_towards, source_towards
-from vipwire.inspect.family_view import EjectedUntil, FamilyView
-from vipwire.inspect.packet import read_packet
-from vipwire.inspect.situation import Kernel, Situation, machine_addresses, now_drained, now_ejected, observed
-from vipwire.inspect.source import node_name
-from vipwire.inspect.status.slow_start import grown
+from vipwire.inspect.node.family_view import EjectedUntil, FamilyView
+from vipwire.inspect.node.situation import Kernel, Situation, machine_addresses, now_drained, now_ejected, observed
+from vipwire.inspect.node.slow_start import grown
+from vipwire.inspect.node.source import node_name
 from vipwire.kube.manifests.inventory import Inventory, differences, listed
+from vipwire.kube.manifests.proxied import MANIFESTS
 from vipwire.kube.manifests.source import ManifestSource
-from vipwire.kube.proxied_manifests import MANIFESTS
+from vipwire.linux.host.addresses import global_addresses
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, format_endpoint, parse_address
 from vipwire.plan.node import NodePlan
 from vipwire.plan.planner import Planner
 from vipwire.plan.resolve import Packet
+from vipwire.proxy.sync.node_plan import node_plan
 from vipwire.reconcile.backend import Rendered
 from vipwire.state.event import Kind, Object
 from vipwire.state.store import Store
-from vipwire_lab.outcome import ProbeResult, Target
+from vipwire_lab.lab.outcome import ProbeResult, Target
 
 Inside = Callable[[], contextlib.AbstractContextManager[None]]
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from vipwire_lab import state
-from vipwire_lab.cluster import Lab
-from vipwire_lab.outcome import Outcome, ProbeResult
+from vipwire_lab.lab import state
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.outcome import Outcome, ProbeResult
 
 _LOOKED_AT = 3
 _TELLING = re.compile(

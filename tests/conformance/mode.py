@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vipwire.backends.registry import spec_of
 from vipwire.model.net import Family
-from vipwire_lab.cluster import Lab
+from vipwire.modes.registry import spec_of
+from vipwire_lab.lab.cluster import Lab
 
 Command = Sequence[str]
 

@@ -12,7 +12,7 @@ from tests.conformance.mode import Command, Mode
 from tests.conformance.mode_nftables import TABLE_HARM
 
 from vipwire.model.net import Family
-from vipwire_lab.cluster import Lab
+from vipwire_lab.lab.cluster import Lab
 
 _BRIDGE = "--pod-bridge-interface="
 

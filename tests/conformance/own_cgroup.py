@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from vipwire.backends.ebpf.cgroup import mounted
+from vipwire.modes.ebpf.cgroup import mounted
 
 
 def path() -> Path:

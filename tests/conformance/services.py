@@ -12,10 +12,10 @@ import pytest
 
 from vipwire.model.net import Family
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab import manifests
-from vipwire_lab.manifests import Backend, Manifest, Port
-from vipwire_lab.outcome import Target
-from vipwire_lab.topology import Node, Pod, Topology
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.manifests import Backend, Manifest, Port
+from vipwire_lab.lab.outcome import Target
+from vipwire_lab.net.topology import Node, Pod, Topology
 
 HTTP = Port(80)
 CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT = FrontendKind

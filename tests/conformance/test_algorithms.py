@@ -17,9 +17,9 @@ from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS, LOAD_
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.manifests import Port
-from vipwire_lab.outcome import Target, pods_of
-from vipwire_lab.topology import UNDERLAY
+from vipwire_lab.lab.manifests import Port
+from vipwire_lab.lab.outcome import Target, pods_of
+from vipwire_lab.net.topology import UNDERLAY
 
 pytestmark = pytest.mark.conformance
 

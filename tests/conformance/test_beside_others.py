@@ -27,8 +27,8 @@ from tests.conformance.sentences import sentence
 from tests.conformance.services import LOAD_BALANCER, NODE_PORT, LabService
 
 from vipwire.model.net import Family
-from vipwire_lab.manifests import Port
-from vipwire_lab.outcome import Target
+from vipwire_lab.lab.manifests import Port
+from vipwire_lab.lab.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

@@ -14,11 +14,11 @@ from tests.conformance.services import LabService
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.continuous import Connection
 from vipwire_lab.echo.answer import HELLO, Answer
-from vipwire_lab.manifests import Backend, Port
-from vipwire_lab.outcome import Target
-from vipwire_lab.topology import Pod
+from vipwire_lab.lab.continuous import Connection
+from vipwire_lab.lab.manifests import Backend, Port
+from vipwire_lab.lab.outcome import Target
+from vipwire_lab.net.topology import Pod
 
 pytestmark = pytest.mark.conformance
 

@@ -11,8 +11,8 @@ from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, N
 
 from vipwire.model.net import Family
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.manifests import Manifest, Port, load_balancer_status
-from vipwire_lab.outcome import Target
+from vipwire_lab.lab.manifests import Manifest, Port, load_balancer_status
+from vipwire_lab.lab.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

@@ -14,10 +14,10 @@ from tests.conformance.services import EXTERNAL, NODE_PORT, LabService
 from tests.conformance.test_changes_udp import UDP, all_hear, flows
 from tests.conformance.translated import look
 
-from vipwire.conntrack.flows import FlowTable
+from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.model.net import Family, family_of, parse_address
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.manifests import Port
+from vipwire_lab.lab.manifests import Port
 
 pytestmark = pytest.mark.conformance
 HERE, THERE, THIRD = "pod-1b", "pod-2a", "pod-1c"

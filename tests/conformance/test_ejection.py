@@ -14,8 +14,8 @@ from tests.conformance.sentences import sentence
 from tests.conformance.services import EXTERNAL, LabService
 
 from vipwire.model.net import Family
-from vipwire_lab.errors import LabError
-from vipwire_lab.outcome import ProbeOptions, Target
+from vipwire_lab.lab.outcome import ProbeOptions, Target
+from vipwire_lab.net.errors import LabError
 
 pytestmark = pytest.mark.conformance
 FIRST, SECOND, THIRD = "pod-1b", "pod-2a", "pod-1c"

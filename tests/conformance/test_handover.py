@@ -28,14 +28,15 @@ from tests.conformance.services import LabService
 from tests.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 from tests.conformance.underlay import name_no_vip
 
-from vipwire.backends.registry import spec_of
 from vipwire.model.net import Family, Protocol
+from vipwire.modes.registry import spec_of
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab import kernel, manifests
-from vipwire_lab.cluster import Lab
-from vipwire_lab.continuous import Connection
-from vipwire_lab.manifests import Port
-from vipwire_lab.topology import DEFAULT
+from vipwire_lab import kernel
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.continuous import Connection
+from vipwire_lab.lab.manifests import Port
+from vipwire_lab.net.topology import DEFAULT
 
 EMULATED = kernel.inside() is kernel.GuestKernel.DISTRIBUTION
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800 if EMULATED else 280 if kernel.inside() else 190)]

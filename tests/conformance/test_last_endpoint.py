@@ -11,9 +11,9 @@ from tests.conformance.sentences import sentence
 from tests.conformance.services import EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
 
 from vipwire.model.net import Family
-from vipwire_lab.manifests import Backend, Manifest, Port
-from vipwire_lab.outcome import Target
-from vipwire_lab.topology import Pod
+from vipwire_lab.lab.manifests import Backend, Manifest, Port
+from vipwire_lab.lab.outcome import Target
+from vipwire_lab.net.topology import Pod
 
 pytestmark = pytest.mark.conformance
 

@@ -14,8 +14,8 @@ from tests.conformance.services import CLUSTER_IP, EXTERNAL, FRONTENDS, NODE_POR
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
 from vipwire_lab import kernel
-from vipwire_lab.manifests import Port
-from vipwire_lab.outcome import Target, pods_of
+from vipwire_lab.lab.manifests import Port
+from vipwire_lab.lab.outcome import Target, pods_of
 
 pytestmark = pytest.mark.conformance
 

@@ -12,8 +12,8 @@ from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS, LOAD_
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.manifests import Backend, Port
-from vipwire_lab.outcome import Target
+from vipwire_lab.lab.manifests import Backend, Port
+from vipwire_lab.lab.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

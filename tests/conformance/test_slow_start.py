@@ -10,7 +10,7 @@ from tests.conformance.sentences import sentence
 from tests.conformance.services import LabService
 
 from vipwire.model.net import Family
-from vipwire_lab.outcome import Target
+from vipwire_lab.lab.outcome import Target
 
 pytestmark = pytest.mark.conformance
 OLD, NEW = "pod-1b", "pod-2a"

@@ -8,7 +8,7 @@ from tests.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, N
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.manifests import Port
+from vipwire_lab.lab.manifests import Port
 
 pytestmark = pytest.mark.conformance
 

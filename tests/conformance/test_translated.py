@@ -21,8 +21,8 @@ from tests.conformance.translated import look
 
 from vipwire.model.net import Family, Protocol
 from vipwire_lab.echo.answer import HELLO, Answer
-from vipwire_lab.manifests import Port
-from vipwire_lab.outcome import Target
+from vipwire_lab.lab.manifests import Port
+from vipwire_lab.lab.outcome import Target
 
 pytestmark = [pytest.mark.conformance, pytest.mark.direct]
 

@@ -22,14 +22,14 @@ from tests.conformance.test_draining import Drained
 from tests.conformance.test_translated import asked, counted, knocked, opened, told
 from tests.conformance.translated import look
 
-from vipwire.backends.ebpf.driver import folder
-from vipwire.backends.ebpf.layout import Flag, endpoints, read_endpoint, version
-from vipwire.backends.ebpf.pinned import NodePins
-from vipwire.bpf.maps import Map
-from vipwire.bpf.namespaces import netns_cookie
+from vipwire.linux.bpf.maps import Map
+from vipwire.linux.bpf.namespaces import netns_cookie
 from vipwire.model.net import Family, Protocol, format_address, format_endpoint, parse_address
+from vipwire.modes.ebpf.driver import folder
+from vipwire.modes.ebpf.layout import Flag, endpoints, read_endpoint, version
+from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.manifests import Port
+from vipwire_lab.lab.manifests import Port
 
 pytestmark = [pytest.mark.conformance, pytest.mark.direct]
 

@@ -28,8 +28,8 @@ from tests.conformance.test_translated import (
 from tests.conformance.translated import look
 
 from vipwire.model.net import Family
-from vipwire_lab.manifests import Port
-from vipwire_lab.outcome import Target
+from vipwire_lab.lab.manifests import Port
+from vipwire_lab.lab.outcome import Target
 
 pytestmark = [pytest.mark.conformance, pytest.mark.direct]
 

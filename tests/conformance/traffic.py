@@ -7,9 +7,9 @@ from tests.conformance.services import LabService
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.cluster import Lab
-from vipwire_lab.continuous import Connection, Continuous
-from vipwire_lab.topology import Pod
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.continuous import Connection, Continuous
+from vipwire_lab.net.topology import Pod
 
 Way = tuple[str, FrontendKind, int]
 """Who connects to which frontend of a Service, and of which of its ports."""

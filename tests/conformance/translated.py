@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from tests.conformance.packets import family_of
 
-from vipwire.backends.ebpf.driver import folder
-from vipwire.backends.ebpf.layout import HEAD, Flag, endpoints, frontend_key, read_endpoint
-from vipwire.backends.ebpf.names import FRONTENDS
-from vipwire.backends.ebpf.pinned import NodePins
-from vipwire.backends.ebpf.tables import Tables
-from vipwire.bpf.namespaces import netns_cookie
+from vipwire.linux.bpf.namespaces import netns_cookie
 from vipwire.model.net import Family, Protocol, parse_address
-from vipwire_lab.cluster import Lab
-from vipwire_lab.outcome import Target
+from vipwire.modes.ebpf.driver import folder
+from vipwire.modes.ebpf.layout import HEAD, Flag, endpoints, frontend_key, read_endpoint
+from vipwire.modes.ebpf.names import FRONTENDS
+from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.tables import Tables
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.outcome import Target
 
 
 class Seen(NamedTuple):

@@ -5,8 +5,8 @@ iptables' legacy tables say it, which needs a route for such a packet: they see 
 """
 
 from vipwire_lab import kernel
-from vipwire_lab.cluster import Lab
-from vipwire_lab.topology import UNDERLAY
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.net.topology import UNDERLAY
 
 _TABLE = """
     add table inet vips

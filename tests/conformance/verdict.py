@@ -12,11 +12,11 @@ from tests.conformance.proxy import Answer as Page
 
 from vipwire.inspect.explain.explanation import Explanation, agreement, bypassed, seen_source
 from vipwire.model.net import Address, format_address, format_endpoint, parse_address
-from vipwire.plan.spread import Algorithm
+from vipwire.model.spread import Algorithm
+from vipwire.proxy.serve import health
+from vipwire.proxy.serve.service_health import WEIGHT_HEADER
 from vipwire.reconcile.explainer import End
-from vipwire.serve import health
-from vipwire.serve.service_health import WEIGHT_HEADER
-from vipwire_lab.outcome import Outcome, ProbeResult
+from vipwire_lab.lab.outcome import Outcome, ProbeResult
 
 Endpoint = tuple[Address, int]
 _UNLIKELY = 1e-9

@@ -1,10 +1,10 @@
-"""Flows as the kernel writes them: the other direction of `vipwire.netlink.conntrack.decode`."""
+"""Flows as the kernel writes them: the other direction of `vipwire.linux.netlink.conntrack.decode`."""
 
 import struct
 
+from vipwire.linux.netlink.attributes import attribute, nested, u32be
+from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Address
-from vipwire.netlink.attributes import attribute, nested, u32be
-from vipwire.netlink.conntrack import Flow
 
 
 def encode_flow(flow: Flow) -> bytes:

@@ -1,7 +1,7 @@
 """Reads one object as the proxy reads it from a manifest, without the file around it."""
 
 from vipwire.kube.manifests.documents import read_object
-from vipwire.kube.proxied_manifests import IN_MANIFESTS
+from vipwire.kube.manifests.proxied import IN_MANIFESTS
 from vipwire.model.problem import Problem
 from vipwire.state.event import Object
 

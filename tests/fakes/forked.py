@@ -18,15 +18,16 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Final
 
-from vipwire_lab import netns, state
-from vipwire_lab.cluster import Lab
-from vipwire_lab.processes import ProcessId
+from vipwire_lab.lab import state
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.net import netns
+from vipwire_lab.net.processes import ProcessId
 
 _IMPORTED: Final = (
     "tests.fakes.forked",
     "vipwire.cli.main",
-    "vipwire.app.run",
-    "vipwire.backends.registry",
+    "vipwire.proxy.run",
+    "vipwire.modes.registry",
     "vipwire.config.file",
     "vipwire.config.flags.parse",
     "vipwire.inspect.drain.command",

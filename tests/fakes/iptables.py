@@ -6,10 +6,10 @@ What the kernel refuses is refused here: a jump to a chain that does not exist, 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from vipwire.backends.iptables.change_detector import Observation
 from vipwire.errors import CommitError
 from vipwire.model.net import Family
-from vipwire.xtables.variant import Variant
+from vipwire.modes.iptables.change_detector import Observation
+from vipwire.modes.xtables.variant import Variant
 
 BUILT_IN = {
     "filter": ("INPUT", "FORWARD", "OUTPUT"),

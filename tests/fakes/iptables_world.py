@@ -5,16 +5,16 @@ from collections.abc import Iterable, Mapping
 from tests.fakes.iptables import FakeTables, FakeTool, FakeWitness
 from tests.fakes.values import node_plan
 
-from vipwire.backends.iptables.kernel import IptablesBackend
-from vipwire.backends.iptables.names import CLUSTER_IPS, EXTERNAL_SERVICES, NO_SUCH_PORT, Key, Rules
-from vipwire.backends.iptables.settings import Settings
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.service import Service
+from vipwire.modes.iptables.kernel import IptablesBackend
+from vipwire.modes.iptables.rules.names import CLUSTER_IPS, EXTERNAL_SERVICES, NO_SUCH_PORT, Key, Rules
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.node import NodePlan
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler, Report
-from vipwire.xtables.variant import Variant
 
 PLAIN = Settings(counters=False)
 """As on a kernel without nfacct."""

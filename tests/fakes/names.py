@@ -2,7 +2,7 @@
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Protocol, parse_address
-from vipwire_up.dns.names import parse_name
+from vipwire_up.dns.messages.names import parse_name
 from vipwire_up.dns.objects import DnsEndpoint, DnsPort, DnsService, DnsSlice, Form
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from vipwire.backends.spec import Difference, Driver, Mode, ModeSpec, Tool
 from vipwire.config.configuration import Config
 from vipwire.config.modes import ModeSettings, registering
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
+from vipwire.modes.spec import Difference, Driver, Mode, ModeSpec, Tool
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered

@@ -28,8 +28,8 @@ from tests.unit.controllers_here import clock
 
 from vipwire.process.supervision import Guard
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.openapi.schema import Field, Shape, Type
-from vipwire_up.api.resource import Resource
+from vipwire_up.api.objects.resource import Resource
+from vipwire_up.api.objects.schema import Field, Shape, Type
 from vipwire_up.controllers.allocation.cidrs import ServiceCidrs
 from vipwire_up.controllers.allocation.repair import AddressRepair
 from vipwire_up.controllers.balancers import Balancers

@@ -12,15 +12,15 @@ from vipwire_up.api.bodies.decode import Findings, decode
 from vipwire_up.api.bodies.duplicate_fields import repeated_fields
 from vipwire_up.api.bodies.protobuf import decode_body
 from vipwire_up.api.bodies.yaml import read_yaml
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.openapi.schema import Shape, Type
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.resource import Resource
+from vipwire_up.api.objects.schema import Shape, Type
 from vipwire_up.api.patches.apply import Writer, apply, note_update, read_ownership, write_ownership
 from vipwire_up.api.patches.fieldset import from_fields, members, to_fields
 from vipwire_up.api.patches.strategic import strategic_patch
 from vipwire_up.api.patches.untyped import json_patch, merge_patch
-from vipwire_up.api.resource import Resource
 from vipwire_up.api.selectors import parse_labels
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 70000) | st.text(max_size=5) | st.floats(allow_nan=False)

@@ -14,8 +14,8 @@ from tests.unit.up_here import whole, write
 
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.networking import SERVICE_CIDRS
-from vipwire_up.api.openapi.schema import Shape, Type
-from vipwire_up.api.resource import Resource
+from vipwire_up.api.objects.resource import Resource
+from vipwire_up.api.objects.schema import Shape, Type
 from vipwire_up.controllers.allocation.cidrs import ServiceCidrs
 from vipwire_up.controllers.allocation.ranges import Network
 from vipwire_up.controllers.allocation.repair import AddressRepair

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vipwire.errors import ConfigError, DecodeError
-from vipwire_up.dns.message import FORMERR, NOTIMP, Query, Refusal, Reply, read_query, render
-from vipwire_up.dns.names import parse_name
+from vipwire_up.dns.messages.message import FORMERR, NOTIMP, Query, Refusal, Reply, read_query, render
+from vipwire_up.dns.messages.names import parse_name
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.settings import parse_server, read_resolv_conf
 from vipwire_up.dns.upstream.answer import answers, read_answer

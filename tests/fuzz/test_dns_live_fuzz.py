@@ -20,7 +20,7 @@ from tests.fakes.names import service
 from vipwire.errors import DecodeError
 from vipwire.state.event import Listed
 from vipwire_up.dns.limits import ClientLimits
-from vipwire_up.dns.message import HEADER, NOERROR, Query, read_query, render
+from vipwire_up.dns.messages.message import HEADER, NOERROR, Query, read_query, render
 from vipwire_up.dns.objects import DnsKind
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.upstream.answer import answers, read_answer

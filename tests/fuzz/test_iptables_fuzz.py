@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.values import ip
 
-from vipwire.backends.iptables.rules.bpf import matches
+from vipwire.modes.iptables.rules.bpf import matches
 
 _NUMBERS = st.one_of(st.sampled_from([0x20, 0xAC, 0x24, 0x07, 0x74, 0x94, 0x35, 0x06, -1, 0, 1, 12]), st.integers())
 _STEPS = st.lists(st.lists(_NUMBERS, min_size=3, max_size=5).map(lambda step: " ".join(map(str, step))), max_size=8)

@@ -5,13 +5,13 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.backends.ipvs.names import ChainName
-from vipwire.backends.ipvs.objects.chains import parse_save
-from vipwire.backends.ipvs.objects.proc_table import parse_table
 from vipwire.errors import DecodeError
+from vipwire.linux.netlink import generic, ipset, ipvs
+from vipwire.linux.netlink.attributes import attribute
 from vipwire.model.net import Family
-from vipwire.netlink import generic, ipset, ipvs
-from vipwire.netlink.attributes import attribute
+from vipwire.modes.ipvs.objects.chains import parse_save
+from vipwire.modes.ipvs.objects.names import ChainName
+from vipwire.modes.ipvs.objects.proc_table import parse_table
 
 DECODERS = (
     generic.family_number,

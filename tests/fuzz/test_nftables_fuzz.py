@@ -5,7 +5,19 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.backends.nftables.language import (
+from vipwire.errors import DecodeError
+from vipwire.linux.netlink.nftables import decode, encode
+from vipwire.linux.netlink.nftables.elements import (
+    Element,
+    Verdict,
+    decode_answers,
+    decode_elements,
+    element,
+    encode_element,
+)
+from vipwire.linux.netlink.nftables.flowtables import decode_flowtable
+from vipwire.model.net import Family
+from vipwire.modes.nftables.language import (
     RuleSyntaxError,
     SetSpec,
     compile_rule,
@@ -14,18 +26,6 @@ from vipwire.backends.nftables.language import (
     same_rule,
     same_set,
 )
-from vipwire.errors import DecodeError
-from vipwire.model.net import Family
-from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.elements import (
-    Element,
-    Verdict,
-    decode_answers,
-    decode_elements,
-    element,
-    encode_element,
-)
-from vipwire.netlink.nftables.flowtables import decode_flowtable
 
 KEY = bytes(range(16))
 RULE = compile_rule("meta priority set ip daddr . meta l4proto . th dport map @a counter goto b", Family.IPV4)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.backends.userspace.script import read, removal
 from vipwire.errors import DecodeError
+from vipwire.modes.userspace.script import read, removal
 from vipwire.relay.messages import (
     HEAD,
     Hello,

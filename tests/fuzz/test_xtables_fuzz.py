@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import Address, Protocol
+from vipwire.modes.xtables.match import Header, Surroundings
+from vipwire.modes.xtables.save import Chains, read_tables, target
+from vipwire.modes.xtables.traversal import Listed, Traversal
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import ObjectState
-from vipwire.xtables.match import Header, Surroundings
-from vipwire.xtables.save import Chains, read_tables, target
-from vipwire.xtables.traversal import Listed, Traversal
 
 _LINES = st.lists(
     st.one_of(

@@ -22,7 +22,7 @@ from tests.gateway.site import (
     tls_secret,
 )
 
-from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.ingress.run.default_certificate import make_certificate
 from vipwire_l7.ingress.watch.objects import IngressKind
 

@@ -26,7 +26,7 @@ from tests.gateway.test_gateway_statuses import (
 
 from vipwire.kube.gateway_addresses import POOL
 from vipwire_l7.gateway.plan.features import FEATURES, WITH_SERVICES
-from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.ingress.run.default_certificate import make_certificate
 from vipwire_l7.ingress.run.system_authorities import has_system_authorities

@@ -20,7 +20,7 @@ from tests.gateway.test_gateway_statuses import (
 )
 
 from vipwire.kube.gateway_addresses import CONTROLLER
-from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.status import merged
 from vipwire_l7.ingress.watch.objects import IngressKind

@@ -11,7 +11,7 @@ from tests.gateway.site import BASE, tls_secret
 from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
-from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.status import merged
 from vipwire_l7.gateway.watch.kinds import RESOURCES

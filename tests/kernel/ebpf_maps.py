@@ -7,15 +7,15 @@ from pathlib import Path
 from tests.conformance import own_cgroup
 from tests.kernel.own_network import own_network
 
-from vipwire.backends.ebpf.driver import folder
-from vipwire.backends.ebpf.layout import HEAD, Counting, Flag, Settings, endpoint_slot, frontend_key
-from vipwire.backends.ebpf.names import FRONTENDS, MEMBERS, Ours
-from vipwire.backends.ebpf.pinned import NodePins
-from vipwire.backends.ebpf.programs import build
-from vipwire.backends.ebpf.tables import Tables
-from vipwire.bpf.namespaces import netns_cookie
-from vipwire.bpf.pins import is_mounted, require_mounted
+from vipwire.linux.bpf.namespaces import netns_cookie
+from vipwire.linux.bpf.pins import is_mounted, require_mounted
 from vipwire.model.net import Address, Family, Protocol, parse_address
+from vipwire.modes.ebpf.driver import folder
+from vipwire.modes.ebpf.layout import HEAD, Counting, Flag, Settings, endpoint_slot, frontend_key
+from vipwire.modes.ebpf.names import FRONTENDS, MEMBERS, Ours
+from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.programs import build
+from vipwire.modes.ebpf.tables import Tables
 from vipwire.reconcile.delta import diff
 
 VIP = {Family.IPV4: "10.96.0.10", Family.IPV6: "fd00:10:96::10"}

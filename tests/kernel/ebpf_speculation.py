@@ -10,9 +10,9 @@ import struct
 import sys
 from pathlib import Path
 
-from vipwire.backends.ebpf import probe
-from vipwire.bpf.programs import load
-from vipwire.bpf.syscall import information
+from vipwire.linux.bpf.programs import load
+from vipwire.linux.bpf.syscall import information
+from vipwire.modes.ebpf import probe
 
 BARRIER = 0xC2
 """BPF_ST | BPF_NOSPEC, which only the verifier writes."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from vipwire_lab import kernel
-from vipwire_lab.errors import LabError
+from vipwire_lab.net.errors import LabError
 
 _HERE = Path(__file__).parent
 _CONFORMANCE = _HERE.parent / "conformance"

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from vipwire.linux.netlink.message import Acknowledgement
+from vipwire.linux.netlink.nftables import decode, encode
+from vipwire.linux.netlink.nftables.elements import Element, decode_elements
+from vipwire.linux.netlink.nftables.encode import Operation
+from vipwire.linux.netlink.nftables.wire import MessageType
+from vipwire.linux.netlink.socket import NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.netlink.message import Acknowledgement
-from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.elements import Element, decode_elements
-from vipwire.netlink.nftables.encode import Operation
-from vipwire.netlink.nftables.wire import MessageType
-from vipwire.netlink.socket import NetlinkSocket
 
 T = TypeVar("T")
 

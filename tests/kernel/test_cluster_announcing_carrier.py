@@ -16,7 +16,7 @@ from vipwire.errors import VipwireError, ungrouped
 from vipwire.kube.resource import Reader
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
-from vipwire_up.announced import Announced
+from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.claims import Claims
 from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES, AnnounceKind, Balanced, Machine

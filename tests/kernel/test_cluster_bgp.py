@@ -13,12 +13,12 @@ import pytest
 from tests.kernel.own_network import own_network, run
 
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.host.waiting import waiting_places
 from vipwire.kube.resource import Reader
+from vipwire.linux.host.waiting import waiting_places
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
 from vipwire_up.announcing.kinds import AnnounceKind, Machine, Placed
-from vipwire_up.api.object import encode
+from vipwire_up.api.objects.object import encode
 from vipwire_up.bgp.bird import Bird
 from vipwire_up.bgp.render import render
 from vipwire_up.bgp.routes import SERVICES, Routed, routes

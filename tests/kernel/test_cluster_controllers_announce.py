@@ -11,7 +11,7 @@ import pytest
 from tests.kernel.own_network import own_network, run
 
 from vipwire.errors import ConfigError
-from vipwire_up.announce import Announcer
+from vipwire_up.announcing.announce import Announcer
 
 pytestmark = pytest.mark.kernel
 V4, V6 = "192.0.2.77", "2001:db8::77"
@@ -99,7 +99,9 @@ def test_an_interface_that_is_not_there_is_said() -> None:
 
 @pytest.mark.parametrize("address", [V4, V6])
 def test_another_machine_that_has_an_address_of_ours_is_heard(address: str) -> None:
-    code = f"from vipwire_up.announce import Announcer as A; a = A('far'); a.tell(a.speak_for(['{address}']))"
+    code = (
+        f"from vipwire_up.announcing.announce import Announcer as A; a = A('far'); a.tell(a.speak_for(['{address}']))"
+    )
 
     async def scenario(there: str) -> None:
         heard: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
@@ -125,7 +127,9 @@ def test_another_machine_that_has_an_address_of_ours_is_heard(address: str) -> N
 @pytest.mark.parametrize("address", [V4, V6])
 def test_an_address_that_is_handed_on_is_answered_for_until_its_next_owner_is_heard(address: str) -> None:
     """A question between the two owners would be repeated a second later: so long a new client would wait."""
-    code = f"from vipwire_up.announce import Announcer as A; a = A('far'); a.tell(a.speak_for(['{address}']))"
+    code = (
+        f"from vipwire_up.announcing.announce import Announcer as A; a = A('far'); a.tell(a.speak_for(['{address}']))"
+    )
 
     async def scenario(there: str) -> None:
         heard: list[bytes] = []
@@ -151,7 +155,7 @@ def test_an_address_that_is_handed_on_is_answered_for_until_its_next_owner_is_he
 
 def test_an_address_that_is_handed_on_is_free_for_who_probes() -> None:
     code = (
-        "import asyncio; from vipwire_up.announce import Announcer as A; a = A('far')\n"
+        "import asyncio; from vipwire_up.announcing.announce import Announcer as A; a = A('far')\n"
         "async def probe():\n a.listen(asyncio.get_running_loop())\n"
         f" print(sorted(await a.probe(['{V4}', '192.0.2.78'], 5, 0.05)))\nasyncio.run(probe())"
     )

@@ -12,10 +12,10 @@ import pytest
 from tests.kernel.test_cluster_up_packets import PATIENCE, Cluster, names, until
 from tests.unit.cluster_process import CLIENTS
 
-from vipwire_lab.cluster import Lab
 from vipwire_lab.demo.apiserver import Standalone
 from vipwire_lab.demo.process import Listened
-from vipwire_lab.topology import make_topology
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.net.topology import make_topology
 from vipwire_up.announcing.choose import choose
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]

@@ -14,9 +14,9 @@ import pytest
 from tests.fakes.browser import chromium
 from tests.unit.cluster_process import CLIENTS
 
-from vipwire_lab.cluster import Lab
 from vipwire_lab.demo.apiserver import Standalone
-from vipwire_lab.topology import Pod, make_topology
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.net.topology import Pod, make_topology
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 

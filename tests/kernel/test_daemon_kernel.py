@@ -10,11 +10,11 @@ from tests.fakes.daemon import Scene, prepare, reached, scene, service_of, slice
 from tests.kernel.nft_transactions import commit, nft
 from tests.kernel.own_network import run
 
+from vipwire.linux.netlink.attributes import string, u32be
+from vipwire.linux.netlink.message import NLM_F_CREATE
+from vipwire.linux.netlink.nftables import encode, wire
+from vipwire.linux.netlink.socket import NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.netlink.attributes import string, u32be
-from vipwire.netlink.message import NLM_F_CREATE
-from vipwire.netlink.nftables import encode, wire
-from vipwire.netlink.socket import NetlinkSocket
 
 pytestmark = pytest.mark.kernel
 REPAIRED = "repaired what somebody else changed in the kernel"

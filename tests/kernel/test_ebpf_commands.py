@@ -12,12 +12,12 @@ from tests.kernel.own_network import run
 from tests.kernel.test_inspect_commands import as_json, program, vipwire
 from tests.unit.inspected import HTTP, PODS, make_config
 
-from vipwire.backends.ebpf.layout import frontend_key
-from vipwire.backends.ebpf.pinned import NodePins
 from vipwire.model.net import Protocol, parse_address
-from vipwire_lab import manifests
-from vipwire_lab.manifests import Backend
-from vipwire_lab.topology import DEFAULT
+from vipwire.modes.ebpf.layout import frontend_key
+from vipwire.modes.ebpf.pinned import NodePins
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.manifests import Backend
+from vipwire_lab.net.topology import DEFAULT
 
 pytestmark = pytest.mark.kernel
 

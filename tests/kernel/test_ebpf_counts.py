@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from tests.kernel.ebpf_maps import objects, own_folder, own_pins, settings, write
 
-from vipwire.backends.ebpf.counted import CountedConnections
-from vipwire.backends.ebpf.hits import NUMBER
-from vipwire.backends.ebpf.layout import FRONTEND, HEAD, Flag, endpoint_slot, endpoints, frontend_key, version
-from vipwire.backends.ebpf.names import FRONTENDS, Ours
-from vipwire.backends.ebpf.pinned import NodePins
-from vipwire.backends.ebpf.programs import build
-from vipwire.backends.ebpf.tables import Tables
-from vipwire.bpf.maps import Map
-from vipwire.bpf.pins import pin
-from vipwire.bpf.programs import HOOKS
+from vipwire.linux.bpf.maps import Map
+from vipwire.linux.bpf.pins import pin
+from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.net import Family, Protocol, parse_address
+from vipwire.modes.ebpf.counted import CountedConnections
+from vipwire.modes.ebpf.hits import NUMBER
+from vipwire.modes.ebpf.layout import FRONTEND, HEAD, Flag, endpoint_slot, endpoints, frontend_key, version
+from vipwire.modes.ebpf.names import FRONTENDS, Ours
+from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.programs import build
+from vipwire.modes.ebpf.tables import Tables
 
 pytestmark = pytest.mark.kernel
 

@@ -17,23 +17,23 @@ import pytest
 from tests.kernel.ebpf_maps import objects, own_folder, own_pins, settings, write
 from tests.kernel.own_network import own_network
 
-from vipwire.backends.ebpf import probe as trying
-from vipwire.backends.ebpf.layout import HEAD, Flag, Settings, endpoint_slot, frontend_key, version
-from vipwire.backends.ebpf.names import FRONTENDS, Ours
-from vipwire.backends.ebpf.pinned import ORDER, NodePins
-from vipwire.backends.ebpf.probe import probe, why_refused
-from vipwire.backends.ebpf.programs import build
-from vipwire.backends.ebpf.stretches import FullError
-from vipwire.backends.ebpf.tables import Tables
-from vipwire.bpf.maps import Map
-from vipwire.bpf.pins import opened, pin
-from vipwire.bpf.programs import HOOKS, attached, create_link, load, look_at_link, update_link
-from vipwire.bpf.syscall import Command, bpf
 from vipwire.config.configuration import Config
 from vipwire.config.sections import EBPF
 from vipwire.errors import UnsupportedError
 from vipwire.inspect.check import facts
+from vipwire.linux.bpf.maps import Map
+from vipwire.linux.bpf.pins import opened, pin
+from vipwire.linux.bpf.programs import HOOKS, attached, create_link, load, look_at_link, update_link
+from vipwire.linux.bpf.syscall import Command, bpf
 from vipwire.model.net import Family, Protocol, parse_address
+from vipwire.modes.ebpf import probe as trying
+from vipwire.modes.ebpf.layout import HEAD, Flag, Settings, endpoint_slot, frontend_key, version
+from vipwire.modes.ebpf.names import FRONTENDS, Ours
+from vipwire.modes.ebpf.pinned import ORDER, NodePins
+from vipwire.modes.ebpf.probe import probe, why_refused
+from vipwire.modes.ebpf.programs import build
+from vipwire.modes.ebpf.stretches import FullError
+from vipwire.modes.ebpf.tables import Tables
 from vipwire.reconcile.delta import Delta, diff, patch
 
 pytestmark = pytest.mark.kernel
@@ -204,7 +204,7 @@ def _killed_after(steps: int, pins: NodePins, delta: Delta[tuple[str, bytes], by
 
     try:
         for module in ("maps", "programs", "pins"):
-            vars(sys.modules[f"vipwire.bpf.{module}"])["bpf"] = counted
+            vars(sys.modules[f"vipwire.linux.bpf.{module}"])["bpf"] = counted
         Tables(Family.IPV4, pins).commit(delta)
         pins.put_in_force(HOOKS, settings())
     finally:
@@ -243,7 +243,7 @@ def test_the_probe_leaves_nothing_and_tells_of_an_exclusive_program(cgroup: Path
 )
 def test_two_capabilities_are_enough_and_one_is_not(cgroup: Path, kept: str, said: str) -> None:
     code = (
-        "import sys; from pathlib import Path; from vipwire.backends.ebpf.probe import probe\n"
+        "import sys; from pathlib import Path; from vipwire.modes.ebpf.probe import probe\n"
         "from vipwire.errors import UnsupportedError\n"
         "try: probe(Path(sys.argv[1])); probe(Path(sys.argv[1]), affinity=True)\n"
         "except UnsupportedError as error: print(error)\n"
@@ -308,8 +308,8 @@ def test_a_verifier_that_wants_more_rights_is_quoted(cgroup: Path, monkeypatch: 
 FILTERED = """
 import ctypes, platform, struct, sys
 from pathlib import Path
-from vipwire.backends.ebpf.probe import probe
-from vipwire.bpf import syscall
+from vipwire.modes.ebpf.probe import probe
+from vipwire.linux.bpf import syscall
 from vipwire.errors import UnsupportedError
 number = syscall.NUMBERS[platform.machine()]
 code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]

@@ -14,19 +14,19 @@ from tests.conformance import own_cgroup
 from tests.fakes.values import node_plan
 from tests.kernel.own_network import own_network
 
-from vipwire.backends.ebpf import driver
-from vipwire.backends.ebpf.cgroup import find_cgroup, find_pods
-from vipwire.backends.ebpf.driver import DRIVER
-from vipwire.backends.ebpf.kernel import EbpfBackend
-from vipwire.backends.ebpf.layout import HEAD, Flag, Settings, endpoint_slot, frontend_key
-from vipwire.backends.ebpf.names import FRONTENDS
-from vipwire.bpf.maps import Map
-from vipwire.bpf.pins import pin
-from vipwire.bpf.programs import HOOKS
 from vipwire.config.configuration import Config
 from vipwire.config.sections import EBPF
 from vipwire.errors import ConfigError, UnsupportedError
+from vipwire.linux.bpf.maps import Map
+from vipwire.linux.bpf.pins import pin
+from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.net import Family, Protocol, parse_address
+from vipwire.modes.ebpf import driver
+from vipwire.modes.ebpf.cgroup import find_cgroup, find_pods
+from vipwire.modes.ebpf.driver import DRIVER
+from vipwire.modes.ebpf.kernel import EbpfBackend
+from vipwire.modes.ebpf.layout import HEAD, Flag, Settings, endpoint_slot, frontend_key
+from vipwire.modes.ebpf.names import FRONTENDS
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import Reconciler
 

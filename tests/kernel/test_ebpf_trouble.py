@@ -13,20 +13,20 @@ import pytest
 from tests.fakes.values import node_plan
 from tests.kernel.ebpf_maps import objects, own_folder, own_pins, settings
 
-from vipwire.backends.ebpf import undone
-from vipwire.backends.ebpf.kernel import EbpfBackend, Wanted
-from vipwire.backends.ebpf.layout import Settings
-from vipwire.backends.ebpf.names import FRONTENDS, Ours
-from vipwire.backends.ebpf.pinned import NodePins
-from vipwire.backends.ebpf.remarks import remarks, standing
-from vipwire.backends.nftables.kernel import NftablesBackend
-from vipwire.backends.spec import Remark
-from vipwire.bpf import maps, pins, programs
-from vipwire.bpf.programs import HOOKS
-from vipwire.bpf.syscall import Command, bpf
 from vipwire.config.configuration import Config
 from vipwire.config.sections import EBPF
+from vipwire.linux.bpf import maps, pins, programs
+from vipwire.linux.bpf.programs import HOOKS
+from vipwire.linux.bpf.syscall import Command, bpf
 from vipwire.model.net import Family
+from vipwire.modes.ebpf import undone
+from vipwire.modes.ebpf.kernel import EbpfBackend, Wanted
+from vipwire.modes.ebpf.layout import Settings
+from vipwire.modes.ebpf.names import FRONTENDS, Ours
+from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.remarks import remarks, standing
+from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.spec import Remark
 from vipwire.reconcile.delta import diff
 
 pytestmark = pytest.mark.kernel

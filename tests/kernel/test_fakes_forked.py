@@ -14,8 +14,8 @@ from tests.fakes.forked import Forked
 from tests.kernel.own_network import own_network
 
 from vipwire import __version__
-from vipwire_lab.cluster import Lab
-from vipwire_lab.topology import make_topology
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.net.topology import make_topology
 
 pytestmark = pytest.mark.kernel
 PATIENCE = 60.0

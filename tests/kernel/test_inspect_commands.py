@@ -17,8 +17,8 @@ from tests.unit.inspected import example, make_config
 
 from vipwire.cli.main import main
 from vipwire.config.configuration import Config
-from vipwire.inspect.situation import opened, take
-from vipwire.inspect.source import list_once, make_source
+from vipwire.inspect.node.situation import opened, take
+from vipwire.inspect.node.source import list_once, make_source
 
 pytestmark = pytest.mark.kernel
 

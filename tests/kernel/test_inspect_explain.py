@@ -12,17 +12,17 @@ from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import Explanation, explain
+from vipwire.inspect.explain.packet import read_packet
 from vipwire.inspect.explain.routes import obstacle_towards, source_towards
-from vipwire.inspect.packet import read_packet
-from vipwire.inspect.situation import Situation, opened, take
-from vipwire.inspect.source import list_once, make_source
+from vipwire.inspect.node.situation import Situation, opened, take
+from vipwire.inspect.node.source import list_once, make_source
 from vipwire.inspect.status.document import Document
 from vipwire.model.net import Family, Protocol, format_endpoint, parse_address
-from vipwire_lab import manifests
-from vipwire_lab.cluster import Lab
-from vipwire_lab.manifests import Manifest, Port
-from vipwire_lab.outcome import Outcome, ProbeResult, Target
-from vipwire_lab.topology import DEFAULT, SERVICE_CIDRS
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.manifests import Manifest, Port
+from vipwire_lab.lab.outcome import Outcome, ProbeResult, Target
+from vipwire_lab.net.topology import DEFAULT, SERVICE_CIDRS
 
 pytestmark = pytest.mark.kernel
 

@@ -13,9 +13,9 @@ import pytest
 from tests.kernel.own_network import own_network, run
 from tests.unit.inspected import example, make_config
 
-from vipwire.app.claim import PROXY
-from vipwire.app.record import ProxyRecord, ProxyState, open_record, read_record
 from vipwire.process.single_instance import claimed
+from vipwire.proxy.start.claim import PROXY
+from vipwire.proxy.start.record import ProxyRecord, ProxyState, open_record, read_record
 
 VIPWIRE = (sys.executable, "-m", "vipwire")
 pytestmark = pytest.mark.kernel

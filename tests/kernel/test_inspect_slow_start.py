@@ -13,13 +13,13 @@ from tests.unit.inspected import HTTP, PODS, make_config
 
 from vipwire.cli.main import main
 from vipwire.config.configuration import Config
-from vipwire.inspect.situation import opened, take
-from vipwire.inspect.source import list_once, make_source
+from vipwire.inspect.node.situation import opened, take
+from vipwire.inspect.node.source import list_once, make_source
+from vipwire.model.spread import Spread
 from vipwire.plan.plan import Forward, Frontend, ServicePlan
-from vipwire.plan.spread import Spread
 from vipwire.reconcile.delta import diff
-from vipwire_lab import manifests
-from vipwire_lab.topology import DEFAULT
+from vipwire_lab.lab import manifests
+from vipwire_lab.net.topology import DEFAULT
 
 pytestmark = pytest.mark.kernel
 VIP, NODE, OLD, NEW = "10.96.0.10", "192.168.0.1", "10.244.1.11", "10.244.2.11"

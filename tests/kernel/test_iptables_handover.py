@@ -15,14 +15,14 @@ from tests.conformance.proxy import Proxy
 from tests.conformance.services import LabService
 from tests.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 
-from vipwire.backends.iptables.counts.nfacct import ensure_counters
-from vipwire.backends.iptables.names import INVALID_COUNTER
 from vipwire.model.net import Family, format_endpoint, parse_address
+from vipwire.modes.iptables.counts.nfacct import ensure_counters
+from vipwire.modes.iptables.rules.names import INVALID_COUNTER
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab import manifests
-from vipwire_lab.cluster import Lab
-from vipwire_lab.manifests import Port
-from vipwire_lab.topology import DEFAULT
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.manifests import Port
+from vipwire_lab.net.topology import DEFAULT
 
 pytestmark = pytest.mark.kernel
 

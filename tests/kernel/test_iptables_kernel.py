@@ -12,26 +12,26 @@ import pytest
 from tests.fakes.values import cidr, endpoint, named, node_plan, port, service, slice_of
 from tests.kernel.own_network import own_network, run
 
-from vipwire.backends.iptables.access.tool_access import Known, RuleAccess, Written
-from vipwire.backends.iptables.build import build, leftovers, rule_access
-from vipwire.backends.iptables.counts.nfacct import read_counter
-from vipwire.backends.iptables.kernel import IptablesBackend
-from vipwire.backends.iptables.lock_wait import LockWait
-from vipwire.backends.iptables.names import Key, Rules
-from vipwire.backends.iptables.probe import choose_variant, presence, probe
-from vipwire.backends.iptables.script import Run
-from vipwire.backends.iptables.settings import Settings
 from vipwire.errors import CommitError
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
 from vipwire.model.service import Service, TrafficPolicy
+from vipwire.modes.iptables.access.lock_wait import LockWait
+from vipwire.modes.iptables.access.tool_access import Known, RuleAccess, Written
+from vipwire.modes.iptables.build import build, leftovers, rule_access
+from vipwire.modes.iptables.counts.nfacct import read_counter
+from vipwire.modes.iptables.kernel import IptablesBackend
+from vipwire.modes.iptables.probe import choose_variant, presence, probe
+from vipwire.modes.iptables.rules.names import Key, Rules
+from vipwire.modes.iptables.rules.script import Run
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.xtables.save import Chains
+from vipwire.modes.xtables.tool import PROGRAM, Tool
+from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.words import LOOPBACK
 from vipwire.plan.frontends import plan_service
 from vipwire.reconcile.counts import Refusal
 from vipwire.reconcile.reconciler import Reconciler
-from vipwire.xtables.save import Chains
-from vipwire.xtables.tool import PROGRAM, Tool
-from vipwire.xtables.variant import Variant
-from vipwire.xtables.words import LOOPBACK
 
 pytestmark = pytest.mark.kernel
 
@@ -300,7 +300,7 @@ def test_a_service_that_the_kernel_refuses_is_named_and_left_alone(
     reconciler, _ = started(tool, 5)
     reconciler.sync()
     unknown = "-m nfacct --nfacct-name nothing_of_the_kind"
-    monkeypatch.setattr("vipwire.backends.iptables.rules.port.remember", lambda _family, _chain: unknown)
+    monkeypatch.setattr("vipwire.modes.iptables.rules.port.remember", lambda _family, _chain: unknown)
     node = node_plan(tool.family)
     for subject, slices in services(tool.family, 8)[5:]:
         reconciler.desire(subject.name, plan_service(node, subject, slices))

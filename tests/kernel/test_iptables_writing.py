@@ -9,27 +9,27 @@ from tests.fakes.values import endpoint, named, node_plan, slice_of
 from tests.kernel.own_network import own_network, run
 from tests.kernel.test_iptables_kernel import saved, services
 
-from vipwire.backends.iptables.access.nft_access import NftAccess
-from vipwire.backends.iptables.access.trial import samples, unreadable
-from vipwire.backends.iptables.build import build, rule_access
-from vipwire.backends.iptables.counts.nfacct import ensure_counters
-from vipwire.backends.iptables.kernel import IptablesBackend
-from vipwire.backends.iptables.lock_wait import LockWait
-from vipwire.backends.iptables.names import FILTER, FIREWALL, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, Key, Rules
-from vipwire.backends.iptables.script import Run, TablePart
-from vipwire.backends.iptables.settings import Settings
+from vipwire.linux.netlink.nftables import decode, encode
+from vipwire.linux.netlink.nftables.encode import Hook
+from vipwire.linux.netlink.nftables.wire import MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.encode import Hook
-from vipwire.netlink.nftables.wire import MessageType
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.modes.iptables.access.lock_wait import LockWait
+from vipwire.modes.iptables.access.nft_access import NftAccess
+from vipwire.modes.iptables.build import build, rule_access
+from vipwire.modes.iptables.counts.nfacct import ensure_counters
+from vipwire.modes.iptables.kernel import IptablesBackend
+from vipwire.modes.iptables.rules.names import FILTER, FIREWALL, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, Key, Rules
+from vipwire.modes.iptables.rules.script import Run, TablePart
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.trial import samples, unreadable
+from vipwire.modes.xtables.binary.expressions import uncounted
+from vipwire.modes.xtables.binary.shown import Reader
+from vipwire.modes.xtables.tool import Tool
+from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.reconciler import Reconciler, Report
-from vipwire.xtables.binary.expressions import uncounted
-from vipwire.xtables.binary.shown import Reader
-from vipwire.xtables.tool import Tool
-from vipwire.xtables.variant import Variant
 
 pytestmark = pytest.mark.kernel
 

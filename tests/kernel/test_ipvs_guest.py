@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.kernel.guests import SUITES, Guests, Suite
 
-from vipwire.backends.ipvs.kernel import IpvsBackend
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
+from vipwire.modes.ipvs.kernel import IpvsBackend
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(4000)]  # two boots; see `guests`
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 import pytest
 from tests.kernel.own_network import own_network, run
 
-from vipwire.conntrack.flows import FlowDeletions, FlowTable
-from vipwire.conntrack.stale import Staleness, UdpFrontends
-from vipwire.conntrack.unanswered import Unanswered
-from vipwire.model.net import Address, Family, Prefix, Protocol, parse_address
-from vipwire.netlink.conntrack import (
+from vipwire.linux.conntrack.flows import FlowDeletions, FlowTable
+from vipwire.linux.conntrack.stale import Staleness, UdpFrontends
+from vipwire.linux.conntrack.unanswered import Unanswered
+from vipwire.linux.netlink.conntrack import (
     CT_GET,
     GROUP_DESTROY,
     GROUP_NEW,
@@ -29,9 +28,10 @@ from vipwire.netlink.conntrack import (
     decode_event,
     lookup_request,
 )
-from vipwire.netlink.conntrack_filter import beginnings_and_ends
-from vipwire.netlink.message import Acknowledgement
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
+from vipwire.linux.netlink.conntrack_filter import beginnings_and_ends
+from vipwire.linux.netlink.message import Acknowledgement
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
+from vipwire.model.net import Address, Family, Prefix, Protocol, parse_address
 
 pytestmark = pytest.mark.kernel
 
@@ -316,7 +316,7 @@ def test_a_flow_that_a_flowtable_has_keeps_no_other(network: Network, monkeypatc
     servers = network.serve()
     for number in TO_FIRST[:3]:
         talk(network.open(network.client, number), (network.vip, 53), servers[0])
-    monkeypatch.setattr("vipwire.conntrack.flows.NetlinkSocket", Older)
+    monkeypatch.setattr("vipwire.linux.conntrack.flows.NetlinkSocket", Older)
     with FlowTable() as table:
         assert table.purge(network.staleness(1)) == FlowDeletions(examined=3, deleted=2, held=1)
 
@@ -420,10 +420,10 @@ def test_only_beginnings_and_bad_ends_come_of_the_endpoints_that_are_watched(
 
 def test_without_the_capability_the_error_names_it() -> None:
     program = """
-import vipwire.conntrack.flows, vipwire.errors, vipwire.host.kernel, vipwire.model.net
+import vipwire.linux.conntrack.flows, vipwire.errors, vipwire.linux.host.kernel, vipwire.model.net
 for attempt in (
-    vipwire.host.kernel.require_nftables,
-    lambda: list(vipwire.conntrack.flows.FlowTable().flows(vipwire.model.net.Family.IPV4)),
+    vipwire.linux.host.kernel.require_nftables,
+    lambda: list(vipwire.linux.conntrack.flows.FlowTable().flows(vipwire.model.net.Family.IPV4)),
 ):
     try:
         attempt()

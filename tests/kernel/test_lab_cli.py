@@ -13,9 +13,10 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from vipwire_lab import netns, state
 from vipwire_lab.cli import lab as command
-from vipwire_lab.cluster import Lab
+from vipwire_lab.lab import state
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.net import netns
 
 pytestmark = pytest.mark.kernel
 

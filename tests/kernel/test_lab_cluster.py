@@ -17,14 +17,15 @@ from tests.conformance.lost import traces
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family, Protocol
-from vipwire_lab import netns, state
-from vipwire_lab.cluster import Lab
-from vipwire_lab.continuous import Continuous
-from vipwire_lab.errors import LabError
-from vipwire_lab.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
-from vipwire_lab.probe import probe
-from vipwire_lab.processes import ProcessId
-from vipwire_lab.topology import DEFAULT, make_topology
+from vipwire_lab.lab import state
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.continuous import Continuous
+from vipwire_lab.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
+from vipwire_lab.lab.probe import probe
+from vipwire_lab.net import netns
+from vipwire_lab.net.errors import LabError
+from vipwire_lab.net.processes import ProcessId
+from vipwire_lab.net.topology import DEFAULT, make_topology
 
 pytestmark = pytest.mark.kernel
 

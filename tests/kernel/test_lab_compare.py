@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from vipwire.bpf.namespaces import cookie_of
-from vipwire.bpf.pins import of_node
 from vipwire.cli.main import main
 from vipwire.config.modes import mode_names
-from vipwire_lab import state
+from vipwire.linux.bpf.namespaces import cookie_of
+from vipwire.linux.bpf.pins import of_node
 from vipwire_lab.compare.staged import guest_obstacle
 from vipwire_lab.compare.table import more_text, view
 from vipwire_lab.compare.tour import SIGHTS
+from vipwire_lab.lab import state
 
 pytestmark = pytest.mark.kernel
 OUTSIDE, POD, NODE, NODE_PORT, BALANCER, EMPTY = range(6)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from vipwire_lab import kernel
-from vipwire_lab.errors import LabError
 from vipwire_lab.kernel.emulated import Emulated
+from vipwire_lab.net.errors import LabError
 
 pytestmark = pytest.mark.kernel
 

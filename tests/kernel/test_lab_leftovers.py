@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from vipwire_lab import leftovers, netns, state
 from vipwire_lab.cli import lab as command
-from vipwire_lab.cluster import Lab, take_down_stale
-from vipwire_lab.errors import LabError
-from vipwire_lab.processes import ProcessId
-from vipwire_lab.topology import DEFAULT, make_topology
+from vipwire_lab.lab import leftovers, state
+from vipwire_lab.lab.cluster import Lab, take_down_stale
+from vipwire_lab.net import netns
+from vipwire_lab.net.errors import LabError
+from vipwire_lab.net.processes import ProcessId
+from vipwire_lab.net.topology import DEFAULT, make_topology
 
 pytestmark = pytest.mark.kernel
 SMALL = make_topology(pods=(0,))
@@ -116,8 +117,8 @@ def test_drafts_of_killed_commands_are_swept_when_they_are_old(folder: Path) -> 
 def test_a_lab_ends_with_its_owner_when_stale_ones_are_taken_down(folder: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from vipwire_lab import state;"
-        "from vipwire_lab.cluster import Lab;"
-        "from vipwire_lab.topology import make_topology; state.DIRECTORY = Path(sys.argv[1]);"
+        "from vipwire_lab.lab.cluster import Lab;"
+        "from vipwire_lab.net.topology import make_topology; state.DIRECTORY = Path(sys.argv[1]);"
         "Lab(make_topology(pods=(0,)), sys.argv[2]).up(); os._exit(9)"  # as if it was killed
     )
     name = unused()

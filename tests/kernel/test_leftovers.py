@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tests.kernel.own_network import own_network, run
 
-from vipwire.backends.registry import spec_of
-from vipwire.handover.leftovers import LeftoverRemovals, Leftovers, Removed
-from vipwire.handover.rules import engines, modes_of, remove_rules
 from vipwire.model.net import Family
-from vipwire.xtables.tool import Tool
-from vipwire.xtables.variant import Variant
+from vipwire.modes.registry import spec_of
+from vipwire.modes.xtables.tool import Tool
+from vipwire.modes.xtables.variant import Variant
+from vipwire.proxy.handover.leftovers import LeftoverRemovals, Leftovers, Removed
+from vipwire.proxy.handover.rules import engines, modes_of, remove_rules
 
 pytestmark = pytest.mark.kernel
 

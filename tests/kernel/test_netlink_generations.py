@@ -6,10 +6,10 @@ from contextlib import closing
 import pytest
 from tests.kernel.own_network import own_network, run
 
+from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.model.net import Family
-from vipwire.netlink.generations import Generations
-from vipwire.xtables.tool import Tool
-from vipwire.xtables.variant import Variant
+from vipwire.modes.xtables.tool import Tool
+from vipwire.modes.xtables.variant import Variant
 
 pytestmark = pytest.mark.kernel
 

@@ -8,13 +8,13 @@ import pytest
 from tests.kernel.nft_transactions import Refused, commit, dump, elements, nft
 from tests.kernel.own_network import own_network
 
-from vipwire.backends.nftables.language import SetSpec, compile_rule, compile_set, interval_elements, range_element
+from vipwire.linux.netlink.nftables import decode, encode
+from vipwire.linux.netlink.nftables.elements import Element, Verdict, encode_element
+from vipwire.linux.netlink.nftables.encode import HOOKS, Hook, Operation
+from vipwire.linux.netlink.nftables.wire import ELEMENT_INTERVAL_END, Code, MessageType, SetFlag
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Family, Prefix, parse_address
-from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.elements import Element, Verdict, encode_element
-from vipwire.netlink.nftables.encode import HOOKS, Hook, Operation
-from vipwire.netlink.nftables.wire import ELEMENT_INTERVAL_END, Code, MessageType, SetFlag
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.modes.nftables.language import SetSpec, compile_rule, compile_set, interval_elements, range_element
 
 pytestmark = pytest.mark.kernel
 

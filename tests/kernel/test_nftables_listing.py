@@ -9,13 +9,13 @@ from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, port, servi
 from tests.kernel.nft_transactions import nft
 from tests.kernel.own_network import own_network
 
-from vipwire.backends.nftables import text
-from vipwire.backends.nftables.counts import CounterLevel
-from vipwire.backends.nftables.kernel import NftablesBackend
-from vipwire.backends.nftables.names import Object, ObjectKey
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
+from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.nftables.table import text
+from vipwire.modes.nftables.table.counts import CounterLevel
+from vipwire.modes.nftables.table.names import Object, ObjectKey
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.delta import Delta
 from vipwire.state.event import Upserted

@@ -9,15 +9,15 @@ import pytest
 from tests.fakes.values import node_plan
 from tests.kernel.own_network import own_network, run
 
-from vipwire.backends.nftables import fastpath
-from vipwire.backends.nftables.devices import find_flowtable
-from vipwire.backends.nftables.driver import DRIVER
-from vipwire.backends.nftables.probe import obstacle_to_offloading
 from vipwire.config.configuration import Config
 from vipwire.config.sections import NFTables
-from vipwire.host.links import LinkWatch
+from vipwire.linux.host.links import LinkWatch
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.modes.nftables.devices import find_flowtable
+from vipwire.modes.nftables.driver import DRIVER
+from vipwire.modes.nftables.probe import obstacle_to_offloading
+from vipwire.modes.nftables.table import fastpath
 from vipwire.reconcile.delta import Delta
 
 pytestmark = pytest.mark.kernel

@@ -9,11 +9,11 @@ import pytest
 from tests.kernel.nft_transactions import commit, dump, nft
 from tests.kernel.own_network import own_network
 
-from vipwire.backends.nftables.language import SetSpec, compile_rule, compile_set, same_rule, same_set
+from vipwire.linux.netlink.nftables import decode, encode
+from vipwire.linux.netlink.nftables.wire import MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.wire import MessageType
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.modes.nftables.language import SetSpec, compile_rule, compile_set, same_rule, same_set
 
 pytestmark = pytest.mark.kernel
 

@@ -7,14 +7,14 @@ import pytest
 from tests.fakes.values import HERE, endpoint, node_plan, port, service, slice_of
 from tests.kernel.own_network import own_network, run
 
-from vipwire.backends.nftables.index import INDEXED
-from vipwire.backends.nftables.kernel import NftablesBackend
-from vipwire.backends.nftables.names import CHAIN, SET, Object, ObjectKey
+from vipwire.linux.netlink.nftables.generations import Generations
+from vipwire.linux.netlink.nftables.wire import MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.model.service import Service, TrafficPolicy
-from vipwire.netlink.generations import Generations
-from vipwire.netlink.nftables.wire import MessageType
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.nftables.table.index import INDEXED
+from vipwire.modes.nftables.table.names import CHAIN, SET, Object, ObjectKey
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.delta import Delta

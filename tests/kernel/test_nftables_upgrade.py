@@ -15,10 +15,10 @@ import pytest
 from tests.fakes.values import endpoint, node_plan, port, service, slice_of
 from tests.kernel.own_network import enter, own_network, run
 
-from vipwire.backends.nftables.kernel import NftablesBackend
-from vipwire.backends.nftables.names import SET, Object, ObjectKey
 from vipwire.model.net import Family
 from vipwire.model.service import TrafficPolicy
+from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.nftables.table.names import SET, Object, ObjectKey
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.delta import Delta, diff
 from vipwire.state.event import Upserted

@@ -16,8 +16,8 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.daemon import NODE, Daemon, echo, prepare, reached, service_of, slice_for, stage, write
 from tests.kernel.own_network import run
 
-from vipwire.app.claim import PROXY, running_proxy
 from vipwire.process.single_instance import AlreadyRunningError, claimed, find_holder
+from vipwire.proxy.start.claim import PROXY, running_proxy
 
 pytestmark = pytest.mark.kernel
 WEB, POD = "10.96.0.1", "10.244.0.1"

@@ -108,11 +108,12 @@ def test_where_it_cannot_run_that_is_said_and_it_falls_back_as_it_says(
 def test_a_mode_that_is_not_used_is_not_imported(flags: list[str]) -> None:
     code = (
         "import sys; from vipwire.config.flags.parse import build_config, parse_flags; "
-        "from vipwire.app.modes import build_modes; from vipwire.model.net import Family; import vipwire.app.run; "
+        "from vipwire.proxy.start.modes import build_modes; from vipwire.model.net import Family; "
+        "import vipwire.proxy.run; "
         f"config = build_config(parse_flags({['--proxy-mode=nftables', *flags]!r})).config; "
         "build_modes(config, [Family.IPV4]); "
-        "print(sorted(name for name in sys.modules if name.startswith('vipwire.backends.') and "
+        "print(sorted(name for name in sys.modules if name.startswith('vipwire.modes.') and "
         "name.rsplit('.', 1)[1] in ('driver', 'kernel', 'explainer')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['vipwire.backends.nftables.driver', 'vipwire.backends.nftables.kernel']"
+    assert done.stdout.strip() == "['vipwire.modes.nftables.driver', 'vipwire.modes.nftables.kernel']"

@@ -15,18 +15,20 @@ import pytest
 from tests.fakes.values import cidr, endpoint, ip, named, node_plan, port, service, slice_of
 from tests.kernel.own_network import own_network, run
 
-from vipwire.backends.userspace.build import build, leftovers
-from vipwire.backends.userspace.entrance import Entrance
-from vipwire.backends.userspace.kernel import UserspaceBackend, sights
-from vipwire.backends.userspace.leftovers import forget_relayed
-from vipwire.backends.userspace.names import Front, Key, Value
-from vipwire.backends.userspace.settings import Bind, Choices
-from vipwire.backends.userspace.tool import choose
-from vipwire.conntrack.flows import FlowTable
 from vipwire.errors import CommitError, UnsupportedError
+from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
+from vipwire.modes.userspace.build import build, leftovers
+from vipwire.modes.userspace.entrance import Entrance
+from vipwire.modes.userspace.kernel import UserspaceBackend, sights
+from vipwire.modes.userspace.leftovers import forget_relayed
+from vipwire.modes.userspace.names import Front, Key, Value
+from vipwire.modes.userspace.settings import Bind, Choices
+from vipwire.modes.userspace.tool import choose
+from vipwire.modes.xtables.tool import WAIT_SECONDS, Tool
+from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -35,8 +37,6 @@ from vipwire.reconcile.reconciler import Reconciler
 from vipwire.relay.control_client import Call, relay_name
 from vipwire.relay.messages import Hello, Settings, Welcome
 from vipwire.relay.remote_relay import Remote
-from vipwire.xtables.tool import WAIT_SECONDS, Tool
-from vipwire.xtables.variant import Variant
 
 pytestmark = pytest.mark.kernel
 

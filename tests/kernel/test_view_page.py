@@ -18,13 +18,13 @@ import yaml
 from tests.fakes.browser import Page, chromium
 from tests.fakes.screen_reader import FAINT, complaints, tabbed, tree
 
-from vipwire.app.drain_orders import DrainOrder, change_orders, drains_path
 from vipwire.inspect.page.look import CALM_SECONDS
 from vipwire.model.drain import Drain
 from vipwire.model.net import parse_address
-from vipwire_lab.cluster import Lab
+from vipwire.proxy.drain_orders import DrainOrder, change_orders, drains_path
 from vipwire_lab.demo import objects
-from vipwire_lab.manifests import Backend, Port, as_yaml, service_manifest
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.manifests import Backend, Port, as_yaml, service_manifest
 
 pytestmark = pytest.mark.kernel
 NODE = "node-1"

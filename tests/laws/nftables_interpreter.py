@@ -16,8 +16,8 @@ from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
-from vipwire.backends.nftables.language import SetSpec
-from vipwire.backends.nftables.names import (
+from vipwire.modes.nftables.language import SetSpec
+from vipwire.modes.nftables.table.names import (
     CHAIN,
     SET,
     Chain,

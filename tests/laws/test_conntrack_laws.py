@@ -4,9 +4,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.fakes.conntrack import encode_flow
 
-from vipwire.conntrack.stale import Staleness, UdpEndpoint, UdpFrontend
+from vipwire.linux.conntrack.stale import Staleness, UdpEndpoint, UdpFrontend
+from vipwire.linux.netlink.conntrack import Flow, FlowDecoder, decode
 from vipwire.model.net import Address, Prefix, Protocol
-from vipwire.netlink.conntrack import Flow, FlowDecoder, decode
 
 # Few addresses and ports, so that flows meet frontends and endpoints often.
 few = st.sampled_from([Address(bytes((10, 0, 0, last))) for last in range(4)])

@@ -21,10 +21,10 @@ from tests.laws.worlds import (
     worlds,
 )
 
-from vipwire.backends.nftables.render import render
-from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
+from vipwire.modes.nftables.table.render import render
+from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.frontends import claims
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Forward, Frontend, FrontendKey, Pool, RangeKey, ServicePlan

@@ -17,19 +17,19 @@ from tests.fakes.iptables import FakeTables, FakeTool, FakeWitness
 from tests.fakes.values import endpoint, ip, node_plan, port, service, slice_of
 
 import vipwire
-from vipwire.backends.ebpf import render as ebpf
-from vipwire.backends.ebpf.names import split
-from vipwire.backends.iptables.kernel import IptablesBackend
-from vipwire.backends.iptables.settings import Settings
-from vipwire.backends.ipvs import render as ipvs
-from vipwire.backends.ipvs.marks import Marks
-from vipwire.backends.ipvs.parts import partition
-from vipwire.backends.ipvs.termination_policy import TerminationPolicy
-from vipwire.backends.nftables import render as nftables
-from vipwire.backends.nftables.script import steps
-from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
+from vipwire.modes.ebpf import render as ebpf
+from vipwire.modes.ebpf.names import split
+from vipwire.modes.iptables.kernel import IptablesBackend
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.ipvs import render as ipvs
+from vipwire.modes.ipvs.marks import Marks
+from vipwire.modes.ipvs.objects.parts import partition
+from vipwire.modes.ipvs.termination_policy import TerminationPolicy
+from vipwire.modes.nftables.table import render as nftables
+from vipwire.modes.nftables.table.script import steps
+from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import Planner

@@ -15,8 +15,11 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from tests.laws.worlds import World, packets_for, worlds
 
-from vipwire.backends.ebpf.explain import EbpfExplainer
-from vipwire.backends.ebpf.layout import (
+from vipwire.linux.bpf.programs import HOOKS
+from vipwire.model.names import ServicePortName
+from vipwire.model.net import Address, Protocol
+from vipwire.modes.ebpf.explain import EbpfExplainer
+from vipwire.modes.ebpf.layout import (
     HEAD,
     Flag,
     Head,
@@ -26,14 +29,11 @@ from vipwire.backends.ebpf.layout import (
     read_endpoint,
     read_frontend_key,
 )
-from vipwire.backends.ebpf.names import FRONTENDS, PROGRAMS, rules_of
-from vipwire.backends.ebpf.render import places, render
-from vipwire.backends.nftables.explain.explainer import NftablesExplainer
-from vipwire.backends.nftables.render import render as render_rules
-from vipwire.backends.nftables.skeleton import node_objects
-from vipwire.bpf.programs import HOOKS
-from vipwire.model.names import ServicePortName
-from vipwire.model.net import Address, Protocol
+from vipwire.modes.ebpf.names import FRONTENDS, PROGRAMS, rules_of
+from vipwire.modes.ebpf.render import places, render
+from vipwire.modes.nftables.explain.explainer import NftablesExplainer
+from vipwire.modes.nftables.table.render import render as render_rules
+from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.affinity import sticky_actions
 from vipwire.plan.plan import Forward, FrontendKey, ServicePlan
 from vipwire.plan.resolve import Answered, Packet, Plan, from_pod, resolve

@@ -11,13 +11,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.laws.worlds import World, packets_for, worlds
 
-from vipwire.backends.iptables.explain.explainer import walk
-from vipwire.backends.iptables.explain.walk import Table, run
-from vipwire.backends.iptables.names import Key, Rules
-from vipwire.backends.iptables.render import render
-from vipwire.backends.iptables.rules.skeleton import node_objects
-from vipwire.backends.iptables.settings import Settings
 from vipwire.model.net import Address
+from vipwire.modes.iptables.explain.explainer import walk
+from vipwire.modes.iptables.explain.walk import Table, run
+from vipwire.modes.iptables.rules.names import Key, Rules
+from vipwire.modes.iptables.rules.render import render
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.skeleton import node_objects
 from vipwire.plan.plan import Action, Forward, Frontend, FrontendKey, ServicePlan, Target
 from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve, serves_node_ports
 from vipwire.reconcile.explainer import End, ObjectState, Walk

@@ -3,8 +3,8 @@
 from hypothesis import given
 from tests.laws.test_iptables_agreement import Both, pairs
 
-from vipwire.xtables.binary.expressions import Encoder, uncounted
-from vipwire.xtables.binary.shown import Reader
+from vipwire.modes.xtables.binary.expressions import Encoder, uncounted
+from vipwire.modes.xtables.binary.shown import Reader
 
 
 @given(pairs)

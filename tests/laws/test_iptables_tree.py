@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.backends.iptables.names import LARGEST_NAME, Rules
-from vipwire.backends.iptables.rules.frontend_code import Zone, encode
-from vipwire.backends.iptables.rules.tree import DEEPEST, LEAF, Dispatch, Shape
 from vipwire.model.net import Address, Family, Protocol, format_address
+from vipwire.modes.iptables.rules.frontend_code import Zone, encode
+from vipwire.modes.iptables.rules.names import LARGEST_NAME, Rules
+from vipwire.modes.iptables.rules.tree import DEEPEST, LEAF, Dispatch, Shape
 from vipwire.plan.plan import FrontendKey
 
 ROOT, PREFIX = "KUBE-EXTERNAL-SERVICES", "KUBE-EXTS-"

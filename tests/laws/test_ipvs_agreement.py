@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.laws.worlds import World, packets_for, worlds
 
-from vipwire.backends.ipvs.explain.explainer import IpvsExplainer
-from vipwire.backends.ipvs.marks import Marks
-from vipwire.backends.ipvs.names import Object, ObjectKey
-from vipwire.backends.ipvs.render import RenderSettings, render
-from vipwire.backends.ipvs.skeleton import node_objects
 from vipwire.model.net import Address, is_loopback
+from vipwire.model.spread import Algorithm
+from vipwire.modes.ipvs.explain.explainer import IpvsExplainer
+from vipwire.modes.ipvs.marks import Marks
+from vipwire.modes.ipvs.objects.names import Object, ObjectKey
+from vipwire.modes.ipvs.render import RenderSettings, render
+from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.plan.plan import Action, Forward, Frontend, FrontendKey, Reject, ServicePlan
 from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve
-from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.explainer import End, ObjectState, Walk
 
 

@@ -11,12 +11,12 @@ from tests.fakes.values import HERE, endpoint, ip, ips, node_plan, service, slic
 from tests.laws.nftables_interpreter import Arrival, Objects, Result, Table, UnknownRuleError
 from tests.laws.worlds import FOUR, World, packets_for, worlds
 
-from vipwire.backends.nftables.names import CHAIN, Chain, Hook
-from vipwire.backends.nftables.render import render
-from vipwire.backends.nftables.skeleton import node_objects
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Protocol
 from vipwire.model.service import Service, TrafficPolicy
+from vipwire.modes.nftables.table.names import CHAIN, Chain, Hook
+from vipwire.modes.nftables.table.render import render
+from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.affinity import memory_of
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Action, Forward, Frontend, FrontendKey, FrontendKind, ServicePlan

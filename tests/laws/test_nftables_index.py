@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.laws.worlds import World, worlds
 
-from vipwire.backends.nftables.expected_chains import written
-from vipwire.backends.nftables.index import INDEXED, keys
-from vipwire.backends.nftables.names import CHAIN, LARGEST_POOL, Class, Object, ObjectKey, Space
-from vipwire.backends.nftables.ranges import HOOKED
-from vipwire.backends.nftables.render import render
-from vipwire.plan.spread import Algorithm
+from vipwire.model.spread import Algorithm
+from vipwire.modes.nftables.table.expected_chains import written
+from vipwire.modes.nftables.table.index import INDEXED, keys
+from vipwire.modes.nftables.table.names import CHAIN, LARGEST_POOL, Class, Object, ObjectKey, Space
+from vipwire.modes.nftables.table.ranges import HOOKED
+from vipwire.modes.nftables.table.render import render
 
 
 def elements(world: World) -> dict[str, dict[ObjectKey, Object]]:

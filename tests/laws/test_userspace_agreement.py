@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.laws.worlds import World, packets_for, worlds
 
-from vipwire.backends.userspace.explain.explainer import UserspaceExplainer
-from vipwire.backends.userspace.names import Front, Key, Rule, Value
-from vipwire.backends.userspace.render import render
-from vipwire.backends.userspace.settings import Choices
-from vipwire.backends.userspace.skeleton import node_objects
 from vipwire.model.net import Address, Protocol
+from vipwire.modes.userspace.explainer import UserspaceExplainer
+from vipwire.modes.userspace.names import Front, Key, Rule, Value
+from vipwire.modes.userspace.render import render
+from vipwire.modes.userspace.settings import Choices
+from vipwire.modes.userspace.skeleton import node_objects
 from vipwire.plan.plan import FrontendKey, ServicePlan
 from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, resolve
 from vipwire.reconcile.explainer import End, ObjectState, Walk

@@ -23,13 +23,13 @@ from aiohttp.web_request import BaseRequest
 
 from vipwire_up.api.admission import Admission
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.guard import ANONYMOUS, Role, User
 from vipwire_up.api.kinds.node import NAMESPACES
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.server import ApiServer
 from vipwire_up.api.serving.accept import Listening
 from vipwire_up.api.serving.bounds import Bounds
 from vipwire_up.api.serving.connections import Connections
+from vipwire_up.api.serving.guard import ANONYMOUS, Role, User
 from vipwire_up.api.stored import is_readable
 from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore

@@ -7,9 +7,9 @@ from typing import Any
 
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import build_config, parse_flags
-from vipwire.inspect.family_view import FamilyView
-from vipwire.inspect.situation import Situation, observed, plan_family
-from vipwire.inspect.source import list_once, make_source, node_name
+from vipwire.inspect.node.family_view import FamilyView
+from vipwire.inspect.node.situation import Situation, observed, plan_family
+from vipwire.inspect.node.source import list_once, make_source, node_name
 from vipwire.model.net import Address, Family
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -17,9 +17,9 @@ from vipwire.plan.resolve import Packet
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import End, ObjectState, Step, Walk
-from vipwire_lab import manifests
-from vipwire_lab.manifests import Backend, Port
-from vipwire_lab.topology import DEFAULT
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.manifests import Backend, Port
+from vipwire_lab.net.topology import DEFAULT
 
 PODS = {pod.name: pod for pod in DEFAULT.pods}
 HTTP = Port(80, 8080, name="http", node_port=30080)

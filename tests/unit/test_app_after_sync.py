@@ -8,15 +8,15 @@ from typing import Any, cast
 from tests.fakes.kernel import DictBackend
 from tests.fakes.values import ip, named, node_plan, port, service
 
-from vipwire.app.after_sync import HealthPorts
-from vipwire.app.engine import Engine, Line
-from vipwire.app.flow_keeper import suspects
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.problem import Problem
 from vipwire.plan.plan import HealthCheck, ServicePlan
+from vipwire.proxy.serve.service_health import ServiceHealthCheck
+from vipwire.proxy.sync.after_sync import HealthPorts
+from vipwire.proxy.sync.engine import Engine, Line
+from vipwire.proxy.sync.flow_keeper import suspects
 from vipwire.reconcile.pacer import Pacer
-from vipwire.serve.service_health import ServiceHealthCheck
 from vipwire.state.event import Kind, Listed, Upserted
 
 MANY = 100

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.app.drain_follower import DrainFollower
-from vipwire.app.drain_orders import DrainOrder, change_orders, drains_path, in_force, next_end, read_orders
 from vipwire.errors import ConfigError
 from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName
 from vipwire.model.net import parse_address
-from vipwire.serve.metrics import Metrics
+from vipwire.proxy.drain_follower import DrainFollower
+from vipwire.proxy.drain_orders import DrainOrder, change_orders, drains_path, in_force, next_end, read_orders
+from vipwire.proxy.serve.metrics import Metrics
 
 FOUR, SIX = parse_address("10.244.1.11"), parse_address("fd00::11")
 WEB, API = ObjectName("default", "web"), ObjectName("default", "api")

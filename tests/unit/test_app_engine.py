@@ -7,7 +7,6 @@ import pytest
 from tests.fakes.kernel import DictBackend, touched
 from tests.fakes.values import endpoint, ips, named, node_plan, service, slice_of
 
-from vipwire.app.engine import FEW, Engine, Line
 from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol
@@ -15,6 +14,7 @@ from vipwire.model.node import Node
 from vipwire.plan.ejection import EndpointKey, Tally
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
+from vipwire.proxy.sync.engine import FEW, Engine, Line
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.pacer import Pacer
 from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
@@ -27,7 +27,7 @@ PERIOD = 30.0
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have syncs take no time: the next one counts from the end of the last, however loaded this machine is."""
-    monkeypatch.setattr("vipwire.app.engine.time", SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr("vipwire.proxy.sync.engine.time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 
 class Machine:

@@ -6,12 +6,12 @@ from typing import cast
 import pytest
 from tests.fakes.kernel import DictBackend
 
-from vipwire.app.fallback import settle_mode
-from vipwire.backends.registry import every_spec
-from vipwire.backends.spec import Mode
 from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
+from vipwire.modes.registry import every_spec
+from vipwire.modes.spec import Mode
+from vipwire.proxy.start.fallback import settle_mode
 
 
 class Machine:

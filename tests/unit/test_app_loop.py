@@ -13,13 +13,13 @@ import pytest
 from tests.fakes.kernel import DictBackend
 from tests.fakes.values import node_plan, service
 
-from vipwire.app.engine import Engine, Line
-from vipwire.app.loop import Loop, Parts
 from vipwire.kube.contact import Health
 from vipwire.model.net import Family
 from vipwire.process import cyclic_garbage
+from vipwire.proxy.loop import Loop, Parts
+from vipwire.proxy.serve.metrics import Metrics
+from vipwire.proxy.sync.engine import Engine, Line
 from vipwire.reconcile.pacer import Pacer
-from vipwire.serve.metrics import Metrics
 from vipwire.state.event import Deleted, Kind, Listed
 
 
@@ -256,8 +256,8 @@ class NoPorts(Quiet):
 def test_memory_is_given_back_after_a_large_first_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     given, addresses = threading.Event(), NoAddresses()
     monkeypatch.setattr("vipwire.process.cyclic_garbage.give_back", given.set)
-    monkeypatch.setattr("vipwire.app.loop._LEFT_SECONDS", 0.0)
-    monkeypatch.setattr("vipwire.app.loop._MANY", 2)
+    monkeypatch.setattr("vipwire.proxy.loop._LEFT_SECONDS", 0.0)
+    monkeypatch.setattr("vipwire.proxy.loop._MANY", 2)
     line = Line(Family.IPV4, DictBackend(), Pacer(0.0, 30.0))
 
     async def play() -> None:

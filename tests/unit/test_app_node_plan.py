@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from tests.fakes.values import cidr, endpoint, ip, ips, slice_of
 
-from vipwire.app.node_plan import node_plan, planned_node, primary_address
 from vipwire.config.configuration import Config
 from vipwire.config.sections import DetectLocal, NFTables
 from vipwire.model.net import Family
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
+from vipwire.proxy.sync.node_plan import node_plan, planned_node, primary_address
 from vipwire.state.event import Upserted
 from vipwire.state.store import Store
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from vipwire.app.node_plan import node_plan
-from vipwire.app.reconfigure import ConfigChange, compare_configs, value_at
-from vipwire.app.reloader import Reloader
-from vipwire.app.servers import what_served
 from vipwire.config.configuration import Config, complete
 from vipwire.config.file import Loaded, read_config
 from vipwire.config.schema import Applied, ValueKind, file_fields, file_paths, setting_of
 from vipwire.config.sections import ModuleVerbosity
-from vipwire.conntrack.sysctls import conntrack_sysctls
 from vipwire.errors import ConfigError
+from vipwire.linux.conntrack.sysctls import conntrack_sysctls
 from vipwire.model.net import Family, parse_address
 from vipwire.process.file_watch import contents
-from vipwire.serve.metrics import Metrics
+from vipwire.proxy.reconfigure import ConfigChange, compare_configs, value_at
+from vipwire.proxy.reloader import Reloader
+from vipwire.proxy.serve.metrics import Metrics
+from vipwire.proxy.servers import what_served
+from vipwire.proxy.sync.node_plan import node_plan
 
 FIELDS = dict(file_paths(Config))
 START = complete(Config(config_file="kp.yaml", cluster_cidr="10.244.0.0/16"))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.app import record
-from vipwire.app.record import ProxyRecord, ProxyState, Recorder, open_record, read_record
 from vipwire.config.flags.parse import build_config, explicit_flags, parse_flags
 from vipwire.process.single_instance import Holder
 from vipwire.process.state_files import state_file
+from vipwire.proxy.start import record
+from vipwire.proxy.start.record import ProxyRecord, ProxyState, Recorder, open_record, read_record
 
 RECORD = ProxyRecord(7, 100.0, "1.2.3", "node-1", "nftables", ("--cluster-cidr=10.0.0.0/8",), {"IPv4": 5.0})
 

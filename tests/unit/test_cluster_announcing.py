@@ -22,9 +22,9 @@ from vipwire_up.announcing.kinds import (
     Held,
     Machine,
 )
-from vipwire_up.api.errors import ApiError
-from vipwire_up.api.object import encode
-from vipwire_up.api.resource import Object, Resource
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import encode
+from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.machines.leases import new_lease
 from vipwire_up.machines.objects import UnreachableError
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from vipwire_up.api.answers.cells import duration
 from vipwire_up.api.bodies.protobuf import numbered
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.openapi.schema import Shape, Type
-from vipwire_up.api.resource import Resource
+from vipwire_up.api.objects.cells import duration
+from vipwire_up.api.objects.resource import Resource
+from vipwire_up.api.objects.schema import Shape, Type
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BY_KIND = {resource.kind: resource for resource in RESOURCES}

@@ -3,7 +3,7 @@
 import pytest
 
 from vipwire_up.api.answers.health import Health, Question, read_health
-from vipwire_up.api.errors import ApiError
+from vipwire_up.api.objects.errors import ApiError
 
 WELL = {"DNS": "", "garbage collection": ""}
 ILL = {"DNS": "port 53 is taken", "garbage collection": ""}

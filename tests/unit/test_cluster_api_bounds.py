@@ -18,11 +18,11 @@ import pytest
 from tests.fakes.authority import authority
 from tests.unit.cluster_here import SERVICES, Here, play, service
 
-from vipwire_up.api.errors import ApiError
-from vipwire_up.api.guard import User
+from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.serving.accept import Listening, bound
 from vipwire_up.api.serving.bounds import Bounds
 from vipwire_up.api.serving.connections import Connections
+from vipwire_up.api.serving.guard import User
 from vipwire_up.api.serving.in_flight import InFlight, Sort
 
 MAPS = "/api/v1/namespaces/default/configmaps"

@@ -25,12 +25,12 @@ from tests.unit.controllers_here import clock
 
 from vipwire_up.api.bodies.quantity import read_quantity, written
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.networking import SERVICE_CIDRS
-from vipwire_up.api.object import decoded
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import decoded
+from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.patches.untyped import merge_patch
-from vipwire_up.api.resource import Object, Resource
 from vipwire_up.controllers.parts import Ranges, hooks
 
 TABLES: Final = Path(__file__).parent / "api_kinds_rules"

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from tests.unit.cluster_here import SERVICES, Here, play, service
 
-from vipwire_up.api.answers.discovery import resource_list
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.node import NAMESPACES
+from vipwire_up.api.objects.resource import Resource
+from vipwire_up.api.openapi.discovery import resource_list
 from vipwire_up.api.openapi.documents import document_v2
-from vipwire_up.api.resource import Resource
 
 REFUSED = (405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from vipwire_up.api.bodies.decode import Findings, decode
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.openapi.schema import Shape, Type
-from vipwire_up.api.resource import Resource
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.resource import Resource
+from vipwire_up.api.objects.schema import Shape, Type
 from vipwire_up.api.stored import is_readable
 from vipwire_up.store.record import Key, Record
 

@@ -7,10 +7,10 @@ from typing import Any
 from tests.unit.cluster_here import SERVICES, Here, service
 from tests.unit.controllers_here import items, play_allocating
 
-from vipwire_up.announce import arp, asked_by_arp, solicited_group
-from vipwire_up.api.errors import internal
+from vipwire_up.announcing.announce import arp, asked_by_arp, solicited_group
+from vipwire_up.announcing.balanced import CLASS
+from vipwire_up.api.objects.errors import internal
 from vipwire_up.api.registry import Registry, Result
-from vipwire_up.controllers.balanced import CLASS
 from vipwire_up.controllers.balancers import Balancers
 
 POOL = (ipaddress.ip_network("192.0.2.0/31"),)

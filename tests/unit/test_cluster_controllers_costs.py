@@ -14,14 +14,14 @@ from tests.unit.controllers_here import play_allocating
 
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.service import SERVICES as KIND
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.resource import Object
 from vipwire_up.controllers.allocation.repair import AddressRepair
 from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.controllers.endpoints.selection import Selection
-from vipwire_up.controllers.events import warn
 from vipwire_up.controllers.own_services import OwnServices
+from vipwire_up.following.events import warn
 from vipwire_up.garbage import GarbageCollector
 
 Step = Callable[[], Awaitable[object]]

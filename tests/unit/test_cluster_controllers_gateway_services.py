@@ -9,7 +9,7 @@ from tests.unit.controllers_here import items, play_allocating
 
 from vipwire.kube.gateway_addresses import GATEWAY, POOL, service_name
 from vipwire_up.api.kinds.plain import CONFIG_MAPS
-from vipwire_up.api.object import decoded, key_of
+from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.gateway_services import GatewayServices, declare_pool
 

@@ -7,9 +7,9 @@ from tests.unit.cluster_here import Here, play
 
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.plain import LEASES
-from vipwire_up.api.object import key_of, readable
+from vipwire_up.api.objects.object import key_of, readable
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.resource import Object
 from vipwire_up.controllers.election import CAREFUL, NAME, QUICK, Election, Pace, Pacing
 
 SYSTEM = "kube-system"

@@ -9,10 +9,10 @@ from tests.unit.cluster_here import SERVICES, Here, play, service
 
 from vipwire_up.api.admission import Admitted, Attempt, Operation
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError, refused
 from vipwire_up.api.kinds.plain import CONFIG_MAPS
 from vipwire_up.api.kinds.service import SERVICES as SERVICE_KIND
-from vipwire_up.api.object import encoder
+from vipwire_up.api.objects.errors import ApiError, refused
+from vipwire_up.api.objects.object import encoder
 from vipwire_up.garbage import GarbageCollector
 from vipwire_up.store.record import Key, Write
 

@@ -17,11 +17,11 @@ from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.access.tls import ClientFiles
 from vipwire_up.api.admission import Admission
-from vipwire_up.api.errors import ApiError
-from vipwire_up.api.guard import CALLER, Role, User
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.plain import LEASES, SECRETS
 from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.serving.guard import CALLER, Role, User
 from vipwire_up.controllers.node_restriction import NodeRestriction
 from vipwire_up.joining import join as joining
 from vipwire_up.joining.ended_tokens import delete_once

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cluster_process import CLIENTS, PATIENCE, WHEEL, Kubectl, up
 
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.openapi.schema import Type
+from vipwire_up.api.objects.schema import Type
 
 pytestmark = pytest.mark.slow
 

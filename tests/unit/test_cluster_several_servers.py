@@ -17,11 +17,11 @@ from tests.unit.up_here import Up, up
 
 from vipwire.kube.access.access import load_access
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire_up.api.kinds.node import NAMESPACES, NODES
 from vipwire_up.api.kinds.plain import CONFIG_MAPS
-from vipwire_up.api.object import key_of
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.ranges import port_range
 from vipwire_up.controllers.election import Election
@@ -31,7 +31,7 @@ from vipwire_up.joining.join import join
 from vipwire_up.joining.manage import create_token, dismiss
 from vipwire_up.joining.membership import Folder
 from vipwire_up.machines.objects import RemoteObjects
-from vipwire_up.server_identity import server_identity
+from vipwire_up.running.server_identity import server_identity
 from vipwire_up.store.fence import HOLDING
 from vipwire_up.store.record import Check
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from vipwire_up.api.guard import User
+from vipwire_up.api.serving.guard import User
 from vipwire_up.credentials.identity import Access, Withdrawn
 from vipwire_up.credentials.machine_records import Given, MachineRecord, machine_secret, read_machine
 from vipwire_up.credentials.revocation import Revoked

@@ -2,9 +2,9 @@
 
 from tests.fakes.values import ip
 
-from vipwire.conntrack.attempts import FOLLOWED, PATIENCE, Attempts
+from vipwire.linux.conntrack.attempts import FOLLOWED, PATIENCE, Attempts
+from vipwire.linux.netlink.conntrack import Flow, FlowChange, FlowEvent
 from vipwire.model.net import Protocol
-from vipwire.netlink.conntrack import Flow, FlowChange, FlowEvent
 from vipwire.plan.ejection import EndpointKey, Failure, Tally
 
 POD, OTHER = EndpointKey(Protocol.TCP, ip("10.0.0.7"), 8080), EndpointKey(Protocol.TCP, ip("10.0.0.8"), 8080)

@@ -3,9 +3,9 @@ from typing import NamedTuple
 
 import pytest
 
-from vipwire.conntrack.stale import Staleness, UdpEndpoint, UdpFrontends
+from vipwire.linux.conntrack.stale import Staleness, UdpEndpoint, UdpFrontends
+from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
-from vipwire.netlink.conntrack import Flow
 
 CLIENT = "10.240.7.7"
 NODE = "192.168.0.10"

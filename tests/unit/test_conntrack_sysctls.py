@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from vipwire.conntrack.sysctls import conntrack_sysctls, forwarding_sysctls, table_size
+from vipwire.linux.conntrack.sysctls import conntrack_sysctls, forwarding_sysctls, table_size
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl, Want
 

@@ -3,9 +3,9 @@
 import pytest
 from tests.fakes.values import endpoint, ip, named, node_plan, port, service, slice_of
 
-from vipwire.conntrack.unanswered import Unanswered, waiting_in_vain
+from vipwire.linux.conntrack.unanswered import Unanswered, waiting_in_vain
+from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow
 from vipwire.model.net import Family, Protocol
-from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Flow
 from vipwire.plan.ejection import EndpointKey, Tally
 from vipwire.plan.planner import PlanChange, Planner
 

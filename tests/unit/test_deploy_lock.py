@@ -16,13 +16,14 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-RUN = PROJECT["project"]["dependencies"]
 BUILD, TOOLS = (
     [line for line in (FOLDER / f"{name}.in").read_text().splitlines() if line and not line.startswith("#")]
     for name in ("build", "tools")
 )
 GROUPS = PROJECT["dependency-groups"]
-ETCD = [*RUN, *PROJECT["project"]["optional-dependencies"]["etcd"]]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+RUN = [*PROJECT["project"]["dependencies"], *EXTRAS["l7"], *EXTRAS["up"]]
+ETCD = [*RUN, *(line for line in EXTRAS["etcd"] if not line.startswith("vipwire["))]
 WANTED = {"run": RUN, "etcd": ETCD, "test": [*RUN, *GROUPS["test"], *GROUPS["lint"]], "build": BUILD}
 AROUND = {"tools": TOOLS, "fuzz": GROUPS["fuzz"], "plot": GROUPS["plot"]}
 """Locks of what is not installed for tests."""

@@ -16,8 +16,8 @@ from tests.unit.described_metrics import labels_of
 from vipwire.config.sections import Series
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
+from vipwire.proxy.serve.metrics import Metrics
 from vipwire.reconcile.counts import Count, Counts, EndpointName, OpenConnections, Refusal
-from vipwire.serve.metrics import Metrics
 
 DASHBOARD = json.loads((DEPLOY / "monitoring/dashboard.json").read_text(encoding="utf-8"))
 RULES = yaml.safe_load((DEPLOY / "monitoring/alerts.yaml").read_text(encoding="utf-8"))

@@ -61,7 +61,7 @@ def names(wheel: Path) -> set[str]:
 def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
     sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
     packed = {name for name in names(wheel) if name.startswith("vipwire") and ".dist-info/" not in name}
-    programs = {f"vipwire/backends/ebpf/programs/{name}" for name in PROGRAMS}
+    programs = {f"vipwire/modes/ebpf/programs/{name}" for name in PROGRAMS}
     page = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/vipwire/inspect/page/files").iterdir()}
     typed = {f"{package}/py.typed" for package in ("vipwire", "vipwire_l7", "vipwire_up", "vipwire_lab")}
     assert packed == sources | programs | page | typed

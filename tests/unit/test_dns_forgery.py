@@ -9,7 +9,7 @@ from tests.fakes.upstream import records, upstream
 from tests.unit.test_dns_upstream import ANY_NAME, forwarder, question, resolve, run, zone
 
 from vipwire.errors import DecodeError
-from vipwire_up.dns.message import IN, NOERROR, SERVFAIL, TC, Query, render
+from vipwire_up.dns.messages.message import IN, NOERROR, SERVFAIL, TC, Query, render
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.upstream.answer import Answer, answers, read_answer
 from vipwire_up.dns.upstream.cache import Cache, key_of

@@ -15,7 +15,7 @@ from vipwire.state.event import Listed
 from vipwire_up.dns import server as server_module
 from vipwire_up.dns import zone as zone_module
 from vipwire_up.dns.limits import ClientLimits
-from vipwire_up.dns.message import NOERROR, SERVFAIL, Query, Reply, read_query
+from vipwire_up.dns.messages.message import NOERROR, SERVFAIL, Query, Reply, read_query
 from vipwire_up.dns.objects import DnsKind, DnsService
 from vipwire_up.dns.records import Records, records_of
 from vipwire_up.dns.resolver import Resolver

@@ -11,7 +11,7 @@ from tests.fakes.names import external, service
 from tests.fakes.upstream import Upstream, records, upstream
 
 from vipwire.state import event
-from vipwire_up.dns.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, read_query, render
+from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, read_query, render
 from vipwire_up.dns.objects import DnsService
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.upstream.cache import Cache

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.backends.ebpf.cgroup import find_cgroup
 from vipwire.errors import UnsupportedError
+from vipwire.modes.ebpf.cgroup import find_cgroup
 
 
 def cgroup(path: Path, *, root: bool) -> Path:

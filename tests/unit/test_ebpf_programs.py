@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.backends.ebpf import layout
-from vipwire.backends.ebpf.programs import build
-from vipwire.bpf.elf import read_object
-from vipwire.bpf.programs import HOOKS
 from vipwire.errors import DecodeError
+from vipwire.linux.bpf.elf import read_object
+from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.net import Family, Protocol, parse_address
+from vipwire.modes.ebpf import layout
+from vipwire.modes.ebpf.programs import build
 
 FOLDER = Path(layout.__file__).with_name("programs")
 

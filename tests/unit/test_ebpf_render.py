@@ -4,13 +4,14 @@ import dataclasses
 
 import pytest
 
-from vipwire.backends.ebpf.counts import counts
-from vipwire.backends.ebpf.layout import HEAD, Flag, Head, endpoint_slot, endpoints, frontend_key, read_endpoint
-from vipwire.backends.ebpf.names import FRONTENDS, MEMBERS, describe, is_ours, split
-from vipwire.backends.ebpf.render import render
-from vipwire.backends.ebpf.stretches import COOLING_SECONDS, FullError, Stretches
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
+from vipwire.model.spread import Algorithm, Spread
+from vipwire.modes.ebpf.counts import counts
+from vipwire.modes.ebpf.layout import HEAD, Flag, Head, endpoint_slot, endpoints, frontend_key, read_endpoint
+from vipwire.modes.ebpf.names import FRONTENDS, MEMBERS, describe, is_ours, split
+from vipwire.modes.ebpf.render import render
+from vipwire.modes.ebpf.stretches import COOLING_SECONDS, FullError, Stretches
 from vipwire.plan.annotations import Wishes
 from vipwire.plan.plan import (
     Action,
@@ -25,7 +26,6 @@ from vipwire.plan.plan import (
     ServicePlan,
     Target,
 )
-from vipwire.plan.spread import Algorithm, Spread
 from vipwire.reconcile.counts import Count, Counts
 from vipwire.reconcile.delta import Delta
 

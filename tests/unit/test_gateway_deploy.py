@@ -21,8 +21,8 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.state.event import Upserted
 from vipwire_l7.gateway.cli import gateway
-from vipwire_l7.gateway.plan.addresses.own_services import OwnService
-from vipwire_l7.gateway.plan.objects import ROUTE_KINDS, GatewaySetting, Item
+from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting, Item
+from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.service_writer import ServiceWriter
 from vipwire_l7.gateway.run.status import GatewayStatusWriter
@@ -34,8 +34,8 @@ from vipwire_l7.ingress.run.status import StatusWriter
 from vipwire_l7.ingress.watch.kinds import IngressResource
 from vipwire_l7.ingress.watch.objects import BackendService, BackendSlice, Ingress, IngressKind
 from vipwire_l7.ingress.watch.snapshot import Snapshot
-from vipwire_up.api.guard import Role, User, may
 from vipwire_up.api.kinds.catalogue import RESOURCES as SERVED
+from vipwire_up.api.serving.guard import Role, User, may
 
 FOLDER = DEPLOY / "gateway"
 BOTH = DEPLOY / "gateway-with-ingress"

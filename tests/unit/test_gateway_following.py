@@ -15,7 +15,7 @@ from tests.gateway.site import now, secret_of
 from vipwire.kube.gateway_addresses import POOL
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Deleted, Listed, Upserted
-from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.ingress.haproxy.layout import Layout

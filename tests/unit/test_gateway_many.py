@@ -7,9 +7,9 @@ import pytest
 from tests.gateway.test_gateway_statuses import GATEWAY, NOW, SERVICE, drawn, planned, reasons, snapshot_of, status
 
 from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting, Item, world_of
 from vipwire_l7.gateway.plan.ladders import Entry
 from vipwire_l7.gateway.plan.matches import PathMatch, RequestMatch
-from vipwire_l7.gateway.plan.objects import GatewaySetting, Item, world_of
 from vipwire_l7.gateway.plan.planner import plan_gateways
 from vipwire_l7.gateway.plan.steps import HostSteps, rules_of
 from vipwire_l7.ingress.plan.budget import MOST_TRIED

@@ -11,7 +11,7 @@ from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, OF_CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Deleted, Upserted
 from vipwire_l7.gateway.cli import gateway
-from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.ingress.watch.objects import BackendPort, BackendService, IngressKind

@@ -7,7 +7,7 @@ import pytest
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.addresses.pool import AddressPool
-from vipwire_l7.gateway.plan.objects import Item
+from vipwire_l7.gateway.plan.kinds.objects import Item
 from vipwire_l7.gateway.run.status import merged
 from vipwire_l7.gateway.watch.objects import sound_status
 from vipwire_l7.gateway.watch.wire import GatewaySpec

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.handover.kube_proxy import KubeProxy, find_kube_proxy
+from vipwire.proxy.handover.kube_proxy import KubeProxy, find_kube_proxy
 
 
 def fake_proc(folder: Path, *flags: str, config: bytes | None = None) -> Path:

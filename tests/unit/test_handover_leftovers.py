@@ -6,21 +6,21 @@ from typing import Any
 
 from tests.fakes.kernel import DictBackend
 
-from vipwire.backends.ipvs import ranges
-from vipwire.backends.ipvs.first_commit import FirstCommit, in_steps
-from vipwire.backends.ipvs.leftovers import Flow, judge, parse_flows, removable, to_sockets
-from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, Object, ObjectKey, SetName, Vip
-from vipwire.backends.ipvs.objects.sockets import parse_sources
-from vipwire.backends.ipvs.ownership import GUARDS
-from vipwire.backends.ipvs.skeleton import node_objects
-from vipwire.handover.rules import owners
+from vipwire.linux.netlink.ipset import Element
+from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Address, Family, parse_address
-from vipwire.netlink.ipset import Element
-from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.modes.ipvs.first_commit import FirstCommit, in_steps
+from vipwire.modes.ipvs.leftovers import Flow, judge, parse_flows, removable, to_sockets
+from vipwire.modes.ipvs.objects import ranges
+from vipwire.modes.ipvs.objects.names import ChainName, Entry, MarkRule, Object, ObjectKey, SetName, Vip
+from vipwire.modes.ipvs.objects.sockets import parse_sources
+from vipwire.modes.ipvs.ownership import GUARDS
+from vipwire.modes.ipvs.skeleton import node_objects
+from vipwire.modes.xtables.ownership import Place, VipwireOnlyOwner, all_of, census, removals
+from vipwire.modes.xtables.save import read_table
 from vipwire.plan.node import NodePlan
+from vipwire.proxy.handover.rules import owners
 from vipwire.reconcile.delta import Delta
-from vipwire.xtables.ownership import Place, VipwireOnlyOwner, all_of, census, removals
-from vipwire.xtables.save import read_table
 
 WEB, DNS, POD = (parse_address(each) for each in ("10.96.0.1", "10.96.0.10", "10.244.1.5"))
 FLOWS = """\

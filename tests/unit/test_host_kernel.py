@@ -4,8 +4,8 @@ import os
 import pytest
 
 from vipwire.errors import UnsupportedError
-from vipwire.host import kernel
-from vipwire.host.kernel import KernelRelease, cpus, require_nftables
+from vipwire.linux.host import kernel
+from vipwire.linux.host.kernel import KernelRelease, cpus, require_nftables
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vipwire.errors import UnsupportedError
-from vipwire.host.rights import capabilities, require_net_admin
+from vipwire.linux.host.rights import capabilities, require_net_admin
 
 
 def proc(folder: Path, effective: str) -> Path:

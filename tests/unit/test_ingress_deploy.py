@@ -28,7 +28,7 @@ from vipwire_l7.ingress.run.surroundings import Follower
 from vipwire_l7.ingress.watch.kinds import RESOURCES
 from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendSlice, Ingress, Usability
 from vipwire_l7.ingress.watch.snapshot import Snapshot
-from vipwire_up.api.guard import Role, User, may
+from vipwire_up.api.serving.guard import Role, User, may
 
 FOLDER = DEPLOY / "ingress"
 WEB = ObjectName("default", "web")

@@ -10,7 +10,7 @@ from tests.unit.test_gateway_deploy import filled
 
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed
-from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.ingress.haproxy.configuration import Configuration
 from vipwire_l7.ingress.haproxy.layout import Layout

@@ -12,7 +12,7 @@ from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Upserted
-from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.run.app import GatewayParts
 from vipwire_l7.gateway.run.service_writer import ServiceWriter
 from vipwire_l7.gateway.run.status import GatewayStatusWriter

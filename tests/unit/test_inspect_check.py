@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.app.record import ProxyRecord, ProxyState
 from vipwire.config.configuration import Config
-from vipwire.host.kernel import KernelRelease
 from vipwire.inspect.check.facts import Facts, ForeignTable, gather
 from vipwire.inspect.check.findings import Level, check_document, check_view, judge
-from vipwire.inspect.show import console
+from vipwire.inspect.command.show import console
+from vipwire.linux.host.kernel import KernelRelease
+from vipwire.proxy.start.record import ProxyRecord, ProxyState
 
 FINE = Facts(
     release=KernelRelease(6, 1),

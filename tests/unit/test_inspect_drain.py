@@ -6,23 +6,23 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.inspected import HTTP, PODS, make_config
 
-from vipwire.app.drain_orders import drains_path, read_orders
 from vipwire.cli.main import main
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError
 from vipwire.inspect.drain.consequences import concerned, newly_unserved, read_drain, require_concerned
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
-from vipwire.inspect.packet import read_packet
-from vipwire.inspect.situation import Situation, planned
-from vipwire.inspect.source import list_once, make_source
+from vipwire.inspect.explain.packet import read_packet
+from vipwire.inspect.node.situation import Situation, planned
+from vipwire.inspect.node.source import list_once, make_source
 from vipwire.inspect.status.usage import endpoint_usages
 from vipwire.model.drain import Drain
 from vipwire.model.net import Family, parse_address
 from vipwire.plan.plan import Forward, FrontendKind
-from vipwire_lab import manifests
-from vipwire_lab.manifests import Port
-from vipwire_lab.topology import DEFAULT
+from vipwire.proxy.drain_orders import drains_path, read_orders
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.manifests import Port
+from vipwire_lab.net.topology import DEFAULT
 
 ONE, TWO = "10.244.1.11", "10.244.2.11"
 

@@ -8,17 +8,17 @@ import pytest
 from rich.console import Console
 from tests.unit.inspected import HTTP, PODS, make_config
 
-from vipwire.app.record import EjectedEndpoint, ProxyRecord, open_record
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
-from vipwire.inspect.packet import read_packet
-from vipwire.inspect.situation import Situation, now_ejected, plan_family
-from vipwire.inspect.source import list_once, make_source, node_name
+from vipwire.inspect.explain.packet import read_packet
+from vipwire.inspect.node.situation import Situation, now_ejected, plan_family
+from vipwire.inspect.node.source import list_once, make_source, node_name
 from vipwire.inspect.status.document import status_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.model.net import Family
-from vipwire_lab import manifests
-from vipwire_lab.topology import DEFAULT
+from vipwire.proxy.start.record import EjectedEndpoint, ProxyRecord, open_record
+from vipwire_lab.lab import manifests
+from vipwire_lab.net.topology import DEFAULT
 
 VIP, HERE, THERE = "10.96.0.10", "10.244.1.11", "10.244.2.11"
 UNTIL, SHOWN = 1_800_000_000.0, "2027-01-15T08:00:00+00:00"

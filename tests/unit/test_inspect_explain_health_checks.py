@@ -9,14 +9,14 @@ from tests.unit.inspected import HTTP, PODS, Teller, look, make_config
 
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
-from vipwire.inspect.packet import read_packet
-from vipwire.inspect.situation import Situation, plan_family
-from vipwire.inspect.source import list_once, make_source
+from vipwire.inspect.explain.packet import read_packet
+from vipwire.inspect.node.situation import Situation, plan_family
+from vipwire.inspect.node.source import list_once, make_source
 from vipwire.model.net import Family, parse_address
 from vipwire.reconcile.explainer import End, Walk
-from vipwire_lab import manifests
-from vipwire_lab.manifests import Backend, Port
-from vipwire_lab.topology import DEFAULT
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.manifests import Backend, Port
+from vipwire_lab.net.topology import DEFAULT
 
 OUTSIDE, NODE, OTHER_NODE = "203.0.113.9", "192.168.0.1", "192.168.0.2"
 

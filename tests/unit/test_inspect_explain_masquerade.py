@@ -3,8 +3,8 @@
 import pytest
 
 from vipwire.inspect.explain.masquerade import masquerade_source
+from vipwire.linux.netlink.route import SCOPE_GLOBAL, SCOPE_HOST, SCOPE_LINK, InterfaceAddress
 from vipwire.model.net import format_address, parse_address
-from vipwire.netlink.route import SCOPE_GLOBAL, SCOPE_HOST, SCOPE_LINK, InterfaceAddress
 
 SECONDARY, DEPRECATED = 0x01, 0x20
 LOOPBACK, UPLINK, POD = 1, 2, 7

@@ -9,12 +9,12 @@ from tests.unit.inspected import HTTP, PODS, Shelf, Teller, look, make_config
 
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
-from vipwire.inspect.packet import read_packet
+from vipwire.inspect.explain.packet import read_packet
 from vipwire.model.net import Address, parse_address
 from vipwire.reconcile.explainer import BY_CHANCE, IN_TURN, Direct, End, Walk
-from vipwire_lab import manifests
-from vipwire_lab.manifests import Backend
-from vipwire_lab.topology import DEFAULT
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.manifests import Backend
+from vipwire_lab.net.topology import DEFAULT
 
 NODE, CLIENT, VIP = parse_address("192.168.0.1"), "203.0.113.9", "10.96.0.10"
 TARGETS = [(parse_address(PODS[name].addresses[0]), 8080) for name in ("pod-1a", "pod-2a")]

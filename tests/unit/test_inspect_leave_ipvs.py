@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 from tests.fakes.values import cidr, ip, ips, port, service
 
-from vipwire.backends.ipvs.names import Entry
 from vipwire.config.configuration import Config
 from vipwire.config.file import read_config
-from vipwire.handover.configured import Configured
+from vipwire.inspect.command.show import console
 from vipwire.inspect.leave_ipvs.changes import Difference, Leaving, Level, judge
 from vipwire.inspect.leave_ipvs.document import leave_document, leave_exit, leave_view
 from vipwire.inspect.leave_ipvs.facts import owned
 from vipwire.inspect.leave_ipvs.nearest import NEAREST
 from vipwire.inspect.leave_ipvs.situation import Kernel, Server
-from vipwire.inspect.show import console
+from vipwire.linux.netlink.ipset import Element
+from vipwire.linux.netlink.ipvs import Flag, Scheduling, Timeouts, VirtualServer
 from vipwire.model.net import Family
-from vipwire.netlink.ipset import Element
-from vipwire.netlink.ipvs import Flag, Scheduling, Timeouts, VirtualServer
+from vipwire.modes.ipvs.objects.names import Entry
+from vipwire.proxy.handover.configured import Configured
 
 CONF = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n"
 USUAL = Timeouts(900, 120, 300)

@@ -2,14 +2,14 @@
 
 import pytest
 
+from vipwire.inspect.command.show import console
 from vipwire.inspect.live.commands import names
 from vipwire.inspect.live.flows import FlowNotification, Frontends
 from vipwire.inspect.live.top import Rates, top_view
 from vipwire.inspect.live.trace import Tracer, event_view, summary_view
-from vipwire.inspect.show import console
+from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange, FlowEvent
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
-from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange, FlowEvent
 from vipwire.plan.plan import FrontendKey
 from vipwire.reconcile.counts import Count, Counts, EndpointName
 

@@ -6,9 +6,9 @@ import pytest
 from tests.unit.inspected import Shelf, example, look, make_config
 
 from vipwire.errors import ConfigError
-from vipwire.inspect.packet import read_packet
-from vipwire.inspect.situation import Situation
-from vipwire.inspect.suggestions import find_services
+from vipwire.inspect.explain.packet import read_packet
+from vipwire.inspect.explain.suggestions import find_services
+from vipwire.inspect.node.situation import Situation
 from vipwire.model.net import Protocol, format_address
 
 

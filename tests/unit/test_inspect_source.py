@@ -18,7 +18,7 @@ from vipwire.cli.main import main
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.errors import ConfigError
-from vipwire.inspect.source import list_once, make_source
+from vipwire.inspect.node.source import list_once, make_source
 from vipwire.kube.access.user_kubeconfig import Found, kubectls
 
 

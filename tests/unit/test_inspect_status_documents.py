@@ -11,18 +11,18 @@ from rich.console import Console, RenderableType
 from tests.unit.golden_text import matches_golden
 from tests.unit.inspected import REFUSING, Shelf, Teller, example, look, make_config, programmed
 
-from vipwire.backends.spec import Remark
 from vipwire.config.configuration import Config
 from vipwire.inspect.decisions import plan_document, plan_view
 from vipwire.inspect.difference import diff_document, diff_exit, script_lines
 from vipwire.inspect.explain.document import explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain
-from vipwire.inspect.packet import read_packet
-from vipwire.inspect.situation import Situation
+from vipwire.inspect.explain.packet import read_packet
+from vipwire.inspect.explain.suggestions import find_services
+from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import status_document
 from vipwire.inspect.status.tables import status_view
-from vipwire.inspect.suggestions import find_services
 from vipwire.model.net import Address, Family
+from vipwire.modes.spec import Remark
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.unit.inspected import example, make_config
 
-from vipwire.app import record as app_record
-from vipwire.app.record import ProxyRecord, Recorder, open_record
 from vipwire.cli.main import main
 from vipwire.config.flags.parse import explicit_flags
 from vipwire.inspect.status.proxy import proxy_text
 from vipwire.process.single_instance import Holder
+from vipwire.proxy.start import record as app_record
+from vipwire.proxy.start.record import ProxyRecord, Recorder, open_record
 
 
 @pytest.fixture

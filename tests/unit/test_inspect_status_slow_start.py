@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 from tests.fakes.values import HERE, endpoint, node_plan, port, service, slice_of
 
-from vipwire.backends.ipvs.explain.explainer import IpvsExplainer
-from vipwire.backends.ipvs.marks import Marks
-from vipwire.backends.ipvs.render import RenderSettings
-from vipwire.backends.ipvs.render import render as ipvs_render
-from vipwire.backends.ipvs.skeleton import node_objects as ipvs_objects
-from vipwire.backends.nftables.explain.explainer import NftablesExplainer
-from vipwire.backends.nftables.render import render as nftables_render
-from vipwire.backends.nftables.skeleton import node_objects as nftables_objects
-from vipwire.inspect.family_view import FamilyView
-from vipwire.inspect.status.slow_start import grown
+from vipwire.inspect.node.family_view import FamilyView
+from vipwire.inspect.node.slow_start import grown
+from vipwire.linux.netlink.nftables.elements import Element
 from vipwire.model.net import Family
-from vipwire.netlink.nftables.elements import Element
+from vipwire.model.spread import Spread
+from vipwire.modes.ipvs.explain.explainer import IpvsExplainer
+from vipwire.modes.ipvs.marks import Marks
+from vipwire.modes.ipvs.render import RenderSettings
+from vipwire.modes.ipvs.render import render as ipvs_render
+from vipwire.modes.ipvs.skeleton import node_objects as ipvs_objects
+from vipwire.modes.nftables.explain.explainer import NftablesExplainer
+from vipwire.modes.nftables.table.render import render as nftables_render
+from vipwire.modes.nftables.table.skeleton import node_objects as nftables_objects
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Forward, ServicePlan
 from vipwire.plan.planner import Planner
-from vipwire.plan.spread import Spread
 from vipwire.reconcile.backend import Rendered
 from vipwire.state.event import Upserted
 from vipwire.state.store import Store

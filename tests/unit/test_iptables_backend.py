@@ -5,16 +5,16 @@ from tests.fakes.iptables import FakeTables, FakeTool, FakeWitness
 from tests.fakes.iptables_world import PLAIN, World
 from tests.fakes.values import cidr, endpoint, ips, named, node_plan, port, service, slice_of
 
-from vipwire.backends.iptables.kernel import IptablesBackend
-from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key
-from vipwire.backends.iptables.rules.skeleton import FIREWALL_RULE
-from vipwire.backends.iptables.settings import Settings
 from vipwire.errors import CommitError, DecodeError
 from vipwire.model.net import Family
 from vipwire.model.service import Service, TrafficPolicy
+from vipwire.modes.iptables.kernel import IptablesBackend
+from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.skeleton import FIREWALL_RULE
+from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import PodPrefixes
-from vipwire.xtables.variant import Variant
 
 FLAT = Settings(counters=False, tree=False)
 
@@ -297,7 +297,7 @@ def test_after_a_refusal_in_the_second_table_the_first_is_looked_at_again() -> N
 
 
 def test_large_differences_are_written_in_batches_and_dispatched_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vipwire.backends.iptables.kernel.BATCH", {Variant.NFT: 40, Variant.LEGACY: 0})
+    monkeypatch.setattr("vipwire.modes.iptables.kernel.BATCH", {Variant.NFT: 40, Variant.LEGACY: 0})
     world = loaded(60, variant=Variant.NFT)
     log = world.tables.log
     assert len(log) > 5

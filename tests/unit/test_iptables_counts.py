@@ -2,10 +2,10 @@
 
 from tests.fakes.values import endpoint, ips, node_plan, port, service, slice_of
 
-from vipwire.backends.iptables.counts.by_service import Ledger, count, endpoints_of
-from vipwire.backends.iptables.counts.rule_counters import RuleCounter
-from vipwire.backends.iptables.names import UNALLOCATED
 from vipwire.model.net import parse_address
+from vipwire.modes.iptables.counts.by_service import Ledger, count, endpoints_of
+from vipwire.modes.iptables.counts.rule_counters import RuleCounter
+from vipwire.modes.iptables.rules.names import UNALLOCATED
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Refusal

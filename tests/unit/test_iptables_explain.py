@@ -9,12 +9,12 @@ import pytest
 from tests.fakes.iptables_world import PLAIN, World
 from tests.fakes.values import cidr, endpoint, ips, node_plan, port, service, slice_of
 
-from vipwire.backends.iptables.explain.explainer import IptablesExplainer, walk
-from vipwire.backends.iptables.explain.walk import Table
-from vipwire.backends.iptables.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key, Rules
-from vipwire.backends.iptables.recent import Recent, ticks_per_second
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.model.service import TrafficPolicy
+from vipwire.modes.iptables.explain.explainer import IptablesExplainer, walk
+from vipwire.modes.iptables.explain.walk import Table
+from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key, Rules
+from vipwire.modes.iptables.rules.recent import Recent, ticks_per_second
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import diff
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_CHANCE, IN_TURN, End, ObjectState, Walk

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from vipwire.backends.iptables.access.nft_compare import expressions_at, holds
-from vipwire.backends.iptables.access.trial import samples
-from vipwire.backends.iptables.settings import Settings
 from vipwire.errors import DecodeError
+from vipwire.linux.netlink import message
+from vipwire.linux.netlink.attributes import attribute, nested
+from vipwire.linux.netlink.nftables import wire
+from vipwire.linux.netlink.nftables.encode import list_rules
 from vipwire.model.net import Family
-from vipwire.netlink import message
-from vipwire.netlink.attributes import attribute, nested
-from vipwire.netlink.nftables import wire
-from vipwire.netlink.nftables.encode import list_rules
-from vipwire.xtables.binary.expressions import COUNTER, COUNTER_NUMBERS, Encoder, uncounted
-from vipwire.xtables.binary.shown import Reader
-from vipwire.xtables.binary.words import UnknownRuleError
+from vipwire.modes.iptables.access.nft_compare import expressions_at, holds
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.trial import samples
+from vipwire.modes.xtables.binary.expressions import COUNTER, COUNTER_NUMBERS, Encoder, uncounted
+from vipwire.modes.xtables.binary.shown import Reader
+from vipwire.modes.xtables.binary.words import UnknownRuleError
 
 
 @pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)

@@ -3,9 +3,9 @@
 import pytest
 from tests.fakes.values import named
 
-from vipwire.backends.iptables.names import FILTER, NAT, endpoint_chain, port_chains, rank, tree_root
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol
+from vipwire.modes.iptables.rules.names import FILTER, NAT, endpoint_chain, port_chains, rank, tree_root
 
 SVC1 = ServicePortName(ObjectName("ns1", "svc1"), "p80", Protocol.TCP)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.backends.iptables.probe import Presence, affinity_note, decide
-from vipwire.xtables.variant import Variant
+from vipwire.modes.iptables.probe import Presence, affinity_note, decide
+from vipwire.modes.xtables.variant import Variant
 
 EMPTY = Presence()
 RULES = Presence(rules=1)

@@ -7,17 +7,17 @@ import pytest
 from tests.fakes.iptables_world import PLAIN, World
 from tests.fakes.values import HERE, cidr, endpoint, ip, ips, node_plan, port, service, slice_of
 
-from vipwire.backends.iptables.explain.explainer import walk
-from vipwire.backends.iptables.explain.walk import Table
-from vipwire.backends.iptables.limits import shortcomings
-from vipwire.backends.iptables.render import render
-from vipwire.backends.iptables.rules.skeleton import node_objects
-from vipwire.backends.iptables.rules.words import chance
-from vipwire.backends.iptables.settings import Settings
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
+from vipwire.modes.iptables.explain.explainer import walk
+from vipwire.modes.iptables.explain.walk import Table
+from vipwire.modes.iptables.limits import shortcomings
+from vipwire.modes.iptables.rules.render import render
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.skeleton import node_objects
+from vipwire.modes.iptables.rules.words import chance
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes
 from vipwire.plan.resolve import Packet

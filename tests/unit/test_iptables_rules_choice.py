@@ -5,11 +5,11 @@ from fractions import Fraction
 
 import pytest
 
-from vipwire.backends.iptables.rules.bpf import hash_match, matches
-from vipwire.backends.iptables.rules.choice import choices
 from vipwire.model.net import Address, Family, parse_address
+from vipwire.model.spread import Algorithm, Spread
+from vipwire.modes.iptables.rules.bpf import hash_match, matches
+from vipwire.modes.iptables.rules.choice import choices
 from vipwire.plan.plan import Forward, Masquerade, Target
-from vipwire.plan.spread import Algorithm, Spread
 
 POOL = tuple(Target(parse_address(f"10.1.0.{number}"), 80, local=False) for number in (1, 2, 3))
 

@@ -9,15 +9,15 @@ import pytest
 from tests.fakes.iptables_world import World
 from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, service, slice_of
 
-from vipwire.backends.iptables.counts.by_service import Ledger, count, endpoints_of
-from vipwire.backends.iptables.counts.rule_counters import RuleCounter
-from vipwire.backends.iptables.explain.explainer import walk
-from vipwire.backends.iptables.explain.walk import Table
-from vipwire.backends.iptables.names import FILTER, NAT
-from vipwire.backends.iptables.rules.tree import LEAF
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
+from vipwire.modes.iptables.counts.by_service import Ledger, count, endpoints_of
+from vipwire.modes.iptables.counts.rule_counters import RuleCounter
+from vipwire.modes.iptables.explain.explainer import walk
+from vipwire.modes.iptables.explain.walk import Table
+from vipwire.modes.iptables.rules.names import FILTER, NAT
+from vipwire.modes.iptables.rules.tree import LEAF
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import End, Walk

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 from tests.fakes.iptables import FakeTables, FakeTool
 
-from vipwire.backends.iptables.access.tool_access import Known, ToolAccess, Written
-from vipwire.backends.iptables.lock_wait import LockWait
-from vipwire.backends.iptables.names import NAT
-from vipwire.backends.iptables.script import Run, TablePart
+from vipwire.modes.iptables.access.lock_wait import LockWait
+from vipwire.modes.iptables.access.tool_access import Known, ToolAccess, Written
+from vipwire.modes.iptables.rules.names import NAT
+from vipwire.modes.iptables.rules.script import Run, TablePart
 
 
 class Measuring(FakeTool):

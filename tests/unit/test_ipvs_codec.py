@@ -5,15 +5,15 @@ import struct
 import pytest
 from tests.fakes.values import cidr, ip
 
-from vipwire.backends.ipvs.objects.proc_table import Row, parse_table
-from vipwire.backends.ipvs.objects.servers import settled
 from vipwire.errors import DecodeError
+from vipwire.linux.netlink import ipset, ipvs
+from vipwire.linux.netlink.attributes import attribute, attributes, nested
+from vipwire.linux.netlink.generic import ask_family, command, family_number
+from vipwire.linux.netlink.ipset import Element, SetSpec, SetType
+from vipwire.linux.netlink.ipvs import Command, Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Address, Family
-from vipwire.netlink import ipset, ipvs
-from vipwire.netlink.attributes import attribute, attributes, nested
-from vipwire.netlink.generic import ask_family, command, family_number
-from vipwire.netlink.ipset import Element, SetSpec, SetType
-from vipwire.netlink.ipvs import Command, Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.modes.ipvs.objects.proc_table import Row, parse_table
+from vipwire.modes.ipvs.objects.servers import settled
 
 WEB = VirtualServer(6, ip("10.96.0.1"), 80)
 WEB6 = VirtualServer(17, ip("fd00::1"), 53)

@@ -4,11 +4,11 @@ from typing import Any
 
 from tests.fakes.values import endpoint, ip, ips, node_plan, port, service, slice_of
 
-from vipwire.backends.ipvs.counts import Origin, origins, refusals, service_counts
-from vipwire.backends.ipvs.marks import Marks
+from vipwire.linux.netlink.ipvs import Counters, Forwarding, Method, RealServerState, VirtualServer
 from vipwire.model.net import Address, Protocol
 from vipwire.model.service import TrafficPolicy
-from vipwire.netlink.ipvs import Counters, Forwarding, Method, RealServerState, VirtualServer
+from vipwire.modes.ipvs.counts import Origin, origins, refusals, service_counts
+from vipwire.modes.ipvs.marks import Marks
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey, ServicePlan
 from vipwire.reconcile.counts import Count, EndpointName, OpenConnections, Refusal

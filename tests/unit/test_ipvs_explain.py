@@ -6,11 +6,15 @@ from typing import Any
 import pytest
 from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, service, slice_of
 
-from vipwire.backends.ipvs.explain.explainer import IpvsExplainer
-from vipwire.backends.ipvs.explain.shares import connection_shares
-from vipwire.backends.ipvs.explain.templates import find_template
-from vipwire.backends.ipvs.marks import Marks
-from vipwire.backends.ipvs.names import (
+from vipwire.linux.netlink.ipset import Element
+from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.model.net import Address, Family, Protocol, format_endpoint
+from vipwire.modes.ipvs.explain.explainer import IpvsExplainer
+from vipwire.modes.ipvs.explain.shares import connection_shares
+from vipwire.modes.ipvs.explain.templates import find_template
+from vipwire.modes.ipvs.marks import Marks
+from vipwire.modes.ipvs.objects.commands import commands
+from vipwire.modes.ipvs.objects.names import (
     ChainName,
     Entry,
     MarkRule,
@@ -23,18 +27,14 @@ from vipwire.backends.ipvs.names import (
     set_name,
     set_spec,
 )
-from vipwire.backends.ipvs.names import Set as Which
-from vipwire.backends.ipvs.objects.commands import commands
-from vipwire.backends.ipvs.render import RenderSettings, render
-from vipwire.backends.ipvs.skeleton import node_objects
-from vipwire.model.net import Address, Family, Protocol, format_endpoint
-from vipwire.netlink.ipset import Element
-from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.modes.ipvs.objects.names import Set as Which
+from vipwire.modes.ipvs.render import RenderSettings, render
+from vipwire.modes.ipvs.skeleton import node_objects
+from vipwire.modes.xtables.rule_text import parse_rule
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta, diff
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN, End, ObjectState, Walk
-from vipwire.xtables.rule_text import parse_rule
 
 WEB = VirtualServer(6, ip("10.96.0.1"), 80)
 MARKED = VirtualServer(0, Address(b""), 0, 7)

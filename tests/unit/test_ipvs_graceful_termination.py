@@ -2,8 +2,8 @@
 
 from tests.fakes.values import ip
 
-from vipwire.backends.ipvs.graceful_termination import LOOK_SECONDS, GracefulTermination
-from vipwire.netlink.ipvs import RealServer, VirtualServer
+from vipwire.linux.netlink.ipvs import RealServer, VirtualServer
+from vipwire.modes.ipvs.graceful_termination import LOOK_SECONDS, GracefulTermination
 
 
 def virtual(number: int) -> VirtualServer:

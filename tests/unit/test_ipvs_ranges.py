@@ -4,16 +4,16 @@ from typing import Any
 
 from tests.fakes.values import cidr, endpoint, ip, node_plan, port, service, slice_of
 
-from vipwire.backends.ipvs.marks import FOREIGN, Marks, MarkScope
-from vipwire.backends.ipvs.names import ChainName, Entry, MarkRule, Object, ObjectKey, RangeRule
-from vipwire.backends.ipvs.objects.chains import parted, rules_text
-from vipwire.backends.ipvs.objects.commands import commands
-from vipwire.backends.ipvs.render import RenderSettings, render
-from vipwire.backends.ipvs.termination_policy import TerminationPolicy
+from vipwire.linux.netlink.ipvs import Method, RealServer, Scheduling, VirtualServer
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
-from vipwire.netlink.ipvs import Method, RealServer, Scheduling, VirtualServer
+from vipwire.modes.ipvs.marks import FOREIGN, Marks, MarkScope
+from vipwire.modes.ipvs.objects.chains import parted, rules_text
+from vipwire.modes.ipvs.objects.commands import commands
+from vipwire.modes.ipvs.objects.names import ChainName, Entry, MarkRule, Object, ObjectKey, RangeRule
+from vipwire.modes.ipvs.render import RenderSettings, render
+from vipwire.modes.ipvs.termination_policy import TerminationPolicy
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey, RangeKey, ServicePlan
 from vipwire.reconcile.delta import Delta

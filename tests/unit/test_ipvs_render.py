@@ -5,9 +5,14 @@ from typing import Any
 import pytest
 from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, port, service, slice_of
 
-from vipwire.backends.ipvs.hints import Hints, hints
-from vipwire.backends.ipvs.marks import Marks, is_among, routing_mark
-from vipwire.backends.ipvs.names import (
+from vipwire.linux.netlink.ipset import Element
+from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.model.net import Address, Family, Protocol
+from vipwire.model.service import Service, TrafficPolicy
+from vipwire.modes.ipvs.hints import Hints, hints
+from vipwire.modes.ipvs.marks import Marks, is_among, routing_mark
+from vipwire.modes.ipvs.objects.chains import parse_save, restore_text
+from vipwire.modes.ipvs.objects.names import (
     ChainName,
     Entry,
     MarkRule,
@@ -19,20 +24,15 @@ from vipwire.backends.ipvs.names import (
     Vip,
     set_name,
 )
-from vipwire.backends.ipvs.objects.chains import parse_save, restore_text
-from vipwire.backends.ipvs.render import RenderSettings, render
-from vipwire.backends.ipvs.skeleton import node_objects
-from vipwire.backends.ipvs.start import ipvs_sysctls
-from vipwire.model.net import Address, Family, Protocol
-from vipwire.model.service import Service, TrafficPolicy
-from vipwire.netlink.ipset import Element
-from vipwire.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.modes.ipvs.render import RenderSettings, render
+from vipwire.modes.ipvs.skeleton import node_objects
+from vipwire.modes.ipvs.start import ipvs_sysctls
+from vipwire.modes.xtables.save import BUILT_IN
 from vipwire.plan.annotations import read_wishes
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.delta import Delta
-from vipwire.xtables.save import BUILT_IN
 
 NODE = ips("192.168.0.2", "192.168.1.2")
 WEB = VirtualServer(6, ip("10.96.0.1"), 80)

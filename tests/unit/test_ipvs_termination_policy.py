@@ -3,13 +3,13 @@
 import pytest
 from tests.fakes.values import endpoint, ip, ips, node_plan, port, service, slice_of
 
-from vipwire.backends.ipvs.marks import Marks
-from vipwire.backends.ipvs.render import RenderSettings, render
-from vipwire.backends.ipvs.termination_policy import TerminationPolicy
+from vipwire.linux.netlink.ipvs import RealServer, VirtualServer
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.service import TrafficPolicy
-from vipwire.netlink.ipvs import RealServer, VirtualServer
+from vipwire.modes.ipvs.marks import Marks
+from vipwire.modes.ipvs.render import RenderSettings, render
+from vipwire.modes.ipvs.termination_policy import TerminationPolicy
 from vipwire.plan.frontends import plan_service
 
 NODE = ips("192.168.0.2")

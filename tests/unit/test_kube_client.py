@@ -18,9 +18,9 @@ from tests.fakes.objects import node, service, service_cidr, slice_of
 from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.client import ApiSource, retry_after
 from vipwire.kube.contact import Health
+from vipwire.kube.manifests.proxied import MANIFESTS
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.proxied import proxy_resources
-from vipwire.kube.proxied_manifests import MANIFESTS
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Kind, Listed, Object
 

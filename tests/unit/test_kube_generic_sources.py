@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from vipwire.kube import proxied, proxied_manifests, wire
+from vipwire.kube import proxied, wire
+from vipwire.kube.manifests import proxied as proxied_manifests
 from vipwire.kube.manifests.documents import ManifestReader, kind_in_manifests
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.resource import Reader, Resource

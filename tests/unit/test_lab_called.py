@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vipwire.config.flags.parse import ENVIRONMENT, environment_flags
-from vipwire_lab import state
-from vipwire_lab.called import as_called, search_path
+from vipwire_lab.lab import state
+from vipwire_lab.lab.called import as_called, search_path
 
 TOLD = "Try: vipwire lab exec node-1 -- vipwire status"
 

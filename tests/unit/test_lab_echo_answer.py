@@ -9,7 +9,7 @@ import pytest
 
 from vipwire.errors import DecodeError
 from vipwire_lab.echo.answer import Answer, Peer, http_response
-from vipwire_lab.processes import ProcessId, end
+from vipwire_lab.net.processes import ProcessId, end
 
 ANSWER = Answer("pod-1a", "node-1", "TCP", Peer("fd00::2", 4000), Peer("fd00::1", 80))
 

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
 from vipwire_lab.echo.answer import Peer
-from vipwire_lab.sctp.messages import ABORT, COOKIE_ACK, DATA, INIT, SACK, Asker, Chunk, Packet, Responder, crc32c
+from vipwire_lab.echo.sctp_messages import (
+    ABORT,
+    COOKIE_ACK,
+    DATA,
+    INIT,
+    SACK,
+    Asker,
+    Chunk,
+    Packet,
+    Responder,
+    crc32c,
+)
 
 CLIENT, SERVER = "10.0.0.1", "10.0.0.2"
 

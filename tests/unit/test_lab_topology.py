@@ -3,10 +3,21 @@
 import pytest
 
 from vipwire.model.net import Protocol
-from vipwire_lab import links, manifests
-from vipwire_lab.errors import LabError
-from vipwire_lab.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
-from vipwire_lab.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology, make_node, make_pod, make_topology
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
+from vipwire_lab.net import links
+from vipwire_lab.net.errors import LabError
+from vipwire_lab.net.topology import (
+    DEFAULT,
+    UNDERLAY,
+    Client,
+    Node,
+    Pod,
+    Topology,
+    make_node,
+    make_pod,
+    make_topology,
+)
 
 
 def test_the_default_has_the_addresses_that_the_scenarios_speak_of() -> None:

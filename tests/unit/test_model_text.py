@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from vipwire.config.sections import Logging
-from vipwire.inspect import show
+from vipwire.inspect.command import show
 from vipwire.model.text import visible, visible_document, visible_lines
 from vipwire.process import log
 from vipwire.process.terminal import complain

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from vipwire.netlink.bulk import AT_ONCE, SIZE, received
+from vipwire.linux.netlink.bulk import AT_ONCE, SIZE, received
 
 
 def test_datagrams_come_whole_and_in_order() -> None:

@@ -4,9 +4,8 @@ import pytest
 from tests.fakes.conntrack import encode_flow
 
 from vipwire.errors import DecodeError
-from vipwire.model.net import Family, Protocol, parse_address
-from vipwire.netlink.attributes import attribute, attributes, nested
-from vipwire.netlink.conntrack import (
+from vipwire.linux.netlink.attributes import attribute, attributes, nested
+from vipwire.linux.netlink.conntrack import (
     CT_DELETE,
     CT_GET,
     CT_NEW,
@@ -20,7 +19,8 @@ from vipwire.netlink.conntrack import (
     delete_request,
     dump_request,
 )
-from vipwire.netlink.message import NLM_F_CREATE, Message
+from vipwire.linux.netlink.message import NLM_F_CREATE, Message
+from vipwire.model.net import Family, Protocol, parse_address
 
 # Answers of Linux 6.18 (x86-64) to a dump, beside what conntrack(8) printed of them.
 IPV4 = bytes.fromhex(

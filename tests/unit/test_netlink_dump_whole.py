@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
-from vipwire.netlink.message import NLMSG_DONE, NLMSG_ERROR, encode, messages
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
+from vipwire.linux.netlink.message import NLMSG_DONE, NLMSG_ERROR, encode, messages
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 
 
 class Kernel:

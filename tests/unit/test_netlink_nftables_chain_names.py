@@ -4,12 +4,12 @@ import pytest
 from tests.unit.test_netlink_dump_whole import Kernel, done
 
 from vipwire.errors import DecodeError
+from vipwire.linux.netlink.attributes import attribute, nested, string, u32be
+from vipwire.linux.netlink.message import NLM_F_DUMP_INTR, encode
+from vipwire.linux.netlink.nftables import wire
+from vipwire.linux.netlink.nftables.chain_names import chain_names
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.netlink.attributes import attribute, nested, string, u32be
-from vipwire.netlink.message import NLM_F_DUMP_INTR, encode
-from vipwire.netlink.nftables import wire
-from vipwire.netlink.nftables.chain_names import chain_names
-from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkSocket
 
 NAT = string(wire.CHAIN_TABLE, "nat")
 HANDLE = attribute(wire.CHAIN_HANDLE, bytes(8))

@@ -3,10 +3,10 @@ import struct
 import pytest
 
 from vipwire.errors import DecodeError
-from vipwire.netlink.attributes import attribute, nested, string
-from vipwire.netlink.nftables import wire
-from vipwire.netlink.nftables.elements import Element, Verdict, decode_elements, element, encode_element
-from vipwire.netlink.nftables.wire import Code
+from vipwire.linux.netlink.attributes import attribute, nested, string
+from vipwire.linux.netlink.nftables import wire
+from vipwire.linux.netlink.nftables.elements import Element, Verdict, decode_elements, element, encode_element
+from vipwire.linux.netlink.nftables.wire import Code
 
 KEY, DATA = bytes(range(16)), b"\x0a\x80\0\1\x1f\x90\0\0"
 

@@ -3,13 +3,13 @@ import struct
 import pytest
 
 from vipwire.errors import DecodeError
+from vipwire.linux.netlink.attributes import attributes, walk
+from vipwire.linux.netlink.message import NLM_F_ACK, messages
+from vipwire.linux.netlink.nftables import decode, encode, userdata, wire
+from vipwire.linux.netlink.nftables.elements import element
+from vipwire.linux.netlink.nftables.encode import Hook
+from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.model.net import Family
-from vipwire.netlink.attributes import attributes, walk
-from vipwire.netlink.message import NLM_F_ACK, messages
-from vipwire.netlink.nftables import decode, encode, userdata, wire
-from vipwire.netlink.nftables.elements import element
-from vipwire.netlink.nftables.encode import Hook
-from vipwire.netlink.nftables.wire import MessageType
 
 FAMILY = Family.IPV4
 

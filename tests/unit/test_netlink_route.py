@@ -3,10 +3,9 @@ import struct
 import pytest
 
 from vipwire.errors import DecodeError
-from vipwire.host.addresses import LocalAddress, reachable
-from vipwire.model.net import Family, parse_address
-from vipwire.netlink.attributes import attribute, string
-from vipwire.netlink.route import (
+from vipwire.linux.host.addresses import LocalAddress, reachable
+from vipwire.linux.netlink.attributes import attribute, string
+from vipwire.linux.netlink.route import (
     InterfaceAddress,
     Link,
     addresses_request,
@@ -14,6 +13,7 @@ from vipwire.netlink.route import (
     decode_link,
     links_request,
 )
+from vipwire.model.net import Family, parse_address
 
 OWN, PEER, OWN6 = parse_address("10.0.0.1"), parse_address("10.0.0.2"), parse_address("fd00::1")
 

@@ -2,7 +2,10 @@
 
 import pytest
 
-from vipwire.backends.nftables.counts import (
+from vipwire.linux.netlink.nftables.counters import ElementCounter
+from vipwire.model.names import ObjectName, ServicePortName
+from vipwire.model.net import Address, Family, Protocol, parse_address
+from vipwire.modes.nftables.table.counts import (
     COUNTING,
     CounterLevel,
     connection_chains,
@@ -11,10 +14,7 @@ from vipwire.backends.nftables.counts import (
     refusal,
     traffic_chains,
 )
-from vipwire.backends.nftables.names import frontend_bytes
-from vipwire.model.names import ObjectName, ServicePortName
-from vipwire.model.net import Address, Family, Protocol, parse_address
-from vipwire.netlink.nftables.counters import ElementCounter
+from vipwire.modes.nftables.table.names import frontend_bytes
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, Reason, Reject, ServicePlan
 from vipwire.reconcile.counts import Count, EndpointName, Refusal
 

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from vipwire.backends.nftables.expected_chains import written
-from vipwire.backends.nftables.names import Class, Memory, Space, is_memory
-from vipwire.backends.nftables.skeleton import class_chain, remember_chain, remembered_chain, turn_chain
 from vipwire.model.net import Family
-from vipwire.plan.spread import Algorithm
+from vipwire.model.spread import Algorithm
+from vipwire.modes.nftables.table.expected_chains import written
+from vipwire.modes.nftables.table.names import Class, Memory, Space, is_memory
+from vipwire.modes.nftables.table.skeleton import class_chain, remember_chain, remembered_chain, turn_chain
 
 
 def test_every_class_is_known_by_the_name_of_its_chain() -> None:

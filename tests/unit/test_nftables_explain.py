@@ -7,23 +7,23 @@ from typing import Any
 import pytest
 from tests.unit.inspected import PODS, example, make_config
 
-from vipwire.backends.nftables.counts import CounterLevel
-from vipwire.backends.nftables.explain.explainer import walk
-from vipwire.backends.nftables.explain.table import Table
-from vipwire.backends.nftables.names import CHAIN, Chain, Object, ObjectKey
-from vipwire.backends.nftables.render import render
-from vipwire.backends.nftables.skeleton import node_objects
-from vipwire.inspect.situation import plan_family
-from vipwire.inspect.source import list_once, make_source
+from vipwire.inspect.node.situation import plan_family
+from vipwire.inspect.node.source import list_once, make_source
+from vipwire.linux.netlink.nftables.elements import Element
 from vipwire.model.jhash import jhash, slot
 from vipwire.model.net import Family, Protocol, parse_address
-from vipwire.netlink.nftables.elements import Element
+from vipwire.modes.nftables.explain.explainer import walk
+from vipwire.modes.nftables.explain.table import Table
+from vipwire.modes.nftables.table.counts import CounterLevel
+from vipwire.modes.nftables.table.names import CHAIN, Chain, Object, ObjectKey
+from vipwire.modes.nftables.table.render import render
+from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, BY_CHANCE, IN_TURN, End, ObjectState
-from vipwire_lab import manifests
-from vipwire_lab.manifests import Port
-from vipwire_lab.topology import DEFAULT
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.manifests import Port
+from vipwire_lab.net.topology import DEFAULT
 
 Objects = dict[ObjectKey, Object]
 CLIENT = parse_address("203.0.113.9")

@@ -6,25 +6,25 @@ from itertools import count
 import pytest
 from tests.fakes.values import node_plan
 
-from vipwire.backends.nftables import fastpath, text
-from vipwire.backends.nftables.explain.offloading import offloading
-from vipwire.backends.nftables.explain.table import Run, Table
-from vipwire.backends.nftables.names import Chain, Flowtable, Object, ObjectKey
-from vipwire.backends.nftables.probe import try_offloading
-from vipwire.backends.nftables.script import steps
-from vipwire.backends.nftables.skeleton import compiled, node_objects
 from vipwire.errors import DecodeError
-from vipwire.model.net import Address, Family, Protocol, parse_address
-from vipwire.netlink.message import Acknowledgement
-from vipwire.netlink.nftables import encode
-from vipwire.netlink.nftables.encode import Operation
-from vipwire.netlink.nftables.flowtables import (
+from vipwire.linux.netlink.message import Acknowledgement
+from vipwire.linux.netlink.nftables import encode
+from vipwire.linux.netlink.nftables.encode import Operation
+from vipwire.linux.netlink.nftables.flowtables import (
     add_devices,
     decode_flowtable,
     delete_flowtable,
     new_flowtable,
 )
-from vipwire.netlink.nftables.wire import FLOWTABLE_COUNTER, NFPROTO, MessageType
+from vipwire.linux.netlink.nftables.wire import FLOWTABLE_COUNTER, NFPROTO, MessageType
+from vipwire.model.net import Address, Family, Protocol, parse_address
+from vipwire.modes.nftables.explain.offloading import offloading
+from vipwire.modes.nftables.explain.table import Run, Table
+from vipwire.modes.nftables.probe import try_offloading
+from vipwire.modes.nftables.table import fastpath, text
+from vipwire.modes.nftables.table.names import Chain, Flowtable, Object, ObjectKey
+from vipwire.modes.nftables.table.script import steps
+from vipwire.modes.nftables.table.skeleton import compiled, node_objects
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import ObjectState

@@ -2,7 +2,12 @@
 
 import pytest
 
-from vipwire.backends.nftables.language import (
+from vipwire.linux.netlink.attributes import attribute
+from vipwire.linux.netlink.nftables import expressions as kernel
+from vipwire.linux.netlink.nftables import wire
+from vipwire.linux.netlink.nftables.elements import Element
+from vipwire.model.net import Family, Prefix, parse_address
+from vipwire.modes.nftables.language import (
     CompiledRule,
     RuleSyntaxError,
     SetSpec,
@@ -13,11 +18,6 @@ from vipwire.backends.nftables.language import (
     same_rule,
     same_set,
 )
-from vipwire.model.net import Family, Prefix, parse_address
-from vipwire.netlink.attributes import attribute
-from vipwire.netlink.nftables import expressions as kernel
-from vipwire.netlink.nftables import wire
-from vipwire.netlink.nftables.elements import Element
 
 KEY = ("ip daddr", "meta l4proto", "th dport")
 

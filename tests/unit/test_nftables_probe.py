@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
-from vipwire.backends.nftables.features import FEATURES, advice
-from vipwire.backends.nftables.probe import try_table, try_tables
 from vipwire.errors import UnsupportedError
+from vipwire.linux.netlink.attributes import string, u32be
+from vipwire.linux.netlink.message import Acknowledgement
+from vipwire.linux.netlink.nftables import wire
+from vipwire.linux.netlink.nftables.encode import Operation
+from vipwire.linux.netlink.nftables.wire import MessageType, SetFlag
 from vipwire.model.net import Family
-from vipwire.netlink.attributes import string, u32be
-from vipwire.netlink.message import Acknowledgement
-from vipwire.netlink.nftables import wire
-from vipwire.netlink.nftables.encode import Operation
-from vipwire.netlink.nftables.wire import MessageType, SetFlag
+from vipwire.modes.nftables.probe import try_table, try_tables
+from vipwire.modes.nftables.table.features import FEATURES, advice
 
 Lacks = Callable[[Operation], bool]
 

@@ -4,20 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from vipwire.backends.iptables.kernel import IptablesBackend
-from vipwire.backends.iptables.limits import LACKS as IPTABLES
-from vipwire.backends.ipvs.kernel import IpvsBackend
-from vipwire.backends.ipvs.limits import LACKS as IPVS
-from vipwire.backends.nftables.kernel import NftablesBackend
-from vipwire.backends.nftables.limits import LACKS as NFTABLES
-from vipwire.backends.userspace.kernel import UserspaceBackend
-from vipwire.backends.userspace.limits import LACKS as USERSPACE
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix, parse_address
 from vipwire.model.service import Service
+from vipwire.model.spread import Algorithm
+from vipwire.modes.iptables.kernel import IptablesBackend
+from vipwire.modes.iptables.limits import LACKS as IPTABLES
+from vipwire.modes.ipvs.kernel import IpvsBackend
+from vipwire.modes.ipvs.limits import LACKS as IPVS
+from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.nftables.limits import LACKS as NFTABLES
+from vipwire.modes.userspace.kernel import UserspaceBackend
+from vipwire.modes.userspace.limits import LACKS as USERSPACE
 from vipwire.plan.annotations import NOTHING, Balancing, Forwarding, Lack, Wishes, in_vain, read_weights, read_wishes
 from vipwire.plan.annotations.words import WORDS
-from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.backend import Selective
 
 

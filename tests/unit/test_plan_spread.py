@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.plan.spread import EVENLY, MAGLEV_SLOTS, Algorithm, Spread, slots
+from vipwire.model.spread import EVENLY, MAGLEV_SLOTS, Algorithm, Spread, slots
 
 LIMIT = 65534
 

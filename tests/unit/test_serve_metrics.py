@@ -7,8 +7,8 @@ from tests.unit.described_metrics import buckets_of, labelled, labels_of
 from tests.unit.golden_text import matches_golden
 
 from vipwire.config.modes import mode_names
-from vipwire.serve.metrics import Metrics
-from vipwire.serve.registry import SYNC_BUCKETS, BatchHistogram
+from vipwire.proxy.serve.metrics import Metrics
+from vipwire.proxy.serve.registry import SYNC_BUCKETS, BatchHistogram
 
 MODES = mode_names()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from vipwire.model.names import ObjectName
-from vipwire.serve.service_health import PortChanges, ServiceHealthCheck, port_changes
+from vipwire.proxy.serve.service_health import PortChanges, ServiceHealthCheck, port_changes
 
 A, B = ObjectName("ns1", "a"), ObjectName("ns2", "b")
 

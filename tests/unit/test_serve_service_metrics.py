@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from vipwire.config.sections import Series
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
+from vipwire.proxy.serve.metrics import Metrics
 from vipwire.reconcile.counts import Count, Counts, EndpointName, Refusal
-from vipwire.serve.metrics import Metrics
 
 Labels = dict[str, str]
 

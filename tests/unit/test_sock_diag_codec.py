@@ -3,8 +3,8 @@
 import pytest
 
 from vipwire.errors import DecodeError
+from vipwire.linux.netlink.sock_diag import destroy, list_sockets, read_socket
 from vipwire.model.net import Family, parse_address
-from vipwire.netlink.sock_diag import destroy, list_sockets, read_socket
 
 COOKIE = bytes(range(8))
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 from tests.fakes.values import endpoint, ip, node_plan, port, service, slice_of
 
-from vipwire.backends.userspace.explain.explainer import UserspaceExplainer
-from vipwire.backends.userspace.names import NAT, PORTALS_CONTAINER, Front, Key, Rule, Value
-from vipwire.backends.userspace.render import render
-from vipwire.backends.userspace.settings import Choices
-from vipwire.backends.userspace.skeleton import node_objects
 from vipwire.model.net import Family, Protocol
+from vipwire.modes.userspace.explainer import UserspaceExplainer
+from vipwire.modes.userspace.names import NAT, PORTALS_CONTAINER, Front, Key, Rule, Value
+from vipwire.modes.userspace.render import render
+from vipwire.modes.userspace.settings import Choices
+from vipwire.modes.userspace.skeleton import node_objects
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta, diff

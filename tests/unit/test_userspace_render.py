@@ -6,22 +6,22 @@ from typing import Any
 import pytest
 from tests.fakes.values import cidr, endpoint, ip, node_plan, port, service, slice_of
 
-from vipwire.backends.userspace import names
-from vipwire.backends.userspace.explain.describe import describe
-from vipwire.backends.userspace.limits import shortcomings
-from vipwire.backends.userspace.names import FILTER, NAT, Chain, Front, Key, Rule, Value
-from vipwire.backends.userspace.render import render
-from vipwire.backends.userspace.script import FIXED, read, removal, script
-from vipwire.backends.userspace.settings import Bind, Choices
-from vipwire.backends.userspace.skeleton import node_objects
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
+from vipwire.modes.userspace import names
+from vipwire.modes.userspace.describe import describe
+from vipwire.modes.userspace.limits import shortcomings
+from vipwire.modes.userspace.names import FILTER, NAT, Chain, Front, Key, Rule, Value
+from vipwire.modes.userspace.render import render
+from vipwire.modes.userspace.script import FIXED, read, removal, script
+from vipwire.modes.userspace.settings import Bind, Choices
+from vipwire.modes.userspace.skeleton import node_objects
+from vipwire.modes.xtables.save import BUILT_IN
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan, PodBridge
 from vipwire.reconcile.delta import Delta, diff
 from vipwire.relay.messages import Listener, Place, Share
-from vipwire.xtables.save import BUILT_IN
 
 LOCAL, REMOTE = endpoint("10.1.0.1", "node-1"), endpoint("10.1.0.2")
 RULES = Choices()

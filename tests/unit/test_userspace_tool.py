@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.backends.userspace.tool import choose
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
-from vipwire.xtables import tool as xtables
-from vipwire.xtables.variant import Variant
+from vipwire.modes.userspace.tool import choose
+from vipwire.modes.xtables import tool as xtables
+from vipwire.modes.xtables.variant import Variant
 
 Engine = Callable[[Variant, str], None]
 REFUSES = "echo 'TABLE_ADD failed' >&2; exit 1"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.xtables.refusal import LockedError, lock_holder, refusal
+from vipwire.modes.xtables.refusal import LockedError, lock_holder, refusal
 
 TEXT = """*nat
 :KUBE-SEP-A - [0:0]

@@ -8,11 +8,11 @@ from typing import NoReturn
 import pytest
 
 from vipwire.errors import CommitError, UnsupportedError
+from vipwire.linux.netlink.socket import NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.netlink.socket import NetlinkError, NetlinkSocket
-from vipwire.xtables import tool as xtables
-from vipwire.xtables.tool import Tool, in_use, installed, with_tables
-from vipwire.xtables.variant import Variant, by_use
+from vipwire.modes.xtables import tool as xtables
+from vipwire.modes.xtables.tool import Tool, in_use, installed, with_tables
+from vipwire.modes.xtables.variant import Variant, by_use
 
 Script = Callable[[str, str], None]
 

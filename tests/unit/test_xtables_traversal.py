@@ -8,11 +8,11 @@ from tests.fakes.values import ip
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import Address, Protocol
+from vipwire.modes.xtables.match import Header, Lookup, Surroundings, judge
+from vipwire.modes.xtables.rule_text import Condition, Rule, parse_rule
+from vipwire.modes.xtables.traversal import Listed, Traversal
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import ObjectState, Step
-from vipwire.xtables.match import Header, Lookup, Surroundings, judge
-from vipwire.xtables.rule_text import Condition, Rule, parse_rule
-from vipwire.xtables.traversal import Listed, Traversal
 
 NODE = ip("192.168.0.2")
 

@@ -18,7 +18,7 @@ import aiohttp
 from tests.unit.cluster_here import Events, running
 
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.object import encode
+from vipwire_up.api.objects.object import encode
 from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.record import Key, Write

@@ -50,9 +50,9 @@ _ELSEWHERE: Final = {
     ),
     "check": ("vipwire.inspect.cli", "check", "Check whether this machine can run vipwire, and what it lacks."),
     "up": ("vipwire_up.cli", "up", "Run an API server, controllers, DNS and a proxy without a cluster."),
-    "join": ("vipwire_up.joining.cli", "join", "Join a cluster of `vipwire up`, and serve its Services here."),
-    "leave": ("vipwire_up.joining.cli", "leave", "Take this machine out of its cluster."),
-    "token": ("vipwire_up.joining.cli", "token", "Make, list and delete the tokens that machines join with."),
+    "join": ("vipwire_up.machine_cli", "join", "Join a cluster of `vipwire up`, and serve its Services here."),
+    "leave": ("vipwire_up.machine_cli", "leave", "Take this machine out of its cluster."),
+    "token": ("vipwire_up.machine_cli", "token", "Make, list and delete the tokens that machines join with."),
     "expose": ("vipwire_up.cli", "expose", "Create a Service and its endpoints in a running `vipwire up`."),
     "ingress": (
         "vipwire_l7.ingress.cli",

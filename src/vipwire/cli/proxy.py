@@ -30,7 +30,7 @@ def run(given: Given) -> int:
     with plain_errors():
         if config.write_config_to:
             return _write_config(config)
-        app = importlib.import_module("vipwire.app.run")
+        app = importlib.import_module("vipwire.proxy.run")
         status: int = app.run_cleanup(config) if config.cleanup else app.run_proxy(config, reread)
         return status
 

@@ -1,7 +1,7 @@
 """The modes that can be chosen: a new one is a folder, and one more line here.
 
 A line names the module that says all about a mode, as its `MODE`. The layers below the modes ask it only for what an
-operator can configure and which metrics it has, `Registered`; `vipwire.backends.registry` has the rest. A module is
+operator can configure and which metrics it has, `Registered`; `vipwire.modes.registry` has the rest. A module is
 imported when somebody asks for its mode: what is not used costs nothing.
 """
 
@@ -15,11 +15,11 @@ from typing import Final, Protocol
 from vipwire.model.value import Value
 
 _MODULES: Final[dict[str, str]] = {
-    "nftables": "vipwire.backends.nftables.mode",
-    "iptables": "vipwire.backends.iptables.mode",
-    "ipvs": "vipwire.backends.ipvs.mode",
-    "userspace": "vipwire.backends.userspace.mode",
-    "ebpf": "vipwire.backends.ebpf.mode",
+    "nftables": "vipwire.modes.nftables.mode",
+    "iptables": "vipwire.modes.iptables.mode",
+    "ipvs": "vipwire.modes.ipvs.mode",
+    "userspace": "vipwire.modes.userspace.mode",
+    "ebpf": "vipwire.modes.ebpf.mode",
 }
 DEFAULT: Final = "nftables"
 """The mode where none is named."""

@@ -15,21 +15,13 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from vipwire.backends.registry import driver_of, selected
 from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError
-from vipwire.inspect import decisions, difference, show
+from vipwire.inspect import decisions, difference
 from vipwire.inspect.check.facts import gather
 from vipwire.inspect.check.findings import check_document, check_view, judge
-from vipwire.inspect.earlier.look import earlier_chains, earlier_for
-from vipwire.inspect.explain.document import explain_document, explain_view
-from vipwire.inspect.explain.explanation import explain as explanation_of
-from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
-from vipwire.inspect.leave_ipvs.changes import judge as judge_leaving
-from vipwire.inspect.leave_ipvs.document import leave_document, leave_exit, leave_view
-from vipwire.inspect.leave_ipvs.look import look
-from vipwire.inspect.live.flows import flows_of
-from vipwire.inspect.options import (
+from vipwire.inspect.command import show
+from vipwire.inspect.command.options import (
     EVERYWHERE,
     INTERVAL,
     NAMED_OUTPUT,
@@ -40,17 +32,26 @@ from vipwire.inspect.options import (
     LookCommand,
     scoped,
 )
-from vipwire.inspect.packet import read_packet
-from vipwire.inspect.situation import Situation, opened, take
-from vipwire.inspect.source import follow, make_source, read_objects
+from vipwire.inspect.earlier.look import earlier_chains, earlier_for
+from vipwire.inspect.explain.document import explain_document, explain_view
+from vipwire.inspect.explain.explanation import explain as explanation_of
+from vipwire.inspect.explain.packet import read_packet
+from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
+from vipwire.inspect.explain.suggestions import find_services
+from vipwire.inspect.leave_ipvs.changes import judge as judge_leaving
+from vipwire.inspect.leave_ipvs.document import leave_document, leave_exit, leave_view
+from vipwire.inspect.leave_ipvs.look import look
+from vipwire.inspect.live.flows import flows_of
+from vipwire.inspect.node.situation import Situation, opened, take
+from vipwire.inspect.node.source import follow, make_source, read_objects
 from vipwire.inspect.status.counts import see
 from vipwire.inspect.status.document import Document, status_document
 from vipwire.inspect.status.proxy import proxy_document
 from vipwire.inspect.status.tables import status_view
-from vipwire.inspect.suggestions import find_services
+from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Family, format_endpoint, parse_address
 from vipwire.model.text import visible_document
-from vipwire.netlink.conntrack import Flow
+from vipwire.modes.registry import driver_of, selected
 from vipwire.plan.resolve import Packet
 from vipwire.process.terminal import say, warn
 

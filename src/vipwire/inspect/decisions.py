@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from vipwire.inspect.family_view import FamilyView
-from vipwire.inspect.show import coloured
-from vipwire.inspect.situation import Situation
+from vipwire.inspect.command.show import coloured
+from vipwire.inspect.node.family_view import FamilyView
+from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import Document, service_document, share_text
 from vipwire.inspect.status.tables import endpoint_text
 from vipwire.model.net import format_address

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from vipwire.inspect.family_view import FamilyView
-from vipwire.inspect.situation import Situation
+from vipwire.inspect.node.family_view import FamilyView
+from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import Document, family_document
 from vipwire.model.net import Family
 from vipwire.model.service import Service

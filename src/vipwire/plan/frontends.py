@@ -22,6 +22,7 @@ from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Family, Protocol, family_of
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
+from vipwire.model.spread import EVENLY, Spread
 from vipwire.plan.annotations import NOTHING, Wishes, read_wishes
 from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.node import NodePlan
@@ -44,7 +45,6 @@ from vipwire.plan.plan import (
 )
 from vipwire.plan.ranges import PortRange, ranges
 from vipwire.plan.sources import allowed_sources
-from vipwire.plan.spread import EVENLY, Spread
 from vipwire.plan.topology import Candidate, Endpoints, anybody, candidates, categorize
 
 Holder = Callable[[FrontendKey | RangeKey], ObjectName | None]

@@ -14,9 +14,9 @@ from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Prefix, Protocol, format_endpoint
 from vipwire.model.problem import Problem
 from vipwire.model.service import TrafficPolicy
+from vipwire.model.spread import EVENLY, Spread
 from vipwire.model.value import Value
 from vipwire.plan.annotations import NOTHING, Wishes
-from vipwire.plan.spread import EVENLY, Spread
 
 
 class Target(NamedTuple):

@@ -21,8 +21,8 @@ from msgspec import Struct, field
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
+from vipwire.model.spread import Spread
 from vipwire.plan.plan import Forward, Frontend, ServicePlan
-from vipwire.plan.spread import Spread
 
 STEPS: Final = 10
 """In so many equal steps a weight grows."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from vipwire.model.net import Address, format_address
-from vipwire.plan.spread import Algorithm, Spread, slots
+from vipwire.model.spread import Algorithm, Spread, slots
 from vipwire.relay.messages import NOWHERE, Listener, Place
 
 EJECT_AFTER: Final = 3

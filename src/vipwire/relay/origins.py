@@ -11,10 +11,10 @@ import socket
 from typing import Final
 
 from vipwire.errors import DecodeError
+from vipwire.linux.netlink.conntrack import CT_GET, decode, reply_request
+from vipwire.linux.netlink.message import messages
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Protocol, parse_address
-from vipwire.netlink.conntrack import CT_GET, decode, reply_request
-from vipwire.netlink.message import messages
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 Peer = tuple[str, int]
 _ORIGINAL_DST: Final = 80

@@ -111,7 +111,7 @@ def _options(given: dict[str, Any]) -> Any:
 
 
 def _parts(given: dict[str, Any]) -> Any:
-    from vipwire_l7.gateway.plan.objects import GatewaySetting  # noqa: PLC0415  # not for --help
+    from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting  # noqa: PLC0415  # not for --help
     from vipwire_l7.gateway.run.app import GatewayParts  # noqa: PLC0415
     from vipwire_l7.ingress.run.system_authorities import has_system_authorities  # noqa: PLC0415
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 from vipwire_lab.compare.staged import guest_obstacle, in_guest, kernel_name, reason_of, staged
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.stage import NODE, Stage, Sync
-from vipwire_lab.errors import LabError
-from vipwire_lab.outcome import ProbeResult
+from vipwire_lab.lab.outcome import ProbeResult
+from vipwire_lab.net.errors import LabError
 
 Document = dict[str, Any]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from vipwire_lab.cluster import Lab
 from vipwire_lab.demo.process import Listened
-from vipwire_lab.errors import LabError
-from vipwire_lab.manifests import Manifest
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.manifests import Manifest
+from vipwire_lab.net.errors import LabError
 
 _PATIENCE = 60.0
 """Seconds until a start, or what kubectl is asked to wait for, is an error."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from vipwire_lab.continuous import Connection
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.narrator import Narrator
 from vipwire_lab.demo.stage import FAMILIES, Stage, Sync, as_lines
 from vipwire_lab.demo.traffic import CLIENT, MANY, NODE_ADDRESS, POD
+from vipwire_lab.lab.continuous import Connection
 
 
 def endpoint_leaves(stage: Stage, narrator: Narrator) -> None:

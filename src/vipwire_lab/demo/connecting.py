@@ -11,7 +11,7 @@ from vipwire_lab.demo import objects
 from vipwire_lab.demo.narrator import Narrator
 from vipwire_lab.demo.stage import NODE, Stage, as_lines
 from vipwire_lab.demo.traffic import MANY
-from vipwire_lab.errors import LabError
+from vipwire_lab.net.errors import LabError
 
 _PORT = 80
 _ESTABLISHED = "01"

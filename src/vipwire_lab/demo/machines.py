@@ -7,17 +7,17 @@ import sys
 import time
 from typing import Any, Final
 
-from vipwire_lab import lan
-from vipwire_lab.continuous import Continuous
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.apiserver import Standalone
 from vipwire_lab.demo.narrator import Narrator
 from vipwire_lab.demo.process import Listened
 from vipwire_lab.demo.stage import NODE, Stage
 from vipwire_lab.demo.traffic import CLIENT, MANY
-from vipwire_lab.errors import LabError
-from vipwire_lab.manifests import Manifest
-from vipwire_lab.topology import UNDERLAY
+from vipwire_lab.lab.continuous import Continuous
+from vipwire_lab.lab.manifests import Manifest
+from vipwire_lab.net import lan
+from vipwire_lab.net.errors import LabError
+from vipwire_lab.net.topology import UNDERLAY
 
 OTHER: Final = "node-2"
 ADDRESS: Final = "10.0.0.66"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vipwire_lab.errors import LabError
+from vipwire_lab.net.errors import LabError
 
 
 class Listened:

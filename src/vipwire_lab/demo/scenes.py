@@ -8,10 +8,10 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from vipwire_lab.called import as_called
 from vipwire_lab.demo import changes, connecting, objects, standalone, traffic
 from vipwire_lab.demo.narrator import Narrator
 from vipwire_lab.demo.stage import NODE, Stage, as_lines
+from vipwire_lab.lab.called import as_called
 
 _MAP = """\
 client 203.0.113.2 ─ network ─┬─ node-1 192.168.0.1 ─ pod-1a 10.244.1.11, pod-1b .12, pod-1c .13

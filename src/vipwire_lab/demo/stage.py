@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from vipwire.model.net import Protocol
-from vipwire_lab import state
-from vipwire_lab.cluster import Lab
 from vipwire_lab.demo.objects import POD_CIDRS, TOPOLOGY
 from vipwire_lab.demo.process import Listened
-from vipwire_lab.errors import LabError
-from vipwire_lab.manifests import Manifest, as_yaml
-from vipwire_lab.outcome import ProbeResult
-from vipwire_lab.topology import Pod
+from vipwire_lab.lab import state
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.manifests import Manifest, as_yaml
+from vipwire_lab.lab.outcome import ProbeResult
+from vipwire_lab.net.errors import LabError
+from vipwire_lab.net.topology import Pod
 
 FAMILIES = ("IPv4", "IPv6")
 NODE = "node-1"

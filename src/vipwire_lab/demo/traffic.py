@@ -4,7 +4,7 @@ from vipwire.model.net import Protocol
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.narrator import Narrator
 from vipwire_lab.demo.stage import Stage
-from vipwire_lab.outcome import Outcome
+from vipwire_lab.lab.outcome import Outcome
 
 CLIENT, CLIENT_ADDRESS, NODE_ADDRESS = "client", "203.0.113.2", "192.168.0.1"
 CLIENT_IPV6 = "2001:db8:113::2"

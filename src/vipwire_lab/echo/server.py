@@ -22,11 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vipwire_lab import netns
 from vipwire_lab.echo.datagram import DatagramEcho
+from vipwire_lab.echo.sctp_sockets import RawEcho, open_raw
 from vipwire_lab.echo.stream import StreamEcho
-from vipwire_lab.errors import LabError
-from vipwire_lab.sctp.raw_sockets import RawEcho, open_raw
+from vipwire_lab.net import netns
+from vipwire_lab.net.errors import LabError
 
 Closer = Callable[[], None]
 _TYPES = {

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from vipwire.model.net import Protocol
-from vipwire_lab.errors import LabError
-from vipwire_lab.processes import ProcessId
+from vipwire_lab.net.errors import LabError
+from vipwire_lab.net.processes import ProcessId
 
 _PATIENCE = 30.0  # seconds; a process takes its time to start in an emulated kernel
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from vipwire_lab.errors import LabError
 from vipwire_lab.kernel.guest import MEMORY, TIMEOUT, Guest, GuestKernel
 from vipwire_lab.kernel.running import run
+from vipwire_lab.net.errors import LabError
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from vipwire_lab.errors import LabError
 from vipwire_lab.kernel.emulated import Emulated
 from vipwire_lab.kernel.guest import Guest, GuestKernel, Machine, found
 from vipwire_lab.kernel.script import script
 from vipwire_lab.kernel.uml import UserMode
+from vipwire_lab.net.errors import LabError
 
 _PLAIN = Guest()
 _LOG_SHOWN = 40000

@@ -38,9 +38,9 @@ from vipwire_up.announcing.kinds import (
     SYSTEM,
     Held,
 )
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.plain import LEASES
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.machines.leases import held, holder_of, new_lease
 from vipwire_up.machines.objects import Objects
 

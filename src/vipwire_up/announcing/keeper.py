@@ -18,15 +18,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from vipwire.errors import VipwireError
-from vipwire.host.carrier import CarrierWatch
+from vipwire.linux.host.carrier import CarrierWatch
 from vipwire.process import log
 from vipwire.state.event import Deleted, EventOf, Listed
-from vipwire_up.announce import Announcer
-from vipwire_up.announced import Announced
+from vipwire_up.announcing.announce import Announcer
+from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.choose import View
 from vipwire_up.announcing.claims import PARTS, SECONDS, Claims
 from vipwire_up.announcing.kinds import AnnounceKind, Balanced, Held, Machine, Object, Placed
-from vipwire_up.api.errors import ApiError
+from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.machines.objects import UnreachableError
 
 AGAIN: Final = (0.3, 1.0, 2.0, 4.0)

@@ -10,7 +10,7 @@ from vipwire.kube import wire
 from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_up.controllers.balanced import is_ours, status_addresses
+from vipwire_up.announcing.balanced import is_ours, status_addresses
 
 FROM: Final = "announce.vipwire.io/from"
 INTERFACE: Final = "announce.vipwire.io/interface"

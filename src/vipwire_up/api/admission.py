@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from vipwire_up.api.resource import Object, Resource
+from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.store.record import Step
 
 

@@ -12,7 +12,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from vipwire_up.api.admission import Admitted
-from vipwire_up.api.errors import ApiError, already_exists, conflict, internal, server_timeout, unknown_outcome
+from vipwire_up.api.objects.errors import (
+    ApiError,
+    already_exists,
+    conflict,
+    internal,
+    server_timeout,
+    unknown_outcome,
+)
 from vipwire_up.store.fence import FENCES, HOLDING
 from vipwire_up.store.record import (
     ConflictError,

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import msgspec
 
-from vipwire_up.api.errors import ApiError, bad_request, expired, server_timeout
-from vipwire_up.api.object import encode
-from vipwire_up.api.resource import Resource
+from vipwire_up.api.objects.errors import ApiError, bad_request, expired, server_timeout
+from vipwire_up.api.objects.object import encode
+from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.selectors import Selector
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Record, StoreError
 from vipwire_up.store.store import Store

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from vipwire_up.api import names
-from vipwire_up.api.answers.cells import format_time
-from vipwire_up.api.errors import Cause, duplicate, forbidden, invalid, required
-from vipwire_up.api.object import KEPT_META, new_uid, random_name
-from vipwire_up.api.resource import Object, Resource
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.cells import format_time
+from vipwire_up.api.objects.errors import Cause, duplicate, forbidden, invalid, required
+from vipwire_up.api.objects.object import KEPT_META, new_uid, random_name
+from vipwire_up.api.objects.resource import Object, Resource
 
 _KNOWN_FINALIZERS = ("foregroundDeletion", "kubernetes", "orphan")
 _SET_BY_DELETION = ("deletionTimestamp", "deletionGracePeriodSeconds")

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any, Final
 
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.errors import expired
 from vipwire_up.api.kinds.gateway import GATEWAY_RESOURCES
 from vipwire_up.api.kinds.networking import INGRESSES
 from vipwire_up.api.kinds.plain import SECRETS
-from vipwire_up.api.object import readable
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import expired
+from vipwire_up.api.objects.object import readable
 from vipwire_up.api.watching import error_line
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Record
 from vipwire_up.store.store import Store

@@ -22,7 +22,6 @@ from typing import Any
 
 from vipwire.kube.resource import without_nulls
 from vipwire_up.api.admission import NOTHING_ADDED, Admission, Admissions, Admitted, Attempt, Operation
-from vipwire_up.api.answers.cells import format_time
 from vipwire_up.api.bodies.sent import (
     Options,
     Remarks,
@@ -33,7 +32,10 @@ from vipwire_up.api.bodies.sent import (
     unknown_warnings,
 )
 from vipwire_up.api.committing import Commits
-from vipwire_up.api.errors import (
+from vipwire_up.api.kinds.node import IMMORTAL, NAMESPACES
+from vipwire_up.api.metadata import check_metadata, keep_metadata, mark_deleted, name_new
+from vipwire_up.api.objects.cells import format_time
+from vipwire_up.api.objects.errors import (
     Cause,
     already_exists,
     bad_request,
@@ -44,9 +46,7 @@ from vipwire_up.api.errors import (
     not_valid,
     refused,
 )
-from vipwire_up.api.kinds.node import IMMORTAL, NAMESPACES
-from vipwire_up.api.metadata import check_metadata, keep_metadata, mark_deleted, name_new
-from vipwire_up.api.object import (
+from vipwire_up.api.objects.object import (
     check_creatable,
     check_identity,
     check_name,
@@ -57,9 +57,9 @@ from vipwire_up.api.object import (
     readable,
     shown,
 )
+from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.patches import apply as ssa
 from vipwire_up.api.patches import last_applied
-from vipwire_up.api.resource import Object, Resource
 from vipwire_up.api.transition import (
     PLAIN_DELETION,
     Deletion,

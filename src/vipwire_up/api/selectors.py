@@ -11,9 +11,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from vipwire_up.api.errors import bad_request
-from vipwire_up.api.names import label_value, qualified
-from vipwire_up.api.resource import Object, Resource
+from vipwire_up.api.objects.errors import bad_request
+from vipwire_up.api.objects.names import label_value, qualified
+from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.store.record import Key, Record
 
 _SET: Final = re.compile(r"\s*([^\s,=!()]+)\s+(in|notin)\s*\(([^()]*)\)\s*")

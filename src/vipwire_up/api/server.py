@@ -20,18 +20,17 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from vipwire.process.rate_limited_log import RateLimitedLog
-from vipwire_up.api import guard
 from vipwire_up.api.answers.form import View, choose_form, show, show_list
 from vipwire_up.api.answers.health import Question, read_health
 from vipwire_up.api.answers.pages import CUSTOM_KINDS, read_page
-from vipwire_up.api.answers.reviews import REVIEWS, Review, answer, check_asker
-from vipwire_up.api.errors import ApiError, damaged, internal, no_such_page, too_slow
 from vipwire_up.api.listing import list_page, parse_number, wait_for_newest, wait_for_revision
 from vipwire_up.api.named_secrets import NamedSecrets
-from vipwire_up.api.object import encode, key_of
+from vipwire_up.api.objects.errors import ApiError, damaged, internal, no_such_page, too_slow
+from vipwire_up.api.objects.object import encode, key_of
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.route import READING, Route, find_route
+from vipwire_up.api.reviews import REVIEWS, Review, answer, check_asker
 from vipwire_up.api.selectors import select
+from vipwire_up.api.serving import guard
 from vipwire_up.api.serving.accept import Listening, bound
 from vipwire_up.api.serving.answer import (
     JSON,
@@ -49,6 +48,7 @@ from vipwire_up.api.serving.bounds import Bounds
 from vipwire_up.api.serving.connections import Connection, Connections
 from vipwire_up.api.serving.in_flight import InFlight, Sort
 from vipwire_up.api.serving.metrics import ApiMetrics
+from vipwire_up.api.serving.route import READING, Route, find_route
 from vipwire_up.api.watching import BOOKMARK_SECONDS, follow, read_watch
 from vipwire_up.api.writing import Answer, Request, perform, read_object
 from vipwire_up.store.record import Record

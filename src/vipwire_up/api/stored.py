@@ -16,7 +16,7 @@ import msgspec
 
 from vipwire_up.api.bodies.quantity import PATTERN
 from vipwire_up.api.kinds.catalogue import BY_ID
-from vipwire_up.api.openapi.schema import Shape, Type
+from vipwire_up.api.objects.schema import Shape, Type
 from vipwire_up.store.damage import is_object
 from vipwire_up.store.record import Record
 

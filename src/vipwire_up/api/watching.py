@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from vipwire_up.api.answers.form import Form, View, bookmark, shower
-from vipwire_up.api.errors import ApiError, bad_request, expired
 from vipwire_up.api.listing import parse_number
-from vipwire_up.api.object import decoded, encode
-from vipwire_up.api.resource import Resource
+from vipwire_up.api.objects.errors import ApiError, bad_request, expired
+from vipwire_up.api.objects.object import decoded, encode
+from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.selectors import Selector
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Record, RecordChange
 from vipwire_up.store.store import Store

@@ -12,17 +12,17 @@ from vipwire_up.api.bodies import protobuf
 from vipwire_up.api.bodies.parsing import Parsed, read_json, read_protobuf, read_yaml
 from vipwire_up.api.bodies.sent import Options, Remarks, strict_warnings
 from vipwire_up.api.bodies.size import check_size
-from vipwire_up.api.errors import ApiError, bad_request, not_allowed, not_valid, unsupported
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.listing import list_page, parse_signed
-from vipwire_up.api.object import parse
-from vipwire_up.api.openapi.schema import Type
+from vipwire_up.api.objects.errors import ApiError, bad_request, not_allowed, not_valid, unsupported
+from vipwire_up.api.objects.object import parse
+from vipwire_up.api.objects.resource import Object, Resource
+from vipwire_up.api.objects.schema import Type
 from vipwire_up.api.patches.strategic import strategic_patch
 from vipwire_up.api.patches.untyped import json_patch, merge_patch
 from vipwire_up.api.registry import Registry, Result
-from vipwire_up.api.resource import Object, Resource
-from vipwire_up.api.route import Route
 from vipwire_up.api.selectors import Selector, select
+from vipwire_up.api.serving.route import Route
 from vipwire_up.api.transition import Deletion, Preconditions
 from vipwire_up.store.record import Record
 

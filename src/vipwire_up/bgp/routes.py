@@ -22,10 +22,10 @@ from vipwire.kube.gateway_addresses import is_listened_at
 from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire_up.announcing.balanced import status_addresses
 from vipwire_up.announcing.kinds import AnnounceKind, Found, Machine, Meta, Plain, name_of
-from vipwire_up.api.addresses import family_of
+from vipwire_up.api.objects.addresses import family_of
 from vipwire_up.bgp.settings import BALANCER, CLUSTER, EXTERNAL, KINDS
-from vipwire_up.controllers.balanced import status_addresses
 
 BGP: Final = "announce.vipwire.io/bgp"
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 from vipwire.errors import VipwireError
-from vipwire.host.waiting import waiting_places
 from vipwire.kube.resource import Resource
+from vipwire.linux.host.waiting import waiting_places
 from vipwire.model.names import ObjectName
 from vipwire.process import log
 from vipwire.state.event import Deleted, EventOf, Listed

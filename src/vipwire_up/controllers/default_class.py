@@ -7,10 +7,10 @@ one is taken. Ingresses that are there already stay as they are.
 from typing import Final
 
 from vipwire_up.api.admission import Admitted, Attempt, Operation
-from vipwire_up.api.answers.cells import at
 from vipwire_up.api.kinds.networking import INGRESS_CLASSES, INGRESSES
 from vipwire_up.api.kinds.rules.ingress import CLASS
-from vipwire_up.api.object import readable
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.object import readable
 from vipwire_up.store.store import Store
 
 _IS_DEFAULT: Final = "ingressclass.kubernetes.io/is-default-class"

@@ -7,11 +7,11 @@ has that role could run anything. It may keep a command that is there, and take 
 from collections.abc import Iterator
 
 from vipwire_up.api.admission import Admitted, Attempt, Operation
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.errors import refused
-from vipwire_up.api.guard import CALLER, Role
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import refused
+from vipwire_up.api.objects.resource import Object
+from vipwire_up.api.serving.guard import CALLER, Role
 
 
 class ExecProbeAdmission:

@@ -12,24 +12,24 @@ from typing import Any, Final
 
 from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, POOL, made_by_deployment, name_label, service_name
 from vipwire.process.supervision import Guard
-from vipwire_up.api.addresses import family_of
-from vipwire_up.api.answers.cells import at
+from vipwire_up.announcing.balanced import has_its_mode, status_addresses
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire_up.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
 from vipwire_up.api.kinds.plain import CONFIG_MAPS
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.object import decoded, key_of
+from vipwire_up.api.objects.addresses import family_of
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import decoded, key_of
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.resource import Object
 from vipwire_up.controllers.allocation.pool import Pool
 from vipwire_up.controllers.allocation.ranges import Network
-from vipwire_up.controllers.balanced import has_its_mode, status_addresses
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
-from vipwire_up.controllers.events import warn
-from vipwire_up.controllers.feed import Feed
+from vipwire_up.following.events import warn
+from vipwire_up.following.feed import Feed
 from vipwire_up.store.record import Key
 
 GATEWAYS: Final = next(each for each in GATEWAY_RESOURCES if each.kind == "Gateway")

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from vipwire_up.announcing.kinds import ADDRESSES, MACHINES, SYSTEM
 from vipwire_up.api.admission import Admitted, Attempt, Operation
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.errors import refused
-from vipwire_up.api.guard import CALLER, Role, User
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.plain import LEASES
 from vipwire_up.api.kinds.pod import PODS
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import refused
+from vipwire_up.api.serving.guard import CALLER, Role, User
 from vipwire_up.controllers.election import NAME as ELECTED
 from vipwire_up.machines.leases import NODE_LEASES, SERVERS, holder_of
 

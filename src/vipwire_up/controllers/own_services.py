@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from vipwire.process.supervision import Guard
-from vipwire_up.api.answers.cells import at
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire_up.api.kinds.networking import SERVICE_CIDRS
 from vipwire_up.api.kinds.service import ENDPOINTS, SERVICES
-from vipwire_up.api.object import decoded, key_of, readable
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import decoded, key_of, readable
+from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.resource import Object, Resource
 from vipwire_up.controllers.allocation.ranges import Network, networks_of
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
-from vipwire_up.controllers.feed import Feed
 from vipwire_up.controllers.parts import FIRST_CIDR
+from vipwire_up.following.feed import Feed
 from vipwire_up.store.record import Key
 
 MANAGER: Final = "vipwire"

@@ -8,9 +8,9 @@ from typing import Final
 
 from vipwire_up.api.admission import Admission
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.networking import SERVICE_CIDRS
-from vipwire_up.api.object import key_of
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.addresses import Addresses
 from vipwire_up.controllers.allocation.hook import ServiceAllocation

@@ -13,19 +13,19 @@ from typing import Any, Final
 
 from vipwire.process import log
 from vipwire.process.supervision import Guard
-from vipwire_up.api.answers.cells import at
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire_up.api.kinds.service import ENDPOINTS
-from vipwire_up.api.object import key_of, readable
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import key_of, readable
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.resource import Object
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
-from vipwire_up.controllers.feed import Feed
 from vipwire_up.controllers.lease import Claim, NotOursError, Observed, release_lease, write_lease
 from vipwire_up.controllers.own_services import API_SERVICE, DNS_SERVICE, MANAGER, SERVER
+from vipwire_up.following.feed import Feed
 from vipwire_up.machines.leases import SERVERS
 from vipwire_up.store.record import Key, Record, RecordChange
 

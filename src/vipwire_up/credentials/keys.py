@@ -14,7 +14,7 @@ from typing import Final
 
 from vipwire.errors import ConfigError
 from vipwire.process import log
-from vipwire_up.api.guard import User
+from vipwire_up.api.serving.guard import User
 from vipwire_up.credentials.ca import Authority
 from vipwire_up.credentials.identity import Access, Withdrawn, load_tokens, parse_tokens, write_kubeconfigs
 from vipwire_up.credentials.revocation import load_revoked, parse_revoked

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from vipwire_up.api.answers.cells import at, format_time
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at, format_time
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.credentials.secret_text import encoded, lines_of
 
 KIND: Final = "vipwire.io/machine"

@@ -4,8 +4,8 @@ import base64
 import binascii
 from collections.abc import Mapping
 
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.resource import Object
 
 
 def encoded(data: Mapping[str, str]) -> dict[str, str]:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import ConfigError
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.guard import User
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.resource import Object
+from vipwire_up.api.serving.guard import User
 from vipwire_up.credentials.revocation import NOBODY, Revoked, parse_revoked
 from vipwire_up.credentials.secret_text import encoded, lines_of, text_of
 

@@ -8,13 +8,12 @@ from typing import Final
 
 from vipwire.process import log
 from vipwire.process.supervision import Guard
-from vipwire_up.api.errors import ApiError
-from vipwire_up.api.guard import User
 from vipwire_up.api.kinds.plain import SECRETS
-from vipwire_up.api.object import readable
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import readable
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.resource import Object
-from vipwire_up.controllers.feed import Feed
+from vipwire_up.api.serving.guard import User
 from vipwire_up.credentials.identity import Withdrawn
 from vipwire_up.credentials.keys import Keys
 from vipwire_up.credentials.machine_records import PREFIX as MACHINES
@@ -22,6 +21,7 @@ from vipwire_up.credentials.machine_records import read_machine
 from vipwire_up.credentials.revocation import Revoked
 from vipwire_up.credentials.server_records import PREFIX as SERVERS
 from vipwire_up.credentials.server_records import ServerRecord, read_server, server_secret
+from vipwire_up.following.feed import Feed
 from vipwire_up.machines.objects import LocalObjects
 from vipwire_up.store.record import Key
 

@@ -10,7 +10,7 @@ from vipwire.kube.wire import EndpointPort, Meta, ServicePort
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_up.dns import wire
-from vipwire_up.dns.names import parse_name
+from vipwire_up.dns.messages.names import parse_name
 from vipwire_up.dns.objects import DnsEndpoint, DnsPort, DnsService, DnsSlice, Form
 
 _NO_META = Meta()

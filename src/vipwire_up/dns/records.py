@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from vipwire_up.dns.names import LONGEST, dashed, name_of, reverse_name
+from vipwire_up.dns.messages.names import LONGEST, dashed, name_of, reverse_name
 from vipwire_up.dns.objects import DnsEndpoint, DnsPort, DnsService, DnsSlice, Form
 
 A, NS, CNAME, SOA, PTR, TXT, AAAA, SRV = 1, 2, 5, 6, 12, 16, 28, 33

@@ -6,8 +6,20 @@ zone always, and out of it where the asker wants recursion and there is somebody
 
 from typing import Final, NamedTuple
 
-from vipwire_up.dns import names
-from vipwire_up.dns.message import ANY_CLASS, IN, NOERROR, NOTIMP, OWNER, RD, REFUSED, SERVFAIL, Query, Reply, record
+from vipwire_up.dns.messages import names
+from vipwire_up.dns.messages.message import (
+    ANY_CLASS,
+    IN,
+    NOERROR,
+    NOTIMP,
+    OWNER,
+    RD,
+    REFUSED,
+    SERVFAIL,
+    Query,
+    Reply,
+    record,
+)
 from vipwire_up.dns.records import AAAA, CNAME, PTR, A
 from vipwire_up.dns.upstream.exchange import Forwarder
 from vipwire_up.dns.zone import ANY, Zone

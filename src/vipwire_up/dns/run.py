@@ -18,7 +18,7 @@ from vipwire.model.net import parse_address
 from vipwire.process import cyclic_garbage, log, systemd
 from vipwire.process.signals import Stop
 from vipwire.process.supervision import Supervisor
-from vipwire.serve.server import BindPolicy, HttpServer
+from vipwire.proxy.serve.server import BindPolicy, HttpServer
 from vipwire_up.dns.limits import ClientLimits
 from vipwire_up.dns.objects import DnsEvent
 from vipwire_up.dns.resolver import Resolver

@@ -19,7 +19,7 @@ from typing import Any, Final
 from vipwire.process import log
 from vipwire.process.supervision import in_short
 from vipwire_up.dns.limits import ClientLimits
-from vipwire_up.dns.message import FORMERR, SERVFAIL, Query, Refusal, Reply, read_query, render
+from vipwire_up.dns.messages.message import FORMERR, SERVFAIL, Query, Refusal, Reply, read_query, render
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.sockets import IP_PKTINFO, Pair
 from vipwire_up.dns.statistics import DnsStatistics

@@ -13,8 +13,8 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 from vipwire.model.problem import Problem
 from vipwire.state.event import Deleted, Listed, Upserted
-from vipwire_up.dns import names
-from vipwire_up.dns.message import NOERROR, NXDOMAIN, OWNER, Reply, record
+from vipwire_up.dns.messages import names
+from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, OWNER, Reply, record
 from vipwire_up.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
 from vipwire_up.dns.records import AAAA, CNAME, NS, SOA, SRV, TXT, A, Records, RRsets, records_of
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from vipwire.process import log
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.plain import SECRETS
-from vipwire_up.api.object import readable
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import readable
 from vipwire_up.api.registry import Registry
 from vipwire_up.joining.tokens import NAMESPACE, PREFIX, read_secret
 

@@ -24,13 +24,13 @@ from cryptography.x509.oid import NameOID
 
 from vipwire.errors import ConfigError
 from vipwire.process import log
-from vipwire_up.api.errors import ApiError, bad_request, internal, refused
-from vipwire_up.api.guard import Role, User
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.plain import SECRETS
-from vipwire_up.api.names import subdomain
-from vipwire_up.api.object import decoded, key_of, readable
+from vipwire_up.api.objects.errors import ApiError, bad_request, internal, refused
+from vipwire_up.api.objects.names import subdomain
+from vipwire_up.api.objects.object import decoded, key_of, readable
 from vipwire_up.api.registry import Registry
+from vipwire_up.api.serving.guard import Role, User
 from vipwire_up.credentials.ca import Authority
 from vipwire_up.credentials.machine_records import INGRESS_USER, NODE_USER, Given
 from vipwire_up.joining.certified import Certified

@@ -15,22 +15,21 @@ from typing import Final
 
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.host.addresses import read_addresses
 from vipwire.kube.access.access import Access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.proxied import proxy_resources
+from vipwire.linux.host.addresses import read_addresses
 from vipwire.model.net import bracketed
 from vipwire.process import log, systemd
 from vipwire.process.supervision import Begun, Supervisor
-from vipwire_up.announced import Announced
+from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.claims import RENEW_TIMEOUT, Claims
 from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.service import ENDPOINTS
-from vipwire_up.api.resource import Object
-from vipwire_up.beside import Ending
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.bgp.bird import Bird
 from vipwire_up.bgp.run import RESOURCES as BGP_RESOURCES
 from vipwire_up.bgp.run import BgpSpeaker
@@ -42,11 +41,12 @@ from vipwire_up.joining.relay import Relay
 from vipwire_up.machines.heartbeat import Heartbeat
 from vipwire_up.machines.node import about_machine, node_addresses
 from vipwire_up.machines.objects import RemoteObjects, UnreachableError
-from vipwire_up.own_addresses import internal_addresses
-from vipwire_up.parts import Part, Parts, simply
 from vipwire_up.probing.kinds import RESOURCES as PROBED
 from vipwire_up.probing.probes import MANAGER as PROBER
 from vipwire_up.probing.probes import Prober, Probes
+from vipwire_up.running.beside import Ending
+from vipwire_up.running.own_addresses import internal_addresses
+from vipwire_up.running.parts import Part, Parts, simply
 
 _LOOK_SECONDS: Final = 30.0
 _RENEW_SECONDS: Final = 600.0

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from vipwire_up.api.answers.cells import at, format_time
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at, format_time
+from vipwire_up.api.objects.resource import Object
 
 NAMESPACE: Final = "kube-system"
 KIND: Final = "bootstrap.kubernetes.io/token"

@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.process import log
-from vipwire_up.api.answers.cells import format_time
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.plain import LEASES
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import format_time
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.machines.leases import NODE_LEASES, held, new_lease
 from vipwire_up.machines.node import is_lost, new_node, ready_condition, served_node
 from vipwire_up.machines.objects import Objects, UnreachableError

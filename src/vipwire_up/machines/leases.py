@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.resource import Object
 
 NODE_LEASES: Final = "kube-node-lease"
 """The namespace of the Leases by which machines say that they are alive; each has its Node's name."""

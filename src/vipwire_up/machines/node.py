@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from vipwire import __version__
-from vipwire.host.addresses import LocalAddress, global_addresses
+from vipwire.linux.host.addresses import LocalAddress, global_addresses
 from vipwire.model.net import format_address
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.answers.discovery import version
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.resource import Object
+from vipwire_up.api.openapi.discovery import version
 
 SERVED: Final = "VipwireReady"
 LOST: Final = "NodeStatusUnknown"

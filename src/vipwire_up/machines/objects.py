@@ -16,10 +16,10 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.model.text import visible
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
-from vipwire_up.api.object import decoded, key_of
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import decoded, key_of
+from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.resource import Object, Resource
 
 _ATTEMPTS: Final = 5
 LONGEST: Final = 64 << 10

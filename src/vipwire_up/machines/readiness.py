@@ -13,15 +13,15 @@ from typing import Final
 
 from vipwire.process import log
 from vipwire.process.supervision import Guard
-from vipwire_up.api.answers.cells import format_time
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.plain import LEASES
-from vipwire_up.api.object import decoded, key_of
+from vipwire_up.api.objects.cells import format_time
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.api.registry import Registry
-from vipwire_up.controllers.events import warn
-from vipwire_up.controllers.feed import Feed
+from vipwire_up.following.events import warn
+from vipwire_up.following.feed import Feed
 from vipwire_up.machines.heartbeat import SECONDS
 from vipwire_up.machines.leases import NODE_LEASES, seconds_of
 from vipwire_up.machines.node import is_ours, is_ready, lost

@@ -10,7 +10,7 @@ from vipwire.kube import wire
 from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.machines.node import OWN, PROBES, is_ready
 
 

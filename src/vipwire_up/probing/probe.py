@@ -12,8 +12,8 @@ from typing import Any, Final
 import aiohttp
 
 from vipwire.model.net import bracketed
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.probing.commands import RunAs, run_command
 
 _LONGEST: Final = 200

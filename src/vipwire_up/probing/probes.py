@@ -22,20 +22,20 @@ from typing import Final, TypeAlias
 from vipwire.model.names import ObjectName
 from vipwire.process.supervision import Guard
 from vipwire.state.event import Deleted, EventOf, Listed, Upserted
-from vipwire_up.api.answers.cells import at, format_time
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.object import key_of
+from vipwire_up.api.objects.cells import at, format_time
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import key_of
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.resource import Object
 from vipwire_up.controllers.endpoints.workloads import probes, ready_condition
-from vipwire_up.controllers.events import event_about
+from vipwire_up.following.events import event_about
+from vipwire_up.following.source import StoreSource
 from vipwire_up.machines.objects import LocalObjects, Objects, UnreachableError
 from vipwire_up.probing.commands import RunAs
 from vipwire_up.probing.kinds import RESOURCES, Machine, ProbedKind, ProbedObject, Workload
 from vipwire_up.probing.probe import ask, number
-from vipwire_up.source import StoreSource
 from vipwire_up.store.record import Key
 
 MANAGER: Final = "vipwire-probes"

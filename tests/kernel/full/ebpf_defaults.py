@@ -17,8 +17,8 @@ from tests.fakes.daemon import page, reached, scene, stage
 from tests.kernel.own_network import run
 from tests.kernel.test_daemon_fallback import server
 
-from vipwire.backends.ebpf.cgroup import find_cgroup
-from vipwire.bpf.pins import OURS
+from vipwire.linux.bpf.pins import OURS
+from vipwire.modes.ebpf.cgroup import find_cgroup
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(900)]
 

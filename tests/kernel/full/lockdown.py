@@ -12,12 +12,12 @@ import pytest
 from tests.kernel.ebpf_maps import own_folder, own_pins, settings, write
 from tests.kernel.own_network import run
 
-from vipwire.backends.ebpf.layout import HEAD, Flag, endpoint_slot, frontend_key
-from vipwire.backends.ebpf.names import FRONTENDS
-from vipwire.backends.ebpf.probe import probe
-from vipwire.backends.ebpf.tables import Tables
-from vipwire.bpf.programs import HOOKS
+from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.net import Family, Protocol, parse_address
+from vipwire.modes.ebpf.layout import HEAD, Flag, endpoint_slot, frontend_key
+from vipwire.modes.ebpf.names import FRONTENDS
+from vipwire.modes.ebpf.probe import probe
+from vipwire.modes.ebpf.tables import Tables
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(600)]
 

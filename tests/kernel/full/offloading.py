@@ -24,22 +24,22 @@ from tests.conformance.proxy import until
 from tests.fakes.values import endpoint, node_plan, port, service, slice_of
 from tests.kernel.own_network import run
 
-from vipwire.backends.nftables import fastpath
-from vipwire.backends.nftables.driver import DRIVER
 from vipwire.config.configuration import Config
 from vipwire.config.sections import NFTables
-from vipwire.conntrack.flows import FlowTable
+from vipwire.linux.conntrack.flows import FlowTable
+from vipwire.linux.netlink.conntrack import STATUS_OFFLOADED, Flow
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol
-from vipwire.netlink.conntrack import STATUS_OFFLOADED, Flow
+from vipwire.modes.nftables.driver import DRIVER
+from vipwire.modes.nftables.table import fastpath
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.state.event import Upserted
 from vipwire.state.store import Store
-from vipwire_lab import manifests
-from vipwire_lab.manifests import Port
-from vipwire_lab.topology import DEFAULT, Pod
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.manifests import Port
+from vipwire_lab.net.topology import DEFAULT, Pod
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(900)]
 

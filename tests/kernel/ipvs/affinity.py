@@ -13,9 +13,9 @@ import pytest
 from tests.fakes.values import ip
 from tests.kernel.own_network import own_network, run
 
-from vipwire.backends.ipvs.objects.servers import ServerCommand, Servers
+from vipwire.linux.netlink.ipvs import Command, Flag, Forwarding, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Address, Family, Protocol
-from vipwire.netlink.ipvs import Command, Flag, Forwarding, RealServer, Scheduling, VirtualServer
+from vipwire.modes.ipvs.objects.servers import ServerCommand, Servers
 
 pytestmark = pytest.mark.kernel
 

@@ -12,14 +12,14 @@ from tests.fakes.values import named
 from tests.kernel.ipvs.proxy import BALANCER, EXTERNAL, FAMILIES, VIP
 from tests.kernel.own_network import own_network, run
 
-from vipwire.backends.ipvs import start
-from vipwire.backends.ipvs.kernel import IpvsBackend
-from vipwire.backends.ipvs.writing import Settings
-from vipwire.host.sysctl import apply_sysctls
+from vipwire.linux.host.sysctl import apply_sysctls
+from vipwire.linux.netlink.ipvs import Timeouts
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
-from vipwire.netlink.ipvs import Timeouts
+from vipwire.modes.ipvs import start
+from vipwire.modes.ipvs.kernel import IpvsBackend
+from vipwire.modes.ipvs.writing import Settings
 from vipwire.plan.node import NodePlan, PodBridge
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler

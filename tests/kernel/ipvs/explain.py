@@ -18,15 +18,15 @@ from tests.kernel.ipvs.proxy import (
     web,
 )
 
-from vipwire.backends.ipvs.explain.explainer import IpvsExplainer
-from vipwire.backends.ipvs.names import Object, ObjectKey
 from vipwire.model.net import Family, Prefix, Protocol, family_of, parse_address
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
+from vipwire.modes.ipvs.explain.explainer import IpvsExplainer
+from vipwire.modes.ipvs.objects.names import Object, ObjectKey
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import diff
 from vipwire.reconcile.explainer import End, ObjectState, Walk
-from vipwire_lab.cluster import Lab
-from vipwire_lab.outcome import Outcome, ProbeResult, pods_of
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.outcome import Outcome, ProbeResult, pods_of
 
 pytestmark = pytest.mark.kernel
 

@@ -21,14 +21,14 @@ from tests.kernel.ipvs.proxy import (
     web,
 )
 
-from vipwire.backends.ipvs.objects.servers import ServerCommand, Servers
+from vipwire.linux.netlink.ipvs import Command, Forwarding, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, TrafficPolicy
-from vipwire.netlink.ipvs import Command, Forwarding, RealServer, Scheduling, VirtualServer
+from vipwire.modes.ipvs.objects.servers import ServerCommand, Servers
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counts import Count, CountingBackend, Counts, EndpointName, Refusal
-from vipwire_lab.cluster import Lab
-from vipwire_lab.outcome import Outcome, pods_of
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.outcome import Outcome, pods_of
 
 pytestmark = pytest.mark.kernel
 

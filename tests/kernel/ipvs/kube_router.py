@@ -15,8 +15,8 @@ from tests.kernel.ipvs.proxy import EXTERNAL, FAMILIES, NODE, VIP, IpvsProxy, sl
 
 from vipwire.model.net import Family
 from vipwire.model.service import Service
-from vipwire_lab.cluster import Lab
-from vipwire_lab.outcome import pods_of
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.outcome import pods_of
 
 pytestmark = pytest.mark.kernel
 

@@ -5,7 +5,7 @@ from tests.kernel.ipvs.proxy import EXTERNAL, FAMILIES, IpvsProxy, addresses, an
 
 from vipwire.model.net import Family
 from vipwire.model.service import TrafficPolicy
-from vipwire_lab.cluster import Lab
+from vipwire_lab.lab.cluster import Lab
 
 pytestmark = pytest.mark.kernel
 

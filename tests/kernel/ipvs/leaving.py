@@ -14,9 +14,9 @@ from tests.kernel.ipvs.takeover import FOREIGN, NODE, PODS, WEB, left_by_kube_pr
 
 from vipwire.model.net import Family
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab import manifests
-from vipwire_lab.cluster import Lab
-from vipwire_lab.topology import DEFAULT
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.net.topology import DEFAULT
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(280)]
 

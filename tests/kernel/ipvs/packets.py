@@ -24,18 +24,18 @@ from tests.kernel.ipvs.proxy import (
     web,
 )
 
-from vipwire.backends.ipvs.objects.servers import Servers
-from vipwire.backends.ipvs.start import ipvs_sysctls
-from vipwire.backends.ipvs.writing import Settings
 from vipwire.errors import CommitError, UnsupportedError
-from vipwire.host.sysctl import apply_sysctls
+from vipwire.linux.host.sysctl import apply_sysctls
+from vipwire.linux.netlink.ipvs import Counters, Timeouts
 from vipwire.model.net import Family, Prefix, Protocol
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
-from vipwire.netlink.ipvs import Counters, Timeouts
+from vipwire.modes.ipvs.objects.servers import Servers
+from vipwire.modes.ipvs.start import ipvs_sysctls
+from vipwire.modes.ipvs.writing import Settings
 from vipwire.reconcile.delta import diff
-from vipwire_lab.cluster import Lab
-from vipwire_lab.outcome import Outcome, ProbeResult, pods_of
-from vipwire_lab.topology import UNDERLAY
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.outcome import Outcome, ProbeResult, pods_of
+from vipwire_lab.net.topology import UNDERLAY
 
 pytestmark = pytest.mark.kernel
 

@@ -8,26 +8,26 @@ from typing import Any
 import pytest
 from tests.fakes.values import named
 
-from vipwire.backends.ipvs import start
-from vipwire.backends.ipvs.explain.describe import describe_object
-from vipwire.backends.ipvs.kernel import IpvsBackend
-from vipwire.backends.ipvs.names import Entry, MarkRule, Object, ObjectKey, Route, Vip
-from vipwire.backends.ipvs.objects.device import Device
-from vipwire.backends.ipvs.objects.policy_routing import PolicyRouting
-from vipwire.backends.ipvs.objects.servers import Servers
-from vipwire.backends.ipvs.objects.sets import Sets
-from vipwire.backends.ipvs.writing import Settings
-from vipwire.host.sysctl import apply_sysctls
+from vipwire.linux.host.sysctl import apply_sysctls
+from vipwire.linux.netlink.ipvs import Timeouts
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Prefix, Protocol, family_of, parse_address
 from vipwire.model.service import Service, ServicePort
-from vipwire.netlink.ipvs import Timeouts
+from vipwire.modes.ipvs import start
+from vipwire.modes.ipvs.kernel import IpvsBackend
+from vipwire.modes.ipvs.objects.describe import describe_object
+from vipwire.modes.ipvs.objects.device import Device
+from vipwire.modes.ipvs.objects.names import Entry, MarkRule, Object, ObjectKey, Route, Vip
+from vipwire.modes.ipvs.objects.policy_routing import PolicyRouting
+from vipwire.modes.ipvs.objects.servers import Servers
+from vipwire.modes.ipvs.objects.sets import Sets
+from vipwire.modes.ipvs.writing import Settings
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler, Report
-from vipwire_lab.cluster import Lab
-from vipwire_lab.outcome import ProbeResult
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.outcome import ProbeResult
 
 NODE = "node-1"
 EVERYWHERE = {Family.IPV4: "0.0.0.0/0", Family.IPV6: "::/0"}

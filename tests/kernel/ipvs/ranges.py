@@ -16,11 +16,11 @@ from tests.kernel.ipvs.proxy import (
     web,
 )
 
+from vipwire.linux.netlink.ipvs import VirtualServer
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, TrafficPolicy
-from vipwire.netlink.ipvs import VirtualServer
-from vipwire_lab.cluster import Lab
-from vipwire_lab.outcome import ProbeResult, pods_of
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.outcome import ProbeResult, pods_of
 
 pytestmark = pytest.mark.kernel
 

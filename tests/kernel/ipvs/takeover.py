@@ -18,13 +18,13 @@ from tests.conformance.proxy import Proxy, until
 from tests.conformance.services import LabService
 from tests.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 
-from vipwire.conntrack.flows import FlowTable
+from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab import manifests
-from vipwire_lab.cluster import Lab
-from vipwire_lab.manifests import Port
-from vipwire_lab.topology import DEFAULT
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.manifests import Port
+from vipwire_lab.net.topology import DEFAULT
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(280)]
 

@@ -12,26 +12,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vipwire.app.machine import families
-from vipwire.app.modes import build_modes
-from vipwire.app.record import ProxyRecord, ProxyState, read_record
-from vipwire.backends.registry import driver_of, every_spec, selected, spec_of
-from vipwire.backends.spec import Remark
 from vipwire.config.configuration import Config
 from vipwire.config.modes import mode_names
-from vipwire.conntrack.flows import FlowTable
 from vipwire.errors import CommitError, DecodeError, VipwireError
-from vipwire.host.kernel import KernelRelease
-from vipwire.host.rights import capabilities
-from vipwire.host.sysctl import read_sysctl
 from vipwire.inspect.earlier.look import EarlierChain, earlier_chains
+from vipwire.linux.conntrack.flows import FlowTable
+from vipwire.linux.host.kernel import KernelRelease
+from vipwire.linux.host.rights import capabilities
+from vipwire.linux.host.sysctl import read_sysctl
+from vipwire.linux.netlink.nftables import decode, encode
+from vipwire.linux.netlink.nftables.wire import MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.netlink.nftables import decode, encode
-from vipwire.netlink.nftables.wire import MessageType
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
-from vipwire.xtables.save import read_tables
-from vipwire.xtables.tool import with_tables
-from vipwire.xtables.variant import Variant
+from vipwire.modes.registry import driver_of, every_spec, selected, spec_of
+from vipwire.modes.spec import Remark
+from vipwire.modes.xtables.save import read_tables
+from vipwire.modes.xtables.tool import with_tables
+from vipwire.modes.xtables.variant import Variant
+from vipwire.proxy.start.machine import families
+from vipwire.proxy.start.modes import build_modes
+from vipwire.proxy.start.record import ProxyRecord, ProxyState, read_record
 
 SYSCTLS = (
     "net/ipv4/ip_forward",

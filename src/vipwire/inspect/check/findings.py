@@ -7,14 +7,14 @@ from typing import Final, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from vipwire.app.record import ProxyState
-from vipwire.backends.registry import every_spec, spec_of
-from vipwire.handover.rules import own_chains
 from vipwire.inspect.check.facts import Facts, ForeignTable
+from vipwire.inspect.command.show import coloured, plural, table
 from vipwire.inspect.earlier.effects import Effect
-from vipwire.inspect.show import coloured, plural, table
 from vipwire.inspect.status.document import Document, share_text
+from vipwire.modes.registry import every_spec, spec_of
 from vipwire.process.columns import Column
+from vipwire.proxy.handover.rules import own_chains
+from vipwire.proxy.start.record import ProxyState
 
 _OURS: Final = frozenset({"ip vipwire", "ip6 vipwire"})
 _KUBELETS: Final = frozenset({"KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"})

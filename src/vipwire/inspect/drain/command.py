@@ -10,11 +10,11 @@ from typing import Final
 import click
 from rich.console import RenderableType
 
-from vipwire.app.drain_orders import DrainOrder, change_orders, drains_path, in_force, read_orders
 from vipwire.config.configuration import Config
 from vipwire.config.duration import parse_duration
 from vipwire.errors import ConfigError, UnsupportedError
-from vipwire.inspect import show
+from vipwire.inspect.command import show
+from vipwire.inspect.command.options import NAMED_OUTPUT, LookCommand
 from vipwire.inspect.drain.consequences import (
     concerned,
     connections,
@@ -24,13 +24,13 @@ from vipwire.inspect.drain.consequences import (
     require_concerned,
 )
 from vipwire.inspect.drain.view import connections_view, drain_view, list_view
-from vipwire.inspect.options import NAMED_OUTPUT, LookCommand
-from vipwire.inspect.situation import Situation, now_drained, opened, planned, take
-from vipwire.inspect.source import node_name, read_objects
+from vipwire.inspect.node.situation import Situation, now_drained, opened, planned, take
+from vipwire.inspect.node.source import node_name, read_objects
 from vipwire.inspect.status.document import Document
 from vipwire.model.drain import Drain
 from vipwire.model.text import visible_lines
 from vipwire.process.terminal import say, warn
+from vipwire.proxy.drain_orders import DrainOrder, change_orders, drains_path, in_force, read_orders
 from vipwire.state.store import Store
 
 _PATIENCE: Final = 10.0

@@ -9,16 +9,16 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from vipwire.backends.registry import selected
 from vipwire.errors import ConfigError
+from vipwire.inspect.explain.suggestions import find_services, meant
 from vipwire.inspect.live.flows import Frontends, tracked
-from vipwire.inspect.situation import Situation
-from vipwire.inspect.suggestions import find_services, meant
+from vipwire.inspect.node.situation import Situation
+from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Protocol, format_address, format_endpoint, parse_address
 from vipwire.model.number import port_number
-from vipwire.netlink.conntrack import Flow
+from vipwire.modes.registry import selected
 from vipwire.plan.plan import Forward, Frontend
 
 _CLOSING_SECONDS: Final = 120

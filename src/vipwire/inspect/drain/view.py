@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from vipwire.inspect import show
+from vipwire.inspect.command import show
 from vipwire.inspect.status.document import Document
 from vipwire.process.columns import Column
 

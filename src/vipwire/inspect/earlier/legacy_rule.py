@@ -6,10 +6,10 @@ from typing import Final
 from vipwire.errors import DecodeError
 from vipwire.inspect.earlier.effects import NOTHING, Effect, Rule, of_target
 from vipwire.model.net import Address
+from vipwire.modes.xtables.match import Header, Surroundings, judge
+from vipwire.modes.xtables.rule_text import parse_rule
+from vipwire.modes.xtables.save import target
 from vipwire.plan.resolve import Packet
-from vipwire.xtables.match import Header, Surroundings, judge
-from vipwire.xtables.rule_text import parse_rule
-from vipwire.xtables.save import target
 
 PRIORITIES: Final = {"raw": -300, "mangle": -150, "nat": -100}
 """The tables whose chains a packet meets before it is routed (include/uapi/linux/netfilter_ipv4.h)."""

@@ -11,25 +11,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from vipwire.backends.registry import driver_of, selected
-from vipwire.backends.spec import Place
 from vipwire.config.configuration import Config
 from vipwire.errors import CommitError, DecodeError
 from vipwire.inspect.earlier.effects import Effect, Rule, effects_of, words
 from vipwire.inspect.earlier.legacy_rule import PRIORITIES, read_legacy_rule
 from vipwire.inspect.earlier.nf_rule import Seen, read_rule
+from vipwire.linux.netlink.attributes import string
+from vipwire.linux.netlink.nftables import decode, encode, wire
+from vipwire.linux.netlink.nftables.elements import Verdict, decode_elements
+from vipwire.linux.netlink.nftables.encode import HOOKS
+from vipwire.linux.netlink.nftables.wire import NFPROTO, MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Family, family_of
-from vipwire.netlink.attributes import string
-from vipwire.netlink.nftables import decode, encode, wire
-from vipwire.netlink.nftables.elements import Verdict, decode_elements
-from vipwire.netlink.nftables.encode import HOOKS
-from vipwire.netlink.nftables.wire import NFPROTO, MessageType
-from vipwire.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.modes.registry import driver_of, selected
+from vipwire.modes.spec import Place
+from vipwire.modes.xtables.ownership import RuleOwner
+from vipwire.modes.xtables.save import read_table
+from vipwire.modes.xtables.tool import RuleTool, legacy_tables, with_tables
+from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.resolve import Packet
-from vipwire.xtables.ownership import RuleOwner
-from vipwire.xtables.save import read_table
-from vipwire.xtables.tool import RuleTool, legacy_tables, with_tables
-from vipwire.xtables.variant import Variant
 
 _INET: Final = 1
 _NAT: Final = -100

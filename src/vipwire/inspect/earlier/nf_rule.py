@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
 from vipwire.inspect.earlier.effects import NOTHING, Effect, Rule, of_target
+from vipwire.linux.netlink.attributes import attributes, number_of, text_of, walk
+from vipwire.linux.netlink.nftables import expressions as nft
+from vipwire.linux.netlink.nftables.elements import Verdict, decode_verdict
+from vipwire.linux.netlink.nftables.wire import DATA_VALUE, DATA_VERDICT_ATTRIBUTE, NFPROTO, Code
 from vipwire.model.net import Family, family_of
-from vipwire.netlink.attributes import attributes, number_of, text_of, walk
-from vipwire.netlink.nftables import expressions as nft
-from vipwire.netlink.nftables.elements import Verdict, decode_verdict
-from vipwire.netlink.nftables.wire import DATA_VALUE, DATA_VERDICT_ATTRIBUTE, NFPROTO, Code
 from vipwire.plan.resolve import Packet
 
 _Bytes = list[int | None]

@@ -7,19 +7,19 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from vipwire.inspect.command.show import coloured, shown_time, table
 from vipwire.inspect.explain.explanation import Explanation, agreement, seen_source, state_of
 from vipwire.inspect.explain.reasons import reasons
 from vipwire.inspect.explain.way import Way
-from vipwire.inspect.show import coloured, shown_time, table
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.inspect.status.tables import endpoint_text
+from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import format_address, format_endpoint
-from vipwire.netlink.conntrack import Flow
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import from_pod
 from vipwire.process.columns import Prose
+from vipwire.proxy.serve.service_health import ServiceHealthCheck
 from vipwire.reconcile.explainer import Walk
-from vipwire.serve.service_health import ServiceHealthCheck
 
 _MANY = 20
 _BEHIND_THE_DOT: Final = 4

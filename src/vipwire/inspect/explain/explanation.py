@@ -13,18 +13,18 @@ from functools import cached_property
 
 from vipwire.inspect.earlier.look import EarlierChain
 from vipwire.inspect.explain.health_checks import checks_at
-from vipwire.inspect.family_view import FamilyView
-from vipwire.inspect.situation import Situation
+from vipwire.inspect.node.family_view import FamilyView
+from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import share_text, shares
 from vipwire.inspect.status.usage import DrainedTarget, EjectedTarget, drained, ejected
+from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Address, family_of, format_address, format_endpoint
 from vipwire.model.service import Service, ServicePort
-from vipwire.netlink.conntrack import Flow
+from vipwire.model.spread import Algorithm
 from vipwire.plan.plan import Forward, Frontend, Target
 from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
-from vipwire.plan.spread import Algorithm
+from vipwire.proxy.serve.service_health import ServiceHealthCheck
 from vipwire.reconcile.explainer import Direct, End, Walk
-from vipwire.serve.service_health import ServiceHealthCheck
 
 _Shares = Mapping[tuple[Address, int] | None, Fraction]
 _NEARLY = Fraction(1, 100)

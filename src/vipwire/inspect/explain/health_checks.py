@@ -5,12 +5,12 @@ A frontend comes first: the kernel translates its packets before they could come
 
 from collections.abc import Iterator
 
-from vipwire.app.node_plan import health_check_prefixes
-from vipwire.inspect.situation import Situation
+from vipwire.inspect.node.situation import Situation
 from vipwire.model.net import Protocol, is_loopback
 from vipwire.plan.plan import joint_health_check
 from vipwire.plan.resolve import Packet
-from vipwire.serve.service_health import ServiceHealthCheck
+from vipwire.proxy.serve.service_health import ServiceHealthCheck
+from vipwire.proxy.sync.node_plan import health_check_prefixes
 
 Check = tuple[int, ServiceHealthCheck]
 """A port, and what is answered there."""

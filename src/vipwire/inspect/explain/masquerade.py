@@ -8,8 +8,8 @@ as it lists them.
 
 from collections.abc import Iterable, Sequence
 
+from vipwire.linux.netlink.route import FLAG_DUPLICATE, SCOPE_GLOBAL, SCOPE_LINK, InterfaceAddress
 from vipwire.model.net import Address, Prefix
-from vipwire.netlink.route import FLAG_DUPLICATE, SCOPE_GLOBAL, SCOPE_LINK, InterfaceAddress
 
 _SECONDARY, _DEPRECATED, _TENTATIVE = 0x01, 0x20, 0x40  # IFA_F_*
 _LABELS = tuple(

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 
 from vipwire.inspect.explain.explanation import Explanation, bypassed
-from vipwire.inspect.packet import hints
+from vipwire.inspect.explain.packet import hints
 from vipwire.inspect.status.usage import DrainedTarget, why_ejected
 from vipwire.model.net import Protocol, format_endpoint
+from vipwire.model.spread import Algorithm
 from vipwire.plan.annotations import read_wishes
 from vipwire.plan.plan import Forward, Masquerade
 from vipwire.plan.resolve import Answered, Dropped, Packet, Rejected, from_pod
-from vipwire.plan.spread import Algorithm
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN, End, Walk
 
 _MANY = 5

@@ -7,10 +7,10 @@ import struct
 from typing import NamedTuple
 
 from vipwire.inspect.explain.masquerade import masquerade_source
+from vipwire.linux.netlink.attributes import attribute, attributes
+from vipwire.linux.netlink.route import GET_ADDRESS, addresses_request, decode_address
+from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Address, Family, family_of
-from vipwire.netlink.attributes import attribute, attributes
-from vipwire.netlink.route import GET_ADDRESS, addresses_request, decode_address
-from vipwire.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 
 _GET_ROUTE = 26
 _ROUTE = struct.Struct(

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from vipwire.inspect.show import coloured, table
+from vipwire.inspect.command.show import coloured, table
 from vipwire.process.columns import GAP, NARROWEST_PROSE, Column, Prose, unbroken
 from vipwire.reconcile.explainer import ObjectState
 

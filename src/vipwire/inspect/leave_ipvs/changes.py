@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from vipwire.backends.registry import selected
-from vipwire.backends.spec import ModeSpec
 from vipwire.config.configuration import Config
-from vipwire.handover.configured import Configured
+from vipwire.inspect.command.show import plural
 from vipwire.inspect.leave_ipvs.nearest import NEAREST, UNKNOWN
 from vipwire.inspect.leave_ipvs.situation import Kernel, Server
-from vipwire.inspect.show import plural
 from vipwire.model.net import Address, Family, Prefix, Protocol, family_of, format_address, format_endpoint
 from vipwire.model.service import Service
+from vipwire.modes.registry import selected
+from vipwire.modes.spec import ModeSpec
+from vipwire.proxy.handover.configured import Configured
 
 _FEW: Final = 4
 _DEVICE: Final = "kube-ipvs0"

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from vipwire.inspect.command.show import coloured, plural, table
 from vipwire.inspect.leave_ipvs.changes import Difference, Leaving, Level
-from vipwire.inspect.show import coloured, plural, table
 from vipwire.inspect.status.document import Document
 from vipwire.process.columns import Column
 

@@ -8,8 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from vipwire.app.machine import families
-from vipwire.backends.ipvs.names import (
+from vipwire.errors import UnsupportedError
+from vipwire.inspect.check.facts import legacy_chains, nft_tables
+from vipwire.inspect.leave_ipvs.situation import Kernel, Server
+from vipwire.linux.host.addresses import read_addresses
+from vipwire.linux.host.sysctl import read_sysctl
+from vipwire.linux.netlink.socket import NetlinkError
+from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
+from vipwire.modes.ipvs.objects.names import (
     DEVICE,
     OWNING,
     PORT_PROTOCOLS,
@@ -20,15 +26,9 @@ from vipwire.backends.ipvs.names import (
     SetName,
     set_name,
 )
-from vipwire.backends.ipvs.objects.servers import Servers
-from vipwire.backends.ipvs.objects.sets import Sets
-from vipwire.errors import UnsupportedError
-from vipwire.host.addresses import read_addresses
-from vipwire.host.sysctl import read_sysctl
-from vipwire.inspect.check.facts import legacy_chains, nft_tables
-from vipwire.inspect.leave_ipvs.situation import Kernel, Server
-from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
-from vipwire.netlink.socket import NetlinkError
+from vipwire.modes.ipvs.objects.servers import Servers
+from vipwire.modes.ipvs.objects.sets import Sets
+from vipwire.proxy.start.machine import families
 
 SYSCTLS: Final = (
     "net/ipv4/vs/conntrack",

@@ -9,22 +9,22 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from vipwire import __version__
-from vipwire.app.machine import families
-from vipwire.app.node_plan import Known, planned_node
-from vipwire.app.record import recorded_node
-from vipwire.backends.ipvs.names import DEVICE
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.handover.configured import Configured
-from vipwire.handover.kube_proxy import find_kube_proxy
-from vipwire.handover.kube_proxy_config import configured, from_config_map
-from vipwire.host.addresses import global_addresses, read_addresses
 from vipwire.http.client import reason_of
 from vipwire.inspect.check.facts import lacks
 from vipwire.inspect.leave_ipvs.changes import Leaving
 from vipwire.inspect.leave_ipvs.facts import read_kernel
 from vipwire.inspect.leave_ipvs.situation import Kernel
-from vipwire.inspect.source import api_access, node_name, read_objects
+from vipwire.inspect.node.source import api_access, node_name, read_objects
+from vipwire.linux.host.addresses import global_addresses, read_addresses
+from vipwire.modes.ipvs.objects.names import DEVICE
+from vipwire.proxy.handover.configured import Configured
+from vipwire.proxy.handover.kube_proxy import find_kube_proxy
+from vipwire.proxy.handover.kube_proxy_config import configured, from_config_map
+from vipwire.proxy.start.machine import families
+from vipwire.proxy.start.record import recorded_node
+from vipwire.proxy.sync.node_plan import Known, planned_node
 from vipwire.state.store import Store
 
 _PATH: Final = "/api/v1/namespaces/kube-system/configmaps/kube-proxy"

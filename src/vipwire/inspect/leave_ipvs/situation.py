@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vipwire.linux.netlink.ipvs import Scheduling, Timeouts, VirtualServer
 from vipwire.model.net import Address, Prefix
-from vipwire.netlink.ipvs import Scheduling, Timeouts, VirtualServer
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,18 @@ from rich.live import Live
 from rich.text import Text
 
 from vipwire.config.configuration import Config
-from vipwire.inspect import show
+from vipwire.inspect.command import show
+from vipwire.inspect.command.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scoped
+from vipwire.inspect.explain.packet import read_destination
 from vipwire.inspect.live.flows import FlowEvents, Frontends, tracked
 from vipwire.inspect.live.top import Rates, top_view
 from vipwire.inspect.live.trace import BEHIND_THE_TIME, Tracer, event_view, summary_view
-from vipwire.inspect.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scoped
-from vipwire.inspect.packet import read_destination
-from vipwire.inspect.situation import opened, planned
-from vipwire.inspect.source import read_objects
+from vipwire.inspect.node.situation import opened, planned
+from vipwire.inspect.node.source import read_objects
 from vipwire.inspect.status.counts import counted_now
 from vipwire.inspect.status.document import Document
+from vipwire.linux.netlink.conntrack import FlowChange
 from vipwire.model.text import visible_document, visible_lines
-from vipwire.netlink.conntrack import FlowChange
 from vipwire.process.columns import Prose
 
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple, Self
 
-from vipwire.conntrack.flows import FlowTable
 from vipwire.errors import DecodeError, UnsupportedError
-from vipwire.inspect.situation import Situation
+from vipwire.inspect.node.situation import Situation
+from vipwire.linux.conntrack.flows import FlowTable
+from vipwire.linux.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, Flow, FlowEvent, decode_event
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkSocket
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol, family_of
-from vipwire.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, Flow, FlowEvent, decode_event
-from vipwire.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkSocket
 from vipwire.plan.plan import FrontendKey, RangeFrontend
 from vipwire.plan.resolve import Packet
 

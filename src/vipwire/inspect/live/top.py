@@ -12,12 +12,12 @@ from typing import NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from vipwire.inspect.command.show import size_text, table
 from vipwire.inspect.live.flows import FlowNotification, Frontends
 from vipwire.inspect.live.trace import endpoint_of
-from vipwire.inspect.show import size_text, table
 from vipwire.inspect.status.document import Document
+from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import format_endpoint
-from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.process.columns import Column
 from vipwire.reconcile.counts import Count, Counts
 

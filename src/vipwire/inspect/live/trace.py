@@ -8,11 +8,11 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from vipwire.inspect.command.show import table
 from vipwire.inspect.live.flows import FlowNotification, Frontends
-from vipwire.inspect.show import table
 from vipwire.inspect.status.document import Document, share_text
+from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import Address, format_address, format_endpoint
-from vipwire.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 
 
 class Tracer:

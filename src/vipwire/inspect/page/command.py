@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from vipwire.config.configuration import VIEW_PORT, Config
-from vipwire.inspect.options import LookCommand
+from vipwire.inspect.command.options import LookCommand
 from vipwire.inspect.page.serving import Serving, run_page
 from vipwire.process.terminal import note, say
 

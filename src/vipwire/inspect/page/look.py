@@ -12,20 +12,20 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from vipwire.app.record import ProxyState
-from vipwire.app.view.announced import announced_file, read_announced
-from vipwire.app.view.history import change_document, changes_file, read_changes
 from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError
 from vipwire.inspect.live.flows import Frontends
+from vipwire.inspect.node.situation import Kernel, Situation, opened, take
+from vipwire.inspect.node.source import follow, make_source
 from vipwire.inspect.page.rates import LiveRates
 from vipwire.inspect.page.rows import row_of
-from vipwire.inspect.situation import Kernel, Situation, opened, take
-from vipwire.inspect.source import follow, make_source
 from vipwire.inspect.status.counts import counted_now
 from vipwire.inspect.status.document import Document, problem_documents, service_document, status_document
 from vipwire.inspect.status.proxy import proxy_document
 from vipwire.model.names import ObjectName
+from vipwire.proxy.start.record import ProxyState
+from vipwire.proxy.view.announced import announced_file, read_announced
+from vipwire.proxy.view.history import change_document, changes_file, read_changes
 from vipwire.state.store import Store
 
 Publish = Callable[[str, Any], None]

@@ -6,9 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from vipwire.app.machine import families
-from vipwire.app.modes import build_explainer, suppose_modes
-from vipwire.backends.registry import every_spec
 from vipwire.config.configuration import Config
 from vipwire.config.modes import mode_names
 from vipwire.errors import ConfigError, UnsupportedError, VipwireError
@@ -16,17 +13,20 @@ from vipwire.inspect.difference import diff_document
 from vipwire.inspect.earlier.look import earlier_for
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
+from vipwire.inspect.explain.packet import read_packet
 from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
-from vipwire.inspect.family_view import FamilyView
-from vipwire.inspect.packet import read_packet
+from vipwire.inspect.explain.suggestions import find_services
+from vipwire.inspect.node.family_view import FamilyView
+from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.page.look import changes_of
-from vipwire.inspect.situation import Situation
 from vipwire.inspect.status.counts import see
 from vipwire.inspect.status.document import Document, service_document
-from vipwire.inspect.suggestions import find_services
 from vipwire.model.names import ObjectName
 from vipwire.model.service import Service
+from vipwire.modes.registry import every_spec
 from vipwire.plan.resolve import Packet, resolve
+from vipwire.proxy.start.machine import families
+from vipwire.proxy.start.modes import build_explainer, suppose_modes
 from vipwire.reconcile.delta import Delta
 
 MOST_LINES: Final = 2000

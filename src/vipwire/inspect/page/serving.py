@@ -18,7 +18,7 @@ from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.gate import Gate, is_loopback
 from vipwire.inspect.page.look import Look
 from vipwire.inspect.page.site import PageSite
-from vipwire.serve.listen import listen, split_address
+from vipwire.proxy.serve.listen import listen, split_address
 
 _SHORTEST_TOKEN: Final = 16
 

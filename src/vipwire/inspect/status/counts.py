@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from vipwire.backends.spec import Mode
 from vipwire.config.sections import Series
 from vipwire.errors import VipwireError
-from vipwire.inspect.situation import Kernel, Situation
+from vipwire.inspect.node.situation import Kernel, Situation
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family
+from vipwire.modes.spec import Mode
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counts import Count, CountingBackend, Counts, EndpointName, OpenConnections, Refusal
 

@@ -8,19 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from vipwire.app.node_plan import awaited_facts
-from vipwire.app.report import missing_node, unknown_fact
-from vipwire.backends.spec import Remark
 from vipwire.inspect.earlier.look import EarlierChain
-from vipwire.inspect.family_view import FamilyView
-from vipwire.inspect.situation import Situation
+from vipwire.inspect.node.family_view import FamilyView
+from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.counts import AllCounts, count_document, open_document, refusal_documents
 from vipwire.inspect.status.usage import endpoint_usages
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import format_address, parse_address
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service, ServicePort
+from vipwire.modes.spec import Remark
 from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, joint_health_check
+from vipwire.proxy.sync.node_plan import awaited_facts
+from vipwire.proxy.sync.report import missing_node, unknown_fact
 from vipwire.reconcile.backend import Selective
 from vipwire.reconcile.counts import EndpointName, Refusal
 from vipwire.reconcile.delta import Delta

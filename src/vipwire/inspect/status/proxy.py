@@ -6,11 +6,11 @@ from typing import Final
 
 from rich.text import Text
 
-from vipwire.app.record import ProxyRecord, ProxyState, read_record
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import explicit_flags
-from vipwire.inspect.show import ago, coloured, shown_time
+from vipwire.inspect.command.show import ago, coloured, shown_time
 from vipwire.inspect.status.document import Document
+from vipwire.proxy.start.record import ProxyRecord, ProxyState, read_record
 
 _NOBODY: Final = "nobody keeps the kernel up to date"
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from vipwire.inspect.show import coloured, plural, size_text, table
+from vipwire.inspect.command.show import coloured, plural, size_text, table
 from vipwire.inspect.status.document import Document, share_text, state_words
 from vipwire.inspect.status.proxy import proxy_text
 from vipwire.process.columns import Column

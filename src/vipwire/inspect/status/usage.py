@@ -6,8 +6,8 @@ The decision itself is read from the pools that the plan has made; here it is on
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from vipwire.inspect.family_view import FamilyView
-from vipwire.inspect.show import shown_time
+from vipwire.inspect.command.show import shown_time
+from vipwire.inspect.node.family_view import FamilyView
 from vipwire.model.net import format_address
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.annotations import read_wishes

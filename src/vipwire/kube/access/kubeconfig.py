@@ -142,7 +142,7 @@ def parse_kubeconfigs(texts: Iterable[tuple[str, Path]]) -> Selected:
 def _config(text: str, file: Path) -> _Config:
     import yaml  # noqa: PLC0415  # heavy, and a Pod with a service account reads no YAML
 
-    from vipwire.kube.yaml_errors import NOT_YAML  # noqa: PLC0415
+    from vipwire.config.yaml_errors import NOT_YAML  # noqa: PLC0415
 
     try:
         document = yaml.safe_load(text)

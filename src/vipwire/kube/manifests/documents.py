@@ -17,6 +17,7 @@ from typing import Final, Generic
 
 import msgspec
 
+from vipwire.config.yaml_values import place_after, read_documents
 from vipwire.errors import DecodeError
 from vipwire.kube.resource import (
     BROKEN,
@@ -28,7 +29,6 @@ from vipwire.kube.resource import (
     unexpected,
     without_nulls,
 )
-from vipwire.kube.yaml_values import place_after, read_documents
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.state.event import K, K_co, T, T_co

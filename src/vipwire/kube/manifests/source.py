@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Generic, TypeAlias
 
+from vipwire.config.yaml_values import place_after
 from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.contact import Health
 from vipwire.kube.manifests.documents import Manifest, ManifestReader, file_problem
 from vipwire.kube.manifests.inventory import Inventory, differences, listed, take_inventory
 from vipwire.kube.resource import printable, unexpected
-from vipwire.kube.yaml_values import place_after
 from vipwire.model.problem import Problem
 from vipwire.process import folder_watch
 from vipwire.state.event import EventOf, K, T

@@ -14,9 +14,9 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Prefix
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
+from vipwire.model.spread import Algorithm
 from vipwire.plan.annotations.values import Balancing, Forwarding, SchedulerFlag, Scope
 from vipwire.plan.annotations.words import BY_KEY, KUBE_ROUTER, KUBE_ROUTERS_OWN, LOCAL, PREFIX
-from vipwire.plan.spread import Algorithm
 
 _NEARLY: Final = 0.8
 _WEIGHTS: Final = f"{PREFIX}weights"

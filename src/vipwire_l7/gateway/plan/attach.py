@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.grants import admits
-from vipwire_l7.gateway.plan.hostnames import covers, intersection, is_hostname, wider
+from vipwire_l7.gateway.plan.kinds.grants import admits
+from vipwire_l7.gateway.plan.kinds.hostnames import covers, intersection, is_hostname, wider
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
-from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.ingress.watch.objects import IngressKind
 

@@ -6,8 +6,8 @@ A backend that cannot be had takes its share all the same: those datagrams are d
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from vipwire_l7.gateway.plan.kinds.objects import Item, no
 from vipwire_l7.gateway.plan.listeners import Listener
-from vipwire_l7.gateway.plan.objects import Item, no
 from vipwire_l7.gateway.plan.rules import Read
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.gateway.plan.unsupported import Unsupported

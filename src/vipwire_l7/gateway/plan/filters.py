@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from vipwire_l7.gateway.plan.hostnames import is_hostname
+from vipwire_l7.gateway.plan.kinds.hostnames import is_hostname
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.plan.matches import PathMatch
 from vipwire_l7.gateway.plan.unsupported import Unsupported

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vipwire_l7.gateway.plan.kinds.objects import Item
 from vipwire_l7.gateway.plan.matches import ALL, PathMatch, RequestMatch
-from vipwire_l7.gateway.plan.objects import Item
 from vipwire_l7.ingress.plan.expressions import literal_prefix
 from vipwire_l7.ingress.plan.sites import CLOSED, Aspect, Choice, Compared, Match, Route, Step, choice_of
 

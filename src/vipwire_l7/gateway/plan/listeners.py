@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from vipwire_l7.gateway.plan.grants import admits
-from vipwire_l7.gateway.plan.hostnames import covers, is_hostname, wider
-from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.grants import admits
+from vipwire_l7.gateway.plan.kinds.hostnames import covers, is_hostname, wider
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.tls.certified import NO_CERTIFICATES, Certified, certify
 from vipwire_l7.gateway.plan.tls.clients import ClientCheck, client_check
 from vipwire_l7.gateway.watch import wire

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vipwire_l7.gateway.plan.attach import Attachment, isolated
-from vipwire_l7.gateway.plan.hostnames import breadth
+from vipwire_l7.gateway.plan.kinds.hostnames import breadth
 from vipwire_l7.gateway.plan.ladders import Entry, routes_of
 from vipwire_l7.gateway.plan.listeners import TLS_MODES, Listener
 from vipwire_l7.gateway.plan.matches import ALL

@@ -13,13 +13,11 @@ from vipwire.kube.gateway_addresses import GATEWAY
 from vipwire.kube.resource import unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.gateway.plan.addresses.own_services import OwnService, OwnServices, Standing
 from vipwire_l7.gateway.plan.addresses.pool import AddressPool, Given, named
 from vipwire_l7.gateway.plan.attach import Parent, parents_of
 from vipwire_l7.gateway.plan.datagrams import DatagramPlace, shares_of
 from vipwire_l7.gateway.plan.features import FEATURES, WITH_SERVICES
-from vipwire_l7.gateway.plan.listeners import Listener, attached_sets, listeners_of
-from vipwire_l7.gateway.plan.objects import (
+from vipwire_l7.gateway.plan.kinds.objects import (
     POLICY_KINDS,
     ROUTE_KINDS,
     GatewaySetting,
@@ -30,6 +28,8 @@ from vipwire_l7.gateway.plan.objects import (
     world_of,
     yes,
 )
+from vipwire_l7.gateway.plan.listeners import Listener, attached_sets, listeners_of
+from vipwire_l7.gateway.plan.own_services import OwnService, OwnServices, Standing
 from vipwire_l7.gateway.plan.places import Brought, SharedPort
 from vipwire_l7.gateway.plan.policies import policies_of
 from vipwire_l7.gateway.plan.rules import Read, entries_of, services_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
-from vipwire_l7.gateway.plan.objects import ROUTE_KINDS, GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.watch import rule_wire, wire
 from vipwire_l7.ingress.plan.annotations import AnnotationValues
 from vipwire_l7.ingress.plan.policy import Algorithm, BackendProtocol, Balance, Policy, inherited

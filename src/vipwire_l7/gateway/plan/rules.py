@@ -13,9 +13,9 @@ from itertools import chain
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.attach import Attachment
 from vipwire_l7.gateway.plan.filters import Filters, read_filters, with_persistence, with_timeouts
+from vipwire_l7.gateway.plan.kinds.objects import Item, Verdict, yes
 from vipwire_l7.gateway.plan.ladders import Entry
 from vipwire_l7.gateway.plan.matches import ALL, PathMatch, RequestMatch, grpc_matches, http_matches
-from vipwire_l7.gateway.plan.objects import Item, Verdict, yes
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.gateway.plan.unsupported import Unsupported
 from vipwire_l7.gateway.watch import rule_wire

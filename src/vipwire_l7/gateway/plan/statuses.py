@@ -6,8 +6,8 @@ from typing import Any, Final, TypeAlias
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.attach import Parent
 from vipwire_l7.gateway.plan.features import FEATURES
+from vipwire_l7.gateway.plan.kinds.objects import Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
-from vipwire_l7.gateway.plan.objects import Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.policies import Judged
 from vipwire_l7.gateway.plan.tls.backend_tls import Checked
 from vipwire_l7.gateway.watch import wire

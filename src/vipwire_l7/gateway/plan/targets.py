@@ -11,8 +11,8 @@ from math import gcd
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.filters import Filters, checked_auth, read_filters
-from vipwire_l7.gateway.plan.grants import may_refer
-from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.grants import may_refer
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.policies import Policies
 from vipwire_l7.gateway.plan.sessions import bound_steps, with_mark
 from vipwire_l7.gateway.plan.tls.backend_tls import BackendTls

@@ -6,7 +6,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from vipwire.kube.access.access import Access
-from vipwire_l7.gateway.plan.objects import GatewaySetting
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.datagrams import DatagramRelay
 from vipwire_l7.gateway.run.service_writer import ServiceWriter

@@ -15,8 +15,8 @@ from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.process import log
-from vipwire_l7.gateway.plan.addresses.own_services import OwnService
-from vipwire_l7.gateway.plan.addresses.service_objects import (
+from vipwire_l7.gateway.plan.own_services import OwnService
+from vipwire_l7.gateway.plan.service_objects import (
     MANAGED_BY,
     Json,
     copied,

@@ -31,7 +31,7 @@ from vipwire.process import log, systemd
 from vipwire.process.signals import Stop
 from vipwire.process.single_instance import Claim
 from vipwire.process.supervision import Supervisor, Work
-from vipwire.serve.server import BindPolicy, HttpServer
+from vipwire.proxy.serve.server import BindPolicy, HttpServer
 from vipwire_l7.ingress.haproxy.layout import Layout
 from vipwire_l7.ingress.plan.certificates import read_pair
 from vipwire_l7.ingress.plan.destinations import Destinations, DestinationSetting

@@ -24,14 +24,14 @@ import dns.rdatatype
 import dns.resolver
 import msgspec
 
-from vipwire.app.modes import vip_devices
-from vipwire.host.addresses import AddressWatch, read_local_networks
 from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection
+from vipwire.linux.host.addresses import AddressWatch, read_local_networks
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Prefix, parse_address
 from vipwire.process import log
+from vipwire.proxy.start.modes import vip_devices
 from vipwire_l7.ingress.plan.destinations import Answered, Destinations
 
 RESOLV_CONF: Final = Path("/etc/resolv.conf")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire_up.api.errors import no_such_page
+from vipwire_up.api.objects.errors import no_such_page
 
 _PAGES: Final = ("healthz", "livez", "readyz")
 _PING: Final = {"ping": ""}

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
-from vipwire_up.api.answers import discovery
-from vipwire_up.api.errors import ApiError, no_such_page
-from vipwire_up.api.object import encode
-from vipwire_up.api.openapi import documents, protobuf_document
+from vipwire_up.api.objects.errors import ApiError, no_such_page
+from vipwire_up.api.objects.object import encode
+from vipwire_up.api.openapi import discovery, documents, protobuf_document
 
 _JSON: Final = "application/json"
 _OLD_PROTOBUF: Final = "/swagger-2.0.0.pb-v1"  # where clients look that were refused at /openapi/v2

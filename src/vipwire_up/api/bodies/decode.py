@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final
 
-from vipwire_up.api.answers.cells import parse_time
 from vipwire_up.api.bodies.quantity import PATTERN, read_quantity, written
-from vipwire_up.api.errors import Cause, bad_request, invalid, required, too_long, unsupported
-from vipwire_up.api.openapi.schema import Field, Shape, Type
+from vipwire_up.api.objects.cells import parse_time
+from vipwire_up.api.objects.errors import Cause, bad_request, invalid, required, too_long, unsupported
+from vipwire_up.api.objects.schema import Field, Shape, Type
 
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9}\d*)?(Z|[+-]\d\d:\d\d)")
 _NUMBERS: Final = {"int32": 1 << 31, "int64": 1 << 63}

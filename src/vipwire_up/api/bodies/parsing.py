@@ -13,8 +13,8 @@ from vipwire_up.api.bodies import protobuf
 from vipwire_up.api.bodies.duplicate_fields import repeated_fields
 from vipwire_up.api.bodies.size import check_size
 from vipwire_up.api.bodies.yaml import read_yaml_strictly
-from vipwire_up.api.object import parse
-from vipwire_up.api.openapi.schema import Type
+from vipwire_up.api.objects.object import parse
+from vipwire_up.api.objects.schema import Type
 
 AT_ONCE_BYTES: Final = 32 << 10
 _YAML_AT_ONCE_BYTES: Final = 2 << 10

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vipwire_up.api.bodies.decode import Findings, decode
-from vipwire_up.api.errors import ApiError, Cause, bad_request, conflict
-from vipwire_up.api.object import decoded, wrong_uid
-from vipwire_up.api.resource import Object, Resource
+from vipwire_up.api.objects.errors import ApiError, Cause, bad_request, conflict
+from vipwire_up.api.objects.object import decoded, wrong_uid
+from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.store.record import Record
 
 DEFAULT_MANAGER: Final = "vipwire"

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from vipwire.config.yaml_values import read_documents
 from vipwire.errors import DecodeError
-from vipwire.kube.yaml_values import read_documents
 from vipwire_up.api.bodies.size import MOST_VALUES, check_size
-from vipwire_up.api.errors import bad_request
-from vipwire_up.api.object import parse
+from vipwire_up.api.objects.errors import bad_request
+from vipwire_up.api.objects.object import parse
 
 
 def read_yaml(body: bytes) -> Any:

@@ -10,7 +10,7 @@ from vipwire_up.api.kinds.plain import CONFIG_MAPS, EVENTS, LEASES, SECRETS
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.policies import POLICY_RESOURCES
 from vipwire_up.api.kinds.service import ENDPOINTS, SERVICES
-from vipwire_up.api.resource import Resource
+from vipwire_up.api.objects.resource import Resource
 
 RESOURCES: Final[tuple[Resource, ...]] = (
     *POLICY_RESOURCES,

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from vipwire_up.api import names
-from vipwire_up.api.addresses import family_of
-from vipwire_up.api.answers.cells import AGE, NAME, at, joined, path_cell
-from vipwire_up.api.endpoint_address import problem_of
-from vipwire_up.api.errors import Cause, duplicate, invalid, required, too_many
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.service_types import SERVICE_TYPES
-from vipwire_up.api.openapi.schema import Type, read_types
-from vipwire_up.api.resource import Column, Object, Resource
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.addresses import family_of
+from vipwire_up.api.objects.cells import AGE, NAME, at, joined, path_cell
+from vipwire_up.api.objects.endpoint_address import problem_of
+from vipwire_up.api.objects.errors import Cause, duplicate, invalid, required, too_many
+from vipwire_up.api.objects.resource import Column, Object, Resource
+from vipwire_up.api.objects.schema import Type, read_types
 
 _TABLE: Final = """
 kind EndpointSlice | Some of the endpoints of a Service.

@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import Any, Final
 
-from vipwire_up.api.answers.cells import AGE, NAME, at, path_cell
 from vipwire_up.api.kinds.gateway_types import GATEWAY_TYPES, GROUP
 from vipwire_up.api.kinds.rules.gateway import check_class, check_gateway, check_grant, check_route, check_set
-from vipwire_up.api.resource import Check, Column, Object, Resource, no_check
+from vipwire_up.api.objects.cells import AGE, NAME, at, path_cell
+from vipwire_up.api.objects.resource import Check, Column, Object, Resource, no_check
 
 _PREFIX_MATCH: Final = {"type": "PathPrefix", "value": "/"}
 

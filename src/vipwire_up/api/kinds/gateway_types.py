@@ -3,7 +3,7 @@
 from typing import Final
 
 from vipwire_up.api.kinds.meta import META
-from vipwire_up.api.openapi.schema import Type, read_types
+from vipwire_up.api.objects.schema import Type, read_types
 
 GROUP: Final = "gateway.networking.k8s.io"
 _SHARED: Final = """

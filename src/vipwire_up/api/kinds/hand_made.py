@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from vipwire_up.api import names
-from vipwire_up.api.endpoint_address import problem_of
-from vipwire_up.api.errors import Cause, invalid, required
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.endpoint_address import problem_of
+from vipwire_up.api.objects.errors import Cause, invalid, required
+from vipwire_up.api.objects.resource import Object
 
 
 def check_endpoints(new: Object, old: Object | None) -> Iterator[Cause]:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from vipwire_up.api.openapi.schema import Type, read_types
+from vipwire_up.api.objects.schema import Type, read_types
 
 PREFIX: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
 

@@ -3,13 +3,13 @@
 from datetime import datetime
 from typing import Final
 
-from vipwire_up.api.answers.cells import AGE, NAME, at, joined, path_cell
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.pod_types import CORE_PREFIX
 from vipwire_up.api.kinds.rules.addresses import address_name, check_address, check_cidrs
 from vipwire_up.api.kinds.rules.ingress import check_class, check_ingress, warn_ingress
-from vipwire_up.api.openapi.schema import Type, read_types
-from vipwire_up.api.resource import Column, Object, Resource
+from vipwire_up.api.objects.cells import AGE, NAME, at, joined, path_cell
+from vipwire_up.api.objects.resource import Column, Object, Resource
+from vipwire_up.api.objects.schema import Type, read_types
 
 _LOCAL: Final = """
 TypedLocalObjectReference | Names an object of the same namespace.

@@ -3,13 +3,13 @@
 from datetime import datetime
 from typing import Final
 
-from vipwire_up.api import names
-from vipwire_up.api.answers.cells import AGE, NAME, NONE, UNKNOWN, at, joined, path_cell
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.pod_types import CORE_PREFIX
 from vipwire_up.api.kinds.rules.node import check_node, warn_node
-from vipwire_up.api.openapi.schema import Type, read_types
-from vipwire_up.api.resource import Column, Object, Resource
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.cells import AGE, NAME, NONE, UNKNOWN, at, joined, path_cell
+from vipwire_up.api.objects.resource import Column, Object, Resource
+from vipwire_up.api.objects.schema import Type, read_types
 
 _TABLE: Final = """
 kind Node | A machine.

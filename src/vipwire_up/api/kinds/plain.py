@@ -4,14 +4,14 @@ import base64
 from datetime import datetime
 from typing import Any, Final
 
-from vipwire_up.api import names
-from vipwire_up.api.answers.cells import AGE, NAME, age, at, path_cell
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.pod_types import CORE_PREFIX
 from vipwire_up.api.kinds.rules.plain import check_config_map, check_event, check_lease, check_secret
 from vipwire_up.api.kinds.service_types import SERVICE_TYPES
-from vipwire_up.api.openapi.schema import Type, read_types
-from vipwire_up.api.resource import Column, Object, Resource
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.cells import AGE, NAME, age, at, path_cell
+from vipwire_up.api.objects.resource import Column, Object, Resource
+from vipwire_up.api.objects.schema import Type, read_types
 
 _TABLE: Final = """
 kind ConfigMap | Texts for programs to read.

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
-from vipwire_up.api import names
-from vipwire_up.api.addresses import NO_ADDRESS, family_of
-from vipwire_up.api.answers.cells import AGE, NAME, NONE, at, path_cell
-from vipwire_up.api.endpoint_address import no_host_problem, problem_of
-from vipwire_up.api.errors import Cause, duplicate, forbidden, invalid, missing, required
-from vipwire_up.api.kinds.amounts import check_amounts, check_resources
 from vipwire_up.api.kinds.pod_types import POD_TYPES
-from vipwire_up.api.kinds.probe import check_probes
-from vipwire_up.api.resource import Column, Object, Resource
+from vipwire_up.api.kinds.rules.amounts import check_amounts, check_resources
+from vipwire_up.api.kinds.rules.probe import check_probes
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.addresses import NO_ADDRESS, family_of
+from vipwire_up.api.objects.cells import AGE, NAME, NONE, at, path_cell
+from vipwire_up.api.objects.endpoint_address import no_host_problem, problem_of
+from vipwire_up.api.objects.errors import Cause, duplicate, forbidden, invalid, missing, required
+from vipwire_up.api.objects.resource import Column, Object, Resource
 
 _CHANGEABLE: Final = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
 

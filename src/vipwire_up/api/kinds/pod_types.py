@@ -7,7 +7,7 @@ looked into, and therefore of type `any`.
 from typing import Final
 
 from vipwire_up.api.kinds.meta import META
-from vipwire_up.api.openapi.schema import Type, read_types
+from vipwire_up.api.objects.schema import Type, read_types
 
 CORE_PREFIX: Final = "io.k8s.api.core.v1"
 

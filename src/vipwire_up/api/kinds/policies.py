@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import Final
 
-from vipwire_up.api.answers.cells import AGE, NAME, at
 from vipwire_up.api.kinds.policy_types import GROUP, POLICY_TYPES
 from vipwire_up.api.kinds.rules.policies import check_policy
-from vipwire_up.api.resource import Column, Object, Resource
+from vipwire_up.api.objects.cells import AGE, NAME, at
+from vipwire_up.api.objects.resource import Column, Object, Resource
 
 
 def _targets(value: Object, _now: datetime) -> str:

@@ -4,7 +4,7 @@ from typing import Final
 
 from vipwire_up.api.kinds.gateway_types import GATEWAY_TYPES
 from vipwire_up.api.kinds.meta import META
-from vipwire_up.api.openapi.schema import Type, read_types
+from vipwire_up.api.objects.schema import Type, read_types
 
 GROUP: Final = "vipwire.io"
 _TABLE: Final = """

@@ -7,14 +7,14 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.model.net import bracketed
-from vipwire_up.api import names
-from vipwire_up.api.answers.cells import AGE, NAME, NONE, at, joined, labels_text, path_cell
 from vipwire_up.api.kinds.hand_made import check_endpoints
-from vipwire_up.api.kinds.load_balancer import settle_status
+from vipwire_up.api.kinds.rules.load_balancer import settle_status
 from vipwire_up.api.kinds.rules.service import check_service, is_reached_from_outside, wants_health_check
 from vipwire_up.api.kinds.rules.service_warnings import warn_service
 from vipwire_up.api.kinds.service_types import SERVICE_TYPES
-from vipwire_up.api.resource import Column, Object, Resource
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.cells import AGE, NAME, NONE, at, joined, labels_text, path_cell
+from vipwire_up.api.objects.resource import Column, Object, Resource
 
 _VIRTUAL: Final = ("ClusterIP", "NodePort", "LoadBalancer")
 _WITH_PORTS: Final = ("NodePort", "LoadBalancer")

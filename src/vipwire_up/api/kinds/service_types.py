@@ -4,7 +4,7 @@ from typing import Final
 
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.pod_types import CORE_PREFIX
-from vipwire_up.api.openapi.schema import Type, read_types
+from vipwire_up.api.objects.schema import Type, read_types
 
 _TABLE: Final = """
 kind Service | A name and stable addresses for a changing set of endpoints.

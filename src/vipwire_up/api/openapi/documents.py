@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Final
 
-from vipwire_up.api.answers.discovery import groups, subresources, version
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.meta import META
-from vipwire_up.api.object import encode
-from vipwire_up.api.openapi.schema import Field, Shape, Type
-from vipwire_up.api.resource import Resource
+from vipwire_up.api.objects.object import encode
+from vipwire_up.api.objects.resource import Resource
+from vipwire_up.api.objects.schema import Field, Shape, Type
+from vipwire_up.api.openapi.discovery import groups, subresources, version
 
 _FORMATS: Final[dict[str, dict[str, Any]]] = {
     "string": {"type": "string"},

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from vipwire_up.api.object import encode
+from vipwire_up.api.objects.object import encode
 from vipwire_up.api.openapi.documents import document_v2
 
 MEDIA_TYPE: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vipwire_up.api.errors import ApiError
-from vipwire_up.api.openapi.schema import Field, Shape, Type
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.resource import Object, Resource
+from vipwire_up.api.objects.schema import Field, Shape, Type
 from vipwire_up.api.patches.fieldset import (
     Path,
     Paths,
@@ -21,7 +22,6 @@ from vipwire_up.api.patches.fieldset import (
     spell,
     to_fields,
 )
-from vipwire_up.api.resource import Object, Resource
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
-from vipwire_up.api.openapi.schema import Field, Shape, Type
+from vipwire_up.api.objects.schema import Field, Shape, Type
 
 Path: TypeAlias = tuple[str, ...]
 Paths: TypeAlias = frozenset[Path]

@@ -9,12 +9,12 @@ the annotation as it is in the object, and renews the annotation, for the way ba
 import json
 from typing import Final
 
-from vipwire_up.api.answers.cells import at
 from vipwire_up.api.bodies.decode import Findings, decode
-from vipwire_up.api.errors import ApiError
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.patches.apply import Writer
 from vipwire_up.api.patches.fieldset import Paths, members
-from vipwire_up.api.resource import Object, Resource
 
 ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _KUBECTL: Final = "kubectl"

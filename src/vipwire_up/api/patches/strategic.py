@@ -14,8 +14,8 @@ patch:
 from collections.abc import Hashable
 from typing import Any, Final
 
-from vipwire_up.api.errors import bad_request
-from vipwire_up.api.openapi.schema import Field, Shape, Type
+from vipwire_up.api.objects.errors import bad_request
+from vipwire_up.api.objects.schema import Field, Shape, Type
 
 _DELETE_VALUES: Final = "$deleteFromPrimitiveList/"
 _ORDER: Final = "$setElementOrder/"

@@ -6,8 +6,8 @@ is bounded, as in kube-apiserver: each can double the document.
 
 from typing import Any, Final
 
-from vipwire_up.api.errors import ApiError, bad_request
-from vipwire_up.api.object import encode
+from vipwire_up.api.objects.errors import ApiError, bad_request
+from vipwire_up.api.objects.object import encode
 
 _MOST_OPERATIONS: Final = 10_000
 _MOST_COPIED: Final = 3 << 20

@@ -10,8 +10,8 @@ from typing import Final
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from vipwire_up.api.errors import ApiError
-from vipwire_up.api.object import encode
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import encode
 from vipwire_up.api.serving.bounds import Bounds
 from vipwire_up.api.serving.connections import Connection
 

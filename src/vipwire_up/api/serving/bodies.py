@@ -11,9 +11,9 @@ from typing import Final
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from vipwire_up.api.errors import ApiError, bad_request, too_large
-from vipwire_up.api.guard import ANONYMOUS, CALLER
+from vipwire_up.api.objects.errors import ApiError, bad_request, too_large
 from vipwire_up.api.serving.bounds import Bounds
+from vipwire_up.api.serving.guard import ANONYMOUS, CALLER
 from vipwire_up.api.serving.in_flight import InFlight
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -20,8 +20,8 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from vipwire_up.api.errors import bad_request
-from vipwire_up.api.object import encode
+from vipwire_up.api.objects.errors import bad_request
+from vipwire_up.api.objects.object import encode
 from vipwire_up.api.serving.bounds import Bounds
 
 LONGEST_LINE: Final = 64 << 10  # selectors stand in the request line

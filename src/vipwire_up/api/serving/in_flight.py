@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 
-from vipwire_up.api.errors import ApiError
-from vipwire_up.api.guard import Role, User
+from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.serving.bounds import Bounds
+from vipwire_up.api.serving.guard import Role, User
 
 
 class Sort(Enum):

@@ -8,10 +8,10 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.route import Route
+from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.serving.in_flight import InFlight, Sort
+from vipwire_up.api.serving.route import Route
 from vipwire_up.store.store import Store
 
 _ABOUT: Final = ("verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component")

@@ -15,16 +15,16 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from vipwire.process.supervision import Guard
-from vipwire_up.api.addresses import family_of
-from vipwire_up.api.answers.cells import at, format_time
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
-from vipwire_up.api.object import decoded
+from vipwire_up.api.objects.addresses import family_of
+from vipwire_up.api.objects.cells import at, format_time
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import decoded
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.resource import Object
 from vipwire_up.controllers.allocation.ranges import Network, networks_of
-from vipwire_up.controllers.feed import RETRY_SECONDS, Feed
+from vipwire_up.following.feed import RETRY_SECONDS, Feed
 from vipwire_up.store.record import Key
 
 FINALIZER: Final = "networking.k8s.io/service-cidr-finalizer"

@@ -7,10 +7,10 @@ lists themselves have been checked before (`kinds/rules/families.py`).
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from vipwire_up.api.addresses import family_of
-from vipwire_up.api.errors import Cause, invalid
 from vipwire_up.api.kinds.rules.families import NONE
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.addresses import family_of
+from vipwire_up.api.objects.errors import Cause, invalid
+from vipwire_up.api.objects.resource import Object
 
 SINGLE, PREFER, REQUIRE = "SingleStack", "PreferDualStack", "RequireDualStack"
 _POLICY: Final = "spec.ipFamilyPolicy"

@@ -8,12 +8,12 @@ What they give at the same moment, the store refuses by its notes (`port_notes.p
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.errors import ApiError, internal, invalid, not_valid
 from vipwire_up.api.kinds.rules.service import wants_health_check
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.object import readable
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import ApiError, internal, invalid, not_valid
+from vipwire_up.api.objects.object import readable
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.allocation.ranges import Draw, Range
 from vipwire_up.store.record import CompactedError, FutureRevisionError
 from vipwire_up.store.store import Store

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from vipwire.process.supervision import Guard
-from vipwire_up.api.answers.cells import at
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.object import encode, key_of, readable
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.object import encode, key_of, readable
 from vipwire_up.controllers.allocation.node_ports import Owner, ports_of
 from vipwire_up.store.fence import HOLDING
 from vipwire_up.store.record import Check, ConflictError, Key, Record, Step, StoreError, Write

@@ -19,22 +19,22 @@ from collections.abc import Iterator
 from typing import Final
 
 from vipwire.process.supervision import Guard
-from vipwire_up.api.addresses import family_of
-from vipwire_up.api.answers.cells import at, format_time
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.object import decoded, key_of, readable
+from vipwire_up.api.objects.addresses import family_of
+from vipwire_up.api.objects.cells import at, format_time
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import decoded, key_of, readable
+from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.resource import Object, Resource
 from vipwire_up.api.transition import Deletion, Preconditions
 from vipwire_up.controllers.allocation.addresses import MANAGED_BY, address_object, is_noted_by_us
 from vipwire_up.controllers.allocation.holders import Holders
 from vipwire_up.controllers.allocation.ranges import networks_of
 from vipwire_up.controllers.endpoints.selection import Name
-from vipwire_up.controllers.events import warn
-from vipwire_up.controllers.feed import Feed
+from vipwire_up.following.events import warn
+from vipwire_up.following.feed import Feed
 from vipwire_up.store.record import Key, RecordChange
 
 _OPTIONS: Final = Options(manager=MANAGED_BY, validation="Ignore")

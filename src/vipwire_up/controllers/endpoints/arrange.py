@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.endpoints.endpoints import Group, Grouped, ports_key
 
 MOST: Final = 100

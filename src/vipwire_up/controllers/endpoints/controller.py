@@ -15,23 +15,23 @@ from collections.abc import Awaitable, Iterator
 from typing import Final
 
 from vipwire.process.supervision import Guard
-from vipwire_up.api.answers.cells import at
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.errors import ApiError
 from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.service import ENDPOINTS, SERVICES
-from vipwire_up.api.object import decoded, key_of
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import decoded, key_of
+from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry, Result
-from vipwire_up.api.resource import Object, Resource
 from vipwire_up.controllers.endpoints import legacy, slices
 from vipwire_up.controllers.endpoints.arrange import check_slice
 from vipwire_up.controllers.endpoints.endpoints import Grouped, from_endpoints, from_pods
 from vipwire_up.controllers.endpoints.selection import Name, Selection
 from vipwire_up.controllers.endpoints.topology import NodeFacts, Shares, divide, is_auto, node_facts, shares
-from vipwire_up.controllers.events import warn
-from vipwire_up.controllers.feed import Feed
+from vipwire_up.following.events import warn
+from vipwire_up.following.feed import Feed
 from vipwire_up.machines.node import is_lost
 from vipwire_up.store.record import Key, RecordChange
 

@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from vipwire_up.api.addresses import family_of
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.endpoint_address import problem_of
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.addresses import family_of
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.endpoint_address import problem_of
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.endpoints.topology import is_auto
 
 _ENDED: Final = ("Succeeded", "Failed")

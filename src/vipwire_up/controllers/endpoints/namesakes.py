@@ -10,7 +10,7 @@ from datetime import datetime
 from vipwire_up.api.admission import Admitted, Attempt, Operation
 from vipwire_up.api.kinds.service import ENDPOINTS, SERVICES
 from vipwire_up.api.metadata import mark_deleted
-from vipwire_up.api.object import decoded, encoder, key_of
+from vipwire_up.api.objects.object import decoded, encoder, key_of
 from vipwire_up.store.record import Write
 from vipwire_up.store.store import Store
 

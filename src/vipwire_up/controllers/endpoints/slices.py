@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.endpoints.arrange import arrange, slice_of
 from vipwire_up.controllers.endpoints.endpoints import Group, Grouped
 from vipwire_up.controllers.endpoints.legacy import HEADLESS

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.resource import Object
 
 ZONE: Final = "topology.kubernetes.io/zone"
 OVERLOAD: Final = 0.2

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Final
 
 from vipwire_up.api.admission import Admitted, Attempt, Operation
-from vipwire_up.api.answers.cells import at, format_time
-from vipwire_up.api.errors import invalid, not_valid
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at, format_time
+from vipwire_up.api.objects.errors import invalid, not_valid
+from vipwire_up.api.objects.resource import Object
 
 ADDRESS: Final = "vipwire.io/address"
 

@@ -19,7 +19,7 @@ import dns.rdatatype
 import dns.rrset
 
 from vipwire.errors import DecodeError
-from vipwire_up.dns.message import (
+from vipwire_up.dns.messages.message import (
     HEADER,
     NOERROR,
     NXDOMAIN,

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from vipwire_up.dns.message import CD, Query
+from vipwire_up.dns.messages.message import CD, Query
 from vipwire_up.dns.upstream.answer import Answer
 
 CAPACITY: Final = 10_000

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire_up.dns.message import CD, DO, HEADER, OPT, OURS, RD, SERVFAIL, Query
+from vipwire_up.dns.messages.message import CD, DO, HEADER, OPT, OURS, RD, SERVFAIL, Query
 from vipwire_up.dns.upstream.answer import Answer, answers, failure, is_truncated, read_answer
 from vipwire_up.dns.upstream.cache import Cache, Key, key_of
 

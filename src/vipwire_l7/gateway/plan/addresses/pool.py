@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.objects import Item
+from vipwire_l7.gateway.plan.kinds.objects import Item
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Given = Mapping[ObjectName, tuple[str, ...]]

@@ -7,8 +7,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.grants import may_refer
-from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.grants import may_refer
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.watch import rule_wire, wire
 from vipwire_l7.ingress.watch.objects import IngressKind
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.hostnames import is_hostname
-from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.hostnames import is_hostname
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.tls.authorities import authorities_of, file_of
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.ingress.plan.policy import Verification

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.grants import may_refer
-from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.grants import may_refer
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.ingress.plan.certificates import judge_secret
 from vipwire_l7.ingress.plan.sites import Asker, Certificate, certificate_name

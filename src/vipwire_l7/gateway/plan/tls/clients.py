@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.grants import may_refer
-from vipwire_l7.gateway.plan.objects import GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.grants import may_refer
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.tls.authorities import authorities_of, file_of
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.ingress.plan.certificates import judge_secret

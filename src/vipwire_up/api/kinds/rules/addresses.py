@@ -3,11 +3,11 @@
 import ipaddress
 from collections.abc import Iterator
 
-from vipwire_up.api import names
-from vipwire_up.api.addresses import address_problem, family_of, network_problem
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.errors import Cause, invalid, required
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.addresses import address_problem, family_of, network_problem
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import Cause, invalid, required
+from vipwire_up.api.objects.resource import Object
 
 _STAYS = "field is immutable"
 

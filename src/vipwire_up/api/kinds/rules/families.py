@@ -6,9 +6,9 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from vipwire_up.api.addresses import address_problem, family_of
-from vipwire_up.api.errors import Cause, duplicate, invalid, required, unsupported
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.addresses import address_problem, family_of
+from vipwire_up.api.objects.errors import Cause, duplicate, invalid, required, unsupported
+from vipwire_up.api.objects.resource import Object
 
 NONE: Final = "None"
 _FAMILIES: Final = ("IPv4", "IPv6")

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from vipwire_up.api import names
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.errors import Cause, invalid, required
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import Cause, invalid, required
+from vipwire_up.api.objects.resource import Object
 
 _CONTROLLER: Final = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"

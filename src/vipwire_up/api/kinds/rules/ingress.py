@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from vipwire_up.api import names
-from vipwire_up.api.addresses import family_of
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.errors import Cause, forbidden, invalid, required
-from vipwire_up.api.kinds.load_balancer import check_addresses
-from vipwire_up.api.kinds.probe import check_port
-from vipwire_up.api.resource import Object
+from vipwire_up.api.kinds.rules.load_balancer import check_addresses
+from vipwire_up.api.kinds.rules.probe import check_port
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.addresses import family_of
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import Cause, forbidden, invalid, required
+from vipwire_up.api.objects.resource import Object
 
 CLASS: Final = "kubernetes.io/ingress.class"
 _SEQUENCES: Final = ("//", "/./", "/../", "%2f", "%2F")

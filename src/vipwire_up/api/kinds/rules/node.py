@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from vipwire_up.api import names
-from vipwire_up.api.addresses import family_of, network_problem, warn_of_network
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.errors import Cause, duplicate, forbidden, invalid
-from vipwire_up.api.kinds.amounts import check_node as check_resources
-from vipwire_up.api.resource import Object
+from vipwire_up.api.kinds.rules.amounts import check_node as check_resources
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.addresses import family_of, network_problem, warn_of_network
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import Cause, duplicate, forbidden, invalid
+from vipwire_up.api.objects.resource import Object
 
 _ONCE: Final = ("podCIDRs", "podCIDR"), ("providerID", "providerID")
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.errors import Cause, forbidden, invalid, required, too_long
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import Cause, forbidden, invalid, required, too_long
+from vipwire_up.api.objects.resource import Object
 
 _KEY: Final = re.compile("[-._a-zA-Z0-9]+")
 _NO_KEY: Final = (

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.errors import Cause, invalid, required
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import Cause, invalid, required
+from vipwire_up.api.objects.resource import Object
 
 MOST_TARGETS: Final = 16
 MOST_SOURCES: Final = 256

@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from vipwire_up.api import names
-from vipwire_up.api.addresses import network_problem
-from vipwire_up.api.answers.cells import at
-from vipwire_up.api.endpoint_address import problem_of
-from vipwire_up.api.errors import Cause, duplicate, forbidden, invalid, required
-from vipwire_up.api.kinds.load_balancer import check_load_balancer
-from vipwire_up.api.kinds.probe import check_port
 from vipwire_up.api.kinds.rules.families import check_addresses, check_kept
-from vipwire_up.api.resource import Object
+from vipwire_up.api.kinds.rules.load_balancer import check_load_balancer
+from vipwire_up.api.kinds.rules.probe import check_port
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.addresses import network_problem
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.endpoint_address import problem_of
+from vipwire_up.api.objects.errors import Cause, duplicate, forbidden, invalid, required
+from vipwire_up.api.objects.resource import Object
 
 TOPOLOGY_HINTS: Final = "service.kubernetes.io/topology-aware-hints"
 TOPOLOGY_MODE: Final = "service.kubernetes.io/topology-mode"

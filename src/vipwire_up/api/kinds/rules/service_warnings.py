@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
-from vipwire_up.api.addresses import warn_of_address, warn_of_network
-from vipwire_up.api.answers.cells import at
 from vipwire_up.api.kinds.rules.service import TOPOLOGY_HINTS, TOPOLOGY_MODE
-from vipwire_up.api.resource import Object
+from vipwire_up.api.objects.addresses import warn_of_address, warn_of_network
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.resource import Object
 
 _OLD_WORDS: Final = {"PreferClose": "PreferSameZone"}
 

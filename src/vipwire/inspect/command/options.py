@@ -1,0 +1,212 @@
+"""The command line of everything that looks: the proxy's flags that say what is to be seen, and each command's own.
+
+The flags are those of `vipwire proxy`, in Go's style and with the same meaning, so that what the proxy was started
+with can be pasted behind any command here. `VIPWIRE_FLAGS` in the environment holds flags for those not given.
+"""
+
+import difflib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from vipwire.config.configuration import Config
+from vipwire.config.flags.click_options import flag_options
+from vipwire.config.flags.parse import ENVIRONMENT, Given, build_config, environment_flags, parse_flags
+from vipwire.config.flags.table import FLAGS, Flag
+from vipwire.config.flags.usage import usage
+from vipwire.config.schema import ValueKind
+from vipwire.errors import ConfigError
+from vipwire.process.terminal import FAILED, MISUSED, plain_errors, warn
+from vipwire.proxy.start.record import read_record
+
+_SHOWN: Final = (
+    "manifests",
+    "kubeconfig",
+    "master",
+    "config",
+    "hostname-override",
+    "cluster-cidr",
+    "detect-local-mode",
+    "nodeport-addresses",
+    "masquerade-all",
+    "bind-address",
+    "proxy-mode",
+)
+"""The flags that `--help` explains; all others of `vipwire proxy` are taken too."""
+
+_SOURCES: Final = frozenset({"manifests", "kubeconfig", "master"})
+_DATA_DIR: Final = "Ask the `vipwire up` that has this data directory, as for `vipwire expose`."
+_REFUSED: Final = frozenset(
+    {"cleanup", "cleanup-all", "cleanup-iptables", "init-only", "takeover", "write-config-to"}
+)
+
+
+class LookCommand(click.Command):
+    """A click command that takes the proxy's flags too, and passes the configuration made of them as `config`."""
+
+    trouble = FAILED
+    """The exit status when the command could not do its work."""
+
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self.params.append(click.Option(["--data-dir"], type=click.Path(path_type=Path), help=_DATA_DIR))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Part the proxy's flags from this command's own options and arguments."""
+        if ctx.resilient_parsing:  # a shell completes an unfinished line: nothing else will be done
+            taken = {name for parameter in self.params for name in parameter.opts}
+            self.params += [option for option in flag_options() if not taken & set(option.opts)]
+            return super().parse_args(ctx, args)
+        own = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
+        try:
+            flags, rest = _parted(args, own)
+            given = {**environment_flags(), **parse_flags(flags)}
+        except ConfigError as error:
+            raise click.UsageError(str(error), ctx) from error
+        try:
+            left = super().parse_args(ctx, rest)
+        except click.NoSuchOption as error:
+            near = difflib.get_close_matches(error.option_name, [f"--{name}" for name in FLAGS] + sorted(own), n=1)
+            raise click.NoSuchOption(error.option_name, possibilities=near, ctx=ctx) from error
+        if (data_dir := ctx.params.pop("data_dir", None)) is not None:
+            given = {**given, "kubeconfig": str(data_dir / "admin.kubeconfig")}
+        with plain_errors(MISUSED):
+            ctx.params["config"] = _config({**running_flags(given), **given})
+        return left
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; say in one line what an operator can do about an error."""
+        with plain_errors(self.trouble):
+            return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the command's own options, then the proxy's flags that matter here."""
+        super().format_options(ctx, formatter)
+        with formatter.section("What to look at (flags of `vipwire proxy`, with the same values)"):
+            formatter.write_dl([(usage(FLAGS[name]), FLAGS[name].help) for name in _SHOWN])
+        with formatter.indentation():
+            formatter.write_text(
+                "A flag that is not given has the value that the proxy running here has, or the last one had. Without"
+                " --manifests the API server is asked, as the proxy does. Without --kubeconfig and --master"
+                " it is that of $KUBECONFIG or ~/.kube/config, as for kubectl, before a Pod's own, before that of a"
+                " `vipwire up` on this machine. The other flags of"
+                f" `vipwire proxy` are taken too. Flags in the variable {ENVIRONMENT} come before the proxy's."
+            )
+
+
+def running_flags(given: Given) -> Given:
+    """Read the flags of the proxy that runs here, or that ran last: what nobody says is as the proxy has it.
+
+    A configuration file that is given says everything itself; where objects come from is said as a whole.
+    """
+    _, record = read_record(given.get("state-dir") or Config().state_dir)
+    if record is None or "config" in given:
+        return {}
+    with suppress(ConfigError):  # the record of another version, with flags that are unknown here
+        found = parse_flags(record.flags)
+        if _SOURCES & given.keys():
+            found = {name: value for name, value in found.items() if name not in _SOURCES}
+        return {name: value for name, value in found.items() if _usable(name, value)}
+    return {}
+
+
+def _usable(name: str, value: Any) -> bool:
+    """Report whether a proxy's flag is useful here: the files of a container may be nowhere on its node."""
+    paths = value if name == "manifests" else (value,) if name == "kubeconfig" else ()
+    return all(os.access(path, os.R_OK) for path in paths)
+
+
+class CompareCommand(LookCommand):
+    """A command that says with status 1 that it found something, as diff(1) does: it fails with 2."""
+
+    trouble = MISUSED
+
+
+def _parted(args: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
+    """Split arguments into the proxy's flags and the rest. A name that the command has itself is the command's."""
+    flags: list[str] = []
+    rest: list[str] = []
+    words = iter(args)
+    for word in words:
+        flag = None if word in ("-", "--") or word.partition("=")[0] in own else _flag(word)
+        if word == "--":
+            return flags, [*rest, word, *words]
+        if flag is None:
+            rest.extend(_as_click_wants(word))
+            continue
+        if flag.name in _REFUSED:
+            raise ConfigError(f"--{flag.name} has no meaning for a command that only looks")
+        flags.append(word)
+        if "=" not in word and flag.kind is not ValueKind.BOOL:
+            flags.extend(_next(words))
+    return flags, rest
+
+
+def _as_click_wants(word: str) -> list[str]:
+    """Part `-o=json`, as kubectl takes it, into option and value."""
+    short = len(word) > 3 and word[0] == "-" and word[1] not in "-=" and word[2] == "="
+    return [word[:2], word[3:]] if short else [word]
+
+
+def _flag(word: str) -> Flag | None:
+    if not word.startswith("--"):
+        return None
+    flag = FLAGS.get(word[2:].partition("=")[0].replace("_", "-"))
+    return None if flag is not None and flag.name in ("help", "version") else flag
+
+
+def _next(words: Iterator[str]) -> list[str]:
+    following = next(words, None)
+    return [] if following is None else [following]
+
+
+def _config(given: Any) -> Config:
+    config, warnings = build_config(given)
+    for warning in warnings:
+        warn(warning)
+    return config
+
+
+def scoped(service: str, namespace: str, *, everywhere: bool) -> str:
+    """Write which Services are meant, as `find_services` reads it. Raise UsageError for -n beside -A or NS/NAME."""
+    if namespace and everywhere:
+        raise click.UsageError("-n and -A contradict each other")
+    if namespace and "/" in service:
+        raise click.UsageError(f"{service!r} has a namespace of its own: leave out -n")
+    return f"{namespace}/{service}" if namespace else service
+
+
+NAMESPACE = click.option("--namespace", "-n", default="", metavar="NS", help="Only the Services of this namespace.")
+EVERYWHERE = click.option(
+    "--all-namespaces", "-A", "everywhere", is_flag=True, help="All namespaces; so it is without -n."
+)
+WATCH = click.option("--watch", "-w", is_flag=True, help="Show changes until interrupted.")
+INTERVAL = click.option(
+    "--interval",
+    type=click.FloatRange(max=86400.0),
+    default=2.0,
+    show_default=True,
+    help="With --watch: seconds between looks.",
+)
+SERVICES_OUTPUT = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
+    default="table",
+    show_default=True,
+    help="How to print it: tables for a person, json or yaml for a program, or the Services' names alone.",
+)
+NAMED_OUTPUT = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
+    default="table",
+    show_default=True,
+    help="How to print it: tables for a person, json or yaml for a program, or names alone: of endpoints that can"
+    " answer (explain), get connections (trace) or are drained (drain), of busy Services (top), of objects that would"
+    " change (diff), of what is not in order (check).",
+)

@@ -1,0 +1,143 @@
+"""The words of a packet: `10.96.0.10:80`, `[fd00::10]:53/udp`, `default/web:http`, and where it comes from."""
+
+from collections.abc import Iterable, Iterator
+
+from vipwire.errors import ConfigError
+from vipwire.inspect.explain.health_checks import answers_checks, health_checks
+from vipwire.inspect.explain.suggestions import find_services, meant, similar_addresses
+from vipwire.inspect.node.situation import Situation
+from vipwire.model.net import Address, Family, Protocol, family_of, format_address, is_loopback, parse_address
+from vipwire.model.number import port_number
+from vipwire.model.service import Service, ServicePort
+from vipwire.plan.plan import FrontendKey
+from vipwire.plan.resolve import Packet, serves_node_ports
+
+
+def read_packet(situation: Situation, source: str, destination: str, interface: str = "") -> Packet:
+    """Read a packet as it arrives at this node; without a source or from its own address it starts here.
+
+    Raise ConfigError that says what is allowed and what is near.
+    """
+    address, port, protocol = read_destination(situation, destination, _family(source))
+    family = family_of(address)
+    own = situation.own_addresses
+    sender = read_address(source, "--from") if source else _own_address(situation, family)
+    if family_of(sender) is not family:
+        raise ConfigError(
+            f"--from {source} is {family_of(sender).value} and {format_address(address)} is {family.value}: "
+            "a packet has one family"
+        )
+    from_node = sender in own or is_loopback(sender)
+    if interface and from_node:
+        raise ConfigError(f"--interface: {format_address(sender)} is this node's own, so the packet does not arrive")
+    return Packet(sender, address, protocol, port, interface, from_node, address in own or is_loopback(address))
+
+
+def _family(source: str) -> Family | None:
+    return None if not source else family_of(read_address(source, "--from"))
+
+
+def read_address(text: str, what: str) -> Address:
+    """Read an address; raise ConfigError naming the option."""
+    try:
+        return parse_address(text.strip("[]"))
+    except ValueError as error:
+        raise ConfigError(f"{what}: {error}") from error
+
+
+def read_destination(situation: Situation, text: str, family: Family | None = None) -> tuple[Address, int, Protocol]:
+    """Read ADDRESS:PORT[/PROTOCOL], or SERVICE[:PORT] for a Service's first ClusterIP of a family."""
+    place, slash, word = text.rpartition("/")
+    protocol = Protocol.__members__.get(word.upper()) if slash else None
+    if protocol is None:
+        place = text
+    host, colon, port = place.rpartition(":")
+    try:
+        address = parse_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+    except ValueError:
+        return _service_address(situation, place, protocol, family)
+    if not colon or (":" in host and not host.startswith("[")):
+        raise ConfigError(f"{text!r} is no destination: an IPv6 address needs brackets, as in [fd00::1]:80")
+    if slash and protocol is None:
+        raise ConfigError(f"{text!r}: {word!r} is none of tcp, udp, sctp")
+    number = port_number(port)
+    if number is None:
+        raise ConfigError(f"{text[:80]!r}: {port[:80]!r} is no port from 1 to 65535")
+    return address, number, protocol or Protocol.TCP
+
+
+def _service_address(
+    situation: Situation, text: str, protocol: Protocol | None, family: Family | None
+) -> tuple[Address, int, Protocol]:
+    name, _, wanted = text.partition(":")
+    if not name or name[0].isdigit() or "[" in name:
+        raise ConfigError(
+            f"{text!r} is no destination: write ADDRESS:PORT[/tcp|udp|sctp], or a Service as NAMESPACE/NAME:PORT"
+        )
+    service = _only(find_services(situation.store.services, name), name)
+    port = _port(service, wanted, protocol)
+    for address in service.cluster_ips:
+        if family in (None, family_of(address)):
+            return address, port.port, port.protocol
+    raise ConfigError(f"{service.name} has no {family.value if family else ''} ClusterIP")
+
+
+def _only(services: list[Service], name: str) -> Service:
+    if len(services) > 1:
+        raise ConfigError(f"{name!r} could be {', '.join(str(each.name) for each in services)}: write one of these")
+    return services[0]
+
+
+def _port(service: Service, wanted: str, protocol: Protocol | None) -> ServicePort:
+    ports = [port for port in service.ports if protocol in (None, port.protocol)]
+    if not wanted and len(ports) == 1:
+        return ports[0]
+    for port in ports:
+        if wanted and wanted in (port.name, str(port.port)):
+            return port
+    there = [text for port in service.ports for text in (port.name, str(port.port)) if text]
+    if not wanted:
+        raise ConfigError(f"{service.name} has several ports: write {service.name}:PORT, one of {', '.join(there)}")
+    raise ConfigError(f"{service.name} has no port {wanted!r}{meant(wanted, there)}")
+
+
+def _own_address(situation: Situation, family: Family) -> Address:
+    side = situation.side(family)
+    if side is not None and side.node.address is not None:
+        return side.node.address
+    raise ConfigError(f"this node has no {family.value} address: say with --from where the packet comes from")
+
+
+def hints(situation: Situation, packet: Packet) -> Iterator[str]:
+    """Suggest destinations near to one that no frontend has."""
+    side = situation.side(family_of(packet.destination))
+    if side is None:
+        return
+    keys, checks = side.plan.frontends, dict(health_checks(situation))
+    here = [_port_text(key) for key in keys if key.address == packet.destination]
+    if packet.to_node and serves_node_ports(side.node, packet.destination):
+        here += [_port_text(key) for key in keys if key.address is None]
+    if answers_checks(situation, packet):
+        here += [f"{port}/tcp (health check)" for port in checks]
+    if here:
+        yield f"served at this address: {_listed(here)}"
+        return
+    owners = {key.address: str(frontend.port_name) for key, frontend in keys.items() if key.address is not None}
+    if near := similar_addresses(packet.destination, owners):
+        yield f"near it: {', '.join(near)}"
+    if packet.to_node:
+        return
+    elsewhere = f"but {format_address(packet.destination)} is no address of this node"
+    if packet.port in {key.port for key in keys if key.address is None}:
+        yield f"{packet.port} is a node port, {elsewhere}"
+    if check := checks.get(packet.port):
+        yield f"{packet.port} is the health check of {check.service}, {elsewhere}"
+
+
+def _port_text(key: FrontendKey) -> str:
+    return f"{key.port}/{key.protocol.label}" + (" (node port)" if key.address is None else "")
+
+
+def _listed(ports: Iterable[str]) -> str:
+    shown = sorted(set(ports))
+    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")

@@ -1,0 +1,85 @@
+"""One IP family as commands see it: its plans, what the mode renders, and what the kernel holds."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Family
+from vipwire.modes.spec import Mode
+from vipwire.plan.ejection import EndpointKey
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.plan.resolve import Plan
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.delta import Delta, diff
+from vipwire.reconcile.explainer import Explainer
+
+EjectedUntil = dict[ObjectName, dict[EndpointKey, float]]
+"""The ejected endpoints of each Service that has any, and until when they are, in seconds since the epoch."""
+
+
+@dataclass(frozen=True)
+class FamilyView:
+    """One family, planned and observed. `observed` is None where reading failed, for the reason in `obstacle`.
+
+    `remains` says what stands in our place without being ours to read, such as a table of another version.
+    """
+
+    family: Family
+    node: NodePlan
+    plans: Mapping[ObjectName, ServicePlan]
+    mode: Mode | None = None
+    explainer: Explainer[Any, Any] | None = None
+    node_objects: Mapping[Any, Any] = field(default_factory=dict)
+    rendered: Mapping[ObjectName, Rendered[Any, Any]] = field(default_factory=dict)
+    observed: Mapping[Any, Any] | None = None
+    obstacle: str = ""
+    remains: str = ""
+    ejected: EjectedUntil = field(default_factory=dict)
+
+    def ejected_of(self, service: ObjectName) -> Mapping[EndpointKey, float]:
+        """Name the ejected endpoints of a Service, and until when they are."""
+        return self.ejected.get(service, {})
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan, ready to resolve packets."""
+        services: dict[object, ServicePlan] = {}
+        services.update(self.plans.items())
+        return Plan(self.node, services)
+
+    @cached_property
+    def wanted(self) -> dict[Any, Any]:
+        """Every object that should be."""
+        wanted = dict(self.node_objects)
+        for rendered in self.rendered.values():
+            wanted.update(rendered.own)
+            wanted.update(rendered.shared)
+        return wanted
+
+    @cached_property
+    def delta(self) -> Delta[Any, Any] | None:
+        """The changes that a sync would make; None where the kernel could not be read."""
+        return None if self.observed is None else diff(self.observed, self.wanted)
+
+    def drift(self, name: ObjectName) -> Delta[Any, Any] | None:
+        """Return what a sync would do to the objects of one Service, None if unknown. Removals belong to nobody."""
+        if self.delta is None:
+            return None
+        rendered = self.rendered.get(name, Rendered())
+        return self.within(self.delta, (*rendered.own, *rendered.shared))
+
+    @staticmethod
+    def within(delta: Delta[Any, Any], keys: Iterable[Any]) -> Delta[Any, Any]:
+        """Narrow a difference to some objects."""
+        made: Delta[Any, Any] = Delta()
+        for key in keys:
+            if key in delta.added:
+                made.added[key] = delta.added[key]
+            elif key in delta.changed:
+                made.changed[key] = delta.changed[key]
+            elif key in delta.removed:
+                made.removed[key] = delta.removed[key]
+        return made

@@ -1,0 +1,212 @@
+"""Collects what the commands show: for each family the plan, the objects it renders to, and those in the kernel.
+
+Whatever cannot be had (no rights, no kernel support, a mode that is not there) is a sentence in `obstacle`;
+everything that does not need it still works.
+"""
+
+import errno
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from vipwire.config.configuration import Config
+from vipwire.errors import VipwireError
+from vipwire.inspect.node.family_view import EjectedUntil, FamilyView
+from vipwire.inspect.node.slow_start import grown
+from vipwire.inspect.node.source import node_name
+from vipwire.linux.host.addresses import LocalAddress, global_addresses, read_addresses
+from vipwire.model.drain import Drain
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family, Protocol, parse_address
+from vipwire.model.node import Node
+from vipwire.modes.spec import Mode
+from vipwire.plan.ejection import EndpointKey
+from vipwire.plan.planner import Planner
+from vipwire.proxy.drain_orders import drains_path, in_force, read_orders
+from vipwire.proxy.start.machine import families
+from vipwire.proxy.start.modes import build_explainer, build_modes, vip_devices
+from vipwire.proxy.start.record import read_record, recorded_node
+from vipwire.proxy.sync.node_plan import Known, effective_node, planned_node
+from vipwire.reconcile.counts import AdoptsCounters
+from vipwire.reconcile.explainer import Explainer
+from vipwire.reconcile.offers import AdoptsOffload
+from vipwire.state.store import Store
+
+_COUNTING = frozenset({"counters.series", "counters.traffic"})
+_OFFLOADING = "nftables.offloadPacketThreshold"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything about this node at one moment. `addresses` are this machine's own, but for `vips`.
+
+    `vips` are those that the mode has given to a device of its own.
+    """
+
+    config: Config
+    node_name: str
+    store: Store
+    addresses: tuple[LocalAddress, ...]
+    sides: tuple[FamilyView, ...]
+    vips: frozenset[Address] = frozenset()
+
+    def side(self, family: Family) -> FamilyView | None:
+        """Find a family; None where this machine does not have it."""
+        return next((side for side in self.sides if side.family is family), None)
+
+    @cached_property
+    def node(self) -> Node | None:
+        """Our Node object, completed by its last known facts as the proxy does."""
+        name = self.node_name
+        return effective_node(self.config, self.store.nodes.get(name), recorded_node(self.config.state_dir, name))
+
+    @cached_property
+    def own_addresses(self) -> frozenset[Address]:
+        """The addresses of this node: the machine's, and those of its Node object."""
+        known = self.node.addresses if self.node else ()
+        return frozenset((*(item.address for item in self.addresses), *known))
+
+
+class Kernel:
+    """The modes of all families, opened once, and what of them could not be opened."""
+
+    def __init__(self, config: Config) -> None:
+        self.modes: dict[Family, Mode] = {}
+        self.explainers: dict[Family, Explainer[Any, Any] | None] = {}
+        self.obstacles: dict[Family, str] = {}
+        try:
+            self.modes = build_modes(config, families())
+        except (VipwireError, OSError) as error:
+            self.obstacles = dict.fromkeys(families(), str(error))
+        if not config.explicit & _COUNTING:  # nobody says what is counted: what the running proxy has chosen
+            for mode in self.modes.values():
+                with suppress(VipwireError, OSError):  # what cannot be read is said where it is read
+                    _adapt(mode)
+        if _OFFLOADING not in config.explicit:
+            for mode in self.modes.values():
+                with suppress(VipwireError, OSError):
+                    _adapt_offload(mode)
+        self.explainers.update((family, build_explainer(config, family, mode)) for family, mode in self.modes.items())
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for mode in self.modes.values():
+            mode.close()
+
+
+def _adapt(mode: Mode) -> None:
+    if isinstance(mode, AdoptsCounters):
+        mode.adopt_counters()
+
+
+def _adapt_offload(mode: Mode) -> None:
+    if isinstance(mode, AdoptsOffload):
+        mode.adopt_offload()
+
+
+@contextmanager
+def opened(config: Config) -> Iterator[Kernel]:
+    """Open the kernel for reading, for a while."""
+    kernel = Kernel(config)
+    try:
+        yield kernel
+    finally:
+        kernel.close()
+
+
+def take(config: Config, store: Store, kernel: Kernel) -> Situation:
+    """Read everything now."""
+    situation = planned(config, store)
+    seen = (
+        observed(
+            side,
+            kernel.modes.get(side.family),
+            kernel.explainers.get(side.family),
+            kernel.obstacles.get(side.family, ""),
+        )
+        for side in situation.sides
+    )
+    return replace(situation, sides=tuple(grown(side, store, situation.own_addresses) for side in seen))
+
+
+def planned(config: Config, store: Store, drained: frozenset[Drain] | None = None) -> Situation:
+    """Read only the plan; with other drained endpoints than this node's, if they are given."""
+    addresses, vips = machine_addresses()
+    drained = now_drained(config) if drained is None else drained
+    ejected = now_ejected(config)
+    sides = tuple(plan_family(config, store, family, addresses, drained, ejected) for family in families())
+    return Situation(config, node_name(config), store, addresses, sides, vips)
+
+
+def machine_addresses() -> tuple[tuple[LocalAddress, ...], frozenset[Address]]:
+    """Read this machine's own addresses, and those that a mode has given it."""
+    found = read_addresses()
+    given = frozenset(item.address for item in found if item.interface in vip_devices())
+    return tuple(item for item in found if item.interface not in vip_devices()), given
+
+
+def now_drained(config: Config) -> frozenset[Drain]:
+    """Read what is drained on this node. Raise ConfigError if that cannot be read."""
+    return in_force(read_orders(drains_path(config.state_dir, node_name(config))), time.time())
+
+
+def now_ejected(config: Config) -> EjectedUntil:
+    """Read what the proxy of this network namespace has ejected, as its record says; its rules stay when it ends."""
+    _, record = read_record(config.state_dir)
+    found: EjectedUntil = {}
+    for each in record.ejected if record is not None else ():
+        key = EndpointKey(Protocol(each.protocol), parse_address(each.address), each.port)
+        found.setdefault(ObjectName(each.namespace, each.service), {})[key] = each.until
+    return found
+
+
+def now_connected(config: Config) -> frozenset[tuple[Address, int]]:
+    """Read where the proxy of this network namespace connects to its API server, as its record says."""
+    _, record = read_record(config.state_dir)
+    return frozenset((parse_address(text), port) for text, port in record.api_servers) if record else frozenset()
+
+
+def plan_family(
+    config: Config,
+    store: Store,
+    family: Family,
+    addresses: Sequence[LocalAddress],
+    drained: frozenset[Drain] = frozenset(),
+    ejected: EjectedUntil | None = None,
+) -> FamilyView:
+    """Plan one family, as the proxy does that has ejected these."""
+    name = node_name(config)
+    machine = global_addresses(addresses)
+    known = Known(recorded_node(config.state_dir, name), now_connected(config))
+    node = planned_node(config, family, name, store, machine, drained, known)
+    planner = Planner(node)
+    ejected = ejected or {}
+    planner.ejected_elsewhere = {service: frozenset(each) for service, each in ejected.items()}
+    planner.update(store.services, store.view)
+    return FamilyView(family, node, planner.plans, ejected=ejected)
+
+
+def observed(
+    side: FamilyView, mode: Mode | None, explainer: Explainer[Any, Any] | None, obstacle: str = ""
+) -> FamilyView:
+    """Add what a mode renders and what it sees in the kernel; `obstacle` says why there is no mode."""
+    if mode is None:
+        return replace(side, obstacle=obstacle)
+    side = replace(
+        side,
+        mode=mode,
+        explainer=explainer,
+        node_objects=mode.render_node(side.node),
+        rendered={name: mode.render(plan) for name, plan in side.plans.items()},
+    )
+    try:
+        seen = mode.observe()
+        remains = explainer.remains() if explainer is not None and not seen else ""
+    except (VipwireError, OSError) as error:
+        refused = isinstance(error, OSError) and error.errno in (errno.EPERM, errno.EACCES)
+        reason = "run as root, or with the capability CAP_NET_ADMIN" if refused else error
+        return replace(side, obstacle=f"the kernel cannot be read: {reason}")
+    return replace(side, observed=seen, remains=remains)

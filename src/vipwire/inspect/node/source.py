@@ -1,0 +1,148 @@
+"""Reads the objects for a command: once, or for as long as it runs.
+
+A proxy waits for its API server for ever; who looks wants to know at once what is wrong. So the first failure counts,
+and the first listing has a limit.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vipwire.config.configuration import Config
+from vipwire.errors import ConfigError, ungrouped
+from vipwire.kube.contact import Health
+from vipwire.kube.kept import KeptSource
+from vipwire.kube.manifests.proxied import MANIFESTS
+from vipwire.kube.manifests.source import ManifestSource
+from vipwire.kube.proxied import proxy_resources
+from vipwire.process.terminal import note, warn
+from vipwire.state.event import Event
+from vipwire.state.store import Store
+
+if TYPE_CHECKING:
+    from vipwire.kube.access.access import Access
+    from vipwire.proxy.loop import Source
+
+PATIENCE = 15.0
+"""Seconds for the first listing."""
+_LOOK_SECONDS = 0.05
+
+
+def node_name(config: Config) -> str:
+    """Name this node as the proxy does."""
+    return config.hostname_override or socket.gethostname().lower()
+
+
+def make_source(config: Config) -> "Source":
+    """Choose the source that the flags name; kubectl's without any, and say so. Raise ConfigError without either."""
+    if config.manifests:
+        return KeptSource(ManifestSource(map(Path, config.manifests), MANIFESTS))
+    from vipwire.kube.client import ApiSource  # noqa: PLC0415 - an HTTP client takes 0.3 s to load
+
+    return KeptSource(ApiSource(api_access(config), proxy_resources(node_name(config))))
+
+
+def api_access(config: Config) -> "Access":
+    """Find the API server of the flags, else kubectl's, else that of this Pod or machine. Raise ConfigError."""
+    from vipwire.kube.access.access import load_access  # noqa: PLC0415 - as above
+    from vipwire.kube.access.user_kubeconfig import kubectls, of_this_machine  # noqa: PLC0415 - as above
+
+    kubeconfig = config.client_connection.kubeconfig
+    if kubeconfig or config.master:
+        return load_access(Path(kubeconfig) if kubeconfig else None, config.master or None)
+    if (found := kubectls()) is not None:
+        return found.access(note)
+    try:
+        return load_access()
+    except ConfigError as error:
+        if (found := of_this_machine()) is not None:
+            return found.access(note)
+        raise ConfigError(f"{error}; $KUBECONFIG is not set, and there is no ~/.kube/config") from error
+
+
+def read_objects(config: Config) -> Store:
+    """Read all objects once; say which files could not be read, for what is in them is missing in what is shown."""
+    store = list_once(make_source(config))
+    for problem in store.problems:
+        if problem.kind == "Manifest":
+            warn(f"what is in it is not shown here: {problem}")
+    return store
+
+
+def list_once(source: "Source", patience: float = PATIENCE) -> Store:
+    """Read all objects once. Raise ConfigError, with what each kind said, if they do not come in time."""
+    return asyncio.run(_list_once(source, patience))
+
+
+async def _list_once(source: "Source", patience: float) -> Store:
+    store = Store()
+    await _run(source, store, patience, lambda: None, forever=False)
+    return store
+
+
+def follow(source: "Source", changed: Callable[[Store], None], interval: float, patience: float = PATIENCE) -> None:
+    """Read all objects and go on; call `changed` when they are there and every `interval` seconds from then on."""
+
+    async def run() -> None:
+        store = Store()
+        await _run(source, store, patience, lambda: changed(store), forever=True, interval=interval)
+
+    asyncio.run(run())
+
+
+async def _run(
+    source: "Source",
+    store: Store,
+    patience: float,
+    look: Callable[[], None],
+    *,
+    forever: bool,
+    interval: float = 1.0,
+) -> None:
+    listed = asyncio.Event()
+
+    def emit(event: Event) -> None:
+        store.apply(event)
+        if not store.waiting:
+            listed.set()
+
+    with ungrouped():
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(source.run(emit), name="source")
+            await _wait(source, store, listed, patience)
+            look()
+            while forever:
+                await asyncio.sleep(interval)
+                look()
+            task.cancel()
+
+
+async def _wait(source: "Source", store: Store, listed: asyncio.Event, patience: float) -> None:
+    """Wait for the first lists. Raise ConfigError when every one that is missing has failed, or after a while."""
+    deadline = time.monotonic() + patience
+    while not listed.is_set():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await listed.wait()
+        awaited = [health for health in source.health() if not health.synced]
+        if not listed.is_set() and awaited and all(health.error for health in awaited):
+            raise ConfigError("\n".join(_reasons(awaited)))
+        if not listed.is_set() and time.monotonic() > deadline:
+            missing = ", ".join(sorted(kind.value for kind in store.waiting))
+            failed = [health for health in awaited if health.error]
+            lines = [f"no list of {missing} came within {patience:g} seconds", *_reasons(failed)]
+            raise ConfigError("\n".join(lines))
+
+
+def _reasons(failed: Iterable[Health]) -> list[str]:
+    """List what went wrong: one line for each cause, whatever it kept from coming."""
+    by_error: dict[str, list[str]] = {}
+    for health in failed:
+        by_error.setdefault(health.error.removeprefix("list: "), []).append(health.resource)
+    if len(by_error) == 1:
+        return list(by_error)
+    return [f"{', '.join(resources)}: {error}" for error, resources in by_error.items()]

@@ -1,0 +1,70 @@
+"""Names in bpffs: what has one stays in the kernel when its process ends, and is found by the next one."""
+
+import errno
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from vipwire.errors import UnsupportedError
+from vipwire.linux.bpf.syscall import Command, address_of, bpf, buffer_of, mount
+
+BPFFS: Final = Path("/sys/fs/bpf")
+OURS: Final = BPFFS / "vipwire"
+"""In it each node of this machine, a network namespace, has a folder of its own."""
+_KIND: Final = "bpf"
+
+
+def opened(path: Path) -> int | None:
+    """Open what has this name; None if nothing has."""
+    name = buffer_of(bytes(path) + b"\0")
+    try:
+        return bpf(Command.OPEN_PINNED, struct.pack("=QII", address_of(name), 0, 0))
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+
+
+def pin(descriptor: int, path: Path) -> None:
+    """Give something a name, in place of what had it, in one step."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f"new_{path.name}")
+    with suppress(FileNotFoundError):
+        draft.unlink()
+    name = buffer_of(bytes(draft) + b"\0")
+    bpf(Command.PIN, struct.pack("=QII", address_of(name), descriptor, 0))
+    draft.replace(path)
+
+
+def of_node(cookie: int) -> Path:
+    """Name the folder of a network namespace, by its cookie."""
+    return OURS / f"{cookie:x}"
+
+
+def is_mounted(path: Path = BPFFS, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Tell whether bpffs is there."""
+    lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    return any(line.split()[1:3] == [str(path), _KIND] for line in lines)
+
+
+def require_mounted(path: Path = BPFFS, *, may_mount: bool, could_mount: bool = False) -> None:
+    """Have bpffs there: systemd mounts it, and where nobody has, we do. Raise UnsupportedError if we cannot.
+
+    To who only looks it is enough that it could be mounted.
+    """
+    if is_mounted(path) or could_mount:
+        return
+    reason = ""
+    if may_mount:
+        try:
+            mount("bpffs", str(path), _KIND, "mode=0700")
+        except OSError as error:
+            reason = f" ({os.strerror(error.errno or 0)})"
+        else:
+            return
+    raise UnsupportedError(
+        f"no bpffs at {path}, where ebpf mode keeps its programs{reason}: run `mount -t bpf bpffs {path}` on the "
+        "node, and in a Pod mount that folder by hostPath"
+    )

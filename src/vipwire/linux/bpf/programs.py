@@ -1,0 +1,133 @@
+"""Programs of cgroups, and the links that put them in force for the sockets of a cgroup.
+
+A link is in force as long as a descriptor or a name leads to it (`pins`), or until its cgroup goes. LINK_UPDATE gives
+it another program in one step. The kernel compares types there, not hooks: whoever calls it must.
+"""
+
+import ctypes
+import struct
+from typing import Final, NamedTuple
+
+from vipwire.linux.bpf.syscall import Command, address_of, bpf, buffer_of, information
+
+HOOKS: Final = {
+    "connect4": 10,
+    "connect6": 11,
+    "sendmsg4": 14,
+    "sendmsg6": 15,
+    "recvmsg4": 19,
+    "recvmsg6": 20,
+    "getpeername4": 29,
+    "getpeername6": 30,
+    "sock_release": 34,
+}
+"""Where programs are called, by the number of the attachment (enum bpf_attach_type)."""
+_SOCKET, _SOCKET_ADDRESS = 9, 18
+"""BPF_PROG_TYPE_CGROUP_SOCK, whose context is a socket, and BPF_PROG_TYPE_CGROUP_SOCK_ADDR, an address as well."""
+_LOG: Final = 1 << 20
+_MOST: Final = 64
+"""So many programs a hook of a cgroup can have."""
+MULTI: Final = 2
+"""BPF_F_ALLOW_MULTI: beside others. What a link makes is always so."""
+_EFFECTIVE: Final = 1
+
+
+class Link(NamedTuple):
+    """What a link is: the program in force, the cgroup (0 once that is gone) and the hook."""
+
+    number: int
+    program: int
+    cgroup: int
+    hook: int
+
+
+class Program(NamedTuple):
+    """What a program is: its number, its name, and the numbers of the maps that it uses."""
+
+    number: int
+    name: str
+    maps: frozenset[int]
+
+
+def load(hook: str, code: bytes, licence: str, name: str) -> int:
+    """Load a program for a hook; return its descriptor. Raise OSError, with what the verifier said as a note."""
+    try:
+        return _load(hook, code, licence, name, None)
+    except OSError as refused:
+        log = buffer_of(_LOG)
+        try:
+            return _load(hook, code, licence, name, log)
+        except OSError:
+            refused.add_note(log.value.decode(errors="replace")[-3000:])
+            raise refused from None
+
+
+def _load(hook: str, code: bytes, licence: str, name: str, log: "ctypes.Array[ctypes.c_char] | None") -> int:
+    instructions, text = buffer_of(code), buffer_of(licence.encode() + b"\0")
+    logging = (1, len(log), address_of(log)) if log is not None else (0, 0, 0)
+    attributes = struct.pack(
+        "=IIQQIIQII16sII",
+        _SOCKET if hook == "sock_release" else _SOCKET_ADDRESS,
+        len(code) // 8,
+        address_of(instructions),
+        address_of(text),
+        *logging,
+        0,
+        0,
+        name.encode()[:15],
+        0,
+        HOOKS[hook],
+    )
+    return bpf(Command.PROGRAM_LOAD, attributes)
+
+
+def program(descriptor: int) -> Program:
+    """Tell what a program is (struct bpf_prog_info)."""
+    maps = (ctypes.c_uint32 * _MOST)()
+    prepared = bytearray(64)
+    struct.pack_into("=IQ", prepared, 52, _MOST, ctypes.addressof(maps))
+    data = information(descriptor, 256, bytes(prepared))
+    number, count = *struct.unpack_from("=I", data, 4), *struct.unpack_from("=I", data, 52)
+    name = data[64:80].rstrip(b"\0").decode(errors="replace")
+    return Program(number, name, frozenset(maps[: min(count, _MOST)]))
+
+
+def create_link(program: int, cgroup: int, hook: str) -> int:
+    """Put a program in force for a cgroup, both by their descriptors; return the link's descriptor."""
+    return bpf(Command.LINK_CREATE, struct.pack("=IIII32x", program, cgroup, HOOKS[hook], 0))
+
+
+def update_link(link: int, program: int, hook: str) -> None:
+    """Replace a link's program, in one step. Raise ValueError if the link is another hook's."""
+    if look_at_link(link).hook != HOOKS[hook]:
+        raise ValueError(f"the link is not that of {hook}")
+    bpf(Command.LINK_UPDATE, struct.pack("=IIII", link, program, 0, 0))
+
+
+def detach(link: int) -> None:
+    """Put a link out of force, whoever else has it open."""
+    bpf(Command.LINK_DETACH, struct.pack("=I", link))
+
+
+def look_at_link(descriptor: int) -> Link:
+    """Tell what a cgroup's link is (struct bpf_link_info)."""
+    data = information(descriptor)
+    _, number, running = struct.unpack_from("=III", data)
+    cgroup, hook = struct.unpack_from("=QI", data, 16)
+    return Link(number, running, cgroup, hook)
+
+
+def attached(cgroup: int, hook: str, *, effective: bool = False) -> tuple[tuple[int, ...], int]:
+    """List the numbers of a cgroup's programs, in their order, and the flags with which they were attached.
+
+    `effective`: of those that are called for its sockets, those of the cgroups above it among them.
+    """
+    numbers = (ctypes.c_uint32 * _MOST)()
+    mode = _EFFECTIVE if effective else 0
+    attributes = buffer_of(
+        struct.pack("=IIIIQII24x", cgroup, HOOKS[hook], mode, 0, ctypes.addressof(numbers), _MOST, 0)
+    )
+    bpf(Command.QUERY, attributes)
+    (flags,) = struct.unpack_from("=I", attributes, 12)
+    (count,) = struct.unpack_from("=I", attributes, 24)
+    return tuple(numbers[:count]), flags

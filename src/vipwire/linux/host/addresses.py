@@ -1,0 +1,134 @@
+"""The addresses of this machine, and being told when they change.
+
+Node ports are served at them, and conntrack entries of node ports are recognised by them. Of the many notifications
+that change nothing of interest (an IPv6 address whose lifetime each router advertisement extends) nobody is told.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from vipwire.linux.host.route_watch import RouteWatch, undisturbed
+from vipwire.linux.netlink.route import (
+    FLAG_DUPLICATE,
+    GET_ADDRESS,
+    GET_LINK,
+    GET_ROUTE,
+    GROUP_IPV4_ADDRESS,
+    GROUP_IPV6_ADDRESS,
+    addresses_request,
+    decode_address,
+    decode_link,
+    decode_local_route,
+    links_request,
+    local_routes_request,
+)
+from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
+from vipwire.model.net import Address, Family, Prefix, family_of, is_loopback
+
+
+class LocalAddress(NamedTuple):
+    """One address of this machine; `scope` is as in rtnetlink(7): 0 global, 253 link, 254 host."""
+
+    address: Address
+    prefix_length: int
+    scope: int
+    interface: str
+
+    @property
+    def family(self) -> Family:
+        """Its family."""
+        return family_of(self.address)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine itself can use it: 127.0.0.0/8 and ::1, on whichever interface."""
+        return is_loopback(self.address)
+
+
+def reachable(addresses: Iterable[LocalAddress]) -> frozenset[Address]:
+    """Select the addresses at which others can reach this machine, of both families: not those of loopback."""
+    return frozenset(item.address for item in addresses if not item.is_loopback)
+
+
+def global_addresses(addresses: Iterable[LocalAddress]) -> list[Address]:
+    """Select the addresses by which a node may be known, in their order: neither loopback's nor a link's own."""
+    return [item.address for item in addresses if item.scope == 0 and not item.is_loopback]
+
+
+def read_addresses(rtnetlink: NetlinkSocket | None = None) -> tuple[LocalAddress, ...]:
+    """Read the addresses of the current network namespace (or of that socket's), sorted.
+
+    An address that another machine on the link has as well is left out: the kernel does not use it.
+    """
+    if rtnetlink is None:
+        with NetlinkSocket(NETLINK_ROUTE) as own:
+            return read_addresses(own)
+    rtnetlink.drain()
+    return undisturbed(lambda: _dump(rtnetlink))
+
+
+def _dump(rtnetlink: NetlinkSocket) -> tuple[LocalAddress, ...]:
+    links = (decode_link(payload) for payload in rtnetlink.dump(GET_LINK, links_request()))
+    names = {link.number: link.name for link in links}
+    found = [decode_address(payload) for payload in rtnetlink.dump(GET_ADDRESS, addresses_request())]
+    return tuple(
+        sorted(
+            LocalAddress(item.address, item.prefix_length, item.scope, names.get(item.link, ""))
+            for item in found
+            if item is not None and not item.flags & FLAG_DUPLICATE
+        )
+    )
+
+
+def read_local_networks() -> frozenset[Prefix]:
+    """Read which addresses the kernel delivers to this network namespace: those of interfaces, and more by routes.
+
+    `ip route add local RANGE dev lo` adds a whole range, as for Gateways' addresses; broadcast counts as well.
+    """
+    with NetlinkSocket(NETLINK_ROUTE) as rtnetlink:
+        rtnetlink.filter_dumps()
+        return frozenset(undisturbed(lambda: tuple(_dump_local(rtnetlink))))
+
+
+def _dump_local(rtnetlink: NetlinkSocket) -> Iterator[Prefix]:
+    for family in Family:
+        for payload in rtnetlink.dump(GET_ROUTE, local_routes_request(family)):
+            if (found := decode_local_route(payload)) is not None:
+                yield found
+
+
+class AddressWatch(RouteWatch):
+    """The addresses of the network namespace in which this was made, kept up to date.
+
+    `addresses` is always usable. When `fileno()` is readable (`loop.add_reader`), call `refresh`.
+    `ignored` names interfaces that are left out, and of which nothing is read when something happens there: an
+    address may come and go with each Service.
+    """
+
+    def __init__(self, ignored: frozenset[str] = frozenset()) -> None:
+        super().__init__(GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS)
+        self._ignored = ignored
+        self.addresses = self._read()
+
+    def refresh(self) -> bool:
+        """Read the kernel's notifications, without waiting; report whether `addresses` has changed."""
+        if not self._concerned():
+            return False
+        before, self.addresses = self.addresses, self._read()
+        return self.addresses != before
+
+    def _read(self) -> tuple[LocalAddress, ...]:
+        return tuple(item for item in read_addresses(self._requests) if item.interface not in self._ignored)
+
+    def _concerned(self) -> bool:
+        """Report whether something may have happened at an interface that is not ignored."""
+        heard = self._heard()
+        if heard is None:
+            return True
+        links = {found.link for message in heard if (found := decode_address(message.payload)) is not None}
+        return any(self._name(link) not in self._ignored for link in links)
+
+    def _name(self, number: int) -> str:
+        """Name an interface now; "" for one that is gone."""
+        link = self._link(number)
+        return decode_link(link).name if link is not None else ""

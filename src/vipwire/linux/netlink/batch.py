@@ -1,0 +1,61 @@
+"""Many requests in few datagrams. The kernel answers those that it refuses, and the last.
+
+A datagram is bounded: the answers must fit the receive buffer even if every request is refused.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from vipwire.linux.netlink.message import NLM_F_ACK, NLM_F_REQUEST, Acknowledgement, encode
+from vipwire.linux.netlink.socket import NetlinkSocket
+
+LARGEST: Final = 64 << 10
+
+
+class Request(NamedTuple):
+    """One message to send: its type, its payload, and flags beside NLM_F_REQUEST."""
+
+    kind: int
+    payload: bytes
+    flags: int = 0
+
+
+class Sent(NamedTuple):
+    """The result of a batch: its size in bytes, and the refused requests by their index."""
+
+    size: int
+    refused: dict[int, Acknowledgement]
+
+
+def send_batch(link: NetlinkSocket, requests: Iterable[Request]) -> Sent:
+    """Send requests in order. Each is carried out or refused by itself: a batch is no transaction."""
+    refused: dict[int, Acknowledgement] = {}
+    block: list[tuple[Request, int]] = []
+    size = total = 0
+    first: int | None = None
+
+    def flush() -> None:
+        nonlocal block, size
+        last = len(block) - 1
+        data = b"".join(
+            encode(each.kind, NLM_F_REQUEST | each.flags | (NLM_F_ACK if at == last else 0), sequence, each.payload)
+            for at, (each, sequence) in enumerate(block)
+        )
+        link.send(data)
+        for answer in link.acknowledgements():
+            if answer.errno and first is not None:
+                refused[answer.sequence - first] = answer
+        block, size = [], 0
+
+    for request in requests:
+        sequence = link.sequence()
+        first = sequence if first is None else first
+        block.append((request, sequence))
+        length = 16 + len(request.payload)
+        size += length
+        total += length
+        if size >= LARGEST:
+            flush()
+    if block:
+        flush()
+    return Sent(total, refused)

@@ -1,0 +1,186 @@
+"""ipset over netfilter netlink: sets and their elements; bytes only, no socket.
+
+Only the kinds of sets that a service proxy uses: addresses, ports and protocols, with one more address or prefix, and
+a mark that iptables' SET target copies to packets. Many elements fit one message.
+Layouts: include/uapi/linux/netfilter/ipset/ip_set.h; numbers are in network order.
+"""
+
+import enum
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from vipwire.errors import DecodeError
+from vipwire.linux.netlink.attributes import attribute, attributes, nested, number_of, string, text_of, walk
+from vipwire.model.net import Address, Family, Prefix
+
+_SUBSYSTEM: Final = 6 << 8  # NFNL_SUBSYS_IPSET
+_PROTOCOL: Final = 6
+"""The oldest version of the protocol that is still spoken: every kernel since 2.6.39 takes it."""
+_NETWORK_ORDER: Final = 0x4000
+_WITH_MARKS: Final = 1 << 6  # IPSET_FLAG_WITH_SKBINFO
+_NFPROTO = {Family.IPV4: 2, Family.IPV6: 10}
+_PER_MESSAGE: Final = 512
+
+
+class IpsetMessage(enum.IntEnum):
+    """Message types (IPSET_CMD_* within the subsystem)."""
+
+    CREATE = _SUBSYSTEM | 2
+    DESTROY = _SUBSYSTEM | 3
+    LIST = _SUBSYSTEM | 7
+    ADD = _SUBSYSTEM | 9
+    DELETE = _SUBSYSTEM | 10
+    TYPE = _SUBSYSTEM | 13
+
+
+class SetType(enum.Enum):
+    """The kinds of sets that are used; the value is ipset's name."""
+
+    ADDRESS = "hash:ip"
+    ADDRESS_PORT = "hash:ip,port"
+    ADDRESS_PORT_ADDRESS = "hash:ip,port,ip"
+    ADDRESS_PORT_PREFIX = "hash:ip,port,net"
+    PORT = "bitmap:port"
+
+
+class SetSpec(NamedTuple):
+    """The definition of a set. `marks`: every element carries a mark for packets."""
+
+    type: SetType
+    marks: bool = False
+
+
+class Element(NamedTuple):
+    """One element; which fields count depends on the set's type. A port has its protocol, but in PORT."""
+
+    address: Address = Address(b"")
+    protocol: int = 0
+    port: int = 0
+    other: Address | Prefix | None = None
+
+
+class Found(NamedTuple):
+    """One message of a listing: the set's name and type, and some of its elements with their marks (0: none)."""
+
+    name: str
+    type: str
+    marks: bool
+    elements: tuple[tuple[Element, int], ...]
+
+
+def _header(family: int) -> bytes:
+    return struct.pack("!BBH", family, 0, 0) + attribute(1, bytes((_PROTOCOL,)))
+
+
+def _u8(kind: int, value: int) -> bytes:
+    return attribute(kind, bytes((value,)))
+
+
+def _be16(kind: int, value: int) -> bytes:
+    return attribute(kind | _NETWORK_ORDER, value.to_bytes(2))
+
+
+def _be32(kind: int, value: int) -> bytes:
+    return attribute(kind | _NETWORK_ORDER, value.to_bytes(4))
+
+
+@lru_cache(maxsize=8192)
+def _address(kind: int, address: Address) -> bytes:
+    return nested(kind, attribute((1 if len(address) == 4 else 2) | _NETWORK_ORDER, address))
+
+
+def ask_type(family: Family, kind: SetType) -> bytes:
+    """Encode the request for the revisions of a type that the kernel has; it loads the module."""
+    number = 0 if kind is SetType.PORT else _NFPROTO[family]
+    return _header(number) + string(3, kind.value) + _u8(5, number)
+
+
+def decode_revision(payload: memoryview) -> int:
+    """Decode the answer to `ask_type`: the newest revision."""
+    value = attributes(payload, 4).get(4)
+    if value is None or len(value) != 1:
+        raise DecodeError("ipset names no revision of a type")
+    return value[0]
+
+
+def create(family: Family, name: str, spec: SetSpec, revision: int, most: int = 1 << 20) -> bytes:
+    """Encode the payload that creates a set for at most so many elements."""
+    number = 0 if spec.type is SetType.PORT else _NFPROTO[family]
+    parts = [_be16(4, 0), _be16(5, 65535)] if spec.type is SetType.PORT else [_be32(19, most)]
+    if spec.marks:
+        parts.append(_be32(8, _WITH_MARKS))
+    typed = string(2, name) + string(3, spec.type.value) + _u8(4, revision) + _u8(5, number)
+    return _header(number) + typed + nested(7, *parts)
+
+
+def named(family: Family, name: str) -> bytes:
+    """Encode the payload that only names a set: to list or to destroy it."""
+    return _header(_NFPROTO[family]) + string(2, name)
+
+
+def changes(family: Family, name: str, elements: Sequence[tuple[Element, int]]) -> Iterator[bytes]:
+    """Encode the payloads that add elements with their marks, or delete them."""
+    for start in range(0, len(elements), _PER_MESSAGE):
+        part = elements[start : start + _PER_MESSAGE]
+        blobs = [nested(7, *_element(element, mark)) for element, mark in part]
+        # The line number is what the kernel wants beside several elements; it is told which one was refused there.
+        yield _header(_NFPROTO[family]) + string(2, name) + nested(8, *blobs) + attribute(9, bytes(4))
+
+
+def _element(element: Element, mark: int) -> Iterable[bytes]:
+    if element.address:
+        yield _address(1, element.address)
+    if element.port:
+        yield _be16(4, element.port)
+    if element.protocol:
+        yield _u8(7, element.protocol)
+    if isinstance(element.other, Prefix):
+        yield _address(20, element.other.network)
+        yield _u8(21, element.other.length)
+    elif element.other is not None:
+        yield _address(20, element.other)
+    if mark:
+        yield attribute(27 | _NETWORK_ORDER, (mark << 32 | 0xFFFFFFFF).to_bytes(8))
+
+
+def decode_list(payload: memoryview) -> Found:
+    """Decode one message of a listing."""
+    found = attributes(payload, 4)
+    if 2 not in found:
+        raise DecodeError("ipset lists a set without a name")
+    header = attributes(found[7]) if 7 in found else {}
+    flags = number_of(header[8]) if 8 in header else 0
+    elements = []
+    if 8 in found:
+        elements = [_decode_element(value) for kind, value in walk(found[8]) if kind == 7]
+    kind = text_of(found[3]) if 3 in found else ""
+    return Found(text_of(found[2]), kind, bool(flags & _WITH_MARKS), tuple(elements))
+
+
+def _decode_element(data: memoryview) -> tuple[Element, int]:
+    found = attributes(data)
+    other: Address | Prefix | None = None
+    if 20 in found:
+        other = _decode_address(found[20])
+        if 21 in found:
+            length = number_of(found[21])
+            if length > len(other) * 8:
+                raise DecodeError(f"ipset lists a prefix of length {length}")
+            other = Prefix(other, length)
+    mark = number_of(found[27]) >> 32 if 27 in found else 0
+    element = Element(
+        _decode_address(found[1]) if 1 in found else Address(b""),
+        number_of(found[7]) if 7 in found else 0,
+        number_of(found[4]) if 4 in found else 0,
+        other,
+    )
+    return element, mark
+
+
+def _decode_address(data: memoryview) -> Address:
+    for kind, value in walk(data):
+        if (kind, len(value)) in ((1, 4), (2, 16)):
+            return Address(bytes(value))
+    raise DecodeError("ipset lists an element whose address is of no known kind")

@@ -1,0 +1,295 @@
+"""The generic netlink family "IPVS": virtual servers, real servers, timeouts; bytes only, no socket.
+
+A virtual server is what clients talk to: a protocol, address and port, or every packet with a mark. Its real servers
+are where connections go. Many commands fit one datagram; the kernel answers those it refuses, and those that ask.
+Layouts: include/uapi/linux/ip_vs.h, net/netfilter/ipvs/ip_vs_ctl.c. Ports and addresses are in network order, all
+else in host order.
+"""
+
+import enum
+import struct
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from vipwire.errors import DecodeError
+from vipwire.linux.netlink.attributes import attribute, attributes, nested, string, text_of
+from vipwire.linux.netlink.generic import HEADER_SIZE, command
+from vipwire.model.net import Address, Family
+
+FAMILY: Final = "IPVS"
+
+
+class Command(enum.IntEnum):
+    """The commands of the family (IPVS_CMD_*)."""
+
+    NEW_SERVICE = 1
+    SET_SERVICE = 2
+    DEL_SERVICE = 3
+    GET_SERVICE = 4
+    NEW_DEST = 5
+    SET_DEST = 6
+    DEL_DEST = 7
+    GET_DEST = 8
+    SET_CONFIG = 12
+    GET_CONFIG = 13
+    GET_INFO = 15
+
+
+class Flag(enum.IntFlag):
+    """The options of a virtual server (IP_VS_SVC_F_*); the last three are its scheduler's."""
+
+    NONE = 0
+    PERSISTENT = 0x01
+    ONE_PACKET = 0x04
+    SCHEDULER_1 = 0x08
+    SCHEDULER_2 = 0x10
+    SCHEDULER_3 = 0x20
+
+
+class Method(enum.IntEnum):
+    """The way of packets to a real server (IP_VS_CONN_F_*)."""
+
+    MASQUERADE = 0
+    LOCAL = 1
+    TUNNEL = 2
+    ROUTE = 3
+    BYPASS = 4
+
+
+class VirtualServer(NamedTuple):
+    """The identity of a virtual server. One of a mark has the protocol and port 0 and no address."""
+
+    protocol: int
+    address: Address
+    port: int
+    mark: int = 0
+
+
+class Scheduling(NamedTuple):
+    """The scheduler of a virtual server. `persistence` is in seconds, 0 without the flag."""
+
+    scheduler: str
+    flags: Flag = Flag.NONE
+    persistence: int = 0
+
+
+class RealServer(NamedTuple):
+    """The identity of a real server."""
+
+    server: VirtualServer
+    address: Address
+    port: int
+
+
+class Forwarding(NamedTuple):
+    """The weight of a real server (0: no new connections), and the way of packets to it."""
+
+    weight: int = 1
+    method: Method = Method.MASQUERADE
+
+
+class Counters(NamedTuple):
+    """The traffic of a virtual or real server."""
+
+    connections: int = 0
+    packets_in: int = 0
+    packets_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class RealServerState(NamedTuple):
+    """A real server as the kernel has it; `active` and `inactive` count its connections."""
+
+    address: Address
+    port: int
+    forwarding: Forwarding
+    active: int
+    inactive: int
+    counters: Counters
+
+
+class Timeouts(NamedTuple):
+    """Seconds after which idle connections are forgotten. When set, 0 leaves what there is."""
+
+    tcp: int = 0
+    tcp_fin: int = 0
+    udp: int = 0
+
+
+_SERVICE, _DEST = 1, 2
+_U16, _U32, _U64, _BE16 = struct.Struct("=H"), struct.Struct("=I"), struct.Struct("=Q"), struct.Struct("!H")
+_NUMBERS = {Family.IPV4: 2, Family.IPV6: 10}
+_FAMILIES = {number: family for family, number in _NUMBERS.items()}
+_NETMASKS = {Family.IPV4: 0xFFFFFFFF, Family.IPV6: 128}  # of persistence: every client address for itself
+_WIDTHS = {Family.IPV4: 4, Family.IPV6: 16}
+_KNOWN_FLAGS: Final = 0x3D  # without IP_VS_SVC_F_HASHED, by which the kernel says that it is in its table
+
+
+@lru_cache(maxsize=8192)
+def identity(family: Family, server: VirtualServer) -> bytes:
+    """Encode what tells a virtual server from others."""
+    if server.mark:
+        return attribute(1, _U16.pack(_NUMBERS[family])) + attribute(5, _U32.pack(server.mark))
+    return b"".join(
+        (
+            attribute(1, _U16.pack(_NUMBERS[family])),
+            attribute(2, _U16.pack(server.protocol)),
+            attribute(3, server.address.ljust(16, b"\0")),
+            attribute(4, _BE16.pack(server.port)),
+        )
+    )
+
+
+@lru_cache(maxsize=256)
+def _scheduling(family: Family, scheduling: Scheduling) -> bytes:
+    return b"".join(
+        (
+            string(6, scheduling.scheduler),
+            attribute(7, struct.pack("=II", scheduling.flags, 0xFFFFFFFF)),
+            attribute(8, _U32.pack(scheduling.persistence)),
+            attribute(9, _U32.pack(_NETMASKS[family])),
+        )
+    )
+
+
+@lru_cache(maxsize=8192)
+def _named(family: Family, server: VirtualServer) -> bytes:
+    return nested(_SERVICE, identity(family, server))
+
+
+@lru_cache(maxsize=256)
+def _forwarding(family: Family, forwarding: Forwarding) -> bytes:
+    return b"".join(
+        (
+            attribute(3, _U32.pack(forwarding.method)),
+            attribute(4, _U32.pack(forwarding.weight)),
+            attribute(5, bytes(4)),  # no thresholds of connections
+            attribute(6, bytes(4)),
+            attribute(11, _U16.pack(_NUMBERS[family])),
+        )
+    )
+
+
+def service_command(number: Command, family: Family, server: VirtualServer, scheduling: Scheduling | None) -> bytes:
+    """Encode the payload of NEW_, SET_ or DEL_SERVICE; the last needs no scheduling."""
+    if scheduling is None:
+        return command(number, _named(family, server))
+    return command(number, nested(_SERVICE, identity(family, server), _scheduling(family, scheduling)))
+
+
+def dest_command(number: Command, family: Family, real: RealServer, forwarding: Forwarding) -> bytes:
+    """Encode the payload of NEW_, SET_ or DEL_DEST."""
+    where = attribute(1, real.address.ljust(16, b"\0")) + attribute(2, _BE16.pack(real.port))
+    return command(number, _named(family, real.server) + nested(_DEST, where, _forwarding(family, forwarding)))
+
+
+def list_services() -> bytes:
+    """Encode the payload of a dump of all virtual servers."""
+    return command(Command.GET_SERVICE)
+
+
+def list_dests(family: Family, server: VirtualServer) -> bytes:
+    """Encode the payload of a dump of one virtual server's real servers."""
+    return command(Command.GET_DEST, _named(family, server))
+
+
+def set_timeouts(timeouts: Timeouts) -> bytes:
+    """Encode the payload that sets timeouts."""
+    return command(
+        Command.SET_CONFIG,
+        b"".join(attribute(kind, _U32.pack(value)) for kind, value in enumerate(timeouts, 4) if value),
+    )
+
+
+def ask_timeouts() -> bytes:
+    """Encode the payload that asks for the timeouts."""
+    return command(Command.GET_CONFIG)
+
+
+def decode_timeouts(payload: memoryview) -> Timeouts:
+    """Decode the answer to `ask_timeouts`."""
+    found = attributes(payload, HEADER_SIZE)
+    return Timeouts(*(_number(found, kind, "timeout") for kind in (4, 5, 6)))
+
+
+def decode_service(payload: memoryview) -> tuple[Family, VirtualServer, Scheduling, Counters]:
+    """Decode one answer of a dump of virtual servers."""
+    found = _inside(payload, _SERVICE, "virtual server")
+    family = _FAMILIES.get(_number(found, 1, "virtual server's family"))
+    if family is None:
+        raise DecodeError("a virtual server is of an unknown family")
+    if 5 in found:
+        server = VirtualServer(0, Address(b""), 0, _number(found, 5, "mark"))
+    else:
+        protocol = _number(found, 2, "virtual server's protocol")
+        server = VirtualServer(protocol, _address(found, 3, family), _port(found, 4))
+    name = found.get(6)
+    flags = found.get(7)
+    if name is None or flags is None or len(flags) < 4:
+        raise DecodeError("a virtual server has no scheduler or no flags")
+    known = Flag(_U32.unpack_from(flags)[0] & _KNOWN_FLAGS)
+    persistence = _number(found, 8, "virtual server's timeout") if known & Flag.PERSISTENT else 0
+    return family, server, Scheduling(text_of(name), known, persistence), _counters(found, 12)
+
+
+def decode_dest(payload: memoryview) -> RealServerState:
+    """Decode one answer of a dump of real servers."""
+    found = _inside(payload, _DEST, "real server")
+    family = _FAMILIES.get(_number(found, 11, "real server's family"))
+    if family is None:
+        raise DecodeError("a real server is of an unknown family")
+    try:
+        method = Method(_number(found, 3, "forwarding method") & 7)
+    except ValueError as error:
+        raise DecodeError(f"a real server has an unknown forwarding method: {error}") from error
+    return RealServerState(
+        _address(found, 1, family),
+        _port(found, 2),
+        Forwarding(_number(found, 4, "weight"), method),
+        _number(found, 7, "active connections"),
+        _number(found, 8, "inactive connections"),
+        _counters(found, 12),
+    )
+
+
+def _inside(payload: memoryview, kind: int, what: str) -> Mapping[int, memoryview]:
+    outer = attributes(payload, HEADER_SIZE).get(kind)
+    if outer is None:
+        raise DecodeError(f"an IPVS message has no {what}")
+    return attributes(outer)
+
+
+def _number(found: Mapping[int, memoryview], kind: int, what: str) -> int:
+    value = found.get(kind)
+    if value is None or len(value) not in (2, 4):
+        raise DecodeError(f"an IPVS message has no {what}")
+    number: int = (_U16 if len(value) == 2 else _U32).unpack(value)[0]
+    return number
+
+
+def _port(found: Mapping[int, memoryview], kind: int) -> int:
+    value = found.get(kind)
+    if value is None or len(value) != 2:
+        raise DecodeError("an IPVS message has no port")
+    port: int = _BE16.unpack(value)[0]
+    return port
+
+
+def _address(found: Mapping[int, memoryview], kind: int, family: Family) -> Address:
+    value, width = found.get(kind), _WIDTHS[family]
+    if value is None or len(value) < width:
+        raise DecodeError("an IPVS message has no address")
+    return Address(bytes(value[:width]))
+
+
+def _counters(found: Mapping[int, memoryview], kind: int) -> Counters:
+    """Decode the 64-bit statistics; kernels before 4.0 have none, and nothing is counted then."""
+    if kind not in found:
+        return Counters()
+    inside = attributes(found[kind])
+    values = [inside.get(number) for number in range(1, 6)]
+    if any(value is None or len(value) != 8 for value in values):
+        raise DecodeError("an IPVS message has incomplete statistics")
+    return Counters(*(_U64.unpack(value)[0] for value in values if value is not None))

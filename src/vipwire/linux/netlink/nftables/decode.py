@@ -1,0 +1,206 @@
+"""Decodes what the kernel lists: tables, chains, rules, sets and the generation. Elements are in `elements`.
+
+Every function takes the payload of one message of a dump, from the nfnetlink header on, and raises DecodeError on
+bytes that are not what they should be.
+"""
+
+import struct
+
+from vipwire.errors import DecodeError
+from vipwire.linux.netlink.attributes import TYPE_MASK, attributes, number_of, text_of, walk
+from vipwire.linux.netlink.nftables import userdata, wire
+from vipwire.linux.netlink.nftables.encode import POLICIES, Hook
+from vipwire.linux.netlink.nftables.wire import SetFlag
+from vipwire.model.value import Value
+
+_NOTHING = memoryview(b"")
+_ATTRIBUTE = struct.Struct("=HH")
+_POLICY = {number: name for name, number in POLICIES.items()}
+
+
+class Table(Value, frozen=True):
+    """A table. `family` is the NFPROTO number: tables of families that vipwire does not know are listed too."""
+
+    family: int
+    name: str
+    handle: int
+    comment: str = ""
+
+
+class Chain(Value, frozen=True):
+    """A chain. `hook` is None for one that is only jumped to."""
+
+    family: int
+    table: str
+    name: str
+    handle: int
+    hook: Hook | None = None
+    comment: str = ""
+
+
+class Rule(Value, frozen=True):
+    """A rule. `expressions` are the raw attributes, to be compared with a compiled rule."""
+
+    family: int
+    table: str
+    chain: str
+    handle: int
+    expressions: bytes
+    comment: str = ""
+
+
+class SetDeclaration(Value, frozen=True):
+    """A set or map. Lengths are in bytes, `timeout` in ms, `size` 0 when unlimited.
+
+    `attributes` are all raw attributes after table and name, to be compared with a compiled set. `count` is how many
+    elements there are; None from a kernel that does not say (6.18 does).
+    """
+
+    family: int
+    table: str
+    name: str
+    handle: int
+    flags: SetFlag
+    key_type: int
+    key_length: int
+    data_type: int
+    data_length: int
+    timeout: int
+    size: int
+    userdata: bytes
+    attributes: bytes
+    count: int | None = None
+
+    @property
+    def value_length(self) -> int:
+        """The length of plain data in bytes: 0 for sets and verdict maps. For `decode_elements`."""
+        return 0 if self.data_type == wire.DATA_VERDICT else self.data_length
+
+
+class Generation(Value, frozen=True):
+    """The ruleset's version, which every commit in the namespace increases by one.
+
+    The process is the one that committed only in a notification; in an answer it is the one that asked.
+    """
+
+    id: int
+    process: int
+    process_name: str
+
+
+def _open(payload: memoryview, *needed: int) -> tuple[int, dict[int, memoryview]]:
+    if len(payload) < 4:
+        raise DecodeError("an nf_tables message is cut short")
+    found = attributes(payload, 4)
+    missing = [kind for kind in needed if kind not in found]
+    if missing:
+        raise DecodeError(f"an nf_tables message lacks attribute {missing[0]}")
+    return payload[0], found
+
+
+def table(payload: memoryview) -> Table:
+    """Decode a message of a dump of tables."""
+    family, found = _open(payload, wire.TABLE_NAME)
+    return Table(
+        family,
+        text_of(found[wire.TABLE_NAME]),
+        number_of(found.get(wire.TABLE_HANDLE, _NOTHING)),
+        userdata.comment_of(bytes(found.get(wire.TABLE_USERDATA, _NOTHING))),
+    )
+
+
+def chain(payload: memoryview) -> Chain:
+    """Decode a message of a dump of chains."""
+    family, found = _open(payload, wire.CHAIN_TABLE, wire.CHAIN_NAME)
+    return Chain(
+        family,
+        text_of(found[wire.CHAIN_TABLE]),
+        text_of(found[wire.CHAIN_NAME]),
+        number_of(found.get(wire.CHAIN_HANDLE, _NOTHING)),
+        _hook(found) if wire.CHAIN_HOOK in found else None,
+        userdata.comment_of(bytes(found.get(wire.CHAIN_USERDATA, _NOTHING))),
+    )
+
+
+def _hook(found: dict[int, memoryview]) -> Hook:
+    place = attributes(found[wire.CHAIN_HOOK])
+    priority = bytes(place.get(wire.HOOK_PRIORITY, _NOTHING))
+    if len(priority) != 4:
+        raise DecodeError("a base chain has no priority")
+    policy = number_of(found.get(wire.CHAIN_POLICY, _NOTHING))
+    return Hook(
+        text_of(found.get(wire.CHAIN_TYPE, _NOTHING)),
+        number_of(place.get(wire.HOOK_NUMBER, _NOTHING)),
+        struct.unpack(">i", priority)[0],
+        _POLICY.get(policy, str(policy)),
+    )
+
+
+def rule(payload: memoryview) -> Rule:
+    """Decode a message of a dump of rules."""
+    family, found = _open(payload, wire.RULE_TABLE, wire.RULE_CHAIN)
+    return Rule(
+        family,
+        text_of(found[wire.RULE_TABLE]),
+        text_of(found[wire.RULE_CHAIN]),
+        number_of(found.get(wire.RULE_HANDLE, _NOTHING)),
+        bytes(found.get(wire.RULE_EXPRESSIONS, _NOTHING)),
+        userdata.comment_of(bytes(found.get(wire.RULE_USERDATA, _NOTHING))),
+    )
+
+
+def expressions(payload: memoryview) -> bytes:
+    """Find the expressions in a message of a dump of rules, quickly: these are many."""
+    at, end = 4, len(payload)
+    while at + 4 <= end:
+        length, kind = _ATTRIBUTE.unpack_from(payload, at)
+        if length < 4 or at + length > end:
+            raise DecodeError(f"an attribute of a rule says it is {length} bytes long")
+        if kind & TYPE_MASK == wire.RULE_EXPRESSIONS:
+            return bytes(payload[at + 4 : at + length])
+        at += (length + 3) & ~3
+    return b""
+
+
+def declaration(payload: memoryview) -> SetDeclaration:
+    """Decode a message of a dump of sets."""
+    family, found = _open(payload, wire.SET_TABLE, wire.SET_NAME)
+
+    def value(kind: int) -> int:
+        return number_of(found.get(kind, _NOTHING))
+
+    description = attributes(found.get(wire.SET_DESCRIPTION, _NOTHING))
+    return SetDeclaration(
+        family,
+        text_of(found[wire.SET_TABLE]),
+        text_of(found[wire.SET_NAME]),
+        value(wire.SET_HANDLE),
+        SetFlag(value(wire.SET_FLAGS)),
+        value(wire.SET_KEY_TYPE),
+        value(wire.SET_KEY_LENGTH),
+        value(wire.SET_DATA_TYPE),
+        value(wire.SET_DATA_LENGTH),
+        value(wire.SET_TIMEOUT),
+        number_of(description.get(wire.DESCRIPTION_SIZE, _NOTHING)),
+        bytes(found.get(wire.SET_USERDATA, _NOTHING)),
+        bytes(payload[4:]),
+        value(wire.SET_COUNT) if wire.SET_COUNT in found else None,
+    )
+
+
+def generation_id(payload: memoryview) -> int:
+    """Decode no more than the number of the answer to Kind.GETGEN."""
+    for kind, value in walk(payload, 4):
+        if kind == wire.GENERATION_ID:
+            return number_of(value)
+    raise DecodeError("an nf_tables generation without its number")
+
+
+def generation(payload: memoryview) -> Generation:
+    """Decode the answer to Kind.GETGEN, or a notification (Kind.NEWGEN)."""
+    _, found = _open(payload, wire.GENERATION_ID)
+    return Generation(
+        number_of(found[wire.GENERATION_ID]),
+        number_of(found.get(wire.GENERATION_PROCESS, _NOTHING)),
+        text_of(found.get(wire.GENERATION_PROCESS_NAME, _NOTHING)),
+    )

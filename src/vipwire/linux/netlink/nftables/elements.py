@@ -1,0 +1,272 @@
+"""The members of sets and maps, both ways; 100,000 of them pass here at a start.
+
+Keys and data are register contents: each part of a concatenation is padded to four bytes. An element on the wire is
+
+    LIST_ELEM { [FLAGS] [TIMEOUT] KEY { VALUE } [KEY_END { VALUE }] [DATA { VALUE | VERDICT {…} }] [USERDATA] }
+
+Most are a key and data of sizes that the set fixes and nothing else. Between those two lie constant bytes: encoding
+is joining four byte strings, decoding compares two constants for a whole message at once. The kernel lists elements
+in that form too; whatever looks different takes the general walk.
+"""
+
+import functools
+import struct
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from vipwire.errors import DecodeError
+from vipwire.linux.netlink.attributes import attribute, attributes, nested, number_of, string, text_of, u32be, walk
+from vipwire.linux.netlink.nftables import userdata, wire
+
+_NESTED = 0x8000
+
+
+class Verdict(NamedTuple):
+    """The data of a verdict map. `code` is one of `wire.Code`; `chain` is the target of a jump or goto."""
+
+    code: int
+    chain: str = ""
+
+
+class Element(NamedTuple):
+    """One member. `key_end` closes a range of a concatenation; times are in milliseconds, 0 when not set.
+
+    `flags` has ELEMENT_INTERVAL_END in sets of single-field intervals, where `key` is then the first value after
+    the interval. `open_end` is nft's note that no such element follows.
+    """
+
+    key: bytes
+    data: bytes | None = None
+    verdict: Verdict | None = None
+    comment: str = ""
+    key_end: bytes | None = None
+    flags: int = 0
+    timeout: int = 0
+    expiration: int = 0
+    open_end: bool = False
+
+
+@functools.cache
+def _frame(key: int, data: int, nesting: int = _NESTED) -> tuple[bytes, bytes]:
+    """Compute the constant bytes before the key and between key and data, for their sizes (data 0: none).
+
+    The kernel's own listings do not flag nesting.
+    """
+    size = key + 12 + (data + 8 if data else 0)
+    outer = (size, wire.LIST_ELEMENT | nesting, key + 8, wire.ELEMENT_KEY | nesting)
+    head = struct.pack("=6H", *outer, key + 4, wire.DATA_VALUE)
+    if not data:
+        return head, b""
+    return head, struct.pack("=4H", data + 8, wire.ELEMENT_DATA | nesting, data + 4, wire.DATA_VALUE)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _verdict(verdict: Verdict) -> bytes:
+    code, chain = verdict
+    parts = u32be(wire.VERDICT_CODE, code & 0xFFFFFFFF) + (string(wire.VERDICT_CHAIN, chain) if chain else b"")
+    return nested(wire.ELEMENT_DATA, nested(wire.DATA_VERDICT_ATTRIBUTE, parts))
+
+
+def element(
+    key: bytes,
+    data: bytes | None = None,
+    *,
+    verdict: tuple[int, str] | None = None,
+    comment: str = "",
+    key_end: bytes | None = None,
+    flags: int = 0,
+    timeout: int = 0,
+) -> bytes:
+    """Encode one element as NFTA_LIST_ELEM. Sizes of `key` and `data` are multiples of four; `timeout` is in ms."""
+    if not (verdict or key_end or flags or timeout):
+        data = data or b""
+        head, middle = _frame(len(key), len(data))
+        plain = head + key + middle + data
+        return _annotated(plain, comment) if comment else plain
+    known = None if verdict is None else Verdict(*verdict)
+    return encode_element(Element(key, data, known, comment, key_end, flags, timeout))
+
+
+def _annotated(plain: bytes, comment: str) -> bytes:
+    """Append a comment to an encoded element."""
+    note = userdata.comment(comment)
+    size = len(plain) + 4 + len(note)
+    padding = -size % 4
+    head = _LIST_ELEMENT(size + padding, wire.LIST_ELEMENT | _NESTED)
+    return b"".join((head, plain[4:], _LIST_ELEMENT(4 + len(note), wire.ELEMENT_USERDATA), note, bytes(padding)))
+
+
+_LIST_ELEMENT = struct.Struct("=2H").pack
+
+
+def plain_elements(pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+    """Encode elements that are a key and data (empty in a set) and nothing else, all of the first one's sizes."""
+    head, middle = _frame(*map(len, pairs[0]))
+    return [head + key + middle + data for key, data in pairs]
+
+
+def encode_element(member: Element) -> bytes:
+    """Encode an element, in whatever shape, as NFTA_LIST_ELEM. Its expiration is not sent."""
+    parts = [u32be(wire.ELEMENT_FLAGS, member.flags)] if member.flags else []
+    if member.timeout:
+        parts.append(attribute(wire.ELEMENT_TIMEOUT, member.timeout.to_bytes(8, "big")))
+    parts.append(_value(wire.ELEMENT_KEY, member.key))
+    if member.key_end:
+        parts.append(_value(wire.ELEMENT_KEY_END, member.key_end))
+    if member.verdict:
+        parts.append(_verdict(member.verdict))
+    elif member.data:
+        parts.append(_value(wire.ELEMENT_DATA, member.data))
+    note = (userdata.comment(member.comment) if member.comment else b"") + (_OPEN_END if member.open_end else b"")
+    if note:
+        parts.append(attribute(wire.ELEMENT_USERDATA, note))
+    return nested(wire.LIST_ELEMENT, *parts)
+
+
+_OPEN_END = userdata.number(userdata.ELEMENT_FLAGS, userdata.ELEMENT_OPEN_INTERVAL)
+
+
+def _value(kind: int, value: bytes) -> bytes:
+    size = len(value) + 4
+    return struct.pack("=4H", size + 4, kind | _NESTED, size, wire.DATA_VALUE) + value + bytes(-size % 4)
+
+
+def decode_elements(payload: memoryview, key: int, data: int = 0) -> Iterable[Element]:
+    """Decode one message of a dump of elements.
+
+    `key` and `data` are the set's sizes in bytes (data 0 for a set, and for a map of verdicts). They only make
+    it fast: elements of other sizes are decoded all the same. Raise DecodeError on bytes that are no elements.
+    """
+    members = attributes(payload, 4).get(wire.ELEMENTS_LIST)
+    if members is None:
+        return ()
+    shape = _shape(key, data)
+    plain = _uniform(members, shape)
+    if plain is not None:
+        return map(Element, *plain) if data else map(Element, plain.keys)
+    found = (value for kind, value in walk(members) if kind == wire.LIST_ELEMENT)
+    return [_commented(bytes(value), shape) or _decode(value) for value in found]
+
+
+class _Shape(NamedTuple):
+    key: int
+    data: int
+
+
+class Columns(NamedTuple):
+    """The keys of some elements, and their data in the same order."""
+
+    keys: tuple[bytes, ...]
+    data: tuple[bytes, ...]
+
+
+def _shape(key: int, data: int) -> _Shape:
+    """Round sizes up: a key of one part is not padded in the declaration."""
+    return _Shape(-(-key // 4) * 4, -(-data // 4) * 4)
+
+
+def decode_plain(payload: memoryview, key: int, data: int) -> Columns | None:
+    """Decode one message of a dump, if its elements are a key and data (empty in a set) and nothing else.
+
+    None if one of them is something else, for which there is `decode_elements`; sizes are as there.
+    """
+    members = attributes(payload, 4).get(wire.ELEMENTS_LIST)
+    return None if members is None else _uniform(members, _shape(key, data))
+
+
+def _uniform(members: memoryview, shape: _Shape) -> Columns | None:
+    """Decode elements that all have the plain shape; None if one has not."""
+    head, middle = _frame(*shape, 0)
+    layout = _rows(len(head), shape.key, len(middle), shape.data)
+    if not members or len(members) % layout.size:
+        return None
+    heads, keys, middles, found = zip(*layout.iter_unpack(members), strict=True)
+    if heads.count(head) != len(heads) or middles.count(middle) != len(middles):
+        return None
+    return Columns(keys, found)
+
+
+def decode_answers(datagrams: Sequence[bytes], key: int, data: int) -> Columns:
+    """Decode answers to a request for elements by their keys: datagrams of one message with one plain element each.
+
+    Raise DecodeError if one of them is anything else; sizes are as in `decode_elements`.
+    """
+    if not datagrams:
+        return Columns((), ())
+    shape = _shape(key, data)
+    head, middle = _frame(*shape, 0)
+    before = len(datagrams[0]) - len(head) - shape.key - len(middle) - shape.data
+    joined = b"".join(datagrams)
+    layout = struct.Struct(f"={before + len(head)}s{shape.key}s{len(middle)}s{shape.data}s") if before > 0 else None
+    if layout is None or len(joined) != layout.size * len(datagrams) or not datagrams[0][before:].startswith(head):
+        raise DecodeError("an answer with an element has another size than was asked for")
+    heads, keys, middles, found = zip(*layout.iter_unpack(joined), strict=True)
+    if heads.count(heads[0]) != len(heads) or middles.count(middle) != len(middles):
+        raise DecodeError("an answer is no plain element")
+    return Columns(keys, found)
+
+
+@functools.cache
+def _rows(head: int, key: int, middle: int, data: int) -> struct.Struct:
+    return struct.Struct(f"={head}s{key}s{middle}s{data}s")
+
+
+def _commented(member: bytes, shape: _Shape) -> Element | None:
+    """Decode an element of the plain shape that may have a comment; None if it looks different."""
+    head, middle = _frame(*shape, 0)
+    between = 8 + shape.key
+    after = between + len(middle) + shape.data
+    if member[:8] != head[4:] or member[between : between + len(middle)] != middle:
+        return None
+    key = member[8:between]
+    data = member[after - shape.data : after] if shape.data else None
+    if len(member) == after:
+        return Element(key, data)
+    if len(member) < after + 7 or member[after + 2 : after + 5] != _COMMENT:
+        return None
+    end = after + 6 + member[after + 5]
+    if end != after + int.from_bytes(member[after : after + 2], sys.byteorder):
+        return None
+    return Element(key, data, comment=member[after + 6 : end].rstrip(b"\0").decode(errors="replace"))
+
+
+_COMMENT = struct.pack("=HB", wire.ELEMENT_USERDATA, userdata.COMMENT)
+
+
+def _decode(member: memoryview) -> Element:
+    found = attributes(member)
+    if wire.ELEMENT_KEY not in found:
+        raise DecodeError("an element of a set has no key")  # a catch-all element: vipwire makes none
+    data = attributes(found[wire.ELEMENT_DATA]) if wire.ELEMENT_DATA in found else {}
+    note = bytes(found.get(wire.ELEMENT_USERDATA, b""))
+    value, verdict = data.get(wire.DATA_VALUE), data.get(wire.DATA_VERDICT_ATTRIBUTE)
+    key_end = found.get(wire.ELEMENT_KEY_END)
+    return Element(
+        key=_value_of(found[wire.ELEMENT_KEY]),
+        data=None if value is None else bytes(value),
+        verdict=None if verdict is None else decode_verdict(verdict),
+        comment=userdata.comment_of(note),
+        key_end=None if key_end is None else _value_of(key_end),
+        flags=number_of(found.get(wire.ELEMENT_FLAGS, _NOTHING)),
+        timeout=number_of(found.get(wire.ELEMENT_TIMEOUT, _NOTHING)),
+        expiration=number_of(found.get(wire.ELEMENT_EXPIRATION, _NOTHING)),
+        open_end=_OPEN_END in note,
+    )
+
+
+_NOTHING = memoryview(b"")
+
+
+def _value_of(data: memoryview) -> bytes:
+    value = attributes(data).get(wire.DATA_VALUE)
+    if value is None:
+        raise DecodeError("the key of an element has no value")
+    return bytes(value)
+
+
+def decode_verdict(data: memoryview) -> Verdict:
+    """Decode NFTA_DATA_VERDICT."""
+    found = attributes(data)
+    code = number_of(found.get(wire.VERDICT_CODE, _NOTHING))
+    return Verdict(code - (1 << 32) if code >> 31 else code, text_of(found.get(wire.VERDICT_CHAIN, _NOTHING)))

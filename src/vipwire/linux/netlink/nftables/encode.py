@@ -1,0 +1,271 @@
+"""The operations of a transaction, and the requests for dumps.
+
+A transaction is one datagram: BATCH_BEGIN, operations, BATCH_END. The kernel carries out all of it or nothing, and
+refuses by acknowledging the sequence number of each bad operation; sequence numbers are consecutive from BATCH_BEGIN,
+so that `refused` finds the operation.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
+from vipwire.linux.netlink.attributes import attribute, nested, string, u32be
+from vipwire.linux.netlink.message import (
+    NLM_F_ACK,
+    NLM_F_APPEND,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REQUEST,
+    encode,
+    message,
+)
+from vipwire.linux.netlink.nftables import userdata, wire
+from vipwire.linux.netlink.nftables.elements import plain_elements
+from vipwire.linux.netlink.nftables.wire import MessageType
+from vipwire.model.net import Family
+from vipwire.model.value import Value
+
+T = TypeVar("T")
+
+
+class Operation(NamedTuple):
+    """One message of a transaction; `payload` begins with the nfnetlink header."""
+
+    kind: MessageType
+    flags: int
+    payload: bytes
+
+
+class Hook(Value, frozen=True):
+    """The hook of a base chain. `hook` is the number of the netfilter hook (0 prerouting … 4 postrouting).
+
+    `type` is `filter`, `nat` or `route`; smaller priorities come first; `policy` is `accept` or `drop`.
+    """
+
+    type: str
+    hook: int
+    priority: int
+    policy: str = "accept"
+
+
+HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
+POLICIES = {"drop": 0, "accept": 1}
+_MARK = wire.header(0, wire.SUBSYSTEM)
+
+
+def transaction(operations: Sequence[Operation], first: int, generation: int | None = None) -> bytes:
+    """Assemble a batch whose BATCH_BEGIN has the sequence number `first`; it uses len(operations) + 2 of them.
+
+    Only the last operation asks for an acknowledgement: it answers for all. Refusals are acknowledged in any case.
+    If anybody has committed since `generation`, the kernel refuses the batch (ERESTART).
+    """
+    guard = b"" if generation is None else u32be(wire.BATCH_GENERATION, generation)
+    parts = [encode(wire.BATCH_BEGIN, NLM_F_REQUEST, first, _MARK + guard)]
+    last = len(operations) - 1
+    for index, (kind, flags, payload) in enumerate(operations):
+        wanted = NLM_F_REQUEST | NLM_F_ACK if index == last else NLM_F_REQUEST
+        parts += message(kind, flags | wanted, first + 1 + index, payload)
+    parts.append(encode(wire.BATCH_END, NLM_F_REQUEST, first + 1 + len(operations), _MARK))
+    return b"".join(parts)
+
+
+def refused(operations: Sequence[T], first: int, sequence: int) -> T | None:
+    """Find the operation, or what stands for it, whose acknowledgement this is; None for the batch as a whole."""
+    index = sequence - first - 1
+    return operations[index] if 0 <= index < len(operations) else None
+
+
+def _note(kind: int, comment: str) -> bytes:
+    return attribute(kind, userdata.comment(comment)) if comment else b""
+
+
+def new_table(family: Family, name: str, comment: str = "") -> Operation:
+    """Create a table, or leave it as it is where it exists."""
+    body = string(wire.TABLE_NAME, name) + u32be(wire.TABLE_FLAGS, 0) + _note(wire.TABLE_USERDATA, comment)
+    return _operation(MessageType.NEWTABLE, NLM_F_CREATE, family, body)
+
+
+def open_table(family: Family, name: str) -> Operation:
+    """Create a table, or leave it as it is where it exists, its flags included."""
+    return _operation(MessageType.NEWTABLE, NLM_F_CREATE, family, string(wire.TABLE_NAME, name))
+
+
+def delete_table(family: Family, name: str) -> Operation:
+    """Delete a table and everything in it."""
+    return _operation(MessageType.DELTABLE, 0, family, string(wire.TABLE_NAME, name))
+
+
+def new_chain(family: Family, table: str, name: str, hook: Hook | None = None, comment: str = "") -> Operation:
+    """Create a chain, a base chain if `hook` says where. An existing one keeps its rules (and takes the policy)."""
+    body = string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, name)
+    if hook is not None:
+        body += string(wire.CHAIN_TYPE, hook.type)
+        body += u32be(wire.CHAIN_POLICY, POLICIES[hook.policy])
+        number, priority = u32be(wire.HOOK_NUMBER, hook.hook), u32be(wire.HOOK_PRIORITY, hook.priority & 0xFFFFFFFF)
+        body += nested(wire.CHAIN_HOOK, number, priority)
+    return _operation(MessageType.NEWCHAIN, NLM_F_CREATE, family, body + _note(wire.CHAIN_USERDATA, comment))
+
+
+def fresh_chains(family: Family, table: str, names: Iterable[str]) -> list[Operation]:
+    """Create chains that nobody has made yet: an existing one is refused (EEXIST)."""
+    head = wire.header(wire.NFPROTO[family]) + string(wire.CHAIN_TABLE, table)
+    kind, flags = MessageType.NEWCHAIN, NLM_F_CREATE | NLM_F_EXCL
+    return [Operation(kind, flags, head + string(wire.CHAIN_NAME, name)) for name in names]
+
+
+def delete_chain(family: Family, table: str, name: str) -> Operation:
+    """Delete a chain, which nothing may refer to any more, with its rules."""
+    return _operation(
+        MessageType.DELCHAIN, 0, family, string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, name)
+    )
+
+
+def new_rule(family: Family, table: str, chain: str, expressions: bytes, comment: str = "") -> Operation:
+    """Append a rule; `expressions` is what `compile_rule` made."""
+    body = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
+    body += nested(wire.RULE_EXPRESSIONS, expressions) + _note(wire.RULE_USERDATA, comment)
+    return _operation(MessageType.NEWRULE, NLM_F_CREATE | NLM_F_APPEND, family, body)
+
+
+def new_xtables_rules(
+    family: Family, table: str, chain: str, rules: Iterable[tuple[bytes, int]], *, first: bool = False
+) -> list[Operation]:
+    """Append rules of xtables, each with the protocol that its matches may need; `first`: put them first."""
+    head = list_rules(family, table, chain)
+    flags = NLM_F_CREATE if first else NLM_F_CREATE | NLM_F_APPEND
+    kind = MessageType.NEWRULE
+    return [
+        Operation(kind, flags, b"".join((head, nested(wire.RULE_EXPRESSIONS, expressions), _compatible(protocol))))
+        for expressions, protocol in rules
+    ]
+
+
+@lru_cache
+def _compatible(protocol: int) -> bytes:
+    if not protocol:
+        return b""
+    return nested(wire.RULE_COMPATIBLE, u32be(wire.COMPATIBLE_PROTOCOL, protocol), u32be(wire.COMPATIBLE_FLAGS, 0))
+
+
+def delete_rule(family: Family, table: str, chain: str, handle: int) -> Operation:
+    """Delete one rule."""
+    where = string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain)
+    return _operation(MessageType.DELRULE, 0, family, where + attribute(wire.RULE_HANDLE, handle.to_bytes(8)))
+
+
+def flush_chain(family: Family, table: str, chain: str) -> Operation:
+    """Delete all rules of a chain."""
+    return _operation(MessageType.DELRULE, 0, family, string(wire.RULE_TABLE, table) + string(wire.RULE_CHAIN, chain))
+
+
+def new_set(family: Family, table: str, name: str, declaration: bytes) -> Operation:
+    """Create a set or map that does not exist; `declaration` is what `compile_set` made."""
+    body = string(wire.SET_TABLE, table) + string(wire.SET_NAME, name) + declaration
+    return _operation(MessageType.NEWSET, NLM_F_CREATE | NLM_F_EXCL, family, body)
+
+
+def delete_set(family: Family, table: str, name: str) -> Operation:
+    """Delete a set or map, which no rule may refer to any more, with its elements."""
+    return _operation(MessageType.DELSET, 0, family, string(wire.SET_TABLE, table) + string(wire.SET_NAME, name))
+
+
+def _operation(kind: MessageType, flags: int, family: Family, body: bytes) -> Operation:
+    return Operation(kind, flags, wire.header(wire.NFPROTO[family]) + body)
+
+
+# An attribute's length has 16 bits, and NFTA_SET_ELEM_LIST_ELEMENTS holds all elements of a message.
+ELEMENTS_PER_MESSAGE = 60_000
+
+
+def _element_operations(
+    kind: MessageType, flags: int, family: Family, table: str, name: str, blobs: Iterable[bytes]
+) -> list[Operation]:
+    head, blobs = list_elements(family, table, name), list(blobs)
+    parts = _parts(blobs) if len(blobs) != 1 else (blobs,)
+    return [Operation(kind, flags, head + nested(wire.ELEMENTS_LIST, *part)) for part in parts]
+
+
+def _parts(blobs: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Divide encoded elements into what messages hold."""
+    if len(set(map(len, blobs))) == 1:
+        count = max(1, ELEMENTS_PER_MESSAGE // len(blobs[0]))
+        yield from (blobs[at : at + count] for at in range(0, len(blobs), count))
+        return
+    part: list[bytes] = []
+    size = 0
+    for blob in blobs:
+        if size + len(blob) > ELEMENTS_PER_MESSAGE and part:
+            yield part
+            part, size = [], 0
+        part.append(blob)
+        size += len(blob)
+    if part:
+        yield part
+
+
+def new_elements(family: Family, table: str, name: str, blobs: Iterable[bytes]) -> list[Operation]:
+    """Add elements (from `elements.element`) to a set, in as few operations as hold them.
+
+    An element that is there already is left alone, but a map element with other data is refused (EEXIST).
+    """
+    return _element_operations(MessageType.NEWSETELEM, NLM_F_CREATE, family, table, name, blobs)
+
+
+def delete_elements(family: Family, table: str, name: str, blobs: Iterable[bytes]) -> list[Operation]:
+    """Remove elements; only their keys count. One that is not there is refused (ENOENT)."""
+    return _element_operations(MessageType.DELSETELEM, 0, family, table, name, blobs)
+
+
+def flush_set(family: Family, table: str, name: str) -> Operation:
+    """Remove all elements of a set."""
+    body = string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
+    return _operation(MessageType.DELSETELEM, 0, family, body)
+
+
+def list_tables() -> bytes:
+    """Encode the payload of a dump (Kind.GETTABLE) of all tables of all families."""
+    return wire.header(0)
+
+
+def list_objects(family: Family, table: str) -> bytes:
+    """Encode the payload of a dump of a table's chains, rules or sets (Kind.GETCHAIN, GETRULE, GETSET).
+
+    The kernel filters rules and sets by table; chains it does not, so that the decoded table must be looked at.
+    """
+    return wire.header(wire.NFPROTO[family]) + string(wire.TABLE_NAME, table)
+
+
+def list_rules(family: Family, table: str, chain: str) -> bytes:
+    """Encode the payload of a dump (Kind.GETRULE) of one chain's rules."""
+    return _in_table(family, table) + string(wire.RULE_CHAIN, chain)
+
+
+@lru_cache
+def _in_table(family: Family, table: str) -> bytes:
+    return wire.header(wire.NFPROTO[family]) + string(wire.RULE_TABLE, table)
+
+
+def ask_chain(family: Family, table: str, chain: str) -> bytes:
+    """Encode the payload of a request (Kind.GETCHAIN) for one chain."""
+    return wire.header(wire.NFPROTO[family]) + string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, chain)
+
+
+@lru_cache(maxsize=256)  # each transaction names a few sets of a few dozen
+def list_elements(family: Family, table: str, name: str) -> bytes:
+    """Encode the payload of a dump (Kind.GETSETELEM) of a set's elements."""
+    head = wire.header(wire.NFPROTO[family])
+    return head + string(wire.ELEMENTS_TABLE, table) + string(wire.ELEMENTS_SET, name)
+
+
+def ask_elements(family: Family, table: str, name: str, keys: Sequence[bytes]) -> bytes:
+    """Encode the payload of a request (Kind.GETSETELEM) for elements by their keys, all of one size.
+
+    Each is answered by a message of its own; the first that is not there ends the request (ENOENT).
+    """
+    blobs = plain_elements([(key, b"") for key in keys])
+    return list_elements(family, table, name) + nested(wire.ELEMENTS_LIST, *blobs)
+
+
+def ask_generation() -> bytes:
+    """Encode the payload of the request Kind.GETGEN."""
+    return wire.header(0)

@@ -1,0 +1,278 @@
+"""The one place that talks netlink to the kernel: send, collect acknowledgements, dump."""
+
+import contextlib
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Self
+
+from vipwire.linux.netlink.message import (
+    HEADER,
+    NLM_F_ACK,
+    NLM_F_DUMP,
+    NLM_F_DUMP_INTR,
+    NLM_F_REQUEST,
+    NLMSG_DONE,
+    NLMSG_ERROR,
+    Acknowledgement,
+    Message,
+    acknowledgement,
+    encode,
+    messages,
+)
+
+NETLINK_ROUTE = 0
+NETLINK_SOCK_DIAG = 4
+NETLINK_NETFILTER = 12
+NETLINK_GENERIC = 16
+
+_SOL_NETLINK = 270
+_NETLINK_ADD_MEMBERSHIP = 1
+_NETLINK_CAP_ACK = 10
+_NETLINK_EXT_ACK = 11
+_NETLINK_GET_STRICT_CHK = 12
+_SO_ATTACH_FILTER = 26
+_SO_SNDBUFFORCE = 32
+_SO_RCVBUFFORCE = 33
+_RECEIVE = 1 << 20
+_ANSWER = 1 << 12
+_DONE = 20
+"""The size of what ends a dump: a header, and an error code."""
+
+
+class NetlinkError(OSError):
+    """The kernel answered a request with an error."""
+
+
+class DumpInterruptedError(OSError):
+    """The dumped table changed during the dump, which shows no moment's state: dump again."""
+
+
+class NetlinkSocket:
+    """A netlink socket of the network namespace in which it was opened (and stays, wherever the process goes).
+
+    Not for several threads. All calls block; the kernel answers a request before `send` returns, so that none waits.
+    """
+
+    def __init__(self, protocol: int) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        self._sequence = 0
+        self._quiet = self._listens = False
+        self._grow(_SO_RCVBUFFORCE, socket.SO_RCVBUF, 8 << 20)
+        self._send_buffer = 0
+        for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):
+            self._socket.setsockopt(_SOL_NETLINK, option, 1)
+        self._socket.bind((0, 0))
+
+    def filter_dumps(self) -> None:
+        """Let the kernel leave out of dumps what requests do not ask for; before Linux 4.20 it dumps all the same."""
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor, readable when a message has arrived: for an event loop."""
+        return self._socket.fileno()
+
+    def join(self, group: int) -> None:
+        """Receive what the kernel says to a multicast group from now on: see `pending`.
+
+        What does not fit the receive buffer is lost, and the next receipt raises OSError (ENOBUFS).
+        """
+        self._listens, self._quiet = True, False
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
+
+    def filter(self, program: bytes) -> None:
+        """Queue only messages that a socket filter lets pass; it takes the place of the one before (socket(7))."""
+        import ctypes  # noqa: PLC0415  # costly to import, and filters are set after the first sync
+
+        held = ctypes.create_string_buffer(program, len(program))
+        described = struct.pack("HP", len(program) // 8, ctypes.addressof(held))  # struct sock_fprog
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, described)
+
+    def _grow(self, force: int, plain: int, size: int) -> None:
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, force, size)
+        except PermissionError:
+            self._socket.setsockopt(socket.SOL_SOCKET, plain, size)
+
+    def sequence(self, count: int = 1) -> int:
+        """Reserve `count` sequence numbers and return the first."""
+        first = self._sequence + 1
+        self._sequence += count
+        return first
+
+    def send(self, data: bytes) -> None:
+        """Send whole messages as one datagram, growing the send buffer to hold it."""
+        if len(data) > self._send_buffer:
+            self._send_buffer = max(2 * len(data), 1 << 20)
+            self._grow(_SO_SNDBUFFORCE, socket.SO_SNDBUF, self._send_buffer)
+        self._quiet = False
+        self._socket.send(data)
+
+    def pending(self, size: int = _RECEIVE) -> Iterator[Message]:
+        """Yield every message that has already arrived, without waiting.
+
+        Who has many small datagrams gives their largest size: Python makes room for so many bytes each time.
+        """
+        while True:
+            try:
+                data = self._socket.recv(size, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            yield from messages(data)
+
+    def acknowledgements(self, last: int | None = None) -> list[Acknowledgement]:
+        """Collect every acknowledgement of what was sent; the kernel has queued them before `send` returned.
+
+        `last`: the sequence number of which the acknowledgement comes after all others, if it comes.
+        """
+        found: list[Acknowledgement] = []
+        for message in self.pending():
+            if message.type == NLMSG_ERROR:
+                found.append(acknowledgement(message))
+                if found[-1].sequence == last:
+                    self._quiet = not self._listens
+                    break
+        return found
+
+    def drain(self) -> None:
+        """Throw away whatever an earlier, failed exchange has left."""
+        if self._quiet:
+            return
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._socket.recv(1, socket.MSG_DONTWAIT)
+
+    def request(self, kind: int, payload: bytes, flags: int = 0) -> list[Message]:
+        """Send one request; return its answers up to the acknowledgement. Raise NetlinkError as the kernel says."""
+        sequence = self.sequence()
+        self.send(encode(kind, NLM_F_REQUEST | NLM_F_ACK | flags, sequence, payload))
+        answers: list[Message] = []
+        while True:
+            for message in messages(self._socket.recv(_RECEIVE)):
+                if message.sequence != sequence:
+                    continue
+                if message.type != NLMSG_ERROR:
+                    answers.append(message)
+                    continue
+                _raise_for(acknowledgement(message))
+                return answers
+
+    def ask(self, kind: int, payload: bytes) -> Message:
+        """Send a request that the kernel answers by one message, or refuses: without an acknowledgement beside it."""
+        sequence = self.sequence()
+        self.send(encode(kind, NLM_F_REQUEST, sequence, payload))
+        while True:
+            for message in messages(self._socket.recv(_ANSWER)):
+                if message.sequence == sequence:
+                    if message.type == NLMSG_ERROR:
+                        _raise_for(acknowledgement(message))
+                    return message
+
+    def answers(self, kind: int, payload: bytes, count: int, size: int = 512) -> list[bytes]:
+        """Send one request that is answered by so many datagrams, of one message of at most `size` bytes each.
+
+        Raise NetlinkError as the kernel says, or if it has answered less.
+        """
+        sequence, receive = self.sequence(), self._socket.recv
+        self.send(encode(kind, NLM_F_REQUEST | NLM_F_ACK, sequence, payload))
+        try:
+            answers = [receive(size, socket.MSG_DONTWAIT) for _ in range(count + 1)]
+        except BlockingIOError:
+            raise NetlinkError(errno.ENOENT, f"less than {count} answers came") from None
+        for message in messages(answers.pop()):
+            if message.type == NLMSG_ERROR:
+                _raise_for(acknowledgement(message))
+        return answers
+
+    def dump(self, kind: int, payload: bytes, size: int = _RECEIVE) -> Iterator[memoryview]:
+        """Yield the payload of each message of a dump. Who has many small dumps gives a smaller size to receive.
+
+        Raise DumpInterruptedError, after the last one, if the kernel says that it was not consistent.
+        """
+        return self._dumped(kind, payload, iter(lambda: self._socket.recv(size), b""))
+
+    def datagrams(self, kind: int, payload: bytes, size: int) -> Iterator[bytes]:
+        """Yield the datagrams of a dump as they come, without what ends it, for whom takes them apart by himself.
+
+        `size` is what the kernel answers at once at most. An interrupted dump is told by its messages' flags.
+        """
+        sequence = self.sequence()
+        self.send(encode(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
+        while True:
+            datagram = self._socket.recv(size)
+            _, first, _, answered, _ = HEADER.unpack_from(datagram)
+            if answered != sequence:
+                continue
+            if first not in (NLMSG_DONE, NLMSG_ERROR):
+                end = len(datagram) - _DONE
+                if not _ends(datagram, end, sequence):
+                    yield datagram
+                    continue
+                yield datagram[:end]
+                datagram = datagram[end:]
+            for message in messages(datagram):
+                _raise_for_end(message)
+            return
+
+    def dump_whole(self, kind: int, payload: bytes, size: int) -> bytes:
+        """Return the messages of a dump one after the other: see `datagrams`."""
+        return b"".join(self.datagrams(kind, payload, size))
+
+    def dump_in_bulk(self, kind: int, payload: bytes) -> Iterator[memoryview]:
+        """Do what `dump` does in a few system calls, for a thread beside others: see `bulk`."""
+        from vipwire.linux.netlink.bulk import received  # noqa: PLC0415  # it takes ctypes, and only a restart needs it
+
+        return self._dumped(kind, payload, received(self._socket.fileno()))
+
+    def _dumped(self, kind: int, payload: bytes, datagrams: Iterator[bytes]) -> Iterator[memoryview]:
+        sequence = self.sequence()
+        self.send(encode(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
+        interrupted = False
+        for datagram in datagrams:
+            for message in messages(datagram):
+                if message.sequence != sequence:
+                    continue
+                interrupted = interrupted or bool(message.flags & NLM_F_DUMP_INTR)
+                _raise_for_end(message)
+                if message.type == NLMSG_DONE:
+                    if interrupted:
+                        raise DumpInterruptedError(errno.EINTR, "the dump was interrupted by a change")
+                    return
+                yield message.payload
+
+
+def _ends(datagram: bytes, at: int, sequence: int) -> bool:
+    """Report whether the end of a dump stands there, behind its last messages."""
+    if at < HEADER.size:
+        return False
+    length, kind, _, answered, _ = HEADER.unpack_from(datagram, at)
+    return bool(length == _DONE and kind == NLMSG_DONE and answered == sequence)
+
+
+def _raise_for_end(message: Message) -> None:
+    """Raise what a dump ended with, if this is its end."""
+    if message.type == NLMSG_DONE and len(message.payload) >= 4:
+        code = struct.unpack_from("=i", message.payload)[0]
+        if code < 0:
+            raise NetlinkError(-code, os.strerror(-code))
+    if message.type == NLMSG_ERROR:
+        _raise_for(acknowledgement(message))
+
+
+def _raise_for(answer: Acknowledgement) -> None:
+    if answer.errno:
+        detail = f" ({answer.text})" if answer.text else ""
+        raise NetlinkError(answer.errno, os.strerror(answer.errno) + detail)

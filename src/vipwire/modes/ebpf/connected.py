@@ -1,0 +1,97 @@
+"""Connected UDP sockets that programs have given an endpoint: ended when that serves no more, to connect again.
+
+Nobody asks a program again for the datagrams of a connected socket, and connection tracking knows nothing of a direct
+one. The map `peers` tells which sockets were given which endpoints; sock_diag(7) finds them, in each namespace.
+"""
+
+import errno
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from vipwire.errors import DecodeError
+from vipwire.linux.bpf.maps import Map
+from vipwire.linux.bpf.namespaces import within
+from vipwire.linux.netlink.sock_diag import BY_FAMILY, DESTROY, ConnectedSocket, destroy, list_sockets, read_socket
+from vipwire.linux.netlink.socket import NETLINK_SOCK_DIAG, NetlinkError, NetlinkSocket
+from vipwire.model.net import Address, Family, Protocol
+from vipwire.modes.ebpf.layout import read_endpoint, read_frontend_key, version
+from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.process import log
+
+Serving = Mapping[tuple[Address | None, int], frozenset[tuple[Address, int]]]
+"""The endpoints that serve, by frontend."""
+_OWN: Final = Path("/proc/self/ns/net")
+
+
+class ConnectedSockets:
+    """Those of one family's frontends. `namespaces` are the Pods' to look into; None: those of all processes here."""
+
+    def __init__(self, family: Family, pinned: NodePins, namespaces: tuple[Path, ...] | None) -> None:
+        self._family, self._pins, self._namespaces = family, pinned, namespaces
+
+    def end(self, serving: Serving, *, whole: bool) -> int:
+        """End those whose endpoint serves no more; with `whole`, of frontends that are not named, too."""
+        peers = self._pins.find(f"peers{version(self._family)}")
+        stale = {} if peers is None else dict(self._stale(peers, serving, whole=whole))
+        if peers is None or not stale:
+            return 0
+        ended = 0
+        for path in self._places():
+            try:
+                ended += within(path, lambda: _end(peers, stale))
+            except (OSError, DecodeError) as error:
+                log.warning("cannot look for UDP sockets in a network namespace", namespace=str(path), error=error)
+            if not stale:
+                break
+        if stale:
+            log.warning("UDP sockets stay with endpoints that are gone: not found", sockets=len(stale))
+        return ended
+
+    def _stale(self, peers: Map, serving: Serving, *, whole: bool) -> Iterator[tuple[bytes, tuple[Address, int]]]:
+        size = self._family.bits // 8 + 4
+        for cookie, pair in peers.items():
+            address, protocol, port = read_frontend_key(pair[:size])
+            endpoint = read_endpoint(pair[size:])
+            ends = serving.get((address, port), frozenset() if whole else None)
+            if protocol == Protocol.UDP and ends is not None and endpoint not in ends:
+                yield cookie, endpoint
+
+    def _places(self) -> Iterable[Path]:
+        """List one path for each network namespace to look into, this one first."""
+        seen = set()
+        found = self._namespaces
+        for path in (_OWN, *(Path("/proc").glob("[0-9]*/ns/net") if found is None else found)):
+            try:
+                number = path.stat().st_ino
+            except OSError:  # the process has ended
+                continue
+            if number not in seen:
+                seen.add(number)
+                yield path
+
+
+def _end(peers: Map, stale: dict[bytes, tuple[Address, int]]) -> int:
+    """End the sockets of this namespace that are stale; take them out of there, and out of the map before."""
+    ended = 0
+    with NetlinkSocket(NETLINK_SOCK_DIAG) as diag:
+        for found in [each for family in Family for each in _sockets(diag, family)]:
+            if stale.get(found.cookie) == found.peer:
+                del stale[found.cookie]
+                peers.remove([found.cookie])
+                ended += _destroyed(diag, found)
+    return ended
+
+
+def _sockets(diag: NetlinkSocket, family: Family) -> Iterator[ConnectedSocket]:
+    return (read_socket(bytes(payload)) for payload in diag.dump(BY_FAMILY, list_sockets(family)))
+
+
+def _destroyed(diag: NetlinkSocket, found: ConnectedSocket) -> bool:
+    try:
+        diag.request(DESTROY, destroy(found))
+    except NetlinkError as error:
+        if error.errno != errno.ENOENT:  # it has been closed meanwhile
+            raise
+        return False
+    return True

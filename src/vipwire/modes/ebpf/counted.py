@@ -1,0 +1,64 @@
+"""The connections that programs have counted: by slot in `hits`, and in `counts` those that no slot has now."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+
+from vipwire.linux.bpf.maps import Map
+from vipwire.model.net import Family
+from vipwire.modes.ebpf.hits import NUMBER, tallies
+from vipwire.modes.ebpf.layout import FRONTEND, endpoint_size, slot_size, version
+from vipwire.modes.ebpf.names import FRONTENDS, OurKey
+from vipwire.modes.ebpf.pinned import NodePins
+
+
+class CountedConnections:
+    """Those of one family, by pairs of a frontend and an endpoint."""
+
+    def __init__(self, family: Family, pinned: NodePins) -> None:
+        self._family, self._pins, self._version = family, pinned, version(family)
+
+    def read(self) -> Iterator[tuple[bytes, int]]:
+        """Read all. A pair may come twice: what it has now, and what it had in another place."""
+        for counts in self._kept():
+            for pair, value in counts.items():
+                yield pair, int.from_bytes(value, "little")
+        yield from self.in_slots()
+
+    def in_slots(self) -> Iterator[tuple[bytes, int]]:
+        """Read what was counted of the endpoints that frontends lead to now."""
+        found = [self._pins.find(name + self._version) for name in ("frontends", "slots", "hits")]
+        frontends, slots, hits = found
+        if frontends is None or slots is None or hits is None:
+            return
+        each, size = slot_size(self._family), endpoint_size(self._family)
+        with closing(slots.mapped(write=False)) as places, closing(hits.mapped(write=False)) as numbers:
+            for key, value in frontends.items():
+                first, count, _ = FRONTEND.unpack(value)
+                counted = numbers[first * NUMBER : (first + count) * NUMBER]
+                dealt = places[first * each : (first + count) * each]
+                for endpoint, number in tallies(dealt, counted, size).items():
+                    yield key + endpoint, number
+
+    def keep(self, pairs: Iterable[tuple[bytes, int]]) -> None:
+        """Add what slots have had that lead elsewhere now. What the map has no room for is lost."""
+        added = {pair: number for pair, number in pairs if number > 0}
+        if not added:
+            return
+        counts = self._pins.held(f"counts{self._version}")
+        before = {pair: int.from_bytes(counts.lookup(pair) or b"", "little") for pair in added}
+        counts.write_what_fits(
+            {pair: (before[pair] + number).to_bytes(8, "little") for pair, number in added.items()}
+        )
+
+    def forget(self, known: Mapping[OurKey, bytes]) -> None:
+        """Remove what was kept of frontends that are gone, once the map is half full."""
+        for counts in self._kept():
+            keys = [key for key, _ in counts.items()]
+            if len(keys) > counts.shape.max_entries // 2:
+                size = len(keys[0]) // 2
+                counts.remove(key for key in keys if (FRONTENDS, key[:size]) not in known)
+
+    def _kept(self) -> list[Map]:
+        """Open what counts by pairs: what slots have had, and what programs count of clients that are remembered."""
+        found = (self._pins.find(name + self._version) for name in ("counts", "sticky"))
+        return [each for each in found if each is not None]

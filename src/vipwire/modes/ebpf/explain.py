@@ -1,0 +1,131 @@
+"""ebpf mode for people: the programs' maps as steps before nftables mode's, and which of the two serves whom.
+
+Both are made of one plan, so that a packet's end is what the rules make of it. What the programs hold is compared
+with the plan, and shown; a socket that they translate sends no packet to the Service's address.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from vipwire.model.net import Address, Family, Protocol, format_endpoint
+from vipwire.modes.ebpf.layout import HEAD, Flag, Head, endpoints, frontend_key, read_endpoint, version
+from vipwire.modes.ebpf.names import (
+    FRONTENDS,
+    PROGRAMS,
+    OurKey,
+    describe,
+    for_whom,
+    is_ours,
+    rules_of,
+    split,
+)
+from vipwire.plan.resolve import Packet
+from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.explainer import Direct, Explainer, ObjectState, Step, Walk
+
+_SHOWN: Final = 4
+_ELSEWHERE: Final = "nothing: the rules below serve it"
+
+
+class EbpfExplainer:
+    """Explains programs and rules of one family. `rules` is nftables mode's explainer.
+
+    `pods`: the programs tell sockets of Pods from others. Where they do not, Pods meet the rules, whatever maps say.
+    """
+
+    def __init__(self, family: Family, rules: Explainer[Any, Any], *, pods: bool = True) -> None:
+        self._family, self._rules = family, rules
+        self._led = Flag.NODE | Flag.POD if pods else Flag.NODE
+        self._parts: dict[int, tuple[Mapping[Any, Any], dict[Any, Any]]] = {}
+
+    def script(self, delta: Delta[Any, Any], *, anew: bool = False) -> Iterable[str]:
+        """Write a difference: as nft's commands, and what is written into maps as comments of these."""
+        theirs, ours = split(delta)
+        yield from self._rules.script(theirs, anew=anew)
+        for sign, part in (("+", ours.added), ("~", ours.changed), ("-", ours.removed)):
+            for key in sorted(part):
+                yield f"# {sign} {describe(key)}"
+
+    def script_taker(self) -> str:
+        """Name nft: what the programs know is not for a tool to write."""
+        return self._rules.script_taker()
+
+    def remains(self) -> str:
+        """Say what the rules' explainer says."""
+        return self._rules.remains()
+
+    def walk(
+        self,
+        observed: Mapping[Any, Any],
+        wanted: Mapping[Any, Any],
+        packet: Packet,
+        own: frozenset[Address] = frozenset(),
+    ) -> Walk:
+        """Say what the programs do when a socket names this address, then follow the packet through the rules."""
+        found = self._rules.walk(self._of(observed), self._of(wanted), packet, own)
+        steps = (*self._programs(observed, wanted, packet), *found.steps)
+        return replace(found, steps=steps, direct=self._direct(observed, wanted, packet))
+
+    def _of(self, objects: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Leave out what is not the rules'; the same mapping gives the same one, which the rules' explainer keeps."""
+        known = self._parts.get(id(objects))
+        if known is None or known[0] is not objects:
+            if len(self._parts) > 1:
+                self._parts.clear()
+            known = self._parts[id(objects)] = objects, rules_of(objects)
+        return known[1]
+
+    def _hook(self, packet: Packet) -> OurKey:
+        """Name the program that sockets of this kind meet first."""
+        called = "sendmsg" if packet.protocol is Protocol.UDP else "connect"
+        return PROGRAMS, f"{called}{version(self._family)}".encode()
+
+    def _direct(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], packet: Packet) -> Direct | None:
+        """Compare where sockets are led with where they should be. One that is not led meets the rules, as it may."""
+        key: OurKey = FRONTENDS, frontend_key(packet.destination, packet.protocol, packet.port)
+        held, planned = observed.get(key), wanted.get(key)
+        if held is None or self._hook(packet) not in observed:
+            return None
+        (flags, seconds, _), (meant, *_) = (Head.read(each or bytes(HEAD.size)) for each in (held, planned))
+        dealt, pool = (
+            Counter(endpoints(self._family, each)) if each else Counter[bytes]() for each in (held, planned)
+        )
+        words = []
+        if surplus := flags & ~meant & self._led:
+            words.append(f"programs lead sockets of {for_whom(surplus)}, which the plan leaves to the rules")
+        if strays := dealt.keys() - pool.keys():
+            words.append(f"programs lead some sockets to {self._named(strays)}, which the plan does not have")
+        elif dealt != pool:
+            words.append("programs lead sockets to the endpoints in other shares")
+        return Direct(Flag.NODE in flags, Flag.POD in flags & self._led, "; ".join(words), seconds > 0)
+
+    def _named(self, dealt: Iterable[bytes]) -> str:
+        found = sorted(map(read_endpoint, dealt))
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        return ", ".join(format_endpoint(*each) for each in found[:_SHOWN]) + more
+
+    def _programs(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], packet: Packet) -> Iterable[Step]:
+        key: OurKey = FRONTENDS, frontend_key(packet.destination, packet.protocol, packet.port)
+        held, planned = observed.get(key), wanted.get(key)
+        if held is None and planned is None:
+            if packet.protocol is not Protocol.SCTP and any(is_ours(each) for each in observed):
+                text = f"{format_endpoint(packet.destination, packet.port)}/{packet.protocol.label}"
+                yield Step("programs of sockets", text, _ELSEWHERE, ObjectState.PLANNED)
+            return
+        if self._hook(packet) not in observed:
+            yield Step("programs of sockets", "", "are not in force", ObjectState.MISSING)
+        if held is None:
+            yield Step("programs of sockets", describe(key), _ELSEWHERE, ObjectState.MISSING)
+            return
+        state = ObjectState.PLANNED if held == planned else ObjectState.DIFFERENT
+        yield Step("programs of sockets", describe(key), self._effect(held, packet), state)
+
+    def _effect(self, held: bytes, packet: Packet) -> str:
+        shown = self._named(set(endpoints(self._family, held)))
+        which = "unconnected sockets" if packet.protocol is Protocol.UDP else "sockets"
+        flags, seconds, _ = Head.read(held)
+        rest = "those bound to an address, and all others" if flags & Flag.AS_NODE else "all others"
+        stay = f", those of one network namespace to one, which is remembered for {seconds} s" if seconds else ""
+        return f"{which} of {for_whom(flags & self._led)} go to {shown} directly{stay}; {rest}, by the rules below"

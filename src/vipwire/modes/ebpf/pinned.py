@@ -1,0 +1,258 @@
+"""The maps, programs and links of one node, by their names in bpffs, which outlive the process.
+
+    /sys/fs/bpf/vipwire/<node>/maps/frontends4 ...      what is in them is this mode's state
+                              /maps/settings            the constants of the programs
+                              /programs/connect4 ...    what is in force, so that a new process can look at it
+                              /links/connect4 ...       a new process replaces their programs, each in one step
+
+A node is a network namespace, called by its cookie, which no other has until the machine is started anew.
+"""
+
+import os
+import shutil
+import struct
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from vipwire.linux.bpf import pins
+from vipwire.linux.bpf.elf import MapShape
+from vipwire.linux.bpf.maps import Map
+from vipwire.linux.bpf.programs import (
+    HOOKS,
+    Link,
+    Program,
+    create_link,
+    detach,
+    load,
+    look_at_link,
+    program,
+    update_link,
+)
+from vipwire.modes.ebpf.layout import Settings
+from vipwire.modes.ebpf.programs import build
+
+ORDER: Final = (
+    "sock_release",
+    "recvmsg4",
+    "recvmsg6",
+    "getpeername4",
+    "getpeername6",
+    "sendmsg4",
+    "sendmsg6",
+    "connect4",
+    "connect6",
+)
+"""Who comes back must be known before anybody is sent away. They go the other way round."""
+_SETTINGS: Final = "settings"
+_OF_AFFINITY: Final = frozenset({"affinity4", "affinity6", "sticky4", "sticky6"})
+_REMEMBERED: Final = 65536
+"""The room of these, where programs serve session affinity; else they have none."""
+
+
+class NodePins:
+    """What a node has in bpffs. Opened when it is asked for; what is made, is made under these names."""
+
+    def __init__(self, folder: Path, cgroup: Path | None) -> None:
+        self.folder, self._cgroup = folder, cgroup
+        self._maps: dict[str, Map] = {}
+        self._loaded: tuple[bytes, dict[str, int]] | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is anything."""
+        return self.folder.exists()
+
+    def close(self) -> None:
+        """Let go of everything. What is pinned stays."""
+        for each in self._maps.values():
+            each.close()
+        self._maps.clear()
+        self._forget_programs()
+
+    def find(self, name: str) -> Map | None:
+        """Open a map, unless it is not there or has another layout."""
+        descriptor = pins.opened(self.folder / "maps" / name)
+        if descriptor is None:
+            self._drop(name)
+            return None
+        found = Map(descriptor)
+        known = self._maps.get(name)
+        if known is not None and known.number == found.number:
+            found.close()
+            return known
+        self._drop(name)
+        if not _alike(found.shape, build().object.maps[name]):
+            found.close()
+            return None
+        self._maps[name] = found
+        return found
+
+    def held(self, name: str) -> Map:
+        """Return the map of the last look, without another one: what was changed meanwhile is found by the next."""
+        return self._maps.get(name) or self.take(name)
+
+    def take(self, name: str, at_least: int = 0) -> Map:
+        """Open a map or make it, with room for so many elements."""
+        found = self.find(name)
+        if found is not None and found.shape.max_entries >= at_least:
+            return found
+        shape = build().object.maps[name]
+        if at_least:
+            shape = shape._replace(max_entries=max(shape.max_entries, at_least))
+        made = Map.create(f"vw_{name}", shape)
+        pins.pin(made.descriptor, self.folder / "maps" / name)
+        self._drop(name)
+        self._maps[name] = made
+        self._forget_programs()
+        return made
+
+    def settings(self) -> bytes | None:
+        """Read the constants of the programs in force; None if there are none."""
+        descriptor = pins.opened(self.folder / "maps" / _SETTINGS)
+        if descriptor is None:
+            return None
+        found = Map(descriptor)
+        try:
+            return found.lookup(bytes(4))
+        finally:
+            found.close()
+
+    def in_force(self) -> dict[str, bytes]:
+        """Tell with which settings programs are in force at each hook, if they use the maps of these names."""
+        settings, numbers = self.settings(), self._numbers()
+        found = {}
+        for hook in HOOKS if settings is not None else ():
+            running, link = self._program(hook), self.link(hook)
+            if running is None or link is None or settings is None:
+                continue
+            as_it_should = (running.number, self._cgroup_number() or link.cgroup, HOOKS[hook])
+            uses = {numbers.get(name or _SETTINGS) for name in build().object.maps_of(f"cgroup/{hook}")}
+            if link[1:] == as_it_should and link.cgroup and running.maps == uses:
+                found[hook] = settings
+        return found
+
+    def link(self, hook: str) -> Link | None:
+        """Look at a hook's link."""
+        descriptor = pins.opened(self.folder / "links" / hook)
+        if descriptor is None:
+            return None
+        try:
+            return look_at_link(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def put_in_force(self, hooks: Iterable[str], settings: bytes) -> None:
+        """Have programs with these settings at these hooks, and at those that have any already. Raise OSError."""
+        if self._cgroup is None:
+            raise ValueError("nothing is put in force by who only looks")
+        loaded = self._load(settings)
+        wanted = set(hooks) | {hook for hook in HOOKS if (self.folder / "links" / hook).exists()}
+        target = os.open(self._cgroup, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for hook in ORDER:
+                if hook in wanted:
+                    self._put(hook, loaded[hook], target)
+                    pins.pin(loaded[hook], self.folder / "programs" / hook)
+        finally:
+            os.close(target)
+        pins.pin(loaded[_SETTINGS], self.folder / "maps" / _SETTINGS)
+
+    def take_out(self, hooks: Iterable[str]) -> None:
+        """Put programs out of force."""
+        wanted = set(hooks)
+        for hook in reversed(ORDER):
+            if hook not in wanted:
+                continue
+            path = self.folder / "links" / hook
+            descriptor = pins.opened(path)
+            if descriptor is not None:
+                with suppress(OSError):  # its cgroup has gone, and it with it
+                    detach(descriptor)
+                os.close(descriptor)
+            for each in (path, self.folder / "programs" / hook):
+                each.unlink(missing_ok=True)
+
+    def remove(self) -> bool:
+        """Remove everything; tell whether there was anything."""
+        if not self.exists:
+            return False
+        self.take_out(HOOKS)
+        self.close()
+        shutil.rmtree(self.folder)
+        with suppress(OSError):  # others are in it
+            self.folder.parent.rmdir()
+        return True
+
+    def _put(self, hook: str, descriptor: int, target: int) -> None:
+        path = self.folder / "links" / hook
+        link = pins.opened(path)
+        if link is not None:
+            found = look_at_link(link)
+            if found.cgroup == self._cgroup_number() and found.hook == HOOKS[hook]:
+                update_link(link, descriptor, hook)
+                os.close(link)
+                return
+            with suppress(OSError):
+                detach(link)
+            os.close(link)
+            path.unlink()
+        made = create_link(descriptor, target, hook)
+        pins.pin(made, path)
+        os.close(made)
+
+    def _load(self, settings: bytes) -> Mapping[str, int]:
+        if self._loaded is not None and self._loaded[0] == settings:
+            return self._loaded[1]
+        self._forget_programs()
+        binary = build().object
+        room = _REMEMBERED if Settings.read(settings).affinity else 0
+        maps = {name: self.take(name, room if name in _OF_AFFINITY else 0).descriptor for name in binary.maps}
+        constants = Map.constants("vw_settings", settings)
+        found = {_SETTINGS: constants.descriptor}
+        self._loaded = (b"", found)
+        for hook in HOOKS:
+            section = f"cgroup/{hook}"
+            code = binary.linked(section, maps, constants.descriptor)
+            found[hook] = load(hook, code, binary.licence, f"vw_{hook}")
+        self._loaded = (settings, found)
+        return found
+
+    def _forget_programs(self) -> None:
+        if self._loaded is not None:
+            for descriptor in self._loaded[1].values():
+                os.close(descriptor)
+        self._loaded = None
+
+    def _drop(self, name: str) -> None:
+        if (known := self._maps.pop(name, None)) is not None:
+            known.close()
+
+    def _program(self, hook: str) -> Program | None:
+        descriptor = pins.opened(self.folder / "programs" / hook)
+        if descriptor is None:
+            return None
+        try:
+            return program(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _numbers(self) -> dict[str, int]:
+        """Tell the numbers of the maps that have names."""
+        found = {name: each.number for name in build().object.maps if (each := self.find(name)) is not None}
+        descriptor = pins.opened(self.folder / "maps" / _SETTINGS)
+        if descriptor is not None:
+            with suppress(struct.error):
+                settings = Map(descriptor)
+                found[_SETTINGS] = settings.number
+                settings.close()
+        return found
+
+    def _cgroup_number(self) -> int:
+        """Tell the id of the cgroup to attach to: the number of its folder. 0: not known."""
+        return self._cgroup.stat().st_ino if self._cgroup is not None else 0
+
+
+def _alike(found: MapShape, wanted: MapShape) -> bool:
+    return found[:3] == wanted[:3]

@@ -1,0 +1,139 @@
+"""Finds out by trying whether the programs can be loaded and attached here.
+
+All are loaded, with maps of their own that are empty, and attached to the cgroup for a moment: they translate
+nothing. What is missing is said in words, with what to do.
+"""
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from vipwire.errors import UnsupportedError
+from vipwire.linux.bpf.maps import Map
+from vipwire.linux.bpf.programs import HOOKS, attached, create_link, load
+from vipwire.linux.host.rights import capabilities
+from vipwire.modes.ebpf.layout import Counting, Settings
+from vipwire.modes.ebpf.programs import build
+
+_REFUSED: Final = frozenset({errno.EPERM, errno.EACCES})
+_NEEDED: Final = ("CAP_BPF", "CAP_NET_ADMIN")
+_FEW: Final = 16
+
+
+def probe(cgroup: Path, *, affinity: bool = False) -> None:
+    """Raise UnsupportedError if this process cannot have the programs in force for this cgroup.
+
+    What serves session affinity is tried where that is asked for: the verifier looks at nothing that is switched off.
+    """
+    opened: list[int] = []
+    try:
+        maps = _maps(opened)
+        settings = Settings(0, 0, 0, listed=True, counting=Counting.NOTHING, build=0, affinity=affinity)
+        constants = Map.constants("vw_trial", settings.packed)
+        opened.append(constants.descriptor)
+        target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+        opened.append(target)
+        for hook in HOOKS:
+            opened.append(_load(hook, maps, constants.descriptor))
+            opened.append(_attach(hook, opened[-1], target, cgroup))
+    finally:
+        for descriptor in reversed(opened):
+            os.close(descriptor)
+
+
+def _maps(opened: list[int]) -> dict[str, int]:
+    found = {}
+    for name, shape in build().object.maps.items():
+        small = shape._replace(max_entries=min(shape.max_entries, _FEW))
+        try:
+            made = Map.create("vw_trial", small)
+        except OSError as error:
+            raise _not_allowed(error, f"the kernel refuses the map {name}") from error
+        opened.append(made.descriptor)
+        found[name] = made.descriptor
+    return found
+
+
+def _load(hook: str, maps: dict[str, int], constants: int) -> int:
+    binary = build().object
+    try:
+        return load(hook, binary.linked(f"cgroup/{hook}", maps, constants), binary.licence, "vw_trial")
+    except OSError as error:
+        what = f"the kernel does not load the program for {hook}"
+        notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
+        said = [line for line in notes if line.strip() and not line.startswith("processed ")]
+        if said and error.errno == errno.EACCES:
+            raise UnsupportedError(
+                f"ebpf mode cannot be used here: {what} for a process without CAP_PERFMON; its verifier says: "
+                f"{said[-1]}: add that capability"
+            ) from error
+        last = f"; its verifier says: {said[-1]}" if said else ""
+        raise _not_allowed(error, f"{what}{last}") from error
+
+
+def _attach(hook: str, program: int, target: int, cgroup: Path) -> int:
+    try:
+        return create_link(program, target, hook)
+    except OSError as error:
+        if error.errno in _REFUSED and (owner := exclusive(cgroup, hook)) is not None:
+            raise UnsupportedError(
+                f"ebpf mode cannot be used here: the hook {hook} of {owner} belongs to a program of somebody else, "
+                "which was attached without BPF_F_ALLOW_MULTI: see `bpftool cgroup tree`"
+            ) from error
+        raise _not_allowed(error, f"the kernel does not attach the program for {hook} to {cgroup}") from error
+
+
+def exclusive(cgroup: Path, hook: str) -> Path | None:
+    """Find the cgroup, this one or one above it, whose program at a hook lets no other be beside it."""
+    for path in (cgroup, *cgroup.parents):
+        if not (path / "cgroup.procs").exists():
+            return None
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            numbers, flags = attached(descriptor, hook)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        if numbers and not flags:
+            return path
+    return None
+
+
+def _not_allowed(error: OSError, what: str) -> UnsupportedError:
+    match error.errno:
+        case code if code in _REFUSED:
+            remedy = why_refused()
+        case errno.ENOSYS | errno.EINVAL:
+            remedy = "it needs CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF"
+        case _:
+            remedy = f"it answers {error.strerror}"
+    return UnsupportedError(
+        f"ebpf mode cannot be used here: {what} ({errno.errorcode.get(error.errno or 0)}): {remedy}"
+    )
+
+
+def why_refused(proc: Path = Path("/proc")) -> str:
+    """Say why the kernel does not let this process do it, as far as the process can know."""
+    held = capabilities(proc)
+    held |= {"CAP_BPF"} if "CAP_SYS_ADMIN" in held else set()
+    if missing := [each for each in _NEEDED if each not in held]:
+        return f"it needs the capabilities {' and '.join(_NEEDED)} (or root), and this process lacks {missing[0]}"
+    if _is_filtered(proc):
+        return (
+            "this process has the rights, but a seccomp profile is in force: have it admit bpf(2), as those of "
+            "containerd 1.7 and Docker 23 do, or set seccompProfile to Unconfined"
+        )
+    return (
+        "this process has the capabilities: is it in a user namespace of its own, or does a security module "
+        "(SELinux, AppArmor) refuse it?"
+    )
+
+
+def _is_filtered(proc: Path) -> bool:
+    """Report whether a filter decides which system calls this process may use."""
+    try:
+        return "\nSeccomp:\t2\n" in (proc / "self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False

@@ -1,0 +1,129 @@
+"""What `check` and `status` say of ebpf mode: is it in force, or can it be; who else is there; how full maps are."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from vipwire.config.configuration import Config
+from vipwire.errors import VipwireError
+from vipwire.linux.bpf.pins import require_mounted
+from vipwire.linux.bpf.programs import HOOKS, attached
+from vipwire.model.net import Family
+from vipwire.modes.ebpf.cgroup import find_cgroup, find_pods
+from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.probe import probe
+from vipwire.modes.ebpf.tables import Tables
+from vipwire.modes.spec import Remark
+
+_MESHES: Final = {
+    "pilot-agent": "Istio",
+    "ztunnel": "Istio's ambient mode",
+    "linkerd2-proxy": "Linkerd",
+    "kuma-dp": "Kuma",
+}
+"""Processes of service meshes, by the name that the kernel shows of them."""
+
+
+def remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterator[Remark]:
+    """Look at this machine. The programs are tried: attached with empty maps, for a moment."""
+    try:
+        cgroup = find_cgroup(config.ebpf.cgroup)
+        require_mounted(may_mount=False)
+        probe(cgroup, affinity=config.ebpf.affinity)
+    except (VipwireError, OSError) as error:
+        said, _, remedy = str(error).partition(": ")
+        yield Remark("programs", said, remedy, bad=True)
+        return
+    yield Remark("programs", f"can be loaded, and attached to {cgroup}")
+    if config.ebpf.clients in ("", "all"):
+        yield _pods(cgroup)
+    with closing(NodePins(folder, cgroup)) as pinned:
+        if pinned.exists:
+            yield _in_force(cgroup, pinned)
+        yield from _foreign(cgroup, pinned)
+        yield from _fill(pinned)
+    yield from _meshes(config, proc)
+
+
+def standing(config: Config, folder: Path) -> Iterator[Remark]:
+    """Say how programs and maps stand. Nothing is tried."""
+    try:
+        cgroup = find_cgroup(config.ebpf.cgroup)
+        with closing(NodePins(folder, cgroup)) as pinned:
+            yield _in_force(cgroup, pinned)
+            yield from _foreign(cgroup, pinned)
+            yield from _fill(pinned)
+    except (VipwireError, OSError) as error:
+        yield Remark("programs", f"cannot be read: {error}", bad=True)
+
+
+def _in_force(cgroup: Path, pinned: NodePins) -> Remark:
+    running = pinned.in_force()
+    missing = [hook for hook in HOOKS if hook not in running]
+    said = f"{len(running)} of {len(HOOKS)} programs, for {cgroup}"
+    if missing:
+        return Remark("in force", f"{said}; not {', '.join(missing)}", "rules serve what they do not", bad=True)
+    return Remark("in force", said)
+
+
+def _pods(cgroup: Path) -> Remark:
+    if find_pods(cgroup).number:
+        return Remark("Pods", "are told by kubelet's cgroup")
+    return Remark(
+        "Pods",
+        f"there is no cgroup of kubelet's below {cgroup}: only the node's own sockets are translated",
+        "vipwire proxy looks again every syncPeriod; if kubelet has them elsewhere, name the cgroup above them by "
+        "--ebpf-cgroup",
+    )
+
+
+def _foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
+    """Name hooks at which programs of others are called for this cgroup, too."""
+    target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        ours = {hook: link.program for hook in HOOKS if (link := pinned.link(hook)) is not None}
+        there = {hook: attached(target, hook, effective=True)[0] for hook in HOOKS}
+    finally:
+        os.close(target)
+    others = [hook for hook, numbers in there.items() if set(numbers) - {ours.get(hook)}]
+    if others:
+        yield Remark(
+            "other programs",
+            f"programs of others are called at {', '.join(others)}: they and ours may both translate",
+            "see `bpftool cgroup tree`; of Cilium, switch its socket load balancer off",
+        )
+    missing = [hook for hook in ours if ours[hook] not in there[hook]]
+    if missing:
+        yield Remark(
+            "overridden",
+            f"ours are not called at {', '.join(missing)}: a program of others above the cgroup overrides them",
+            "see `bpftool cgroup tree`",
+            bad=True,
+        )
+
+
+def _fill(pinned: NodePins) -> Iterator[Remark]:
+    for family in Family:
+        tables = Tables(family, pinned)
+        if tables.observe():
+            said = ", ".join(f"{name} {used} of {room}" for name, (used, room) in tables.fill().items())
+            yield Remark(f"maps of {family.value}", said)
+
+
+def _meshes(config: Config, proc: Path) -> Iterator[Remark]:
+    found = set()
+    for path in proc.glob("[0-9]*/comm") if config.ebpf.clients != "node" else ():
+        try:
+            name = path.read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:  # it has ended
+            continue
+        if name in _MESHES:
+            found.add(_MESHES[name])
+    if found:
+        yield Remark(
+            "service mesh",
+            f"{' and '.join(sorted(found))} runs here: its sidecars would see endpoints instead of Services",
+            "use --ebpf-clients=node",
+        )

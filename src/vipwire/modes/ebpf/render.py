@@ -1,0 +1,141 @@
+"""Which frontends the programs translate, for whom, and to which endpoints. Pure.
+
+No policy is decided here. A frontend is translated for a client where a direct connection to the endpoint looks the
+same as one by way of nftables mode's rules; all others are left to these:
+
+    Pods           where their address is kept, and nftables would not masquerade
+    the node       always: a direct connection has the node's address, unless the socket was bound to another one
+    nobody         source ranges, algorithms that see the client's address or take turns, SCTP, and whatever is
+                   refused or dropped: at connect() neither address nor port is chosen yet; and Services whose
+                   endpoints are ejected when they do not answer
+
+A node port is a frontend at each address of this node that serves it. Where some Service claims one of these by the
+address, with that port, rules decide: who answers depends on the endpoints of both, and a Service is rendered alone.
+
+Session affinity is the rules', which remember addresses; programs know network namespaces. Where that is asked for
+they serve Pods, at Service ports of which they see all that a Pod sends. The node has several addresses: it is left
+out.
+
+A Pod that may meet itself is left to nftables by the program, which sees its sockets. It looks for one that listens
+at the port that it drew: so a pool with several ports is not for Pods. Any endpoint may be the Pod that asks, for
+a slice need not name its node.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final
+
+from vipwire.model.names import ServicePortName
+from vipwire.model.net import Family, Protocol
+from vipwire.model.spread import EVENLY, Algorithm, slots
+from vipwire.modes.ebpf.layout import HEAD, Flag, Head, endpoint_size, endpoint_slot, frontend_key
+from vipwire.modes.ebpf.names import FRONTENDS, MEMBERS, Ours
+from vipwire.plan.plan import Forward, Frontend, FrontendKey, FrontendKind, Masquerade, ServicePlan
+
+_SERVED: Final = frozenset({Protocol.TCP, Protocol.UDP})
+_LARGEST_POOL: Final = 65534
+"""As nftables mode's, so that shares are rounded alike."""
+_OF_PODS: Final = Flag.POD | Flag.HAS_LOCAL
+_FOR: Final = {
+    Masquerade.NEVER: Flag.NODE | Flag.POD,
+    Masquerade.UNLESS_POD: Flag.NODE | Flag.AS_NODE | Flag.POD,
+    Masquerade.ALWAYS: Flag.NODE | Flag.AS_NODE,
+}
+
+
+def render(family: Family, plan: ServicePlan, remembered: frozenset[Protocol] = frozenset()) -> Ours:
+    """Render one Service: only objects of its own. `remembered`: of which protocols programs serve affinity."""
+    objects: Ours = {}
+    for frontend, action in _translated(plan):
+        flags = _flags(plan, frontend, action)
+        if action.affinity_seconds is not None:
+            if _is_remembered(plan, frontend.port_name, remembered):
+                head = Head(flags & _OF_PODS, action.affinity_seconds, _number(frontend.port_name)).packed
+                for place in places(plan, frontend.key):
+                    _write(family, place, action, head, objects)
+            continue
+        if frontend.key.address is None and frontend.key.protocol is Protocol.UDP:
+            flags |= Flag.LOOSE
+        for place in places(plan, frontend.key):
+            _write(family, place, action, HEAD.pack(flags), objects)
+    return objects
+
+
+def places(plan: ServicePlan, key: FrontendKey) -> tuple[bytes, ...]:
+    """Name a frontend as the maps do: a node port at each address that serves it, and that nobody else claims."""
+    address, protocol, port = key
+    if address is not None:
+        return (frontend_key(address, protocol, port),)
+    serving, contested = plan.node_port_addresses, plan.contested
+    return tuple(
+        [frontend_key(each, protocol, port) for each in serving if key._replace(address=each) not in contested]
+    )
+
+
+def _translated(plan: ServicePlan) -> Iterator[tuple[Frontend, Forward]]:
+    """Choose what has one answer for all clients of this node.
+
+    Whether an endpoint answers is learned from what connection tracking translates: so ejection is the rules'.
+    """
+    for frontend in plan.frontends if plan.wishes.eject_after is None else ():
+        action = frontend.short_circuit or frontend.action
+        if (
+            isinstance(action, Forward)
+            and frontend.key.protocol in _SERVED
+            and frontend.allowed_sources is None
+            and action.spread.algorithm is Algorithm.RANDOM
+        ):
+            yield frontend, action
+
+
+def _flags(plan: ServicePlan, frontend: Frontend, action: Forward) -> Flag:
+    flags = _FOR[action.masquerade]
+    if frontend.short_circuit is not None and not _tells_pods(plan):
+        flags &= ~Flag.POD
+    return flags | Flag.HAS_LOCAL if len({target.port for target in action.pool}) == 1 else flags & ~Flag.POD
+
+
+def _tells_pods(plan: ServicePlan) -> bool:
+    """Report whether Pods are told from others for certain: without that they are taken for the outside (S42)."""
+    return any(
+        isinstance(each.action, Forward) and each.action.masquerade is Masquerade.UNLESS_POD
+        for each in plan.frontends
+        if each.kind is FrontendKind.CLUSTER_IP
+    )
+
+
+def _is_remembered(plan: ServicePlan, port: ServicePortName, remembered: frozenset[Protocol]) -> bool:
+    """Report whether programs lead Pods at all frontends of a Service port, and to the same endpoints (S73).
+
+    Rules lead some of UDP's sockets to a node port, and those to one that is claimed by its address.
+    """
+    if port.protocol not in remembered:
+        return False
+    led = [
+        (each, action)
+        for each, action in _translated(plan)
+        if each.port_name == port and Flag.POD in _flags(plan, each, action) and not action.shared_affinity
+    ]
+    strangers = port.protocol is Protocol.UDP or plan.contested
+    return (
+        len(led) == sum(each.port_name == port for each in plan.frontends)
+        and all(action.pool == led[0][1].pool for _, action in led)
+        and not (strangers and any(each.key.address is None for each, _ in led))
+    )
+
+
+def _number(port: ServicePortName) -> int:
+    """Return the number by which programs tell Service ports apart: always the same."""
+    name = f"{port.service}:{port.port}/{port.protocol.label}"
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=5).digest())
+
+
+def _write(family: Family, key: bytes, action: Forward, head: bytes, objects: Ours) -> None:
+    targets = action.pool
+    if action.spread != EVENLY or len(targets) > _LARGEST_POOL:
+        targets = slots(action.spread, targets, (), _LARGEST_POOL)
+    dealt = [endpoint_slot(address, port) for address, port, _ in targets]
+    objects[FRONTENDS, key] = head + b"".join(dealt)
+    if key[-2] == Protocol.UDP or action.affinity_seconds is not None:
+        size = endpoint_size(family)
+        objects.update(((MEMBERS, key + each[:size]), b"") for each in set(dealt))

@@ -1,0 +1,253 @@
+"""One family's frontends in the kernel's maps: reads them, and writes a difference in an order that is always sound.
+
+    members that join  ▸  endpoints into a free stretch of slots  ▸  the frontend leads there  ▸  what goes, goes
+
+The third step is one update: a connection meets the old endpoints or the new ones. A commit that stops anywhere has
+led nobody wrong, and what is not there yet is nftables'. Where in `slots` a frontend's endpoints lie does not matter;
+what was counted there is carried along.
+"""
+
+import errno
+import mmap
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from vipwire.linux.bpf.maps import Map
+from vipwire.model.net import Family
+from vipwire.modes.ebpf.counted import CountedConnections
+from vipwire.modes.ebpf.hits import NUMBER, Tallies, carried, later, tallies
+from vipwire.modes.ebpf.layout import FRONTEND, HEAD, endpoint_size, slot_size, version
+from vipwire.modes.ebpf.names import FRONTENDS, MEMBERS, OurKey, Ours
+from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.stretches import FullError, Stretches
+from vipwire.reconcile.delta import Delta
+
+_LOOKED_UP: Final = ("frontends", "slots", "members")
+_ROOM: Final = 2
+"""A map that has become too small is replaced by one with so many times the room that is needed."""
+
+
+class _Memory(NamedTuple):
+    """Slots and their numbers, as memory, and the numbers of the maps."""
+
+    maps: tuple[int, int]
+    slots: mmap.mmap
+    hits: mmap.mmap
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.slots.close()
+        self.hits.close()
+
+
+class _Outgrown(NamedTuple):
+    """Where frontends have led in maps that have become too small, and what was counted there before."""
+
+    memory: _Memory
+    where: dict[bytes, tuple[int, int]]
+    counted: dict[bytes, Tallies]
+
+
+class Tables:
+    """The maps of one family."""
+
+    def __init__(self, family: Family, pinned: NodePins) -> None:
+        self._pins, self._each, self._size = pinned, slot_size(family), endpoint_size(family)
+        self._names = {name: name + version(family) for name in (*_LOOKED_UP, "hits", "counts", "peers", "affinity")}
+        self.counted = CountedConnections(family, pinned)
+        self._where: dict[bytes, tuple[int, int]] = {}
+        self._members = 0
+        self._free = Stretches(0)
+        self._of = 0
+        self._memory: _Memory | None = None
+        self._outgrown: _Outgrown | None = None
+
+    def close(self) -> None:
+        """Let go of the slots' memory."""
+        for each in (self._memory, self._outgrown and self._outgrown.memory):
+            if each is not None:
+                each.close()
+        self._memory = self._outgrown = None
+
+    def observe(self) -> Ours:
+        """Read all; nothing where the maps are not there."""
+        found: Ours = {}
+        frontends, slots, members = (self._pins.find(self._names[name]) for name in _LOOKED_UP)
+        if frontends is None or slots is None or members is None:
+            return found
+        where: dict[bytes, tuple[int, int]] = {}
+        with _mapped(slots) as view:
+            for key, value in frontends.items():
+                first, count, head = FRONTEND.unpack(value)
+                where[key] = first, count
+                dealt = view[first * self._each : (first + count) * self._each]
+                found[FRONTENDS, key] = HEAD.pack(head) + dealt
+        self._take_note(where, slots)
+        before = len(found)
+        found.update(((MEMBERS, key), b"") for key, _ in members.items())
+        self._members = len(found) - before
+        return found
+
+    def commit(self, delta: Delta[OurKey, bytes]) -> None:
+        """Write a difference. Raise FullError, with nothing in force yet, where larger maps are needed."""
+        frontends, slots, members = (self._pins.held(self._names[name]) for name in _LOOKED_UP)
+        if slots.number != self._of:
+            self.observe()
+        joining, leaving = _of(MEMBERS, delta.added), _of(MEMBERS, delta.removed)
+        changed = {**_of(FRONTENDS, delta.added), **{key: new for key, (_, new) in _changes(delta)}}
+        if len(self._where) + len(changed) > frontends.shape.max_entries:
+            raise FullError(len(self._where) + len(changed))
+        if self._members + len(joining) > members.shape.max_entries:
+            raise FullError(self._members + len(joining))
+        members.write(list(joining), [b"\1\0\0\0"] * len(joining))
+        self._write(frontends, slots, changed)
+        self._remove(frontends, _of(FRONTENDS, delta.removed))
+        members.remove(leaving)
+        self._members += len(joining) - len(leaving)
+
+    def grow(self, wanted: Ours) -> None:
+        """Put larger maps in the place of these, with this in them. Programs that run go on with the old ones."""
+        frontends, members = _of(FRONTENDS, wanted), _of(MEMBERS, wanted)
+        needed = sum(max(1, (len(value) - HEAD.size) // self._each) for value in frontends.values())
+        rooms = {"frontends": len(frontends), "slots": needed, "members": len(members)}
+        self._outgrow()
+        for name, room in rooms.items():
+            before = self._pins.find(self._names[name])
+            largest = max(_ROOM * room, (before.shape.max_entries if before else 0) + 1)
+            self._pins.take(self._names[name], largest)
+        self._where, self._members, self._of = {}, 0, 0
+        self.commit(Delta(added=wanted))
+
+    def settle(self) -> None:
+        """Keep what was counted in maps that have become too small, once no program uses them."""
+        found, self._outgrown = self._outgrown, None
+        if found is not None:
+            for key, stretch in found.where.items():
+                now = self._tallies(found.memory, stretch)
+                self._keep(key, later(now, found.counted[key]))
+            found.memory.close()
+
+    def leave_out(self, delta: Delta[OurKey, bytes]) -> None:
+        """Remove what a commit that failed was about: nftables has it. As far as that is possible."""
+        frontends = self._pins.find(self._names["frontends"])
+        if frontends is not None:
+            keys = {
+                key
+                for part in (delta.added, delta.changed, delta.removed)
+                for space, key in part
+                if space == FRONTENDS
+            }
+            frontends.remove(keys)
+        self._of = 0
+
+    def fill(self) -> dict[str, tuple[int, int]]:
+        """Tell how full each map is: elements, and room."""
+        found = {}
+        for name, pinned_name in self._names.items():
+            if (each := self._pins.find(pinned_name)) is not None and each.shape.max_entries > 1:
+                in_use = sum(length for _, length in self._where.values())
+                used = in_use if name in ("slots", "hits") else sum(1 for _ in each.items())
+                found[pinned_name] = used, each.shape.max_entries
+        return found
+
+    def _take_note(self, where: dict[bytes, tuple[int, int]], slots: Map) -> None:
+        """Note where frontends lead. What was counted where somebody else has led one away, or lost it, is kept."""
+        if (memory := self._memory) is not None:
+            same = memory.maps[0] == slots.number
+            for key, stretch in self._where.items():
+                if not same or where.get(key) != stretch:
+                    self._keep(key, self._tallies(memory, stretch).items())
+        self._where, self._of = where, slots.number
+        self._free = Stretches(slots.shape.max_entries, where.values())
+
+    def _write(self, frontends: Map, slots: Map, changed: Mapping[bytes, bytes]) -> None:
+        now, led, stretches = time.monotonic(), {}, {}
+        if not changed:
+            return
+        memory, had, gone = self._held(slots), {}, {}
+        for key, value in changed.items():
+            dealt = value[HEAD.size :]
+            length = len(dealt) // self._each
+            first = self._free.take(length, now)
+            had[key] = self._tallies(memory, self._where[key]) if key in self._where else {}
+            gone[key] = dict(had[key])
+            memory.slots[first * self._each : (first + length) * self._each] = dealt
+            memory.hits[first * NUMBER : (first + length) * NUMBER] = carried(
+                dealt, self._each, self._size, gone[key]
+            )
+            led[key] = FRONTEND.pack(first, length, *HEAD.unpack_from(value))
+            stretches[key] = first, length
+        frontends.write(list(led), list(led.values()))
+        for key, stretch in stretches.items():
+            if key in self._where:
+                self._give_up(key, had[key], gone[key], now)
+            self._where[key] = stretch
+
+    def _remove(self, frontends: Map, gone: Iterable[bytes]) -> None:
+        known = [key for key in gone if key in self._where]
+        frontends.remove(gone)
+        for key in known:
+            self._give_up(key, {}, {}, time.monotonic())
+            del self._where[key]
+
+    def _give_up(self, key: bytes, had: Tallies, gone: Tallies, now: float) -> None:
+        """Give the slots of a frontend back that leads elsewhere; keep what those had that are gone, or came late."""
+        stretch = self._where[key]
+        if self._memory is not None:
+            self._keep(key, (*gone.items(), *later(self._tallies(self._memory, stretch), had)))
+        self._free.give(*stretch, now)
+
+    def _keep(self, key: bytes, counted: Iterable[tuple[bytes, int]]) -> None:
+        self.counted.keep((key + endpoint, number) for endpoint, number in counted)
+
+    def _tallies(self, memory: _Memory, stretch: tuple[int, int]) -> Tallies:
+        first, count = stretch
+        hits = memory.hits[first * NUMBER : (first + count) * NUMBER]
+        return tallies(memory.slots[first * self._each : (first + count) * self._each], hits, self._size)
+
+    def _outgrow(self) -> None:
+        """Keep what was counted so far; `settle` keeps what programs count here until they have the larger maps."""
+        self.settle()
+        if (slots := self._pins.find(self._names["slots"])) is None:
+            return
+        memory, self._memory = self._held(slots), None
+        counted = {key: self._tallies(memory, stretch) for key, stretch in self._where.items()}
+        for key, each in counted.items():
+            self._keep(key, each.items())
+        self._outgrown = _Outgrown(memory, self._where, counted)
+
+    def _held(self, slots: Map) -> _Memory:
+        """Return the slots as memory, which is kept: the kernel maps all pages at once, and a change is quicker."""
+        hits = self._pins.held(self._names["hits"])
+        if hits.shape.max_entries < slots.shape.max_entries:
+            hits = self._pins.take(self._names["hits"], slots.shape.max_entries)
+        maps = slots.number, hits.number
+        if self._memory is None or self._memory.maps != maps:
+            if self._memory is not None:
+                self._memory.close()
+            self._memory = _Memory(maps, slots.mapped(write=True), hits.mapped(write=True))
+        return self._memory
+
+
+def takes_nothing(error: OSError) -> bool:
+    """Report whether a map refused an element for want of room, or because somebody has frozen it."""
+    return error.errno in (errno.E2BIG, errno.EPERM)
+
+
+def _of(space: str, objects: Mapping[OurKey, bytes]) -> dict[bytes, bytes]:
+    return {key: value for (of, key), value in objects.items() if of == space}
+
+
+def _changes(delta: Delta[OurKey, bytes]) -> Iterator[tuple[bytes, tuple[bytes, bytes]]]:
+    return ((key, values) for (of, key), values in delta.changed.items() if of == FRONTENDS)
+
+
+@contextmanager
+def _mapped(slots: Map) -> Iterator[mmap.mmap]:
+    view = slots.mapped(write=False)
+    try:
+        yield view
+    finally:
+        view.close()

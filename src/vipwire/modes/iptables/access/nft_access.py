@@ -1,0 +1,133 @@
+"""Reads rules out of nf_tables, and writes runs as its transactions, without a program.
+
+Whatever is read for a run holds until it is committed: the kernel refuses a batch if anybody has committed since the
+generation that it names, and then the run is written anew. What is not known here, or is refused, goes to the tool,
+whose refusal names the rule; if the tool gets it in, everything else goes to the tool as well.
+"""
+
+import errno
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from vipwire.errors import DecodeError
+from vipwire.linux.netlink.nftables import decode, encode
+from vipwire.linux.netlink.nftables.wire import MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
+from vipwire.model.net import Family
+from vipwire.modes.iptables.access.nft_batch import BASES, Handles, operations
+from vipwire.modes.iptables.access.nft_dump import TableReader
+from vipwire.modes.iptables.access.tool_access import Known, RuleAccess, Written
+from vipwire.modes.iptables.rules.script import Run
+from vipwire.modes.xtables.binary.expressions import Encoder, uncounted
+from vipwire.modes.xtables.binary.shown import Reader
+from vipwire.modes.xtables.binary.words import UnknownRuleError
+from vipwire.modes.xtables.save import Chains
+from vipwire.process import log
+
+_OTHERS: Final = frozenset({errno.EEXIST, errno.ENOENT, errno.ERESTART})
+"""What a batch is refused with because the rules are not as they were believed to be."""
+TRIES: Final = 20
+"""So often a run is begun again because others commit."""
+
+
+class NftAccess:
+    """The rules of one family, in the network namespace in which this was made; `tool` has what is not known here."""
+
+    def __init__(self, family: Family, tool: RuleAccess, batch: int, sock: NetlinkSocket | None = None) -> None:
+        self._family, self._tool, self.batch = family, tool, batch
+        self._socket = sock or NetlinkSocket(NETLINK_NETFILTER)
+        self._encoder = Encoder(family)
+        self._tables = TableReader(self._socket, family, self._encoder, Reader(family))
+        self.direct = True
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+        self._tool.close()
+
+    def read(self, known: Callable[[], Known]) -> Mapping[str, Chains]:
+        """Read every table, by the tool where a rule is not known here."""
+        if self.direct:
+            for _ in range(TRIES):
+                try:
+                    before = self._generation()
+                    found = self._tables.read(known)
+                    if self._generation() == before:
+                        return found
+                except DumpInterruptedError:
+                    continue
+                except (UnknownRuleError, DecodeError, OSError) as error:
+                    log.detail(2, "iptables", reading="by the tool", reason=str(error))
+                    break
+        return self._tool.read(known)
+
+    def write(self, run: Run) -> Written:
+        """Write one run, by the tool where it is not known how."""
+        if not self.direct:
+            return self._tool.write(run)
+        try:
+            return self.transact(run)
+        except UnknownRuleError as error:
+            log.detail(
+                2, "iptables", tool="a run of rules that are not known as the kernel has them", reason=str(error)
+            )
+            return self._tool.write(run)
+        except OSError as error:
+            written = self._tool.write(run)
+            if error.errno in _OTHERS:
+                return written
+            self.direct = False
+            log.warning("iptables", what="the kernel has refused what iptables-nft gets in", reason=str(error))
+            return written
+
+    def transact(self, run: Run) -> Written:
+        """Write one run without a program. Raise UnknownRuleError or OSError where that does not work."""
+        error: OSError | None = None
+        for _ in range(TRIES):
+            generation = self._generation()
+            batch = operations(self._encoder, self._family, run, self._missing(run), self._handles(run))
+            first = self._socket.sequence(len(batch) + 2)
+            data = encode.transaction(batch, first, generation)
+            self._socket.drain()
+            self._socket.send(data)
+            refused = next((each for each in self._socket.acknowledgements() if each.errno), None)
+            if refused is None:
+                return Written(len(data), 1)
+            error = OSError(refused.errno, refused.text or errno.errorcode.get(refused.errno, "refused"))
+            if refused.errno != errno.ERESTART:
+                break
+        raise error or OSError(errno.ERESTART, "others commit all the time")
+
+    def _generation(self) -> int:
+        (answer,) = self._socket.request(MessageType.GETGEN, encode.ask_generation())
+        return decode.generation(answer.payload).id
+
+    def _missing(self, run: Run) -> frozenset[tuple[str, str]]:
+        """Find the kernel's own chains that nobody has made yet."""
+        used = {(table, jump.chain) for table, part in run.parts.items() for jump in part.jumps if jump.verb != "-D"}
+        return frozenset(where for where in used & BASES.keys() if not self._is_there(*where))
+
+    def _is_there(self, table: str, chain: str) -> bool:
+        try:
+            self._socket.request(MessageType.GETCHAIN, encode.ask_chain(self._family, table, chain))
+        except NetlinkError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return False
+        return True
+
+    def _handles(self, run: Run) -> Handles:
+        """Find the rules that go: as many of each as go, the first ones last."""
+        found: dict[tuple[str, str, str], list[int]] = {}
+        for table, part in run.parts.items():
+            gone = [jump for jump in part.jumps if jump.verb == "-D"]
+            for chain in {jump.chain for jump in gone}:
+                request = encode.list_rules(self._family, table, chain)
+                there = [decode.rule(payload) for payload in self._socket.dump(MessageType.GETRULE, request)]
+                for rule in {jump.rule for jump in gone if jump.chain == chain}:
+                    wanted = self._encoder(rule).expressions
+                    same = [each.handle for each in there if uncounted(each.expressions) == wanted]
+                    if len(same) < sum(jump == ("-D", chain, rule) for jump in gone):
+                        raise UnknownRuleError(f"the rule is not there as it is written here: {chain} {rule}")
+                    found[table, chain, rule] = same[::-1]
+        return found

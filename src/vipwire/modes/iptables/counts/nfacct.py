@@ -1,0 +1,52 @@
+"""The kernel's named packet counters (nfacct), over netlink: made, and read when the metrics are asked for.
+
+Messages as in linux/netfilter/nfnetlink_acct.h: numbers are in network order. Rules name a counter, so that it has
+to exist before they are written.
+"""
+
+import errno
+import os
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from vipwire.linux.netlink.attributes import attributes, string
+from vipwire.linux.netlink.message import NLM_F_CREATE
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
+
+_SUBSYSTEM: Final = 7 << 8
+_NEW: Final = _SUBSYSTEM | 0
+_GET: Final = _SUBSYSTEM | 1
+_NAME: Final = 1
+_PACKETS: Final = 2
+_HEADER: Final = struct.pack("=BBH", 0, 0, 0)
+
+
+def ensure_counters(names: Iterable[str]) -> str:
+    """Create the counters that are missing; return why that is impossible, or ""."""
+    try:
+        with NetlinkSocket(NETLINK_NETFILTER) as netlink:
+            for name in names:
+                try:
+                    netlink.request(_NEW, _HEADER + string(_NAME, name), NLM_F_CREATE)
+                except NetlinkError as error:
+                    if error.errno not in (errno.EEXIST, errno.EBUSY):
+                        raise
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        return f"the kernel has no such counters ({reason}): it needs CONFIG_NETFILTER_NETLINK_ACCT"
+    return ""
+
+
+def read_counter(name: str) -> float | None:
+    """Read how many packets a counter has seen; None where there is none."""
+    try:
+        with NetlinkSocket(NETLINK_NETFILTER) as netlink:
+            answers = netlink.request(_GET, _HEADER + string(_NAME, name))
+    except OSError:
+        return None
+    for answer in answers:
+        found = attributes(answer.payload, 4)
+        if _PACKETS in found:
+            return float(int.from_bytes(found[_PACKETS]))
+    return None

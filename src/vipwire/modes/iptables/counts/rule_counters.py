@@ -1,0 +1,146 @@
+"""The counters of rules, read from the kernel without the tools: which rule of which chain has seen how many packets.
+
+Of each rule only its place, its comment and its counter are decoded. iptables-nft's rules come in a dump of nf_tables
+(net/netfilter/nf_tables_api.c; a comment is the match `comment`), those of iptables-legacy as one block of memory
+(struct ipt_replace and ipt_entry in linux/netfilter_ipv4/ip_tables.h, where a chain begins with a target ERROR that
+holds its name).
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import Final, NamedTuple
+
+from vipwire.errors import DecodeError
+from vipwire.linux.netlink.attributes import TYPE_MASK
+from vipwire.linux.netlink.nftables.encode import list_rules
+from vipwire.linux.netlink.nftables.wire import RULE_CHAIN, MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.model.net import Family
+from vipwire.modes.iptables.access.nft_dump import DATAGRAM, chains_of
+from vipwire.modes.xtables.legacy import LegacySocket
+from vipwire.modes.xtables.variant import Variant
+
+
+class RuleCounter(NamedTuple):
+    """A rule: the `place`th of a chain, from 0."""
+
+    chain: str
+    place: int
+    comment: str
+    packets: int
+
+
+def read_counters(
+    family: Family, variant: Variant, table: str, chains: Iterable[str] | None = None
+) -> list[RuleCounter]:
+    """Read the rules of a table's chains; of all without `chains`. Raise OSError if the kernel does not show them."""
+    if variant is Variant.LEGACY:
+        wanted = None if chains is None else frozenset(chains)
+        return [rule for rule in _entries(family, _block(family, table)) if wanted is None or rule.chain in wanted]
+    found: list[RuleCounter] = []
+    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
+        for chain in chains_of(netlink, family)[table] if chains is None else chains:
+            found += _rules(netlink.dump(MessageType.GETRULE, list_rules(family, table, chain), DATAGRAM))
+    return found
+
+
+# nf_tables. Tables have hundreds of thousands of rules, so that attributes are found by how they begin, and not
+# decoded one by one: a name is an attribute of type 1, and what follows it are the data.
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_PACKETS_ATTRIBUTE: Final = struct.Struct(">Q")
+_COUNTER: Final = _ATTRIBUTE.pack(12, 1) + b"counter\0"
+_COUNTER_PACKETS: Final = _ATTRIBUTE.pack(12, 2)
+_COMMENT: Final = _ATTRIBUTE.pack(12, 1) + b"comment\0"
+_MATCH_INFO: Final = 3
+_HEADER: Final = 4
+
+
+def _rules(payloads: Iterable[memoryview]) -> Iterator[RuleCounter]:
+    current, name, place = b"", "", 0
+    for payload in payloads:
+        message = bytes(payload)
+        length, _ = _ATTRIBUTE.unpack_from(message, _HEADER)  # the table's name
+        at = _HEADER + (length + 3 & ~3)
+        length, kind = _ATTRIBUTE.unpack_from(message, at)
+        if kind != RULE_CHAIN:
+            raise DecodeError("a rule of nf_tables does not say its chain")
+        chain = message[at + _HEADER : at + length]
+        if chain != current:
+            current, name, place = chain, _text(chain), 0
+        yield RuleCounter(name, place, _note(message), _count(message))
+        place += 1
+
+
+def _count(message: bytes) -> int:
+    """Find the packets of a rule's counter, which is the last of its names."""
+    at = message.rfind(_COUNTER)
+    at = message.find(_COUNTER_PACKETS, at) if at >= 0 else -1
+    return 0 if at < 0 else int(_PACKETS_ATTRIBUTE.unpack_from(message, at + _HEADER)[0])
+
+
+def _note(message: bytes) -> str:
+    """Find the text of the match `comment`: name, revision, information."""
+    at = message.find(_COMMENT)
+    while at >= 0:
+        length, kind = _ATTRIBUTE.unpack_from(message, at)
+        if kind & TYPE_MASK == _MATCH_INFO:
+            return _text(message[at + _HEADER : at + length])
+        at = at + (length + 3 & ~3) if length >= _HEADER and at + length + _HEADER < len(message) else -1
+    return ""
+
+
+# The legacy engine.
+_EXTENSION: Final = struct.Struct("=H 29s B")
+_XT_HEADER: Final = 32
+
+
+class _Shape(NamedTuple):
+    """The layout of an entry: where its offsets, its packet counter and its first match are."""
+
+    offsets: int
+    packets: int
+    matches: int
+
+
+_SHAPES: Final = {Family.IPV4: _Shape(88, 96, 112), Family.IPV6: _Shape(140, 152, 168)}
+_OFFSETS: Final = struct.Struct("=HH")
+_PACKETS: Final = struct.Struct("=Q")
+
+
+def _block(family: Family, table: str) -> bytes:
+    with closing(LegacySocket(family)) as opened:
+        return bytes(opened.entries(table))
+
+
+def _entries(family: Family, block: bytes) -> Iterator[RuleCounter]:
+    """Yield the rules of a table. A chain that somebody made ends with a rule that returns, which is the kernel's."""
+    shape = _SHAPES[family]
+    at, chain, place = 0, "", 0
+    while at < len(block):
+        target, following = _OFFSETS.unpack_from(block, at + shape.offsets)
+        if following < shape.matches or at + following > len(block):
+            raise DecodeError(f"a rule of the legacy tables says it is {following} bytes long")
+        _, name, _ = _EXTENSION.unpack_from(block, at + target)
+        if name.startswith(b"ERROR\0"):
+            chain, place = _text(block[at + target + _XT_HEADER : at + following]), 0
+        else:
+            comment = _comment(block, at + shape.matches, at + target)
+            yield RuleCounter(chain, place, comment, *_PACKETS.unpack_from(block, at + shape.packets))
+            place += 1
+        at += following
+
+
+def _comment(block: bytes, at: int, end: int) -> str:
+    while at < end:
+        size, name, _ = _EXTENSION.unpack_from(block, at)
+        if name.startswith(b"comment\0"):
+            return _text(block[at + _XT_HEADER : at + size])
+        if size < _XT_HEADER:
+            raise DecodeError(f"a match of the legacy tables says it is {size} bytes long")
+        at += size
+    return ""
+
+
+def _text(value: bytes) -> str:
+    return value.partition(b"\0")[0].decode(errors="replace")

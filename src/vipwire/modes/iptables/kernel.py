@@ -1,0 +1,250 @@
+"""iptables mode's backend: reads with iptables-save, writes with iptables-restore. One instance is one family.
+
+What the dispatch chains hold is kept here, because a Service's entry moves others: the tree is a function of all
+entries. It is what the kernel was seen to hold or took from us, never what is merely wished.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Final
+
+from vipwire.model.net import Address, Family, format_address
+from vipwire.model.problem import Problem
+from vipwire.modes.iptables.access.lock_wait import LockWait
+from vipwire.modes.iptables.access.tool_access import Known, RuleAccess, ToolAccess, Written
+from vipwire.modes.iptables.change_detector import ChangeDetector, Observation, change_detectors, grown_by
+from vipwire.modes.iptables.counts.by_service import Ledger, count, endpoints_of
+from vipwire.modes.iptables.counts.rule_counters import RuleCounter, read_counters
+from vipwire.modes.iptables.limits import shortcomings
+from vipwire.modes.iptables.rules import names
+from vipwire.modes.iptables.rules.frontend_code import decode
+from vipwire.modes.iptables.rules.growth import growth, tree_entries
+from vipwire.modes.iptables.rules.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, ROOT, ROOTS, TABLES, Key, Rules
+from vipwire.modes.iptables.rules.ownership import IptablesOwner
+from vipwire.modes.iptables.rules.read import read
+from vipwire.modes.iptables.rules.render import render
+from vipwire.modes.iptables.rules.roots import dispatches, expected_chains
+from vipwire.modes.iptables.rules.script import Run, Writer, drafts
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.skeleton import guards, node_objects
+from vipwire.modes.xtables.ownership import removals
+from vipwire.modes.xtables.refusal import LockedError
+from vipwire.modes.xtables.save import read_table
+from vipwire.modes.xtables.tool import RuleTool
+from vipwire.modes.xtables.variant import KUBELETS, Variant
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.counts import Counts
+from vipwire.reconcile.delta import Delta
+
+BATCH: Final = {Variant.NFT: 4000, Variant.LEGACY: 0}
+"""Lines a run. Each run of the legacy tool writes whole tables, so that there is nothing to gain by dividing."""
+
+
+class IptablesBackend:
+    """The rules of one family, in the network namespace of the calling thread."""
+
+    def __init__(
+        self,
+        tool: RuleTool,
+        settings: Settings,
+        detector: ChangeDetector | None = None,
+        writer: RuleAccess | None = None,
+    ) -> None:
+        self.family = tool.family
+        self.settings = settings
+        self.written: dict[str, int] = {}
+        self._rules: Counter[str] = Counter()
+        self._tool = tool
+        self._detector = detector or change_detectors([tool.family], tool.variant)[tool.family]
+        self._observed: Observation | None = None
+        self._node = NodePlan(tool.family)
+        self._dispatches = dispatches(tool.family, tree=settings.tree)
+        self._tails: dict[tuple[str, str], Rules] = {}
+        self._pinned: frozenset[tuple[str, str]] = frozenset()
+        self._firewall_missing = True
+        self._kubelet = False
+        self._ledger = Ledger()
+        self._access = writer or ToolAccess(tool, LockWait(), BATCH[tool.variant])
+        self._locked: LockedError | None = None
+        self._wanted: Iterable[Rendered[Key, Rules]] = ()
+
+    @property
+    def rules(self) -> dict[str, int]:
+        """The number of our rules in each table."""
+        branches = Counter[str]()
+        for (table, _), dispatch in self._dispatches.items():
+            branches[table] += dispatch.branches
+        return {table: self._rules[table] + branches[table] for table in TABLES}
+
+    @property
+    def variant(self) -> str:
+        """The rule engine of the kernel that holds the rules: `nft` or `legacy`."""
+        return self._tool.variant.value
+
+    def close(self) -> None:
+        """Close the socket; the rules stay."""
+        self._detector.close()
+        self._access.close()
+
+    def render_node(self, node: NodePlan) -> Mapping[Key, Rules]:
+        """Render what belongs to no Service. Services rendered from now on are for this node."""
+        self._node = node
+        return node_objects(node, self.settings)
+
+    def render(self, plan: ServicePlan) -> Rendered[Key, Rules]:
+        """Render one Service."""
+        return render(self._node, self.settings, plan)
+
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """List what a Service asks for in vain."""
+        return tuple(shortcomings(self.settings, plan))
+
+    def describe(self, key: Key) -> str:
+        """Name an object for a person."""
+        return describe(self.family, key)
+
+    def changed(self) -> bool:
+        """Report whether anybody else may have changed the rules since our last commit or observation."""
+        return self._observed is None or self._detector.look() != self._observed
+
+    def expect(self, wanted: Iterable[Rendered[Key, Rules]]) -> None:
+        """Take what should be there: at a restart, or when others have committed, nearly all of it is."""
+        self._wanted = wanted
+
+    def observe(self) -> dict[Key, Rules]:
+        """Read all of ours."""
+        self._locked = None
+        before = self._detector.look()
+        tables = self._access.read(cache(self._expected))
+        self._wanted = ()
+        for where in ROOTS:
+            self._dispatches[where].load({})
+            self._dispatches[where].strays = frozenset()
+        seen = read(self.family, tables, self._dispatches)
+        self._tails = {(key.table, key.chain): rules for key, rules in seen.objects.items() if key.kind == ROOT}
+        self._pinned = frozenset(seen.pinned)
+        self._firewall_missing = names.FIREWALL not in tables[names.FILTER]
+        self._kubelet = any(chain in table for table in tables.values() for chain in KUBELETS)
+        if self._kubelet and not self.settings.on(self._node).localhost_node_ports:
+            seen.objects = {key: rules for key, rules in seen.objects.items() if not guards(key)}
+        self._rules = _counted(Delta(added=seen.objects))
+        self._observed = before
+        return seen.objects
+
+    def _expected(self) -> Known:
+        by_bytes = self._tool.variant is Variant.NFT  # text is taken apart at less cost than trees are built
+        roots = dispatches(self.family, tree=self.settings.tree) if by_bytes else {}
+        return expected_chains(roots, self._wanted)
+
+    def commit(self, delta: Delta[Key, Rules]) -> int:
+        """Write a difference; return its size in bytes.
+
+        The tables are committed one after the other. If a later one is refused, `changed` says so, and the next sync
+        observes. Who has not got the lock does not try again before that.
+        """
+        if self._locked is not None:
+            raise self._locked
+        drafted = drafts(delta, self._dispatches)
+        tails = {**self._tails, **_tails(delta)}
+        writer = self._writer(tails)
+        before, size, commits = self._detector.look(), 0, 0
+        known, trees = before == self._observed, tree_entries(self._dispatches)
+        self._observed = None
+        self.written = {}
+        for run in writer.runs(delta, drafted):
+            written = self._write(run)
+            size += written.size
+            commits += written.commits
+            for table, rules in run.rules.items():
+                self.written[table] = self.written.get(table, 0) + rules
+        for where, draft in drafted.items():
+            self._dispatches[where].adopt(draft)
+        self._tails = tails
+        self._rules.update(_counted(delta))
+        after = self._detector.after(before, commits)
+        if known and after is not None and self._alone(before, after, delta, trees):
+            self._observed = after
+        self._firewall_missing = False
+        return size
+
+    def _alone(self, before: Observation, after: Observation, delta: Delta[Key, Rules], trees: Counter[str]) -> bool:
+        """Report whether the tables have become what a commit of ours makes of them, and nobody else's beside it.
+
+        Where chains must stay that others use, or rules that are kubelet's, not all of a difference is written.
+        """
+        if self._pinned or (self._kubelet and any(map(guards, (*delta.changed, *delta.removed)))):
+            return True
+        more = growth(delta, trees, tree_entries(self._dispatches), firewall_missing=self._firewall_missing)
+        return grown_by(before, after, more)
+
+    def _write(self, run: Run) -> Written:
+        try:
+            return self._access.write(run)
+        except LockedError as error:
+            self._locked = error
+            raise
+
+    def script(self, delta: Delta[Key, Rules]) -> Iterator[str]:
+        """Write what `commit` would give to iptables-restore for a difference from what was observed last."""
+        writer = self._writer({**self._tails, **_tails(delta)})
+        return (run.text for run in writer.runs(delta, drafts(delta, self._dispatches)))
+
+    def _writer(self, tails: Mapping[tuple[str, str], Rules]) -> Writer:
+        batch = self._access.batch
+        return Writer(tails, self._pinned, self._firewall_missing, kubelet=self._kubelet, batch=batch)
+
+    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read what the rules have counted: see reconcile/counts.py."""
+        ends = endpoints_of(plans)
+        chains = [chain for each in ends.values() for chain in each]
+        tables = {
+            names.NAT: self._counters(names.NAT, chains),
+            names.FILTER: self._counters(names.FILTER),
+        }
+        return count(ends, tables, self._ledger, endpoints=endpoints)
+
+    def _counters(self, table: str, chains: Iterable[str] | None = None) -> list[RuleCounter]:
+        return read_counters(self.family, self._tool.variant, table, chains)
+
+    def delete(self) -> bool:
+        """Remove every chain and rule of ours, and nothing else; tell whether there was anything."""
+        tables = {table: read_table(self._tool.save(table)) for table in TABLES}
+        found = False
+        for text in removals(tables, [IptablesOwner()]):
+            self._tool.restore(text)
+            found = True
+        return found
+
+
+def _counted(delta: Delta[Key, Rules]) -> Counter[str]:
+    """Count by how much the rules of each table become more, without the jumps in chains of others."""
+    more: Counter[str] = Counter()
+    for objects, sign in ((delta.added, 1), (delta.removed, -1)):
+        for key, rules in objects.items():
+            if key.kind != JUMP:
+                more[key.table] += sign * len(rules)
+    for key, (old, new) in delta.changed.items():
+        if key.kind != JUMP:
+            more[key.table] += len(new) - len(old)
+    return more
+
+
+def _tails(delta: Delta[Key, Rules]) -> dict[tuple[str, str], Rules]:
+    new = {**delta.added, **{key: after for key, (_, after) in delta.changed.items()}}
+    return {(key.table, key.chain): rules for key, rules in new.items() if key.kind == ROOT}
+
+
+def describe(family: Family, key: Key) -> str:
+    """Name an object: `iptables nat chain KUBE-SEP-…`, `iptables filter rule FORWARD -j KUBE-FORWARD`."""
+    table = f"{'iptables' if family is Family.IPV4 else 'ip6tables'} {key.table}"
+    if key.kind == ENTRY and isinstance(key.detail, int):
+        if key.chain == CLUSTER_IPS:
+            return (
+                f"{table} entry {format_address(decode(family, key.detail).address or Address(b''))} of {key.chain}"
+            )
+        return f"{table} entry {decode(family, key.detail)} of {key.chain}"
+    kind = {CHAIN: "chain", ROOT: "dispatch chain", JUMP: "rule"}[key.kind]
+    return f"{table} {kind} {key.chain} {key.detail}".rstrip()

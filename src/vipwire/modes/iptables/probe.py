@@ -1,0 +1,320 @@
+"""Finds out what this machine's iptables can do: the variant that the host uses, the matches of its kernel.
+
+The variant is chosen as the iptables-wrappers of Kubernetes images choose it, so that kubelet, the network plugin
+and we speak to the same engine: first where kubelet has left its marks, then where kube-proxy's chains are, then
+where more rules are, then what the plain name `iptables` means here. Rules of both kinds are both in force, which is
+rarely wanted: that is reported.
+"""
+
+import errno
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from vipwire.errors import CommitError, UnsupportedError
+from vipwire.linux.netlink.nftables import encode
+from vipwire.linux.netlink.nftables.wire import MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
+from vipwire.model.net import Family
+from vipwire.modes.iptables.access.nft_dump import chains_of, count_rules
+from vipwire.modes.iptables.apart import apart
+from vipwire.modes.iptables.counts.nfacct import ensure_counters
+from vipwire.modes.iptables.rules.bpf import hash_match
+from vipwire.modes.iptables.rules.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, TABLES
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.xtables.legacy import Census, LegacySocket
+from vipwire.modes.xtables.refusal import LockedError
+from vipwire.modes.xtables.tool import Tool, legacy_tables, preferred, versions
+from vipwire.modes.xtables.variant import KUBELETS, Variant
+
+PURPOSE: Final = "iptables mode"
+PROBE: Final = "KUBE-PROXY-PROBE"
+_WAIT_SECONDS: Final = 2
+_TRIES: Final = 20
+UNTRIED: Final = "the matches and targets of this kernel were not tried"
+_RECENT: Final = Path("/sys/module/xt_recent/parameters/ip_list_tot")
+
+
+class Need(NamedTuple):
+    """A match or target: what it is tried with, and what it is for. `feature` is the setting that does without it."""
+
+    name: str
+    table: str
+    rule: str
+    purpose: str
+    feature: str = ""
+    instead: str = ""
+
+
+_NEEDS: Final = (
+    Need("comment", NAT, '-m comment --comment "a b" -j RETURN', "every rule says which Service it is for"),
+    Need("tcp", NAT, "-p tcp -m tcp --dport 1 -j RETURN", "TCP Services"),
+    Need("udp", NAT, "-p udp -m udp --dport 1 -j RETURN", "UDP Services"),
+    Need("mark", NAT, "-m mark --mark 0x4000/0x4000 -j RETURN", "masquerading"),
+    Need("MARK", NAT, "-j MARK --set-xmark 0x4000/0x4000", "masquerading"),
+    Need("MASQUERADE", NAT, "-j MASQUERADE", "masquerading"),
+    Need("addrtype", NAT, "-m addrtype --dst-type LOCAL -j RETURN", "telling this node's addresses: node ports"),
+    Need("conntrack", FILTER, "-m conntrack --ctstate NEW -j RETURN", "telling new connections"),
+    Need("REJECT", FILTER, "-j REJECT", "telling clients that nobody answers"),
+    Need(
+        "statistic", NAT, "-m statistic --mode random --probability 0.5 -j RETURN", "choosing an endpoint by chance"
+    ),
+    Need(
+        "recent",
+        NAT,
+        f"-m recent --set --name {PROBE}",
+        "session affinity",
+        "affinity",
+        "Services with session affinity are balanced without it",
+    ),
+    Need(
+        "bpf",
+        NAT,
+        hash_match(Family.IPV4, 2, 1),
+        "the algorithm source-hash",
+        "source_hash",
+        "Services with that algorithm are balanced at random",
+    ),
+    Need(
+        "MASQUERADE --random-fully",
+        NAT,
+        "-j MASQUERADE --random-fully",
+        "source ports that do not collide",
+        "random_fully",
+        "MASQUERADE is used without it",
+    ),
+    Need(
+        "nfacct",
+        FILTER,
+        f"-m nfacct --nfacct-name {INVALID_COUNTER}",
+        "two of kube-proxy's metrics",
+        "counters",
+        "these metrics are absent",
+    ),
+)
+
+
+class Note(NamedTuple):
+    """Something that an operator should know of this machine: what, why, and what can be done."""
+
+    what: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The variant that the host uses, why, and whether there are rules of the other: then there will be of both.
+
+    `works`: it has chains of Kubernetes already, so that its tables can be written.
+    """
+
+    variant: Variant
+    reason: str
+    both: bool = False
+    works: bool = False
+
+
+def choose_variant(families: Iterable[Family]) -> Choice:
+    """Find out which variant this host uses. Raise UnsupportedError without any."""
+    installed = versions()
+    if not installed:
+        raise UnsupportedError(
+            "iptables mode needs the programs iptables, iptables-save and iptables-restore (version 1.8 or later): "
+            "install the package iptables, or choose another --proxy-mode"
+        )
+    families = tuple(families)
+    found = {variant: presence(variant, families) for variant in installed}
+    if marked(found) is None:
+        found = {variant: presence(variant, families, exact=True) for variant in installed}
+    return decide(found, preferred())
+
+
+class Presence(NamedTuple):
+    """What there is of a variant: kubelet's chains, chains of Kubernetes, any rules."""
+
+    kubelet: bool = False
+    kubes: bool = False
+    rules: int = 0
+
+
+def presence(variant: Variant, families: Iterable[Family], *, exact: bool = False) -> Presence:
+    """Look at every table of a variant, as far as it lets us. Rules of nf_tables are counted only if `exact`.
+
+    Without it 1 stands for any number: a table may have a hundred thousand.
+    """
+    chains: set[str] = set()
+    rules = 0
+    for family in families:
+        try:
+            found = _nft_census(family, exact=exact) if variant is Variant.NFT else _legacy_census(family)
+        except OSError:
+            continue
+        chains |= found.chains
+        rules += found.rules
+    return Presence(not chains.isdisjoint(KUBELETS), any(chain.startswith("KUBE-") for chain in chains), rules)
+
+
+def _legacy_census(family: Family) -> Census:
+    """Count what is in the tables, only of those that exist, because asking creates them."""
+    chains: frozenset[str] = frozenset()
+    rules = 0
+    with closing(LegacySocket(family)) as opened:
+        for table in legacy_tables(family):
+            if table in TABLES:
+                with suppress(OSError):
+                    found = opened.census(table)
+                    chains, rules = chains | found.chains, rules + found.rules
+    return Census(chains, rules)
+
+
+def _nft_census(family: Family, *, exact: bool) -> Census:
+    """Count what is in the tables. Whoever commits meanwhile interrupts that: it is begun again then."""
+    for _ in range(_TRIES):
+        with NetlinkSocket(NETLINK_NETFILTER) as sock, suppress(DumpInterruptedError):
+            chains = chains_of(sock, family)
+            rules = count_rules(sock, family, chains) if exact else any(_has_rules(family, table) for table in TABLES)
+            return Census(frozenset[str]().union(*chains.values()), int(rules))
+    raise OSError(errno.EINTR, "others commit all the time")
+
+
+def _has_rules(family: Family, table: str) -> bool:
+    """Look at the first rule of a table of nf_tables, with a socket that need not be emptied."""
+    with NetlinkSocket(NETLINK_NETFILTER) as sock, suppress(NetlinkError):
+        return next(sock.dump(MessageType.GETRULE, encode.list_objects(family, table)), None) is not None
+    return False
+
+
+def decide(found: Mapping[Variant, Presence], plain: Variant | None) -> Choice:
+    """Choose among the installed variants, given what there is of each. Pure."""
+    variant, reason = _variant(found, plain)
+    return Choice(
+        variant,
+        reason,
+        any(there.rules for other, there in found.items() if other is not variant),
+        found[variant].kubes,
+    )
+
+
+def marked(found: Mapping[Variant, Presence]) -> tuple[Variant, str] | None:
+    """Find the only variant that has chains of kubelet's, or else of Kubernetes, and say which these are."""
+    marks: tuple[tuple[str, Callable[[Presence], bool]], ...] = (
+        ("kubelet's chains are there", lambda there: there.kubelet),
+        ("KUBE- chains are there", lambda there: there.kubes),
+    )
+    for reason, told in marks:
+        having = [variant for variant, there in found.items() if told(there)]
+        if len(having) == 1:
+            return having[0], reason
+    return None
+
+
+def _variant(found: Mapping[Variant, Presence], plain: Variant | None) -> tuple[Variant, str]:
+    if chosen := marked(found):
+        return chosen
+    if len({there.rules for there in found.values()}) > 1:
+        most = max(found, key=lambda variant: found[variant].rules)
+        return most, f"{found[most].rules} rules are there"
+    if plain is not None and plain in found:
+        return plain, "the program iptables is of that kind"
+    return next(iter(found)), "it is installed"
+
+
+def workable(choice: Choice, families: Iterable[Family]) -> Choice:
+    """Leave a variant of which the kernel refuses every table for the other one: a kernel may have half of nf_tables.
+
+    Raise UnsupportedError, with what each said, if neither can have a chain.
+    """
+    if choice.works:
+        return choice
+    family = next(iter(families))
+    reasons: list[str] = []
+    for variant in sorted(versions(family), key=lambda each: each is not choice.variant):
+        tool = Tool(family, variant, PURPOSE)
+        try:
+            reason = _refused(tool, ())
+        except LockedError:
+            return choice
+        if not reason:
+            _clean(tool)
+            return choice if variant is choice.variant else Choice(variant, f"the other fails: {reasons[0]}")
+        reasons.append(reason)
+    raise UnsupportedError(
+        f"{PURPOSE} cannot be used here, for the kernel refuses every chain: {'; '.join(reasons)}; "
+        "load ip_tables and iptable_nat, or nf_tables and nft_compat, or choose another --proxy-mode"
+    )
+
+
+def probe(tool: Tool, settings: Settings) -> tuple[Settings, list[Note]]:
+    """Try what the rules need. Return the settings that this machine can do, and what is missing.
+
+    Raise UnsupportedError if something is missing that nothing can replace. While others hold the xtables lock
+    nothing is tried, and all is taken to be there.
+    """
+    notes: list[Note] = []
+    if settings.counters and (obstacle := ensure_counters((INVALID_COUNTER, LOCALHOST_COUNTER))):
+        settings = replace(settings, counters=False)
+        notes.append(Note("nfacct", obstacle, "kube-proxy's two metrics of such counters are absent"))
+    needs = [need for need in _NEEDS if not need.feature or getattr(settings, need.feature)]
+    try:
+        refused = apart(lambda: _tried(tool, needs))
+    except LockedError as error:
+        return settings, [Note(UNTRIED, str(error), "what is missing will show when rules are refused")]
+    for need, reason in refused.items():
+        if not reason:
+            continue
+        if not need.feature:
+            raise UnsupportedError(
+                f"{tool.name} cannot do {need.name!r}, which is for {need.purpose}: {reason}; "
+                f"load the kernel module (modprobe xt_{need.name}) or choose another --proxy-mode"
+            )
+        settings = replace(settings, **{need.feature: False})
+        notes.append(Note(need.name, f"it is for {need.purpose}: {reason}", need.instead))
+    return settings, notes
+
+
+def _tried(tool: Tool, needs: Sequence[Need]) -> dict[Need, str]:
+    ensure_counters((INVALID_COUNTER, LOCALHOST_COUNTER))
+    refused = {} if not _refused(tool, needs) else {need: _refused(tool, [need]) for need in needs}
+    _clean(tool)
+    return refused
+
+
+def affinity_note(clients: Path = _RECENT) -> Note | None:
+    """Return how many clients an endpoint remembers (`-m recent`), if that is the kernel's small default."""
+    try:
+        limit = int(clients.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    if limit >= 1000:
+        return None
+    return Note(
+        "session affinity",
+        f"the kernel remembers {limit} clients an endpoint and forgets the oldest beyond that",
+        "load its module with more: modprobe xt_recent ip_list_tot=10000 ip_list_hash_size=1024, or add "
+        "xt_recent.ip_list_tot=10000 to the kernel's command line",
+    )
+
+
+def _refused(tool: Tool, needs: Iterable[Need]) -> str:
+    """Write rules into a chain that nobody reaches; return why that is refused, "" if it is not."""
+    lines: list[str] = []
+    for table in (FILTER, NAT):
+        rules = [f"-A {PROBE} {need.rule}" for need in needs if need.table == table]
+        lines += [f"*{table}", f":{PROBE} - [0:0]", *rules, "COMMIT"]
+    try:
+        tool.restore("\n".join([*lines, ""]), _WAIT_SECONDS)
+    except LockedError:
+        raise
+    except CommitError as error:
+        return str(error)
+    return ""
+
+
+def _clean(tool: Tool) -> None:
+    lines: list[str] = []
+    for table in (FILTER, NAT):
+        lines += [f"*{table}", f":{PROBE} - [0:0]", f"-X {PROBE}", "COMMIT"]
+    tool.restore("\n".join([*lines, ""]), _WAIT_SECONDS)

@@ -1,0 +1,120 @@
+"""Numbers for frontends, whose digits to the base of four are what a tree of chains branches on.
+
+    digit 0              0: at an address   1: at a node port of any address of the node
+    the next 16 (64)     the address, its lowest digit first
+    one                  the protocol
+    the last 8           the port, its highest digit first
+
+The low bits of addresses are where addresses differ: VIPs are allocated at random, or one after the other, from a few
+ranges. Ports cannot be matched by their low bits, only by ranges, so that they branch from the top.
+"""
+
+import hashlib
+from base64 import b32encode
+from functools import lru_cache
+from typing import Final
+
+from vipwire.model.net import Address, Family, Protocol
+from vipwire.modes.iptables.rules.names import LARGEST_NAME
+from vipwire.modes.iptables.rules.words import masked
+from vipwire.modes.xtables.words import LOCAL_DESTINATION
+from vipwire.plan.plan import FrontendKey
+
+_PROTOCOLS: Final = (Protocol.TCP, Protocol.UDP, Protocol.SCTP)
+ANY_PORT: Final = (Protocol.TCP, 0)
+"""Stands for every protocol and port of an address, where a chain asks for nothing else."""
+
+_READABLE: Final = 32
+"""So many bits of an address can stand in a chain's name."""
+
+
+def encode(family: Family, key: FrontendKey) -> int:
+    """Compute a frontend's number; frontends of one family have different ones."""
+    width = family.bits
+    address = 0 if key.address is None else int.from_bytes(key.address)
+    behind = _PROTOCOLS.index(key.protocol) | _reversed(key.port) << 2
+    return (key.address is None) | address << 2 | behind << (2 + width)
+
+
+def decode(family: Family, code: int) -> FrontendKey:
+    """Return which frontend has a number."""
+    width = family.bits
+    address = Address((code >> 2 & (1 << width) - 1).to_bytes(width // 8))
+    behind = code >> (2 + width)
+    return FrontendKey(None if code & 1 else address, _PROTOCOLS[behind & 3], _reversed(behind >> 2))
+
+
+@lru_cache(maxsize=1 << 12)
+def _reversed(port: int) -> int:
+    return sum((port >> (14 - 2 * place) & 3) << 2 * place for place in range(8))
+
+
+def first_difference(codes: "list[int] | tuple[int, ...]") -> int:
+    """Find the first digit in which some of at least two different codes differ."""
+    first, differences = codes[0], 0
+    for code in codes:
+        differences |= code ^ first
+    return ((differences & -differences).bit_length() - 1) // 2
+
+
+def low_digits(code: int, count: int) -> int:
+    """Return the first digits of a code."""
+    return code & ((1 << 2 * count) - 1)
+
+
+def digit(code: int, at: int) -> int:
+    """Read one digit."""
+    return code >> 2 * at & 3
+
+
+class Zone:
+    """The meaning of the digits of one family's codes, as matches and as names."""
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self._protocol_at = 1 + family.bits // 2
+        self.ports_at = self._protocol_at + 1
+
+    def match(self, at: int, known: int) -> str:
+        """Match frontends whose digit `at` is as in `known`, which has that digit and all before it."""
+        value = digit(known, at)
+        if at == 0:
+            return LOCAL_DESTINATION if value else ""
+        if at < self._protocol_at:
+            shift = 2 * (at - 1)
+            return masked(self.family, value << shift, 3 << shift)
+        protocol = self._protocol(known)
+        if at == self._protocol_at:
+            return f"-p {protocol.label}"
+        low, high = self._ports(at, known)
+        return f"-p {protocol.label} -m {protocol.label} --dport {low}:{high}"
+
+    def name(self, prefix: str, at: int, known: int) -> str:
+        """Name the chain behind such a match."""
+        name = prefix + self._suffix(at, known)
+        if len(name) > LARGEST_NAME:
+            raise ValueError(f"{name!r} is too long for a chain")
+        return name
+
+    def _suffix(self, at: int, known: int) -> str:
+        if at == 0:
+            return "LOCAL" if known & 1 else "ADDR"
+        if at < self._protocol_at and 2 * at <= _READABLE:
+            return f"{2 * at}-{low_digits(known, at + 1) >> 2:X}"
+        if known & 1 and at >= self._protocol_at:
+            label = self._protocol(known).name
+            return label if at == self._protocol_at else f"{label}-{self._ports(at, known)[0]}-{self._length(at)}"
+        text = f"{at}-{low_digits(known, at + 1):x}"
+        return b32encode(hashlib.sha256(text.encode()).digest()[:10]).decode()
+
+    def _protocol(self, known: int) -> Protocol:
+        return _PROTOCOLS[digit(known, self._protocol_at)]
+
+    def _length(self, at: int) -> int:
+        return 2 * (at - self._protocol_at)
+
+    def _ports(self, at: int, known: int) -> tuple[int, int]:
+        """Compute the lowest and the highest port that begin with the digits up to `at`."""
+        first = self._protocol_at + 1
+        low = sum(digit(known, place) << 14 - 2 * (place - first) for place in range(first, at + 1))
+        return low, low + (1 << 16 - self._length(at)) - 1

@@ -1,0 +1,178 @@
+"""Writes the constant part of iptables mode: the jumps from the built-in chains, and chains that no Service changes.
+
+    nat     PREROUTING, OUTPUT      ▶ KUBE-SERVICES ▶ a Service's chains, or at its end ▶ KUBE-NODEPORTS
+            POSTROUTING             ▶ KUBE-POSTROUTING     masquerade what KUBE-MARK-MASQ has marked
+    filter  INPUT, OUTPUT, FORWARD  ▶ KUBE-PROXY-FIREWALL  drop what loadBalancerSourceRanges does not allow
+            INPUT                   ▶ KUBE-NODEPORTS       accept health checks of load balancers
+            INPUT, OUTPUT, FORWARD  ▶ KUBE-EXTERNAL-SERVICES   refuse what nobody answers at external addresses
+            FORWARD, OUTPUT         ▶ KUBE-SERVICES            and at ClusterIPs
+            FORWARD                 ▶ KUBE-FORWARD
+            KUBE-SERVICES           ▶ KUBE-CLUSTER-IPS     refuse other ports of ClusterIPs, drop those of nobody
+            KUBE-EXTERNAL-SERVICES  ▶ KUBE-RANGES          see `ranges`; in nat at the end of KUBE-SERVICES
+            INPUT, OUTPUT           ▶ KUBE-FIREWALL        guards 127.0.0.0/8 where route_localnet opens it
+
+KUBE-FIREWALL is kubelet's as well: only one rule in it is ours. An empty chain KUBE-PROXY-CANARY in each table shows
+by its absence that somebody flushed the table.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from vipwire.model.net import Family, Prefix, Protocol
+from vipwire.modes.iptables.rules import names
+from vipwire.modes.iptables.rules.names import CHAIN, FILTER, JUMP, NAT, ROOT, TABLES, Key, Rules
+from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.words import counted
+from vipwire.modes.xtables.words import (
+    LOCAL_DESTINATION,
+    LOOPBACK,
+    NEW,
+    comment,
+    from_pod,
+    host,
+    in_prefix,
+    own_mask,
+    refuse,
+    rule,
+)
+from vipwire.plan.node import NodePlan, PodPrefixes
+
+_JUMPS: Final = (
+    (
+        FILTER,
+        ("OUTPUT", "INPUT", "FORWARD"),
+        names.EXTERNAL_SERVICES,
+        NEW,
+        "kubernetes externally-visible service portals",
+    ),
+    (FILTER, ("INPUT",), names.NODE_PORTS, "", "kubernetes health check service ports"),
+    (FILTER, ("FORWARD", "OUTPUT"), names.SERVICES, NEW, "kubernetes service portals"),
+    (FILTER, ("FORWARD",), names.FORWARD, "", "kubernetes forwarding rules"),
+    (FILTER, ("INPUT", "OUTPUT", "FORWARD"), names.PROXY_FIREWALL, NEW, "kubernetes load balancer firewall"),
+    (NAT, ("OUTPUT", "PREROUTING"), names.SERVICES, "", "kubernetes service portals"),
+    (NAT, ("POSTROUTING",), names.POSTROUTING, "", "kubernetes postrouting rules"),
+    (FILTER, ("INPUT", "OUTPUT"), names.FIREWALL, "", ""),
+)
+"""Each is put before all others, in this order: the last ends first.
+
+One is not kube-proxy's: KUBE-EXTERNAL-SERVICES in OUTPUT, so that processes on the node are refused as others are
+where nobody answers.
+"""
+
+FIREWALL_RULE: Final = rule(
+    f"! -s {LOOPBACK[Family.IPV4]} -d {LOOPBACK[Family.IPV4]}",
+    comment("block incoming localnet connections"),
+    "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
+)
+"""The one rule of ours in KUBE-FIREWALL."""
+
+
+def jump_keys() -> tuple[Key, ...]:
+    """Name every rule that ours may be in chains that are not ours, in the order of their insertion."""
+    firewall = Key(JUMP, FILTER, names.FIREWALL, FIREWALL_RULE)
+    jumps = (
+        Key(JUMP, table, source, rule(match, comment(note) if note else "", f"-j {target}"))
+        for table, sources, target, match, note in _JUMPS
+        for source in sources
+    )
+    return (firewall, *jumps)
+
+
+def guards(key: Key) -> bool:
+    """Report whether an object is about KUBE-FIREWALL: the rule in it, or a jump to it."""
+    return key.kind == JUMP and names.FIREWALL in (key.chain, str(key.detail).rpartition(" ")[2])
+
+
+def node_objects(node: NodePlan, settings: Settings) -> dict[Key, Rules]:
+    """Render everything that belongs to no Service."""
+    settings = settings.on(node)
+    objects: dict[Key, Rules] = {Key(CHAIN, table, names.CANARY): () for table in TABLES}
+    objects.update((Key(ROOT, table, chain), ()) for table, chain in names.ROOTS)
+    objects[Key(ROOT, FILTER, names.SERVICES)] = tuple(_to_cluster_ips(node))
+    objects[Key(ROOT, FILTER, names.CLUSTER_IPS)] = tuple(_unallocated(node))
+    objects[Key(CHAIN, FILTER, names.NO_SUCH_PORT)] = (
+        f"-p tcp {refuse(node.family, Protocol.TCP)}",
+        refuse(node.family, None),
+    )
+    objects[Key(ROOT, NAT, names.SERVICES)] = (*_node_ports(node, settings), *_to_ranges(node))
+    objects[Key(ROOT, FILTER, names.EXTERNAL_SERVICES)] = tuple(_to_ranges(node))
+    objects[Key(CHAIN, NAT, names.MARK_MASQ)] = (f"-j MARK --set-xmark {own_mask(node.masquerade_mark)}",)
+    objects[Key(CHAIN, NAT, names.POSTROUTING)] = _postrouting(node, settings)
+    objects[Key(CHAIN, FILTER, names.FORWARD)] = _forward(node, settings)
+    if needs_not_pod_chain(node):
+        returns = (f"{pod} -j RETURN" for pod in from_pod(node.pod_traffic))
+        objects[Key(CHAIN, NAT, names.NOT_POD_MASQ)] = (*returns, f"-j {names.MARK_MASQ}")
+    for key in jump_keys():
+        if settings.localhost_node_ports or not guards(key):
+            objects[key] = (str(key.detail),)
+    return objects
+
+
+def _to_cluster_ips(node: NodePlan) -> Iterator[str]:
+    """Send what still has a ClusterIP as its destination to KUBE-CLUSTER-IPS: no rule of the nat table wanted it.
+
+    Where the ranges of ClusterIPs are known, nothing else has to pass there.
+    """
+    note = comment("kubernetes cluster IPs; NOTE: this must be the last rule in this chain")
+    for prefix in node.service_cidrs:
+        yield rule(in_prefix(prefix), note, f"-j {names.CLUSTER_IPS}")
+    if not node.service_cidrs:
+        yield f"{note} -j {names.CLUSTER_IPS}"
+
+
+def _to_ranges(node: NodePlan) -> Iterator[str]:
+    """Send what no port has taken to the ranges of ports."""
+    if node.port_ranges:
+        yield f"{comment('kubernetes ranges of ports')} -j {names.RANGES}"
+
+
+def _unallocated(node: NodePlan) -> Iterator[str]:
+    """Drop what goes to an address of the ServiceCIDRs that no Service has: the Service may come at any time."""
+    note = comment(names.UNALLOCATED)
+    for prefix in node.service_cidrs:
+        yield rule(in_prefix(prefix), note, "-j DROP")
+
+
+def needs_not_pod_chain(node: NodePlan) -> bool:
+    """Report whether one rule cannot say `not from a Pod`: iptables knows one source a rule."""
+    return isinstance(node.pod_traffic, PodPrefixes) and len(node.pod_traffic.prefixes) > 1
+
+
+def _postrouting(node: NodePlan, settings: Settings) -> Rules:
+    masquerade = "-j MASQUERADE --random-fully" if settings.random_fully else "-j MASQUERADE"
+    return (
+        f"-m mark ! --mark {own_mask(node.masquerade_mark)} -j RETURN",
+        # The mark goes: a packet that is sent again through a tunnel would be masqueraded twice.
+        f"-j MARK --set-xmark {node.masquerade_mark:#x}/0x0",
+        rule(comment("kubernetes service traffic requiring SNAT"), masquerade),
+    )
+
+
+def _forward(node: NodePlan, settings: Settings) -> Rules:
+    invalid = rule(
+        "-m conntrack --ctstate INVALID", counted(names.INVALID_COUNTER) if settings.counters else "", "-j DROP"
+    )
+    established = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
+    return (
+        *((invalid,) if settings.drop_invalid else ()),
+        rule(comment("kubernetes forwarding rules"), f"-m mark --mark {own_mask(node.masquerade_mark)} -j ACCEPT"),
+        rule(comment("kubernetes forwarding conntrack rule"), established),
+    )
+
+
+def _node_ports(node: NodePlan, settings: Settings) -> Iterator[str]:
+    """Send what goes to an address of this node that serves node ports to KUBE-NODEPORTS."""
+    note = comment("kubernetes service nodeports; NOTE: this must be the last rule in this chain")
+    jump = f"-j {names.NODE_PORTS}"
+    loopback = LOOPBACK[node.family]
+    for prefix in node.node_port_addresses:
+        if prefix.length == 0:
+            where = "" if settings.localhost_node_ports else f"! -d {loopback}"
+            yield rule(where, note, LOCAL_DESTINATION, jump)
+        elif prefix.network in loopback:
+            if settings.localhost_node_ports:
+                yield rule(f"-d {prefix}", note, jump)
+        elif node.address is not None and prefix == Prefix.host(node.address):
+            yield rule(f"-d {host(node.address)}", note, jump)
+        else:
+            yield rule(in_prefix(prefix), note, LOCAL_DESTINATION, jump)

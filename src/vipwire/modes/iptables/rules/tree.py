@@ -1,0 +1,309 @@
+"""Dispatch in few steps: the entries of a dispatch chain in a tree of chains, instead of one after the other.
+
+A chain with more than `LEAF` entries branches four ways at the first digit in which the frontends' codes differ
+(digits that are the same for all are skipped):
+
+    KUBE-SERVICES      -d 0.0.0.0/0.0.0.3 -j KUBE-SVCS-2-0     …     and at its end the rule for node ports
+    KUBE-SVCS-2-0      -d 0.0.0.4/0.0.0.12 -g KUBE-SVCS-4-4    …
+    KUBE-SVCS-4-4      -d 10.96.0.4/32 -p tcp … -j KUBE-SVC-XPGD46QRK7WJZT7O
+
+Inside the tree one goes (-g), so that whoever finds nothing is back in the root chain. The tree is a function of the
+set of entries alone, whatever their order of arrival: a new process finds what the old one would write. A change
+touches one leaf, and sometimes the chains around it.
+
+Depth is limited: nf_tables refuses rules nested more than 16 deep, and behind a leaf follow up to five chains.
+Frontends that differ too late for that share a long leaf.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self, TypeAlias
+
+from vipwire.modes.iptables.rules.frontend_code import Zone, digit, first_difference, low_digits
+from vipwire.modes.iptables.rules.names import Rules
+
+LEAF: Final = 16
+"""At most so many entries are in a chain that does not branch."""
+
+DEEPEST: Final = 9
+"""So many chains of a tree may be nested below its root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A chain of entries, sorted by code."""
+
+    codes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of entries."""
+        return len(self.codes)
+
+    @property
+    def chains(self) -> int:
+        """The number of chains."""
+        return 1
+
+    @property
+    def height(self) -> int:
+        """The number of levels of chains below it."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A chain that branches at digit `at`; `known` are the digits before, the same for all below it.
+
+    It has `size` entries in `chains` chains, itself among them, `height` of them below it one after the other.
+    """
+
+    at: int
+    known: int
+    children: "tuple[Node | None, ...]"
+    size: int
+    chains: int
+    height: int
+
+    @classmethod
+    def over(cls, at: int, known: int, children: "tuple[Node | None, ...]", size: int) -> Self:
+        """Build a branch over these chains."""
+        below = [child for child in children if child is not None]
+        chains, height = sum(child.chains for child in below), max(child.height for child in below)
+        return cls(at, known, children, size, 1 + chains, 1 + height)
+
+    def below(self, value: int) -> int:
+        """Return what is known of the codes below one branch: the digits up to `at`."""
+        return self.known | value << 2 * self.at
+
+
+Node: TypeAlias = Leaf | Branch
+EMPTY: Final = Leaf(())
+Touched: TypeAlias = dict[str, Node | None]
+"""Chains whose rules are not what they were, by name; None: chains that are no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The shape of one dispatch chain's tree: its root's name, its other chains' names, the deepest level.
+
+    It branches at digits before `before` only.
+    """
+
+    zone: Zone
+    root: str
+    prefix: str
+    deepest: int = DEEPEST
+    before: int = sys.maxsize
+
+    def build(self, codes: Iterable[int], depth: int = 0) -> Node:
+        """Build the tree of some codes, as a subtree at a depth."""
+        found = sorted(codes)
+        if len(found) <= LEAF or depth >= self.deepest:
+            return Leaf(tuple(found))
+        at = first_difference(found)
+        if at >= self.before:
+            return Leaf(tuple(found))
+        groups: list[list[int]] = [[], [], [], []]
+        for code in found:
+            groups[digit(code, at)].append(code)
+        children = tuple(self.build(group, depth + 1) if group else None for group in groups)
+        return Branch.over(at, low_digits(found[0], at), children, len(found))
+
+    def insert(self, node: Node, code: int, touched: Touched, name: str = "", depth: int = 0) -> Node:
+        """Add a code that is not there."""
+        name = name or self.root
+        if isinstance(node, Leaf):
+            return self._replace(name, node, self.build([*codes(node), code], depth), touched)
+        if low_digits(code, node.at) != node.known:
+            return self._branch_above(name, node, code, depth, touched)
+        value = digit(code, node.at)
+        child, child_name = node.children[value], self.child_name(node, value)
+        if child is None:
+            new: Node = Leaf((code,))
+            touched[child_name] = new
+        else:
+            new = self.insert(child, code, touched, child_name, depth + 1)
+        result = _with_child(node, value, new, +1)
+        if child is None:
+            touched[name] = result
+        return result
+
+    def remove(self, node: Node, code: int, touched: Touched, name: str = "", depth: int = 0) -> Node:
+        """Remove a code that is in the tree."""
+        name = name or self.root
+        if isinstance(node, Leaf) or node.size - 1 <= LEAF:
+            left = [other for other in codes(node) if other != code]
+            return self._replace(name, node, self.build(left, depth), touched)
+        value = digit(code, node.at)
+        child, child_name = node.children[value], self.child_name(node, value)
+        if child is None:
+            raise KeyError(code)
+        if child.size > 1:
+            return _with_child(node, value, self.remove(child, code, touched, child_name, depth + 1), -1)
+        touched[child_name] = None
+        result = _with_child(node, value, None, -1)
+        kept = [(at, other) for at, other in enumerate(result.children) if other is not None]
+        if len(kept) == 1:
+            return self._lift(name, result, *kept[0], depth, touched)
+        touched[name] = result
+        return result
+
+    def _branch_above(self, name: str, node: Branch, code: int, depth: int, touched: Touched) -> Node:
+        """Add a code that differs at a digit which was the same for all: what is below moves down as it is."""
+        if depth + node.height >= self.deepest:
+            return self._replace(name, node, self.build([*codes(node), code], depth), touched)
+        at = first_difference((low_digits(code, node.at), node.known))
+        children: list[Node | None] = [None] * 4
+        children[digit(node.known, at)], children[digit(code, at)] = node, Leaf((code,))
+        result = Branch.over(at, low_digits(code, at), tuple(children), node.size + 1)
+        touched[name] = result
+        touched.update((self.child_name(result, value), child) for value, child in enumerate(children) if child)
+        return result
+
+    def _lift(self, name: str, node: Branch, value: int, child: Node, depth: int, touched: Touched) -> Node:
+        """Replace a chain by the only chain below it, as it is unless it was cut off at the deepest level."""
+        if depth + 1 + child.height >= self.deepest:
+            return self._replace(name, node, self.build(codes(child), depth), touched)
+        touched[self.child_name(node, value)] = None
+        touched[name] = child
+        return child
+
+    def _replace(self, name: str, old: Node, new: Node, touched: Touched) -> Node:
+        touched.update(dict.fromkeys((gone for gone, _ in self.nodes(old, name)), None))
+        touched.update(self.nodes(new, name))
+        return new
+
+    def nodes(self, node: Node, name: str = "") -> Iterator[tuple[str, Node]]:
+        """Yield every chain of a tree by name."""
+        name = name or self.root
+        yield name, node
+        if isinstance(node, Branch):
+            for value, child in enumerate(node.children):
+                if child is not None:
+                    yield from self.nodes(child, self.child_name(node, value))
+
+    def find(self, node: Node, code: int) -> tuple[str, Node]:
+        """Find the leaf that a code belongs to."""
+        name = self.root
+        while isinstance(node, Branch):
+            value = digit(code, node.at)
+            child = node.children[value]
+            if child is None:
+                raise KeyError(code)
+            name, node = self.child_name(node, value), child
+        return name, node
+
+    def child_name(self, node: Branch, value: int) -> str:
+        """Name the chain of one branch."""
+        return self.zone.name(self.prefix, node.at, node.below(value))
+
+    def rules(self, name: str, node: Node, entry: "Mapping[int, Rules] | Overlay") -> Rules:
+        """Write one chain."""
+        if isinstance(node, Leaf):
+            return tuple(rule for code in node.codes for rule in entry[code])
+        verb = "-j" if name == self.root else "-g"
+        return tuple(
+            f"{self.zone.match(node.at, node.below(value))} {verb} {self.child_name(node, value)}".lstrip()
+            for value, child in enumerate(node.children)
+            if child is not None
+        )
+
+
+def codes(node: Node) -> Iterator[int]:
+    """Yield every code of a tree."""
+    if isinstance(node, Leaf):
+        yield from node.codes
+        return
+    for child in node.children:
+        if child is not None:
+            yield from codes(child)
+
+
+def _with_child(node: Branch, value: int, child: Node | None, by: int) -> Branch:
+    children = (*node.children[:value], child, *node.children[value + 1 :])
+    return Branch.over(node.at, node.known, children, node.size + by)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """Entries as they will be: the changed ones before the others."""
+
+    changed: Mapping[int, Rules | None]
+    others: Mapping[int, Rules]
+
+    def __getitem__(self, code: int) -> Rules:
+        found = self.changed.get(code)
+        return self.others[code] if found is None else found
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A change of a dispatch chain: its new tree, and the chains to write, None for those to delete."""
+
+    changed: Mapping[int, Rules | None]
+    tree: Node
+    chains: dict[str, Rules | None]
+
+
+@dataclass(slots=True)
+class Dispatch:
+    """One dispatch chain as the kernel holds it. `strays` are chains of its tree that do not belong there."""
+
+    shape: Shape
+    entries: dict[int, Rules] = field(default_factory=dict)
+    tree: Node = EMPTY
+    strays: frozenset[str] = frozenset()
+
+    def load(self, entries: Mapping[int, Rules]) -> None:
+        """Add the entries that were read from the kernel."""
+        self.entries = dict(entries)
+        self.tree = self.shape.build(self.entries)
+
+    def chains(self) -> dict[str, Rules]:
+        """Write every chain, without what follows the entries in the root."""
+        return {name: self.shape.rules(name, node, self.entries) for name, node in self.shape.nodes(self.tree)}
+
+    @property
+    def branches(self) -> int:
+        """The number of rules that only lead to other chains of the tree."""
+        return self.tree.chains - 1
+
+    def draft(self, changed: Mapping[int, Rules | None], *, everything: bool) -> Draft:
+        """Compute a change; `everything`: write all chains, not only those that change."""
+        entry = Overlay(changed, self.entries)
+        touched: Touched = {}
+        if everything or 4 * len(changed) > len(self.entries):
+            kept = [code for code in self.entries if code not in changed]
+            tree = self.shape.build([*kept, *(code for code, rules in changed.items() if rules is not None)])
+            touched.update(dict.fromkeys((*self.strays, *(name for name, _ in self.shape.nodes(self.tree))), None))
+            touched.update(self.shape.nodes(tree))
+        else:
+            tree = self._step(changed, touched)
+        chains = {
+            name: None if node is None else self.shape.rules(name, node, entry) for name, node in touched.items()
+        }
+        return Draft(changed, tree, chains)
+
+    def _step(self, changed: Mapping[int, Rules | None], touched: Touched) -> Node:
+        tree = self.tree
+        for code, rules in changed.items():
+            if rules is None:
+                tree = self.shape.remove(tree, code, touched)
+            elif code in self.entries:
+                name, leaf = self.shape.find(tree, code)
+                touched[name] = leaf
+            else:
+                tree = self.shape.insert(tree, code, touched)
+        return tree
+
+    def adopt(self, draft: Draft) -> None:
+        """Believe that a change is in the kernel."""
+        for code, rules in draft.changed.items():
+            if rules is None:
+                self.entries.pop(code, None)
+            else:
+                self.entries[code] = rules
+        self.tree = draft.tree
+        self.strays = frozenset()

@@ -1,0 +1,102 @@
+"""To whom a virtual server sends a new connection, as far as that can be told without asking it. Pure.
+
+    rr, lc, dh, lblc, lblcr, twos    equal shares: in turn, by what is open, or (dh) by the VIP
+    wrr, wlc, sed, nq, mh            by weight: in turn, by what is open, or by the client's address and port
+    sh                               by the client's address alone: one real server, which is computed
+    fo, ovf                          the heaviest, for as long as it is there (ovf: has room)
+
+What is open now shifts the shares of schedulers that count connections; over time they come out as told here.
+Sources: net/netfilter/ipvs/ip_vs_*.c.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Final
+
+from vipwire.linux.netlink.ipvs import Flag, Forwarding, RealServer, Scheduling
+from vipwire.model.net import Address
+from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN
+
+_EQUAL = frozenset({"rr", "lc", "dh", "lblc", "lblcr", "twos"})
+_HEAVIEST = frozenset({"fo", "ovf"})
+_BUCKETS, _GOLDEN = 256, 0x61C88647  # IP_VS_SH_TAB_SIZE, GOLDEN_RATIO_32
+_SHIFT = 24  # what hash_32 keeps 8 bits with
+
+
+_CHOICES: Final = {
+    "rr": IN_TURN,
+    "wrr": IN_TURN,
+    "lc": "each new connection goes to the one with the fewest connections",
+    "wlc": "each new connection goes to the one with the fewest connections for its weight",
+    "sed": "each new connection goes to where the shortest delay is expected",
+    "nq": "each new connection goes to one without any, else to where the shortest delay is expected",
+    "lblc": "new connections go where those to this address went before, unless that one has too many",
+    "lblcr": "new connections go where those to this address went before, unless these have too many",
+    "dh": "this address decides which of them all clients get",
+    "sh": BY_ADDRESS,
+    "mh": BY_ADDRESS,
+    "fo": "all new connections go to the one of the greatest weight",
+    "ovf": "new connections go to the one of the greatest weight that has fewer connections than its weight",
+    "twos": "of two that are drawn by chance, each new connection goes to the one with less to do",
+}
+_WITH_PORT: Final = {"mh": Flag.SCHEDULER_2, "sh": Flag.SCHEDULER_2}
+
+
+def choice(scheduling: Scheduling) -> str:
+    """Describe in a sentence how a virtual server chooses; "" for an unknown scheduler."""
+    name = scheduling.scheduler
+    if scheduling.flags & _WITH_PORT.get(name, Flag(0)):
+        return BY_ADDRESS_AND_PORT
+    return _CHOICES.get(name, "")
+
+
+def connection_shares(
+    scheduling: Scheduling, reals: Mapping[RealServer, Forwarding], client: Address
+) -> dict[RealServer, Fraction]:
+    """Return the shares of the real servers in a client's new connections; empty if none of them takes any.
+
+    `reals` must be in the kernel's order for `sh`.
+    """
+    taking = {real: how.weight for real, how in reals.items() if how.weight}
+    if not taking:
+        return {}
+    if scheduling.scheduler == "sh" and not scheduling.flags & Flag.SCHEDULER_2:
+        found = _by_source(list(reals.items()), client, falls_back=bool(scheduling.flags & Flag.SCHEDULER_1))
+        return {} if found is None else {found: Fraction(1)}
+    if scheduling.scheduler in _HEAVIEST:
+        return {max(taking, key=lambda real: taking[real]): Fraction(1)}
+    if scheduling.scheduler in _EQUAL:
+        return dict.fromkeys(taking, Fraction(1, len(taking)))
+    total = sum(taking.values())
+    return {real: Fraction(weight, total) for real, weight in taking.items()}
+
+
+def _by_source(
+    reals: Sequence[tuple[RealServer, Forwarding]], client: Address, *, falls_back: bool
+) -> RealServer | None:
+    """Hash as ip_vs_sh_hashkey does, into buckets that ip_vs_sh_reassign has dealt to the real servers by weight."""
+    buckets = [real for real, how in reals for _ in range(max(1, how.weight))]
+    weights = dict(reals)
+
+    def bucket(offset: int) -> RealServer:
+        key = (_folded(client) * _GOLDEN & 0xFFFFFFFF) >> _SHIFT
+        return buckets[((offset + key) % _BUCKETS) % len(buckets)]
+
+    first = (_folded(client) * _GOLDEN & 0xFFFFFFFF) >> _SHIFT
+    if weights[bucket(0)].weight:
+        return bucket(0)
+    if not falls_back:
+        return None
+    for step in range(_BUCKETS):
+        if weights[found := bucket((step + first) % _BUCKETS)].weight:
+            return found
+    return None
+
+
+def _folded(address: Address) -> int:
+    """Fold an address into 32 bits; IPv6's four words are combined by exclusive or."""
+    words = [int.from_bytes(address[at : at + 4]) for at in range(0, len(address), 4)]
+    folded = 0
+    for word in words:
+        folded ^= word
+    return folded

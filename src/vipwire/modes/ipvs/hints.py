@@ -1,0 +1,81 @@
+"""Chooses how IPVS balances a Service: its annotations decide the scheduler, its flags and the forwarding method.
+
+A scheduler that is named counts; else that of the algorithm, where IPVS has one: random, which is the default, is
+nothing that it has. Else it is the node's.
+
+Where weights can occur, a scheduler that knows none is replaced by the one that is the same with weights. Annotations
+decide that, not the weights of the moment: while its scheduler is exchanged, a virtual server answers nobody.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Final
+
+from vipwire.linux.netlink.ipvs import Flag, Method
+from vipwire.plan.annotations import Balancing, Forwarding, SchedulerFlag, Wishes
+
+_FLAGS: Final = {
+    SchedulerFlag.FIRST: Flag.SCHEDULER_1,
+    SchedulerFlag.SECOND: Flag.SCHEDULER_2,
+    SchedulerFlag.THIRD: Flag.SCHEDULER_3,
+    SchedulerFlag.ONE_PACKET: Flag.ONE_PACKET,
+}
+_DEFAULT_FLAGS: Final = {
+    # Without fallback, clients whose server drains are turned away, although others could answer. kube-proxy sets
+    # the port flag for mh, so that one client's connections spread.
+    "mh": Flag.SCHEDULER_1 | Flag.SCHEDULER_2,
+    "sh": Flag.SCHEDULER_1,
+}
+_ALGORITHMS: Final = {
+    Balancing.ROUND_ROBIN: "rr",
+    Balancing.SOURCE_HASH: "sh",
+    Balancing.MAGLEV: "mh",
+    Balancing.LEAST_CONNECTIONS: "lc",
+}
+_WITH_WEIGHTS: Final = {"rr": "wrr", "lc": "wlc"}
+_METHODS: Final = {
+    Forwarding.NAT: Method.MASQUERADE,
+    Forwarding.DIRECT: Method.ROUTE,
+    Forwarding.TUNNEL: Method.TUNNEL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """How IPVS balances a Service. `drain_seconds` None: until the last connection has ended."""
+
+    scheduler: str
+    flags: Flag
+    method: Method = Method.MASQUERADE
+    drain_seconds: int | None = None
+
+
+def hints(asked: Wishes, default_scheduler: str) -> Hints:
+    """Translate what is asked for; `default_scheduler` is the node's."""
+    scheduler = asked.scheduler or _by_algorithm(asked) or default_scheduler
+    if "weights" in asked.given or asked.slow_start is not None:
+        scheduler = _WITH_WEIGHTS.get(scheduler, scheduler)
+    return Hints(scheduler, _flags_of(asked, scheduler), _METHODS[asked.forwarding], asked.drain_seconds)
+
+
+def method_of(asked: Wishes) -> Method:
+    """Translate how packets are to get to endpoints."""
+    return _METHODS[asked.forwarding]
+
+
+def _by_algorithm(asked: Wishes) -> str:
+    return _ALGORITHMS.get(asked.balancing, "") if asked.balancing is not None else ""
+
+
+def _flags_of(asked: Wishes, scheduler: str) -> Flag:
+    if asked.scheduler_flags is not None:
+        return _flags(asked.scheduler_flags)
+    if asked.hash_flags is not None and scheduler in _DEFAULT_FLAGS:
+        return _flags(asked.hash_flags)
+    return _DEFAULT_FLAGS.get(scheduler, Flag.NONE)
+
+
+def _flags(asked: Iterable[SchedulerFlag]) -> Flag:
+    return reduce(or_, (_FLAGS[each] for each in asked), Flag.NONE)

@@ -1,0 +1,376 @@
+"""ipvs mode's backend: reads and writes IPVS, kube-ipvs0, ipsets and iptables. One instance is one family.
+
+None of these has transactions, and each depends on others, so a commit goes in steps. Forwards:
+
+    sets and their elements ▸ chains ▸ virtual and real servers ▸ rules of ranges ▸ VIPs
+
+and what goes, goes in the opposite order. If a step is refused, what was done is undone, and the error is raised.
+
+IPVS tells nobody of changes. `changed` therefore reads everything and compares it with what was left behind.
+"""
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from vipwire.errors import CommitError
+from vipwire.linux.netlink.ipset import SetSpec
+from vipwire.linux.netlink.ipvs import Command, Forwarding, Method, RealServer, VirtualServer
+from vipwire.model.net import Address, Family
+from vipwire.model.problem import Problem
+from vipwire.modes.ipvs.counters import IpvsCounters
+from vipwire.modes.ipvs.graceful_termination import GracefulTermination
+from vipwire.modes.ipvs.limits import LACKS
+from vipwire.modes.ipvs.marks import is_among, routing_mark
+from vipwire.modes.ipvs.objects.describe import describe_object
+from vipwire.modes.ipvs.objects.device import Device
+from vipwire.modes.ipvs.objects.direct_return import Pods
+from vipwire.modes.ipvs.objects.iptables_tool import Tool
+from vipwire.modes.ipvs.objects.names import (
+    MARKING,
+    OWNING,
+    PORT_PROTOCOLS,
+    ChainName,
+    Entry,
+    MarkRule,
+    Object,
+    ObjectKey,
+    Receiver,
+    Route,
+    Set,
+    SetName,
+    Vip,
+    set_name,
+)
+from vipwire.modes.ipvs.objects.parts import Parts, inverse, partition
+from vipwire.modes.ipvs.objects.policy_routing import PolicyRouting
+from vipwire.modes.ipvs.objects.proc_table import with_resting
+from vipwire.modes.ipvs.objects.servers import ServerCommand, Servers
+from vipwire.modes.ipvs.objects.sets import Sets
+from vipwire.modes.ipvs.objects.sockets import socket_sources
+from vipwire.modes.ipvs.skeleton import KUBE_PROXYS, node_objects
+from vipwire.modes.ipvs.termination_policy import TerminationPolicy
+from vipwire.modes.ipvs.writing import DEFAULTS, Settings, Writing
+from vipwire.plan.annotations import in_vain
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.counts import Counts
+from vipwire.reconcile.delta import Delta
+
+Objects = dict[ObjectKey, Object]
+_SOCKETS_SECONDS = 10.0
+
+
+class IpvsBackend:
+    """IPVS of one family, in the network namespace in which this was made. Raise UnsupportedError without IPVS."""
+
+    def __init__(
+        self, family: Family, settings: Settings = DEFAULTS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.family = family
+        self._clock = clock
+        self._writing = Writing(family, settings)
+        self._marks = self._writing.marks
+        self._servers = Servers(family)
+        self._device, self._sets, self._tool = Device(family), Sets(family), Tool(family)
+        self._policy_routing, self._pods = PolicyRouting(family), Pods(family)
+        self._tallies = IpvsCounters(family, self._tool)
+        self._terminating = GracefulTermination()
+        self._terminations = TerminationPolicy()
+        self._direct = set_name(family, Set.DIRECT_RETURN)
+        self._chains = KUBE_PROXYS.union(_chains(node_objects(NodePlan(family))))
+        self._lingering: set[Address] = set()
+        """Addresses that stay on kube-ipvs0 as long as sockets of this node have them."""
+        self._look_at = 0.0
+        self._receiving: set[Receiver] = set()
+        """Pods that still receive for VIPs that they are to leave, for open connections."""
+        self._left: Objects | None = None
+        self.resting: Mapping[VirtualServer, Mapping[RealServer, Forwarding]] = {}
+        """Virtual servers with real servers that take nothing new, as they were when all was read: see `table`."""
+
+    def require(self) -> None:
+        """Raise UnsupportedError if ipsets or iptables are missing."""
+        self._sets.require()
+        self._tool.require()
+
+    @property
+    def variant(self) -> str:
+        """The rule engine of the kernel that holds the rules: `nft` or `legacy`."""
+        return self._tool.variant
+
+    def close(self) -> None:
+        """Close its sockets; what is programmed stays."""
+        for part in (self._servers, self._device, self._sets, self._policy_routing):
+            part.close()
+
+    def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
+        """Render what belongs to no Service."""
+        return self._writing.render_node(node)
+
+    def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+        """Render one Service."""
+        rendered = self._writing.render(plan)
+        self._terminations.note(plan, rendered.own, plan.wishes.drain_seconds)
+        return rendered
+
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """List what a Service asks for in vain; see `Selective`."""
+        return tuple(in_vain(plan.name, plan.wishes, LACKS))
+
+    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read what IPVS has counted for these plans' Services; see `reconcile.counts`."""
+        return self._tallies.read(plans, self._marks, endpoints=endpoints)
+
+    def describe(self, key: ObjectKey) -> str:
+        """Name an object for a person."""
+        return describe_object(key)
+
+    def changed(self) -> bool:
+        """Report whether the kernel holds something else than we left."""
+        return self._left is None or self._read() != self._left
+
+    def observe(self) -> Objects:
+        """Read all of ours. Nobody else's virtual servers, chains or sets are in it.
+
+        Real servers without weight count as draining, whoever has begun that: an earlier process, for instance.
+        """
+        self._left = self._read(adopt=True)
+        return dict(self._left)
+
+    def commit(self, delta: Delta[ObjectKey, Object]) -> int:
+        """Apply a difference; return how many bytes were sent. What was done before a refusal is undone."""
+        try:
+            size = self._apply(delta)
+        except (CommitError, OSError):
+            self._undo(delta)
+            self._left = None
+            raise
+        self._terminations.committed(delta.added, delta.removed)
+        if self._left is not None:
+            for key in delta.removed:
+                self._left.pop(key, None)
+            self._left.update(delta.added)
+            self._left.update((key, new) for key, (_, new) in delta.changed.items())
+        return size
+
+    def housekeeping_due(self) -> float | None:
+        """Return the seconds until `housekeep` has something to do; None if it has nothing."""
+        now = self._clock()
+        due = self._terminating.due(now)
+        if not self._lingering:
+            return due
+        look = max(0.0, self._look_at - now)
+        return look if due is None else min(due, look)
+
+    def housekeep(self) -> None:
+        """Remove real servers that have no connections any more, or whose time is up."""
+        now = self._clock()
+        gone: list[ServerCommand] = []
+        for server, reals in self._terminating.servers(now).items():
+            busy = {(s.address, s.port) for s in self._servers.reals(server) if s.active or s.inactive}
+            gone += (
+                ServerCommand(Command.DEL_DEST, real, Forwarding(0))
+                for real in reals
+                if (real.address, real.port) not in busy
+                or self._terminating.expired(real, now)
+                or not self._terminations.may_finish(real)
+            )
+        self._servers.apply(gone)
+        for change in gone:
+            if isinstance(change.key, RealServer):
+                self._terminating.end(change.key)
+        self._release()
+        self._terminating.looked(now, self._clock())
+        if self._lingering and now >= self._look_at:
+            self._device.remove(self._without_sockets(self._lingering))
+
+    def _unused(self, parts: Parts) -> list[Address]:
+        """Choose the addresses that may leave kube-ipvs0: all but those that sockets of this node are bound to.
+
+        kube-proxy has external and load balancer IPs there, and a process that connected to one has it as its source.
+        """
+        gone = {vip.address for vip in parts.vips.removed}
+        routed = gone & {route.address for route in parts.routes.added}
+        return [*(gone - routed), *self._without_sockets(routed)] if routed else list(gone)
+
+    def _without_sockets(self, addresses: set[Address]) -> list[Address]:
+        used = socket_sources() & addresses
+        self._lingering = (self._lingering - addresses) | used
+        self._look_at = self._clock() + _SOCKETS_SECONDS
+        return list(addresses - used)
+
+    def _release(self) -> None:
+        """Stop Pods from receiving once IPVS sends none of a VIP's connections to them any more."""
+        if not self._receiving:
+            return
+        draining = {(self._vip(each.server), each.address) for each in self._terminating}
+        gone = {each for each in self._receiving if (each.vip, each.pod) not in draining}
+        self._pods.release((each.pod, each.vip) for each in gone)
+        self._receiving -= gone
+
+    def _vip(self, server: VirtualServer) -> Address:
+        """Find the address of a virtual server; that of a mark is a range's."""
+        ranges = (key.address for (key, _), mark in self._marks.given.items() if mark == server.mark)
+        return next((each for each in ranges if each), server.address) if server.mark else server.address
+
+    def delete(self) -> bool:
+        """Remove everything of ours of this family; tell whether there was anything."""
+        found = self._read()
+        self._apply(Delta(removed=found), drain=False)
+        return self._device.delete() or bool(found)
+
+    def _apply(self, delta: Delta[ObjectKey, Object], *, drain: bool = True) -> int:
+        parts = partition(delta)
+        wrong = [key for key, (old, new) in parts.sets.changed.items() if old != new]
+        if wrong:
+            raise CommitError(
+                f"{describe_object(wrong[0])} is of another type: remove it (ipset destroy {wrong[0].set})"
+            )
+        coming = {**parts.entries.added, **{key: new for key, (_, new) in parts.entries.changed.items()}}
+        size = self._sets.create(_specs(parts.sets.added))
+        size += self._sets.add(coming)
+        leaving = Delta(removed=parts.chains.removed)
+        size += self._tool.write(Delta(parts.chains.added, parts.chains.changed))
+        size += self._servers.apply(self._incoming(parts))
+        self._pods.prepare(
+            _pairs({**parts.receivers.added, **{k: v for k, (_, v) in parts.receivers.changed.items()}})
+        )
+        size += self._policy_routing.add_routes([each.address for each in parts.routes.added])
+        size += self._policy_routing.add([each.mark for each in parts.mark_rules.added])
+        size += self._tool.write_rules(Delta(parts.rules.added, parts.rules.changed))
+        size += self._device.add([vip.address for vip in parts.vips.added])
+        self._lingering -= {vip.address for vip in parts.vips.added}
+        size += self._device.remove(self._unused(parts))
+        size += self._policy_routing.remove([each.mark for each in parts.mark_rules.removed])
+        size += self._policy_routing.remove_routes([each.address for each in parts.routes.removed])
+        size += self._tool.write_rules(Delta(removed=parts.rules.removed))
+        size += self._servers.apply(self._outgoing(parts, drain=drain))
+        self._receiving -= parts.receivers.added.keys()
+        self._receiving |= parts.receivers.removed.keys()
+        self._release()
+        size += self._tool.write(leaving)
+        size += self._sets.delete(parts.entries.removed)
+        return size + self._sets.destroy([name.set for name in parts.sets.removed])
+
+    def _incoming(self, parts: Parts) -> Iterator[ServerCommand]:
+        """Yield what comes: behind each new virtual server its real servers, for without any it refuses."""
+        reals: dict[VirtualServer, list[ServerCommand]] = defaultdict(list)
+        for real, forwarding in parts.reals.added.items():
+            known = real in self._terminating
+            self._terminating.end(real)
+            reals[real.server].append(
+                ServerCommand(Command.SET_DEST if known else Command.NEW_DEST, real, forwarding)
+            )
+        for key, scheduling in parts.servers.added.items():
+            yield ServerCommand(Command.NEW_SERVICE, key, scheduling)
+            yield from reals.pop(key, ())
+        for key, (_, scheduling) in parts.servers.changed.items():
+            yield ServerCommand(Command.SET_SERVICE, key, scheduling)
+        for changes in reals.values():
+            yield from changes
+        for real, (_, forwarding) in parts.reals.changed.items():
+            yield ServerCommand(Command.SET_DEST, real, forwarding)
+
+    def _outgoing(self, parts: Parts, *, drain: bool) -> Iterator[ServerCommand]:
+        servers = parts.servers.removed
+        now = self._clock()
+        for real, forwarding in parts.reals.removed.items():
+            if real.server in servers:
+                continue  # it goes with its virtual server
+            if drain and self._terminations.may_finish(real):
+                self._terminating.begin(real, now, self._terminations.seconds(real))
+                if forwarding.weight:
+                    yield ServerCommand(Command.SET_DEST, real, forwarding._replace(weight=0))
+            else:
+                yield ServerCommand(Command.DEL_DEST, real, forwarding)
+        self._terminating.forget_servers(servers)
+        for server, scheduling in servers.items():
+            yield ServerCommand(Command.DEL_SERVICE, server, scheduling)
+
+    def _undo(self, delta: Delta[ObjectKey, Object]) -> None:
+        with contextlib.suppress(CommitError, OSError):
+            self._apply(inverse(delta), drain=False)
+
+    def _read(self, *, adopt: bool = False) -> Objects:
+        objects: Objects = self._sets.read()
+        owned = self._owned(objects)
+        services = self._servers.services()
+        ours = {
+            key
+            for key in services
+            if (key in self._terminations or owned(key)) and not self._writing.is_excluded(key)
+        }
+        objects.update((key, services[key][0]) for key in ours)
+        rows = list(self._servers.rows(ours))
+        self.resting = with_resting(rows)
+        for row in rows:
+            if row.forwarding.weight or not (adopt or row.real in self._terminating):
+                objects[row.real] = row.forwarding
+            elif row.real not in self._terminating:
+                self._terminating.begin(row.real, self._clock(), self._terminations.seconds(row.real))
+        bound, routed = self._device.addresses(), set[Address]()
+        if marks := self._policy_routing.marks():  # else nothing leads to the routes, and a machine may have many
+            objects.update((MarkRule(mark), None) for mark in marks)
+            routed.update(self._policy_routing.routes())
+        self._lingering |= routed.intersection(bound) if adopt else set()
+        objects.update((Route(address), None) for address in routed)
+        objects.update((Vip(address), None) for address in bound if address not in self._lingering)
+        objects.update(self._receivers(objects, adopt=adopt))
+        chains, rules = self._tool.read(self._chains)
+        return objects | dict[ObjectKey, Object](chains.items()) | dict[ObjectKey, Object](rules.items())
+
+    def _receivers(self, objects: Objects, *, adopt: bool) -> Iterator[tuple[Receiver, Method]]:
+        """Read which Pods receive for VIPs, but those that do for open connections only."""
+        mark, entries = routing_mark(self._marks.avoid), objects.items()
+        vips = {
+            key.element.address
+            for key, value in entries
+            if isinstance(key, Entry) and key.set == self._direct and value == mark
+        }
+        draining = {(self._vip(each.server), each.address) for each in self._terminating} if vips else ()
+        for (pod, vip), how in self._pods.read().items() if vips else ():
+            receiver = Receiver(pod, vip)
+            if adopt and (vip, pod) in draining:
+                self._receiving.add(receiver)
+            if vip in vips and receiver not in self._receiving:
+                yield receiver, how
+
+    def _owned(self, objects: Objects) -> Callable[[VirtualServer], bool]:
+        """Build the test for virtual servers that our sets name."""
+        places: set[tuple[int, bytes, int]] = set()
+        ports: set[tuple[int, int]] = set()
+        marks: set[int] = set()
+        owning = {set_name(self.family, which): which for which in OWNING}
+        marking = {set_name(self.family, which) for which in MARKING}
+        for key, value in objects.items():
+            if not isinstance(key, Entry):
+                continue
+            if key.set in marking and isinstance(value, int):
+                marks.add(value)
+            which = owning.get(key.set)
+            if which in PORT_PROTOCOLS:
+                ports.add((PORT_PROTOCOLS[which], key.element.port))
+            elif which is not None:
+                places.add((key.element.protocol, key.element.address, key.element.port))
+
+        def test(server: VirtualServer) -> bool:
+            if server.mark:
+                return is_among(server.mark, marks)
+            place = (server.protocol, bytes(server.address), server.port)
+            return place in places or (server.protocol, server.port) in ports
+
+        return test
+
+
+def _pairs(receivers: Mapping[Receiver, Method]) -> dict[tuple[Address, Address], Method]:
+    return {(key.pod, key.vip): method for key, method in receivers.items()}
+
+
+def _specs(sets: Mapping[SetName, SetSpec]) -> dict[str, SetSpec]:
+    return {name.set: spec for name, spec in sets.items()}
+
+
+def _chains(objects: Mapping[ObjectKey, Object]) -> Iterator[ChainName]:
+    return (key for key in objects if isinstance(key, ChainName))

@@ -1,0 +1,252 @@
+"""Finds and removes what ipvs mode, ours or kube-proxy's, left beside its rules: virtual servers, kube-ipvs0, ipsets.
+
+IPVS translates every packet of its connections, and forgets them with their virtual server. So a virtual server goes
+when none of its connections is in use any more; until then its address stays on kube-ipvs0. No new connection comes
+to it: another mode's rules translate that before. What leads packets to IPVS by their mark stays as well: a packet
+that was translated finds no route in that table. Connections that are returned directly, past this node, end.
+
+An address on kube-ipvs0 is also what processes of the node connect from when they connect to it, whoever translates,
+and without it their packets have no source. So it stays while a socket has it.
+"""
+
+import contextlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.linux.netlink.socket import NetlinkError
+from vipwire.model.net import Address, Family, Protocol
+from vipwire.modes.ipvs.kernel import IpvsBackend
+from vipwire.modes.ipvs.objects.device import Device
+from vipwire.modes.ipvs.objects.names import (
+    ChainName,
+    Entry,
+    MarkRule,
+    Object,
+    ObjectKey,
+    RangeRule,
+    Route,
+    Set,
+    SetName,
+    Vip,
+    set_name,
+)
+from vipwire.modes.ipvs.objects.sets import Sets
+from vipwire.modes.ipvs.objects.sockets import socket_sources
+from vipwire.modes.ipvs.ownership import GUARDS
+from vipwire.modes.remains import RemovalResult
+from vipwire.modes.xtables.ownership import Place
+from vipwire.reconcile.delta import Delta
+
+_NET: Final = Path("/proc/thread-self/net")
+_OVER: Final = frozenset({"NONE", "TIME_WAIT", "LAST_ACK", "CLOSE", "CLOSED", "LISTEN"})
+"""States in which a connection carries nothing any more."""
+_IN_TURN: Final = Scheduling("rr")
+
+
+class Flow(NamedTuple):
+    """A connection of IPVS: to which frontend, and which endpoint has it."""
+
+    frontend: tuple[Address, int]
+    endpoint: tuple[Address, int]
+
+
+@dataclass(frozen=True, slots=True)
+class IpvsLeftovers:
+    """What ipvs mode has left, without chains of iptables, and the part of it that has connections in use."""
+
+    family: Family
+    objects: dict[ObjectKey, Object]
+    busy: frozenset[VirtualServer] = frozenset()
+    addresses: frozenset[Address] = frozenset()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether something has to stay."""
+        return bool(self.busy or self.addresses)
+
+
+class IpvsRemains:
+    """The leftovers of one family. With `to_sockets` the running mode listens at node ports with sockets."""
+
+    def __init__(self, family: Family, *, to_sockets: bool) -> None:
+        self._family, self._to_sockets = family, to_sockets
+        self._found: IpvsLeftovers | None = None
+
+    def before_rules(self) -> RemovalResult:
+        """Remove what can go while the rules still masquerade; send new connections to node ports to sockets."""
+        self._found = find_ipvs(self._family)
+        if self._found is not None and self._to_sockets and lead_to_sockets(self._found):
+            self._found = find_ipvs(self._family)  # with the connections that came meanwhile
+        return RemovalResult()
+
+    def held(self) -> frozenset[Place]:
+        """Return the chains that keep the host's own ports off the addresses, as long as these are in use."""
+        return GUARDS if self._found is not None and self._found.in_use else frozenset()
+
+    def after_rules(self) -> RemovalResult:
+        """Remove what has no connections."""
+        if (left := self._found) is None:
+            return RemovalResult()
+        gone, stays = remove_ipvs(left)
+        what = f"{len(left.busy)} virtual servers have connections, {len(left.addresses)} addresses are in use"
+        return RemovalResult(removed=(gone,) if gone else (), waiting=(what,) if stays else ())
+
+
+def find_ipvs(family: Family) -> IpvsLeftovers | None:
+    """Find what ipvs mode has left; return None if there is nothing. Raise OSError or UnsupportedError."""
+    if not (_NET / "ip_vs").exists() or not _has_traces(family):
+        return None
+    with contextlib.closing(IpvsBackend(family)) as backend:
+        objects = backend.observe()
+    objects = {key: value for key, value in objects.items() if not isinstance(key, ChainName | RangeRule)}
+    flows = parse_flows((_NET / "ip_vs_conn").read_text(encoding="ascii"), family)
+    return judge(family, objects, flows, socket_sources())
+
+
+def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
+    """Remove what has no connections in use; say what that was, "" if nothing, and whether something has to stay.
+
+    Raise CommitError if refused.
+    """
+    gone = removable(left)
+    if not gone:
+        return "", left.in_use
+    with contextlib.closing(IpvsBackend(left.family)) as backend:
+        backend.commit(Delta(removed=gone))
+    late = socket_sources() & {key.address for key in gone if isinstance(key, Vip)}
+    with contextlib.closing(Device(left.family)) as device:
+        if late:  # a socket has taken it between the look and the removal: its packets are sent again
+            device.add(sorted(late))
+        elif not left.in_use:
+            device.delete()
+    counts = {
+        "virtual servers": sum(isinstance(key, VirtualServer) for key in gone),
+        "addresses": sum(isinstance(key, Vip) for key in gone),
+        "ipsets": sum(isinstance(key, SetName) for key in gone),
+    }
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count), left.in_use or bool(late)
+
+
+def judge(
+    family: Family,
+    objects: dict[ObjectKey, Object],
+    flows: frozenset[Flow],
+    sources: frozenset[Address] = frozenset(),
+) -> IpvsLeftovers:
+    """Find the virtual servers whose connections are in use, and the addresses that these or sockets need. Pure."""
+    frontends, endpoints = {flow.frontend for flow in flows}, {flow.endpoint for flow in flows}
+    endpoints |= {(address, 0) for address, _ in endpoints}  # real servers that leave the port as it is
+    marked = {
+        key.server
+        for key in objects
+        if isinstance(key, RealServer) and key.server.mark and (key.address, key.port) in endpoints
+    }
+    busy = frozenset(
+        key
+        for key in objects
+        if isinstance(key, VirtualServer) and ((key.address, key.port) in frontends or key in marked)
+    )
+    needed = {address for address, _ in frontends} if busy else set[Address]()
+    vips = {key.address for key in objects if isinstance(key, Vip)}
+    return IpvsLeftovers(family, objects, busy, frozenset((needed | sources) & vips))
+
+
+def lead_to_sockets(left: IpvsLeftovers) -> bool:
+    """Leave new connections to node ports to the sockets there; tell whether anything was changed.
+
+    For userspace mode, which listens at node ports itself. Raise CommitError if refused.
+    """
+    delta = to_sockets(left)
+    if delta:
+        with contextlib.closing(IpvsBackend(left.family)) as backend:
+            backend.commit(delta)
+    return bool(delta)
+
+
+def to_sockets(left: IpvsLeftovers) -> Delta[ObjectKey, Object]:
+    """Make each virtual server of a node port, at addresses that the node has elsewhere, its own real server. Pure.
+
+    IPVS takes packets before any socket does. To the node's own address it routes them as they are: to the socket
+    there. Endpoints without weight keep their connections, and nobody is bound to one by persistence.
+    """
+    own = {each: RealServer(each, each.address, each.port) for each in node_ports(left.objects.keys())}
+    changed: dict[ObjectKey, tuple[Object, Object]] = {}
+    for key, old in left.objects.items():
+        if isinstance(key, VirtualServer) and key in own and old != _IN_TURN:
+            changed[key] = (old, _IN_TURN)
+        elif isinstance(key, RealServer) and own.get(key.server, key) != key and isinstance(old, Forwarding):
+            changed[key] = (old, old._replace(weight=0))
+    return Delta(
+        added={real: Forwarding(1, Method.ROUTE) for real in own.values() if real not in left.objects},
+        changed=changed,
+    )
+
+
+def node_ports(objects: Collection[ObjectKey]) -> frozenset[VirtualServer]:
+    """Choose the virtual servers, of TCP and UDP, at addresses that are neither on kube-ipvs0 nor routed. Pure."""
+    vips = {key.address for key in objects if isinstance(key, Vip)}
+    routed = {set_name(family, Set.ROUTED) for family in Family}
+    vips |= {key.element.address for key in objects if isinstance(key, Entry) and key.set in routed}
+    servers = (key for key in objects if isinstance(key, VirtualServer) and not key.mark)
+    return frozenset(
+        each for each in servers if each.protocol in (Protocol.TCP, Protocol.UDP) and each.address not in vips
+    )
+
+
+def removable(left: IpvsLeftovers) -> dict[ObjectKey, Object]:
+    """Choose what can go. The sets say which virtual servers are ours: they go last, all together. Pure."""
+    if not left.in_use:
+        return left.objects
+
+    def stays(key: ObjectKey) -> bool:
+        match key:
+            case VirtualServer():
+                return key in left.busy
+            case RealServer():
+                return key.server in left.busy
+            case Vip(address):
+                return address in left.addresses
+            case MarkRule() | Route():
+                return bool(left.busy)
+        return isinstance(key, SetName | Entry)
+
+    return {key: value for key, value in left.objects.items() if not stays(key)}
+
+
+def parse_flows(text: str, family: Family) -> frozenset[Flow]:
+    """Read /proc/net/ip_vs_conn; leave out connections that are over, and those to sockets here. Pure.
+
+    Format: ip_vs_conn_seq_show in net/netfilter/ipvs/ip_vs_conn.c; addresses and ports in hex.
+
+        Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
+    """
+    flows: set[Flow] = set()
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 8 or (":" in fields[3]) is not (family is Family.IPV6):
+            continue
+        template = int(fields[2], 16) == 0  # persistence: which endpoint a client is bound to
+        flow = Flow(_place(fields[3], fields[4]), _place(fields[5], fields[6]))
+        if not template and fields[7] not in _OVER and flow.frontend != flow.endpoint:
+            flows.add(flow)
+    return frozenset(flows)
+
+
+def _place(address: str, port: str) -> tuple[Address, int]:
+    digits = address.strip("[]").replace(":", "")
+    return Address(bytes.fromhex(digits)), int(port, 16)
+
+
+def _has_traces(family: Family) -> bool:
+    """Report, without a tool, whether there is an address on kube-ipvs0 or an ipset of ours."""
+    with contextlib.closing(Device(family)) as device:
+        if device.addresses():
+            return True
+    with contextlib.closing(Sets(family)) as sets:
+        try:
+            return bool(sets.read())
+        except NetlinkError:  # this kernel has no ipsets
+            return False

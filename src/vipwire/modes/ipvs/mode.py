@@ -1,0 +1,51 @@
+"""The ModeSpec of ipvs mode."""
+
+from typing import Final
+
+from vipwire.config.modes import MetricGroup, ModeSettings
+from vipwire.modes.ipvs.limits import LACKS
+from vipwire.modes.spec import Difference, ModeSpec, Tool
+
+MODE: Final = ModeSpec(
+    name="ipvs",
+    driver="vipwire.modes.ipvs.driver",
+    settings=ModeSettings(periods="ipvs", masquerading="iptables"),
+    for_whom="somebody who relies on IPVS: its schedulers, direct return, `ipvsadm -Ln`. "
+    "kube-proxy is giving this mode up",
+    lacks=LACKS,
+    metrics=frozenset({MetricGroup.IPTABLES_RESTORE, MetricGroup.CONNECTION_TRACKING}),
+    page="ipvs.md",
+    # First iptables: its names are kube-proxy's too, and it serves node ports at the same addresses.
+    fallback=("iptables", "nftables", "userspace"),
+    differences=(
+        Difference(
+            ("S8",),
+            "New connections go to the endpoints in turn, not at random. The shares are the same.",
+            "IPVS has no random scheduler. Its default, rr, takes turns.",
+        ),
+        Difference(
+            ("S73",),
+            "A client with session affinity may have one endpoint at the ClusterIP and another one at the node port.",
+            "IPVS remembers clients for each virtual server separately, with kube-proxy as well.",
+        ),
+        Difference(
+            ("S75",),
+            "Session affinity may last two minutes longer than timeoutSeconds.",
+            "The kernel remembers a client until its last connection has left TIME_WAIT, two minutes after its end.",
+        ),
+        Difference(
+            ("S101",),
+            "Deleting a Service ends its open connections.",
+            "The kernel forgets the connections of a virtual server together with it.",
+        ),
+        Difference(
+            ("S168", "S169"),
+            "A host port of a Pod, or another nat rule for an address of the node, takes a Service's connections.",
+            "IPVS sees packets at input only, behind all nat chains, and every ClusterIP is an address of the node.",
+        ),
+    ),
+    tools=(Tool("ipvsadm", "shows the virtual servers of ipvs mode"),),
+    vip_devices=frozenset({"kube-ipvs0"}),
+    port_ranges=True,
+    per_address=True,
+)

@@ -1,0 +1,168 @@
+"""A difference of ipvs mode's objects as commands of ipset, iptables, ipvsadm and ip, in the order of a commit. Pure.
+
+What direct return needs inside of Pods is told as remarks: those commands belong into namespaces of which only the
+node knows the names.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from vipwire.linux.netlink.ipset import SetSpec, SetType
+from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.model.net import Family, Protocol, format_address, format_endpoint
+from vipwire.modes.ipvs.objects.chains import TABLES, single
+from vipwire.modes.ipvs.objects.describe import describe_element
+from vipwire.modes.ipvs.objects.names import (
+    DEVICE,
+    ROUTE_TABLE,
+    RULE_PRIORITY,
+    TUNNELS,
+    ChainName,
+    Entry,
+    Object,
+    ObjectKey,
+    RangeRule,
+    Receiver,
+    Route,
+    Rules,
+    SetName,
+    Vip,
+)
+from vipwire.modes.ipvs.objects.parts import partition
+from vipwire.modes.xtables.save import BUILT_IN
+from vipwire.reconcile.delta import Delta
+
+_SERVICES = {Protocol.TCP: "-t", Protocol.UDP: "-u", Protocol.SCTP: "--sctp-service"}
+_METHODS = {Method.MASQUERADE: "-m", Method.ROUTE: "-g", Method.TUNNEL: "-i"}
+_FLAGS = {Flag.SCHEDULER_1: "flag-1", Flag.SCHEDULER_2: "flag-2", Flag.SCHEDULER_3: "flag-3"}
+
+
+def commands(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
+    """Write a difference, a command a line."""
+    writer, parts = _Writer(family), partition(delta)
+    yield from (writer.create(name, spec) for name, spec in parts.sets.added.items())
+    for entry, (_, mark) in parts.entries.changed.items():
+        yield from (writer.entry("del", entry), writer.entry("add", entry, mark))
+    yield from (writer.entry("add", entry, mark) for entry, mark in parts.entries.added.items())
+    yield from writer.chains(parts.chains)
+    yield from (writer.server("-A", key, how) for key, how in parts.servers.added.items())
+    yield from (writer.server("-E", key, how) for key, (_, how) in parts.servers.changed.items())
+    yield from (writer.real("-a", key, how) for key, how in parts.reals.added.items())
+    yield from (writer.real("-e", key, how) for key, (_, how) in parts.reals.changed.items())
+    yield from writer.range_rules(Delta(parts.rules.added, parts.rules.changed))
+    receivers = {**parts.receivers.added, **{key: how for key, (_, how) in parts.receivers.changed.items()}}
+    yield from (writer.receiver("add", key, how) for key, how in receivers.items())
+    yield from writer.routes("replace", parts.routes.added)
+    yield from writer.rules("add", [each.mark for each in parts.mark_rules.added])
+    yield from writer.vips("add", parts.vips.added)
+    yield from writer.vips("del", parts.vips.removed)
+    yield from writer.rules("del", [each.mark for each in parts.mark_rules.removed])
+    yield from writer.routes("del", parts.routes.removed)
+    yield from (writer.receiver("del", key, how) for key, how in parts.receivers.removed.items())
+    yield from writer.range_rules(Delta(removed=parts.rules.removed))
+    gone = parts.servers.removed
+    yield from (writer.real("-d", key) for key in parts.reals.removed if key.server not in gone)
+    yield from (writer.server("-D", key) for key in gone)
+    yield from writer.without(parts.chains.removed)
+    yield from (writer.entry("del", entry) for entry in parts.entries.removed)
+    yield from (f"ipset destroy {name.set}" for name in parts.sets.removed)
+
+
+class _Writer:
+    """Writes the commands of one family."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._six = family is Family.IPV6
+        self._ip = "ip -6" if self._six else "ip"
+        self._iptables = "ip6tables" if self._six else "iptables"
+
+    def create(self, name: SetName, spec: SetSpec) -> str:
+        """Create a set."""
+        kind = "range 0-65535" if spec.type is SetType.PORT else f"family {'inet6' if self._six else 'inet'}"
+        return f"ipset create {name.set} {spec.type.value} {kind}{' skbinfo' if spec.marks else ''}"
+
+    def entry(self, verb: str, entry: Entry, mark: int = 0) -> str:
+        """Add or delete an element."""
+        return f"ipset {verb} {entry.set} {describe_element(entry.element)}{f' skbmark {mark:#x}' if mark else ''}"
+
+    def chains(self, delta: Delta[ChainName, Rules]) -> Iterator[str]:
+        """Create and fill chains: all of them exist before a rule jumps to one."""
+        new = {**delta.added, **{key: rules for key, (_, rules) in delta.changed.items()}}
+        ours = [key for key in new if key.chain not in BUILT_IN]
+        yield from (self._table(key, "-N") for key in ours if key in delta.added)
+        yield from (self._table(key, "-F") for key in ours if key in delta.changed)
+        for key, (old, _) in delta.changed.items():
+            if key.chain in BUILT_IN:
+                yield from (self._table(key, "-D", rule) for rule in old)
+        for key, rules in new.items():
+            for number, rule in enumerate(rules, 1):
+                built_in = key.chain in BUILT_IN
+                yield self._table(key, "-I", f"{number} {rule}") if built_in else self._table(key, "-A", rule)
+
+    def without(self, chains: Mapping[ChainName, Rules]) -> Iterator[str]:
+        """Remove chains: all are emptied before the first goes, for they jump to each other."""
+        ours = [key for key in chains if key.chain not in BUILT_IN]
+        for key, rules in chains.items():
+            if key.chain in BUILT_IN:
+                yield from (self._table(key, "-D", rule) for rule in rules)
+        yield from (self._table(key, "-F") for key in ours)
+        yield from (self._table(key, "-X") for key in ours)
+
+    def range_rules(self, delta: Delta[RangeRule, int]) -> Iterator[str]:
+        """Add and delete single rules."""
+        for table in TABLES:
+            lines = (line for line in single(table, delta) if line.startswith("-"))
+            yield from (f"{self._iptables} -t {table} {line}" for line in lines)
+
+    def _table(self, key: ChainName, verb: str, rest: str = "") -> str:
+        return f"{self._iptables} -t {key.table} {verb} {key.chain} {rest}".rstrip()
+
+    def server(self, verb: str, server: VirtualServer, how: Scheduling | None = None) -> str:
+        """Add, edit or delete a virtual server."""
+        words = ["ipvsadm", verb, self._place(server)]
+        if how is not None:
+            words += ["-s", how.scheduler]
+            words += ["-p", str(how.persistence)] if how.persistence else []
+            words += ["-o"] if how.flags & Flag.ONE_PACKET else []
+            flags = [name for flag, name in _FLAGS.items() if how.flags & flag]
+            words += ["-b", ",".join(flags)] if flags else []
+        return " ".join(words)
+
+    def real(self, verb: str, real: RealServer, how: Forwarding | None = None) -> str:
+        """Add, edit or delete a real server."""
+        words = ["ipvsadm", verb, self._place(real.server), "-r", format_endpoint(real.address, real.port)]
+        if how is not None:
+            words += [_METHODS[how.method], "-w", str(how.weight)]
+        return " ".join(words)
+
+    def _place(self, server: VirtualServer) -> str:
+        if server.mark:
+            return f"-f {server.mark}{' -6' if self._six else ''}"
+        return f"{_SERVICES[Protocol(server.protocol)]} {format_endpoint(server.address, server.port)}"
+
+    def vips(self, verb: str, vips: Iterable[Vip]) -> Iterator[str]:
+        """Add or delete addresses of the device, which is made where there is none."""
+        texts = [f"{format_address(vip.address)}/{self._family.bits}" for vip in vips]
+        if texts and verb == "add":
+            yield f"ip link show {DEVICE} >/dev/null 2>&1 || ip link add {DEVICE} type dummy"
+        scope = "nodad preferred_lft 0" if self._six else "scope link"
+        how = f" {scope}" if verb == "add" else ""
+        yield from (f"{self._ip} address {verb} {text} dev {DEVICE}{how}" for text in texts)
+
+    def rules(self, verb: str, marks: Iterable[int]) -> Iterator[str]:
+        """Add or delete rules that lead marks to IPVS."""
+        yield from (
+            f"{self._ip} rule {verb} fwmark {mark:#x} lookup {ROUTE_TABLE} priority {RULE_PRIORITY}" for mark in marks
+        )
+
+    def routes(self, verb: str, routes: Iterable[Route]) -> Iterator[str]:
+        """Add or delete routes by which marked packets come to this node; an earlier vipwire had one for all."""
+        for address in (route.address for route in routes):
+            place = format_address(address) if any(address) else "default"
+            yield f"{self._ip} route {verb} local {place} dev lo table {ROUTE_TABLE}"
+
+    def receiver(self, verb: str, key: Receiver, how: Method) -> str:
+        """Remark what a Pod needs."""
+        device = TUNNELS[self._family] if how is Method.TUNNEL else "lo"
+        what = f"{self._ip} address {verb} {format_address(key.vip)}/{self._family.bits} dev {device}"
+        return f"# in the network namespace of the Pod {format_address(key.pod)}: {what}"

@@ -1,0 +1,124 @@
+"""kube-ipvs0, the dummy device that holds the VIPs: with an address of its own a node takes packets to it in.
+
+The device stays down, as kube-proxy has it: Linux takes addresses of a down device for local all the same, and a
+device that is down neither answers ARP nor gets link-local addresses. Sources: rtnetlink(7), net/ipv4/fib_frontend.c.
+"""
+
+import errno
+import os
+import struct
+import time
+from collections.abc import Iterable, Sequence
+
+from vipwire.errors import CommitError
+from vipwire.linux.netlink.attributes import attribute
+from vipwire.linux.netlink.batch import Request, send_batch
+from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL
+from vipwire.linux.netlink.route import DELETE_ADDRESS, NEW_ADDRESS
+from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
+from vipwire.model.net import Address, Family, format_address
+from vipwire.modes.ipvs.objects.links import NUMBERS, create_link, delete_link, link_addresses, link_index, vip_on
+from vipwire.modes.ipvs.objects.names import DEVICE
+
+_GET_ROUTE = 26
+_LOCAL = 2  # RTN_LOCAL
+_LOOKS, _PAUSE, _LAST = 100, 0.001, 64
+_ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, lengths of destination and source, tos, table, …, type, flags
+
+
+class Device:
+    """The VIPs of one family on kube-ipvs0, in the network namespace in which this was made."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._link = NetlinkSocket(NETLINK_ROUTE)
+
+    def close(self) -> None:
+        """Close the socket; the device stays."""
+        self._link.close()
+
+    def addresses(self) -> list[Address]:
+        """Read the family's addresses on the device; none if there is no device."""
+        index = self._index()
+        return [] if index is None else self._addresses(index, self._family)
+
+    def add(self, addresses: Sequence[Address]) -> int:
+        """Add addresses, and the device if there is none; return the bytes sent."""
+        if not addresses:
+            return 0
+        index = self._index()
+        if index is None:
+            index = self._create()
+        size = self._change(NEW_ADDRESS, index, addresses, errno.EEXIST)
+        if self._family is Family.IPV6:
+            self._settle(addresses[-_LAST:])
+        return size
+
+    def _settle(self, addresses: Iterable[Address]) -> None:
+        """Wait until the kernel takes new addresses for its own: in IPv6 a worker of it does that a moment later.
+
+        Bounded: a node whose worker hangs has other troubles, and packets find the addresses when it is done.
+        """
+        waiting = list(addresses)
+        for _ in range(_LOOKS):
+            waiting = [address for address in waiting if not self._is_local(address)]
+            if not waiting:
+                return
+            time.sleep(_PAUSE)
+
+    def _is_local(self, address: Address) -> bool:
+        payload = _ROUTE.pack(NUMBERS[self._family], self._family.bits, 0, 0, 0, 0, 0, 0, 0) + attribute(1, address)
+        try:
+            (answer,) = self._link.request(_GET_ROUTE, payload)
+        except NetlinkError:
+            return False
+        kind: int = _ROUTE.unpack_from(answer.payload)[7]
+        return kind == _LOCAL
+
+    def remove(self, addresses: Sequence[Address]) -> int:
+        """Remove addresses; return the bytes sent."""
+        index = self._index() if addresses else None
+        return 0 if index is None else self._change(DELETE_ADDRESS, index, addresses, errno.EADDRNOTAVAIL)
+
+    def delete(self) -> bool:
+        """Remove the family's addresses, and the device once it holds none of the other's; tell if there was any."""
+        index = self._index()
+        if index is None:
+            return False
+        found = self._addresses(index, self._family)
+        self.remove(found)
+        if not any(self._addresses(index, family) for family in Family):
+            delete_link(self._link, index)
+        return bool(found)
+
+    def _change(self, kind: int, index: int, addresses: Sequence[Address], harmless: int) -> int:
+        flags = NLM_F_CREATE | NLM_F_EXCL if kind == NEW_ADDRESS else 0
+        sent = send_batch(self._link, [Request(kind, vip_on(index, each), flags) for each in addresses])
+        for at, answer in sent.refused.items():
+            if answer.errno != harmless:
+                verb = "add" if kind == NEW_ADDRESS else "remove"
+                why = f"{os.strerror(answer.errno)} {answer.text}".rstrip()
+                raise CommitError(
+                    f"cannot {verb} {format_address(addresses[at])} on {DEVICE}: {why}", errno=answer.errno
+                )
+        return sent.size
+
+    def _create(self) -> int:
+        try:
+            create_link(self._link, DEVICE, "dummy")
+        except NetlinkError as error:
+            if error.errno != errno.EEXIST:
+                remedy = "load the module (modprobe dummy)" if error.errno == errno.EOPNOTSUPP else str(error)
+                raise CommitError(f"cannot create the device {DEVICE}: {remedy}", errno=error.errno or 0) from error
+        index = self._index()
+        if index is None:
+            raise CommitError(f"the device {DEVICE} vanished as soon as it was created")
+        return index
+
+    def _index(self) -> int | None:
+        self._link.drain()
+        return link_index(self._link, DEVICE)
+
+    def _addresses(self, index: int, family: Family) -> list[Address]:
+        found = link_addresses(self._link, family)
+        return [item.address for item in found if item.link == index and item.prefix_length == family.bits]

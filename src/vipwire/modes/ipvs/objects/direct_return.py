@@ -1,0 +1,159 @@
+"""The receiving side of direct return: a Pod that gets packets for a VIP has to take them for its own.
+
+In the Pod's network namespace the VIP is put on `lo` (packets that are only routed there), or on a tunnel device that
+unwraps them (IP in IP). Each node does so for its own Pods. Their namespaces are found among those that the container
+runtimes keep in a directory, by the Pod's address.
+
+Reverse path filtering is switched off for the tunnel: the packets inside come from anywhere.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from vipwire.errors import CommitError
+from vipwire.linux.netlink.attributes import attribute
+from vipwire.linux.netlink.ipvs import Method
+from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL
+from vipwire.linux.netlink.route import DELETE_ADDRESS, NEW_ADDRESS
+from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
+from vipwire.model.net import Address, Family, format_address, is_loopback
+from vipwire.modes.ipvs.objects.links import (
+    create_link,
+    delete_link,
+    link_addresses,
+    link_index,
+    link_names,
+    vip_on,
+)
+from vipwire.modes.ipvs.objects.names import TUNNELS
+
+DIRECTORIES = (Path("/run/netns"), Path("/run/docker/netns"))
+
+_CLONE_NEWNET = 0x40000000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_KINDS = {Family.IPV4: ("ipip", b""), Family.IPV6: ("ip6tnl", attribute(9, b"\x29"))}  # IFLA_IPTUN_PROTO: IPv6 in it
+_LO = 1
+_LINK_LOCAL = b"\xfe\x80"  # of IPv6, whose every device has one
+
+
+class Pods:
+    """The network namespaces of this node's Pods, one family."""
+
+    def __init__(self, family: Family) -> None:
+        self._family, self._name = family, TUNNELS[family]
+
+    def read(self) -> dict[tuple[Address, Address], Method]:
+        """Read which Pods receive for which VIPs."""
+        found: dict[tuple[Address, Address], Method] = {}
+        for path in _namespaces():
+            with contextlib.suppress(OSError), _inside(path), NetlinkSocket(NETLINK_ROUTE) as link:
+                places = self._places(link)
+                vips = [(a, p) for a, p in places.items() if p in ("lo", self._name) and not is_loopback(a)]
+                for pod in (a for a, p in places.items() if p not in ("lo", self._name)):
+                    for vip, place in vips:
+                        found[pod, vip] = Method.ROUTE if place == "lo" else Method.TUNNEL
+        return found
+
+    def prepare(self, wanted: Mapping[tuple[Address, Address], Method]) -> None:
+        """Configure Pods to receive for VIPs; raise CommitError for a Pod whose namespace is not found."""
+        where = self._where({pod for pod, _ in wanted}) if wanted else {}
+        for (pod, vip), method in wanted.items():
+            if pod not in where:
+                places = " or ".join(map(str, DIRECTORIES))
+                raise CommitError(
+                    f"the network namespace of the Pod {format_address(pod)} is not in {places}: direct return needs "
+                    "it there to be seen (in a container: mount the host's /run/netns)"
+                )
+            try:
+                with _inside(where[pod]), NetlinkSocket(NETLINK_ROUTE) as link:
+                    self._prepare(link, pod, vip, method)
+            except OSError as error:
+                raise CommitError(f"cannot prepare the Pod {format_address(pod)}: {error}") from error
+
+    def release(self, unwanted: Iterable[tuple[Address, Address]]) -> None:
+        """Stop Pods from receiving; one that is gone needs nothing."""
+        pairs = list(unwanted)
+        where = self._where({pod for pod, _ in pairs}) if pairs else {}
+        for pod, vip in pairs:
+            if pod not in where:
+                continue
+            with contextlib.suppress(OSError), _inside(where[pod]), NetlinkSocket(NETLINK_ROUTE) as link:
+                for name in ("lo", self._name):
+                    if (index := link_index(link, name)) is not None:
+                        with contextlib.suppress(NetlinkError):
+                            link.request(DELETE_ADDRESS, vip_on(index, vip))
+                if (
+                    self._name not in self._places(link).values()
+                    and (index := link_index(link, self._name)) is not None
+                ):
+                    delete_link(link, index)
+
+    def _prepare(self, link: NetlinkSocket, pod: Address, vip: Address, method: Method) -> None:
+        index = _LO
+        if method is Method.TUNNEL:
+            index = self._tunnel(link, pod)
+        _tolerating(link, errno.EEXIST, NEW_ADDRESS, vip_on(index, vip), NLM_F_CREATE | NLM_F_EXCL)
+
+    def _tunnel(self, link: NetlinkSocket, pod: Address) -> int:
+        if (index := link_index(link, self._name)) is None:
+            kind, extra = _KINDS[self._family]
+            create_link(link, self._name, kind, attribute(2, pod), extra, up=True)  # IFLA_IPTUN_LOCAL
+            index = link_index(link, self._name)
+        if index is None:
+            raise OSError(errno.ENODEV, f"no device {self._name}")
+        for device in ("all", self._name):
+            with contextlib.suppress(OSError):
+                Path(f"/proc/sys/net/ipv4/conf/{device}/rp_filter").write_text("0\n", encoding="ascii")
+        return index
+
+    def _where(self, pods: set[Address]) -> dict[Address, Path]:
+        found: dict[Address, Path] = {}
+        for path in _namespaces():
+            with contextlib.suppress(OSError), _inside(path), NetlinkSocket(NETLINK_ROUTE) as link:
+                found.update((address, path) for address in self._places(link) if address in pods)
+        return found
+
+    def _places(self, link: NetlinkSocket) -> dict[Address, str]:
+        names = link_names(link)
+        found = link_addresses(link, self._family)
+        return {item.address: names.get(item.link, "") for item in found if item.address[:2] != _LINK_LOCAL}
+
+
+def _namespaces() -> list[Path]:
+    return [path for directory in DIRECTORIES if directory.is_dir() for path in sorted(directory.iterdir())]
+
+
+def _tolerating(link: NetlinkSocket, harmless: int, kind: int, payload: bytes, flags: int) -> None:
+    try:
+        link.request(kind, payload, flags)
+    except NetlinkError as error:
+        if error.errno != harmless:
+            raise
+
+
+@contextlib.contextmanager
+def _inside(path: Path) -> Iterator[None]:
+    """Move this thread into a network namespace for the block (os.setns exists since Python 3.12)."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _enter(there)
+        finally:
+            os.close(there)
+        try:
+            yield
+        finally:
+            _enter(home)
+    finally:
+        os.close(home)
+
+
+def _enter(descriptor: int) -> None:
+    if _LIBC.setns(descriptor, _CLONE_NEWNET):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), "setns")

@@ -1,0 +1,67 @@
+"""iptables as ipvs mode uses it: only when a chain changes, and in a variant that is tried first."""
+
+from vipwire.errors import CommitError, UnsupportedError
+from vipwire.model.net import Family
+from vipwire.modes.ipvs.objects.chains import PROBE, parse_save, parted, restore_text, rules_text
+from vipwire.modes.ipvs.objects.names import ChainName, RangeRule, Rules
+from vipwire.modes.xtables import tool as xtables
+from vipwire.reconcile.delta import Delta
+
+_PURPOSE = "ipvs mode"
+_LIMIT_SECONDS = 60.0
+"""For rules that are few whatever the number of Services."""
+
+
+class Tool:
+    """iptables of one family, in the variant (legacy or nft) that this node uses."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._chosen: xtables.Tool | None = None
+
+    def require(self) -> xtables.Tool:
+        """Choose the variant, once. Raise UnsupportedError unless one of them works."""
+        if self._chosen is None:
+            self._chosen = self._choose()
+        return self._chosen
+
+    def read(self, ours: frozenset[ChainName]) -> tuple[dict[ChainName, Rules], dict[RangeRule, int]]:
+        """Read our chains, and the rules of those that Services share. Raise CommitError or DecodeError."""
+        return parted(parse_save(self.require().save(), ours) if ours else {})
+
+    def counted(self) -> str:
+        """Print all rules with their counters; raise UnsupportedError without a tool that works."""
+        return self.require().save(counted=True)
+
+    def write(self, delta: Delta[ChainName, Rules]) -> int:
+        """Apply a difference; return its size in bytes. Raise CommitError if a table is refused."""
+        text = restore_text(delta)
+        if text:
+            self.require().restore(text)
+        return len(text)
+
+    def write_rules(self, delta: Delta[RangeRule, int]) -> int:
+        """Apply a difference of single rules; return its size in bytes. Raise CommitError if a table is refused."""
+        text = rules_text(delta)
+        if text:
+            self.require().restore(text)
+        return len(text)
+
+    @property
+    def variant(self) -> str:
+        """The variant, `legacy` or `nft`. Raise UnsupportedError if neither works."""
+        return self.require().variant.value
+
+    def _choose(self) -> xtables.Tool:
+        tools, errors = xtables.in_use(self._family, _PURPOSE, limit=_LIMIT_SECONDS)
+        for tool in tools:
+            try:
+                tool.restore(PROBE)
+            except CommitError as error:
+                errors.append(str(error))
+            else:
+                return tool
+        said = "; ".join(errors) or "it is not installed"
+        raise UnsupportedError(
+            f"{_PURPOSE} needs {xtables.PROGRAM[self._family]} (package iptables), and it fails: {said}"
+        )

@@ -1,0 +1,183 @@
+"""The names of ipvs mode and the kinds of its objects, which are kube-proxy's where it has the same thing.
+
+    VirtualServer   -> Scheduling       a VIP, a node port on one address, or a mark
+    RealServer      -> Forwarding
+    Vip             -> None             an address on kube-ipvs0
+    MarkRule        -> None             a routing rule for packets with a mark
+    Route           -> None             a route to this node itself in the table to which marks lead
+    Receiver        -> Method           a Pod that takes packets to a VIP
+    SetName         -> SetSpec
+    Entry           -> mark             an element of a set; 0 where it carries no mark
+    ChainName       -> rules            as iptables-save prints them; of a base chain only the jumps to ours
+    RangeRule       -> how often        a rule of a range of ports, in a chain that holds nothing else
+
+Which virtual servers are ours the kernel itself remembers: those that an entry of our sets names. So entries come
+before virtual servers and go after them, and nobody else's virtual server is ever touched.
+"""
+
+import enum
+from typing import Final, NamedTuple, TypeAlias
+
+from vipwire.linux.netlink.ipset import Element, SetSpec, SetType
+from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.model.net import Address, Family
+
+DEVICE: Final = "kube-ipvs0"
+TUNNELS: Final = {Family.IPV4: "vipwire-tunnel4", Family.IPV6: "vipwire-tunnel6"}
+"""The devices in Pods that take packets out of tunnels: one for each family, for a kind of tunnel carries one."""
+ROUTE_TABLE: Final = 78
+"""The table of routes to which marks lead; the number is kube-router's."""
+RULE_PRIORITY: Final = 32764
+
+
+class Vip(NamedTuple):
+    """An address that this node has on kube-ipvs0, so that packets to it come to IPVS."""
+
+    address: Address
+
+
+class MarkRule(NamedTuple):
+    """A routing rule: packets with this mark look for their route in ROUTE_TABLE first."""
+
+    mark: int
+
+
+class Route(NamedTuple):
+    """A route of ROUTE_TABLE: packets to the address come to IPVS although it is not this node's.
+
+    The table tells it from a `Vip`: tuples with the same fields are equal.
+    """
+
+    address: Address
+    table: int = ROUTE_TABLE
+
+
+class Receiver(NamedTuple):
+    """A Pod on this node that takes packets to a VIP for its own; see `receive`."""
+
+    pod: Address
+    vip: Address
+
+
+class SetName(NamedTuple):
+    """An ipset."""
+
+    set: str
+
+
+class Entry(NamedTuple):
+    """An element of an ipset."""
+
+    set: str
+    element: Element
+
+
+class ChainName(NamedTuple):
+    """A chain of iptables."""
+
+    table: str
+    chain: str
+
+
+class RangeRule(NamedTuple):
+    """A rule, in the words of iptables-save without `-A CHAIN`. Where it has to stand its target says; see `leads`.
+
+    `stray`: it was read behind rules that it has to precede.
+    """
+
+    table: str
+    chain: str
+    words: str
+    stray: bool = False
+
+
+Rules: TypeAlias = tuple[str, ...]
+ObjectKey: TypeAlias = (
+    VirtualServer | RealServer | Vip | MarkRule | Route | Receiver | SetName | Entry | ChainName | RangeRule
+)
+Object: TypeAlias = Scheduling | Forwarding | Method | SetSpec | Rules | int | None
+
+
+class Set(enum.Enum):
+    """The ipsets; the value is the name of the IPv4 one. The last nine are ours alone."""
+
+    LOOP_BACK = "KUBE-LOOP-BACK"
+    CLUSTER_IP = "KUBE-CLUSTER-IP"
+    EXTERNAL_IP = "KUBE-EXTERNAL-IP"
+    EXTERNAL_IP_LOCAL = "KUBE-EXTERNAL-IP-LOCAL"
+    LOAD_BALANCER = "KUBE-LOAD-BALANCER"
+    LOAD_BALANCER_LOCAL = "KUBE-LOAD-BALANCER-LOCAL"
+    LOAD_BALANCER_FW = "KUBE-LOAD-BALANCER-FW"
+    SOURCE_CIDR = "KUBE-LOAD-BALANCER-SOURCE-CIDR"
+    SOURCE_IP = "KUBE-LOAD-BALANCER-SOURCE-IP"
+    NODE_PORT_TCP = "KUBE-NODE-PORT-TCP"
+    NODE_PORT_LOCAL_TCP = "KUBE-NODE-PORT-LOCAL-TCP"
+    NODE_PORT_UDP = "KUBE-NODE-PORT-UDP"
+    NODE_PORT_LOCAL_UDP = "KUBE-NODE-PORT-LOCAL-UDP"
+    NODE_PORT_SCTP = "KUBE-NODE-PORT-SCTP-HASH"
+    NODE_PORT_LOCAL_SCTP = "KUBE-NODE-PORT-LOCAL-SCTP-HASH"
+    HEALTH_CHECK = "KUBE-HEALTH-CHECK-NODE-PORT"
+    IPVS_IPS = "KUBE-IPVS-IPS"
+    LOCAL_POOL = "KUBE-LOCAL-POOL"
+    LOCAL_POOL_NODE = "KUBE-LOCAL-POOL-NODE"
+    NO_LOCAL_ENDPOINTS = "KUBE-NO-LOCAL-ENDPOINTS"
+    NO_ENDPOINTS = "KUBE-NO-ENDPOINTS"
+    ROUTED = "KUBE-ROUTED"
+    NODE_NO_ENDPOINTS = "KUBE-NODE-NO-ENDPOINTS"
+    DIRECT_RETURN = "KUBE-DIRECT-RETURN"
+    RANGES = "KUBE-RANGES"
+    RANGES_LOCAL = "KUBE-RANGES-LOCAL"
+
+
+_TYPES: Final = {
+    Set.LOOP_BACK: SetType.ADDRESS_PORT_ADDRESS,
+    Set.SOURCE_CIDR: SetType.ADDRESS_PORT_PREFIX,
+    Set.SOURCE_IP: SetType.ADDRESS_PORT_ADDRESS,
+    Set.NODE_PORT_TCP: SetType.PORT,
+    Set.NODE_PORT_LOCAL_TCP: SetType.PORT,
+    Set.NODE_PORT_UDP: SetType.PORT,
+    Set.NODE_PORT_LOCAL_UDP: SetType.PORT,
+    Set.HEALTH_CHECK: SetType.PORT,
+    Set.IPVS_IPS: SetType.ADDRESS,
+}
+
+
+def set_name(family: Family, which: Set) -> str:
+    """Name a set of a family: `KUBE-6-…` for IPv6, cut to what the kernel takes as kube-proxy cuts it."""
+    name = which.value
+    return name if family is Family.IPV4 else f"KUBE-6-{name.removeprefix('KUBE-')}"[:31]
+
+
+def set_spec(which: Set) -> SetSpec:
+    """Return what a set is."""
+    return SetSpec(_TYPES.get(which, SetType.ADDRESS_PORT), which in MARKING)
+
+
+MARKING: Final = frozenset({Set.LOCAL_POOL, Set.LOCAL_POOL_NODE, Set.DIRECT_RETURN, Set.RANGES, Set.RANGES_LOCAL})
+"""The sets whose elements carry marks, each that of a virtual server of ours.
+
+Rules give the marks of the last two, for no set holds ranges of ports. These sets only say what is ours.
+"""
+
+OWNING: Final = (
+    Set.CLUSTER_IP,
+    Set.EXTERNAL_IP,
+    Set.EXTERNAL_IP_LOCAL,
+    Set.LOAD_BALANCER,
+    Set.NODE_PORT_TCP,
+    Set.NODE_PORT_LOCAL_TCP,
+    Set.NODE_PORT_UDP,
+    Set.NODE_PORT_LOCAL_UDP,
+    Set.NODE_PORT_SCTP,
+    Set.NODE_PORT_LOCAL_SCTP,
+    Set.ROUTED,
+)
+"""The sets by whose entries a virtual server is known as ours."""
+
+PORT_PROTOCOLS: Final = {
+    Set.NODE_PORT_TCP: 6,
+    Set.NODE_PORT_LOCAL_TCP: 6,
+    Set.NODE_PORT_UDP: 17,
+    Set.NODE_PORT_LOCAL_UDP: 17,
+}
+"""The protocol that a set of bare ports stands for."""

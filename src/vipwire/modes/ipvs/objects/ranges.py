@@ -1,0 +1,131 @@
+"""Writes a range of ports (`vipwire.io/port-range`): virtual servers of marks, and rules that mark the range. Pure.
+
+A virtual server takes one port, and one of a mark takes whatever carries it. To a real server with port 0 a packet
+goes with the port that it was sent to. No ipset holds a range of ports without an element for each of them. So a
+range has rules of its own, each in a chain that holds nothing else (`skeleton` jumps there):
+
+    mangle  KUBE-IPVS-RANGES       gives the mark, of clients on this node where they have a pool of their own
+            -LOCAL                 gives clients outside that of this node's pool
+            -SEGMENTS              bounds segments of what is returned directly
+    nat     KUBE-IPVS-RANGES       asks for masquerading, and accepts
+            -HAIRPIN               masquerades Pods that reach themselves
+    filter  KUBE-IPVS-RANGES       passes what is served at an address of kube-ipvs0
+            -NO-ENDPOINTS          refuses what nobody answers
+    both    -FIREWALL              source ranges; both are filter, and mangle for what starts here, as in `skeleton`
+            -NO-LOCAL              drops where no endpoint is on this node
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from vipwire.model.net import Family, Prefix
+from vipwire.modes.ipvs.objects.names import RangeRule
+from vipwire.modes.xtables.save import target
+from vipwire.modes.xtables.words import LOCAL_SOURCE, NEW, host, ports, served
+from vipwire.plan.plan import Drop, Forward, Frontend, FrontendKind, RangeFrontend, Reject
+
+LOCAL_MARKS: Final = "KUBE-IPVS-RANGES-LOCAL"
+MARKS: Final = "KUBE-IPVS-RANGES"
+SEGMENTS: Final = "KUBE-IPVS-RANGES-SEGMENTS"
+HAIRPIN: Final = "KUBE-IPVS-RANGES-HAIRPIN"
+FIREWALL: Final = "KUBE-IPVS-RANGES-FIREWALL"
+NO_LOCAL: Final = "KUBE-IPVS-RANGES-NO-LOCAL"
+NO_ENDPOINTS: Final = "KUBE-IPVS-RANGES-NONE"
+NOBODY: Final = "KUBE-IPVS-RANGES-REFUSE"
+STRAYS: Final = "KUBE-IPVS-REFUSE"
+_FILTERS: Final = ("mangle", "filter")
+DYNAMIC: Final = frozenset(
+    {
+        *(("mangle", chain) for chain in (MARKS, LOCAL_MARKS, SEGMENTS, FIREWALL, NO_LOCAL)),
+        *(("nat", chain) for chain in (MARKS, HAIRPIN)),
+        *(("filter", chain) for chain in (MARKS, FIREWALL, NO_LOCAL, NO_ENDPOINTS)),
+    }
+)
+"""The chains that hold `RangeRule`s."""
+_LAST: Final = frozenset({"ACCEPT", "DROP", STRAYS})
+
+
+def leads(words: str) -> bool:
+    """Report whether a rule has to stand before those that end a packet's way through its chain for good."""
+    return target(words) not in _LAST
+
+
+def segment(family: Family) -> int:
+    """Return how much of TCP a link of 1500 bytes carries behind two headers of the family."""
+    return 1440 if family is Family.IPV4 else 1400
+
+
+def marking(wide: RangeFrontend, mark: int, *, local: bool = False) -> RangeRule:
+    """Mark what is sent to a range; `local`: only of clients outside, for the pool of this node."""
+    words = _served(wide)
+    return RangeRule("mangle", LOCAL_MARKS if local else MARKS, f"{words} -j MARK --set-xmark {mark:#x}/0xffffffff")
+
+
+def segments(wide: RangeFrontend, family: Family) -> RangeRule:
+    """Bound the segments of connections whose answers do not come back this way."""
+    key = wide.key
+    words = f"-s {host(key.address)} -p tcp -m tcp --sport {ports(key.first, key.last)} --tcp-flags SYN,RST SYN"
+    return RangeRule("mangle", SEGMENTS, f"{words} -j TCPMSS --set-mss {segment(family)}")
+
+
+def masquerading(wide: RangeFrontend) -> Iterator[RangeRule]:
+    """Ask for masquerading as the port itself does, and keep others' rules from translating; see KUBE-SERVICES."""
+    frontend, here = wide.frontend, host(wide.key.address)
+    if frontend.kind is FrontendKind.CLUSTER_IP:
+        # A process of this node has the VIP itself as its source, if it chose none.
+        yield RangeRule("nat", MARKS, f"{_served(wide, source=f'-s {here}')} -j KUBE-MARK-MASQ")
+        yield RangeRule("nat", MARKS, f"{_served(wide)} -j KUBE-CLUSTER-IP")
+    elif frontend.short_circuit is None:
+        yield RangeRule("nat", MARKS, f"{_served(wide)} -j KUBE-MARK-MASQ")
+    else:
+        yield RangeRule("nat", MARKS, f"{_served(wide, LOCAL_SOURCE)} -j KUBE-MARK-MASQ")
+    yield RangeRule("nat", MARKS, f"{_served(wide)} -j ACCEPT")
+
+
+def hairpins(wide: RangeFrontend, forward: Forward) -> Iterator[RangeRule]:
+    """Masquerade endpoints that reach themselves at the port that they have named."""
+    for each in forward.pool:
+        if wide.keeps_port(each):
+            words = served(
+                wide.key.protocol,
+                ports(wide.key.first, wide.key.last),
+                _note(wide.frontend),
+                address=each.address,
+                source=f"-s {host(each.address)}",
+            )
+            yield RangeRule("nat", HAIRPIN, f"{words} -j MASQUERADE")
+
+
+def filtering(wide: RangeFrontend, *, own: bool, bound: bool) -> Iterator[RangeRule]:
+    """Pass, refuse or drop. Only at an address of kube-ipvs0 (`bound`) other ports are refused.
+
+    At an address of this node itself (`own`) a range without endpoints leaves packets to whoever listens.
+    """
+    frontend = wide.frontend
+    if isinstance(frontend.action, Reject) and not own:
+        yield RangeRule("filter", NO_ENDPOINTS, f"{_served(wide, NEW)} -j {NOBODY}")
+    elif bound:
+        yield RangeRule("filter", MARKS, f"{_served(wide)} -j RETURN")
+    if isinstance(frontend.action, Drop):
+        to = "DROP" if frontend.kind is FrontendKind.CLUSTER_IP else "KUBE-NO-LOCAL-ENDPOINTS"
+        yield from (RangeRule(table, NO_LOCAL, f"{_served(wide, NEW)} -j {to}") for table in _FILTERS)
+    if frontend.allowed_sources is None:
+        return
+    for table in _FILTERS:
+        for prefix in frontend.allowed_sources:
+            yield RangeRule(table, FIREWALL, f"{_served(wide, source=_from(prefix))} -j RETURN")
+        yield RangeRule(table, FIREWALL, f"{_served(wide)} -j DROP")
+
+
+def _from(prefix: Prefix) -> str:
+    return f"-s {prefix}" if prefix.length else ""
+
+
+def _note(frontend: Frontend) -> str:
+    return str(frontend.port_name)
+
+
+def _served(wide: RangeFrontend, *matches: str, source: str = "") -> str:
+    key = wide.key
+    span = ports(key.first, key.last)
+    return served(key.protocol, span, _note(wide.frontend), *matches, address=key.address, source=source)

@@ -1,0 +1,136 @@
+"""The ipsets of one family in the kernel: read, created, filled, emptied, destroyed; by netlink."""
+
+import errno
+import os
+from collections.abc import Mapping
+
+from vipwire.errors import CommitError, UnsupportedError
+from vipwire.linux.netlink.batch import Request, send_batch
+from vipwire.linux.netlink.ipset import (
+    Element,
+    IpsetMessage,
+    SetSpec,
+    SetType,
+    ask_type,
+    changes,
+    create,
+    decode_list,
+    decode_revision,
+    named,
+)
+from vipwire.linux.netlink.message import Acknowledgement
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
+from vipwire.model.net import Family
+from vipwire.modes.ipvs.objects.names import Entry, Object, ObjectKey, Set, SetName, set_name
+
+_REASONS = {
+    4100: "the set is in use",  # IPSET_ERR_BUSY
+    4103: "the element is there already",
+    4352: "the set is full",  # IPSET_ERR_HASH_FULL
+}
+
+
+class Sets:
+    """The sets of one family, in the network namespace in which this was made."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
+        self._revisions: dict[SetType, int] = {}
+
+    def close(self) -> None:
+        """Close the socket; the sets stay."""
+        self._netfilter.close()
+
+    def require(self) -> None:
+        """Raise UnsupportedError unless the kernel has every type of set that is needed."""
+        for kind in SetType:
+            try:
+                self._revision(kind)
+            except OSError as error:
+                raise UnsupportedError(
+                    f"ipvs mode needs ipsets of type {kind.value}, and the kernel says: {error.strerror}; load the "
+                    "modules ip_set, xt_set and ip_set_* (Debian: linux-image-$(uname -r), Ubuntu: "
+                    "linux-modules-extra-$(uname -r), Fedora and RHEL: kernel-modules)"
+                ) from error
+
+    def read(self) -> dict[ObjectKey, Object]:
+        """Read our sets and their elements."""
+        objects: dict[ObjectKey, Object] = {}
+        self._netfilter.drain()
+        for which in Set:
+            name = set_name(self._family, which)
+            try:
+                found = [
+                    decode_list(each) for each in self._netfilter.dump(IpsetMessage.LIST, named(self._family, name))
+                ]
+            except NetlinkError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                continue
+            for part in found:
+                if part.type:
+                    objects[SetName(name)] = _spec(part.type, marks=part.marks)
+                objects.update((Entry(name, element), mark) for element, mark in part.elements)
+        return objects
+
+    def create(self, specs: Mapping[str, SetSpec]) -> int:
+        """Create sets; return the bytes sent."""
+        requests = [
+            Request(IpsetMessage.CREATE, create(self._family, name, spec, self._revision(spec.type)))
+            for name, spec in specs.items()
+        ]
+        return self._send(requests, list(specs), "create")
+
+    def destroy(self, names: list[str]) -> int:
+        """Destroy sets; return the bytes sent."""
+        requests = [Request(IpsetMessage.DESTROY, named(self._family, name)) for name in names]
+        return self._send(requests, names, "destroy")
+
+    def add(self, entries: Mapping[Entry, int]) -> int:
+        """Add elements; return the bytes sent."""
+        return self._change(IpsetMessage.ADD, entries, "add to")
+
+    def delete(self, entries: Mapping[Entry, int]) -> int:
+        """Delete elements; return the bytes sent."""
+        return self._change(IpsetMessage.DELETE, entries, "delete from")
+
+    def _change(self, kind: IpsetMessage, entries: Mapping[Entry, int], verb: str) -> int:
+        by_set: dict[str, list[tuple[Element, int]]] = {}
+        for entry, mark in entries.items():
+            by_set.setdefault(entry.set, []).append((entry.element, mark if kind is IpsetMessage.ADD else 0))
+        requests: list[Request] = []
+        names: list[str] = []
+        for name, elements in by_set.items():
+            for payload in changes(self._family, name, elements):
+                requests.append(Request(kind, payload))
+                names.append(name)
+        return self._send(requests, names, verb)
+
+    def _send(self, requests: list[Request], names: list[str], verb: str) -> int:
+        self._netfilter.drain()
+        sent = send_batch(self._netfilter, requests)
+        for at, answer in sent.refused.items():
+            gone = answer.errno == errno.ENOENT and requests[at].kind in (IpsetMessage.DELETE, IpsetMessage.DESTROY)
+            if not gone:
+                raise CommitError(f"cannot {verb} ipset {names[at]}: {_reason(answer)}", errno=answer.errno)
+        return sent.size
+
+    def _revision(self, kind: SetType) -> int:
+        known = self._revisions.get(kind)
+        if known is None:
+            answer = self._netfilter.request(IpsetMessage.TYPE, ask_type(self._family, kind))[0]
+            known = self._revisions[kind] = decode_revision(answer.payload)
+        return known
+
+
+def _spec(name: str, *, marks: bool) -> SetSpec | None:
+    try:
+        return SetSpec(SetType(name), marks)
+    except ValueError:
+        return None
+
+
+def _reason(answer: Acknowledgement) -> str:
+    known = _REASONS.get(answer.errno)
+    return known or f"{os.strerror(answer.errno)} {answer.text}".rstrip()

@@ -1,0 +1,287 @@
+"""Writes the constant part of ipvs mode: the sets, and the chains with rules that no Service changes.
+
+    mangle  OUTPUT       ▶ KUBE-PROXY-FIREWALL   as in filter, for what starts here: IPVS comes before filter there
+                         ▶ KUBE-NO-ENDPOINTS     counts whom IPVS will refuse
+            both         ▶ KUBE-ROUTED           frontends at addresses that are not this node's get a mark
+            INPUT        ▶ KUBE-LOCAL-POOL       clients outside get the mark of the pool of this node
+            both         ▶ KUBE-IPVS-RANGES      what goes to a range of ports gets a mark; see `ranges`
+    nat     PREROUTING, OUTPUT ▶ KUBE-SERVICES   mark for masquerading, by sets
+            POSTROUTING  ▶ KUBE-POSTROUTING
+    filter  INPUT        ▶ KUBE-PROXY-FIREWALL   source ranges, no local endpoints
+                         ▶ KUBE-NODE-PORT        health checks
+                         ▶ KUBE-IPVS-FILTER      ports that a VIP has not are rejected, and so are the host's
+            FORWARD      ▶ KUBE-FORWARD, KUBE-PROXY-FIREWALL
+            all three    ▶ KUBE-NO-ENDPOINTS     rejects what nobody answers
+
+A packet to a VIP: mangle, nat PREROUTING, filter INPUT, IPVS, mangle and nat OUTPUT, POSTROUTING. One that starts
+here: mangle OUTPUT, nat OUTPUT, IPVS, the same once more with the endpoint's address, POSTROUTING.
+
+Rules stand as iptables-save prints them, so that what is there can be compared.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from vipwire.model.net import Protocol
+from vipwire.modes.ipvs.marks import routing_mark
+from vipwire.modes.ipvs.objects import ranges
+from vipwire.modes.ipvs.objects.names import (
+    ChainName,
+    Object,
+    ObjectKey,
+    RangeRule,
+    Rules,
+    Set,
+    SetName,
+    set_name,
+    set_spec,
+)
+from vipwire.modes.xtables.words import (
+    LOCAL_DESTINATION,
+    LOCAL_SOURCE,
+    LOOPBACK,
+    NEW,
+    comment,
+    from_pod,
+    own_mask,
+    refuse,
+)
+from vipwire.plan.node import NodePlan
+
+KUBE_PROXYS: Final = frozenset({ChainName("filter", "KUBE-IPVS-OUT-FILTER")})
+"""What kube-proxy's ipvs mode has beside: rules for frontends with source ranges. They go, as does the jump there."""
+
+
+def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
+    """Render everything that belongs to no Service."""
+    objects: dict[ObjectKey, Object] = {SetName(set_name(node.family, which)): set_spec(which) for which in Set}
+    objects.update((ChainName(*chain), ()) for chain in ranges.DYNAMIC)
+    objects[RangeRule("filter", ranges.MARKS, f"-j {ranges.STRAYS}")] = 1
+    rules = _Rules(node)
+    tables = {"mangle": rules.mangle(), "nat": rules.nat(), "filter": rules.filter()}
+    for table, chains in tables.items():
+        for chain, lines in chains.items():
+            objects[ChainName(table, chain)] = tuple(lines)
+    return objects
+
+
+class _Rules:
+    """The rules of one family."""
+
+    def __init__(self, node: NodePlan) -> None:
+        self._node = node
+        self._mark = own_mask(node.masquerade_mark)
+        self._routing = routing_mark(node.masquerade_mark)
+        self._pods = from_pod(node.pod_traffic)
+        self._segment = ranges.segment(node.family)
+
+    def mangle(self) -> dict[str, Iterable[str]]:
+        """Write the chains of table mangle.
+
+        What a Pod answers directly tells the client how long its segments may be, lest they outgrow the tunnel.
+        """
+        routed = _jump("kubernetes addresses of no node", "KUBE-ROUTED")
+        direct = _jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")
+        wide = _jump("kubernetes port ranges", ranges.MARKS)
+        answers = f"-p tcp {self._match(Set.DIRECT_RETURN, 'src,src')}"
+        left = self._match(Set.NODE_NO_ENDPOINTS)  # to node ports and to whoever listens there
+        others = f"-m set ! --match-set {self._name(Set.NODE_NO_ENDPOINTS)} dst,dst"
+        return {
+            "PREROUTING": [routed, direct, wide],
+            "INPUT": [_jump("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
+            "FORWARD": [_jump("kubernetes direct server return", "KUBE-DIRECT-SEGMENTS")],
+            "OUTPUT": [
+                _jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL"),
+                f"{LOCAL_SOURCE} {routed}",
+                direct,
+                wide,
+                _jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS"),
+            ],
+            # Only counts: a connection from here that nobody answers IPVS itself refuses, without a word to anybody.
+            "KUBE-NO-ENDPOINTS": [f"-p tcp {NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN"],
+            "KUBE-ROUTED": [
+                # IPVS has sent it on from here: the endpoint's address may be that of another frontend.
+                f"-m mark --mark {self._routing:#x}/{0xFFFFFFFF ^ self._node.masquerade_mark:#x} -j RETURN",
+                # It is rejected on its way past: an ICMP error of this node cannot come from the VIP.
+                f"{NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN",
+                f"{self._match(Set.ROUTED)} -j MARK --set-xmark {self._routing:#x}/0xffffffff",
+            ],
+            "KUBE-DIRECT-RETURN": [
+                f"{left} -j RETURN",
+                f"-j SET --map-set {self._name(Set.DIRECT_RETURN)} dst,dst --map-mark",
+            ],
+            "KUBE-DIRECT-SEGMENTS": [
+                f"{answers} -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss {self._segment}",
+                f"-j {ranges.SEGMENTS}",
+            ],
+            "KUBE-LOCAL-POOL": [
+                *(f"{pod} -j RETURN" for pod in self._pods),
+                f"{LOCAL_SOURCE} -j RETURN",
+                f"{others} -j SET --map-set {self._name(Set.LOCAL_POOL_NODE)} dst,dst --map-mark",
+                # At an address of the node, node ports come last.
+                f"{others} {self._match(Set.DIRECT_RETURN)} -j RETURN",
+                f"-j SET --map-set {self._name(Set.LOCAL_POOL)} dst,dst --map-mark",
+                f"-j {ranges.LOCAL_MARKS}",
+            ],
+            **self._firewall(),
+        }
+
+    def nat(self) -> dict[str, Iterable[str]]:
+        """Write the chains of table nat."""
+        portals = _jump("kubernetes service portals", "KUBE-SERVICES")
+        return {
+            "PREROUTING": [portals],
+            "OUTPUT": [portals],
+            "POSTROUTING": [_jump("kubernetes postrouting rules", "KUBE-POSTROUTING")],
+            "KUBE-MARK-MASQ": [f"-j MARK --set-xmark {self._mark}"],
+            "KUBE-SERVICES": self._services(),
+            "KUBE-CLUSTER-IP": self._cluster_ip(),
+            "KUBE-LOAD-BALANCER": [
+                f"{self._match(Set.LOAD_BALANCER_LOCAL)} {LOCAL_SOURCE} -j KUBE-MARK-MASQ",
+                comment("Kubernetes service load balancer ip + port with externalTrafficPolicy=local")
+                + f" {self._match(Set.LOAD_BALANCER_LOCAL)} -j RETURN",
+                "-j KUBE-MARK-MASQ",
+            ],
+            "KUBE-NODE-PORT": self._node_port(),
+            "KUBE-POSTROUTING": [
+                comment("Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose")
+                + f" {self._match(Set.LOOP_BACK, 'dst,dst,src')} -j MASQUERADE",
+                f"-j {ranges.HAIRPIN}",
+                f"-m mark ! --mark {self._mark} -j RETURN",
+                f"-j MARK --set-xmark {self._node.masquerade_mark:#x}/0x0",
+                comment("kubernetes service traffic requiring SNAT") + " -j MASQUERADE --random-fully",
+            ],
+        }
+
+    def filter(self) -> dict[str, Iterable[str]]:
+        """Write the chains of table filter."""
+        firewall = _jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL")
+        nobody = _jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS")
+        return {
+            "INPUT": [
+                firewall,
+                nobody,
+                _jump("kubernetes health check rules", "KUBE-NODE-PORT"),
+                _jump("kubernetes ipvs access filter", "KUBE-IPVS-FILTER"),
+            ],
+            "FORWARD": [firewall, nobody, _jump("kubernetes forwarding rules", "KUBE-FORWARD")],
+            "OUTPUT": [nobody],
+            "KUBE-NO-ENDPOINTS": self._nobody(),
+            "KUBE-NODE-PORT": [
+                comment("Kubernetes health check node port") + f" {self._match(Set.HEALTH_CHECK, 'dst')} -j ACCEPT"
+            ],
+            "KUBE-IPVS-FILTER": self._access(),
+            ranges.NOBODY: self._refusal(),
+            ranges.STRAYS: self._refusal(),
+            "KUBE-FORWARD": [
+                comment("kubernetes forwarding rules") + f" -m mark --mark {self._mark} -j ACCEPT",
+                comment("kubernetes forwarding conntrack rule")
+                + " -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+            ],
+            **self._firewall(),
+        }
+
+    def _firewall(self) -> dict[str, Iterable[str]]:
+        return {
+            "KUBE-PROXY-FIREWALL": [
+                comment("Kubernetes service load balancer ip + port for load balancer with sourceRange")
+                + f" {self._match(Set.LOAD_BALANCER_FW)} -j KUBE-SOURCE-RANGES-FIREWALL",
+                f"-j {ranges.FIREWALL}",
+                f"{NEW} {self._match(Set.NO_LOCAL_ENDPOINTS)} -j KUBE-NO-LOCAL-ENDPOINTS",
+                f"-j {ranges.NO_LOCAL}",
+                *self._strays(),
+            ],
+            "KUBE-SOURCE-RANGES-FIREWALL": [
+                f"{self._match(Set.SOURCE_CIDR, 'dst,dst,src')} -j RETURN",
+                f"{self._match(Set.SOURCE_IP, 'dst,dst,src')} -j RETURN",
+                "-j DROP",
+            ],
+            "KUBE-NO-LOCAL-ENDPOINTS": [
+                comment("internalTrafficPolicy Local") + f" {self._match(Set.CLUSTER_IP)} -j DROP",
+                *(f"{pod} -j RETURN" for pod in self._pods),
+                f"{LOCAL_SOURCE} -j RETURN",
+                "-j DROP",
+            ],
+        }
+
+    def _strays(self) -> Rules:
+        """Drop what is sent to the service CIDRs, but not to a Service."""
+        cidrs, ips = self._node.service_cidrs, self._name(Set.IPVS_IPS)
+        served = (f"{self._match(which)} -j RETURN" for which in (Set.ROUTED, Set.NO_ENDPOINTS) if cidrs)
+        return (*served, *(f"-d {cidr} -m set ! --match-set {ips} dst -j DROP" for cidr in cidrs))
+
+    def _services(self) -> Rules:
+        cluster = self._match(Set.CLUSTER_IP)
+        balancer, external = self._match(Set.LOAD_BALANCER), self._match(Set.EXTERNAL_IP)
+        local = self._match(Set.EXTERNAL_IP_LOCAL)
+        return (
+            f"-s {LOOPBACK[self._node.family]} -j RETURN",
+            comment("Kubernetes service lb portal") + f" {balancer} -j KUBE-LOAD-BALANCER",
+            comment("Kubernetes service cluster ip + port for masquerade purpose") + f" {cluster} -j KUBE-CLUSTER-IP",
+            comment("Kubernetes service external ip + port for masquerade and filter purpose")
+            + f" {external} -j KUBE-MARK-MASQ",
+            f"{local} {LOCAL_SOURCE} -j KUBE-MARK-MASQ",
+            *(f"{match} -j ACCEPT" for match in (cluster, balancer, external, local)),
+            f"-j {ranges.MARKS}",
+            f"{LOCAL_DESTINATION} -j KUBE-NODE-PORT",
+        )
+
+    def _cluster_ip(self) -> Rules:
+        """Mark whatever is no Pod's. A process on this node has the VIP itself as its source, if it chose none."""
+        if self._node.masquerade_all:
+            return ("-j KUBE-MARK-MASQ",)
+        own = f"{self._match(Set.CLUSTER_IP, 'src,dst')} -j KUBE-MARK-MASQ"
+        if self._node.pod_traffic is None:
+            return (own,)
+        return (own, *(f"{pod} -j RETURN" for pod in self._pods), "-j KUBE-MARK-MASQ")
+
+    def _node_port(self) -> Rules:
+        rules: list[str] = []
+        for protocol, everyone, local, where in (
+            ("tcp", Set.NODE_PORT_TCP, Set.NODE_PORT_LOCAL_TCP, "dst"),
+            ("udp", Set.NODE_PORT_UDP, Set.NODE_PORT_LOCAL_UDP, "dst"),
+            ("sctp", Set.NODE_PORT_SCTP, Set.NODE_PORT_LOCAL_SCTP, "dst,dst"),
+        ):
+            kept = f"-p {protocol} {self._match(local, where)}"
+            rules += (
+                f"{kept} {LOCAL_SOURCE} -j KUBE-MARK-MASQ",
+                f"{kept} -j RETURN",
+                f"-p {protocol} {self._match(everyone, where)} -j KUBE-MARK-MASQ",
+            )
+        return tuple(rules)
+
+    def _access(self) -> Rules:
+        """Protect the host's own ports at the VIPs; reject what no Service serves."""
+        passes = (Set.LOAD_BALANCER, Set.CLUSTER_IP, Set.EXTERNAL_IP, Set.EXTERNAL_IP_LOCAL, Set.DIRECT_RETURN)
+        others = f"{NEW} {self._match(Set.IPVS_IPS, 'dst')}"
+        return (
+            *(f"{self._match(which)} -j RETURN" for which in passes),
+            f"{self._match(Set.HEALTH_CHECK, 'dst')} -j RETURN",
+            f"{others} -j {ranges.MARKS}",
+        )
+
+    def _nobody(self) -> Rules:
+        """Reject what nobody answers, for this node or on its way past."""
+        reset, unreachable = (refuse(self._node.family, protocol) for protocol in (Protocol.TCP, None))
+        nobody = f"{NEW} {self._match(Set.NO_ENDPOINTS)}"
+        return (
+            # A reset reaches a client that is still inside connect(); Linux ignores an ICMP error so early.
+            f"-p tcp {nobody} {reset}",
+            f"{nobody} {unreachable}",
+            f"-j {ranges.NO_ENDPOINTS}",
+        )
+
+    def _refusal(self) -> Rules:
+        """Refuse whatever comes here."""
+        reset, unreachable = (refuse(self._node.family, protocol) for protocol in (Protocol.TCP, None))
+        return (f"-p tcp {reset}", unreachable)
+
+    def _name(self, which: Set) -> str:
+        return set_name(self._node.family, which)
+
+    def _match(self, which: Set, where: str = "dst,dst") -> str:
+        return f"-m set --match-set {self._name(which)} {where}"
+
+
+def _jump(note: str, target: str) -> str:
+    return f"{comment(note)} -j {target}"

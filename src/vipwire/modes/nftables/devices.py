@@ -1,0 +1,101 @@
+"""Keeps the flowtable of one family at every interface of the node, loopback left out.
+
+A flowtable sees the packets that enter by its devices, which are those of Pods: they come and go with these. They are
+no part of the plan. A transaction that names a device that has just gone is refused as a whole, so they are added by
+one of their own, a moment after; until then packets take the usual way. The kernel takes out what goes.
+"""
+
+import errno
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from vipwire.errors import CommitError
+from vipwire.linux.host.links import LinkWatch
+from vipwire.linux.netlink.nftables import encode
+from vipwire.linux.netlink.nftables.flowtables import Flowtable, add_devices, decode_flowtable
+from vipwire.linux.netlink.nftables.generations import Generations
+from vipwire.linux.netlink.nftables.wire import NFPROTO, MessageType
+from vipwire.linux.netlink.socket import DumpInterruptedError, NetlinkSocket
+from vipwire.model.net import Family
+from vipwire.modes.nftables.table import names
+from vipwire.modes.nftables.table.fastpath import FASTPATH
+from vipwire.modes.nftables.table.names import TABLE
+
+_LOOK: Final = 1.0
+"""Seconds between two looks at what the kernel has told of interfaces, and until what was refused is tried again."""
+_ATTEMPTS: Final = 3
+
+
+def find_flowtable(sock: NetlinkSocket, family: Family) -> Flowtable | None:
+    """Read the flowtable of our table; None if there is none. Raise DumpInterruptedError while others commit."""
+    ours = NFPROTO[family], TABLE, FASTPATH
+    payloads = list(sock.dump(MessageType.GETFLOWTABLE, encode.list_objects(family, TABLE)))
+    found = map(decode_flowtable, payloads)
+    return next((each for each in found if (each.family, each.table, each.name) == ours), None)
+
+
+class FlowtableDevices:
+    """The devices of one family's flowtable; `sock` and `generations` are those of the table."""
+
+    def __init__(
+        self,
+        family: Family,
+        sock: NetlinkSocket,
+        generations: Generations,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._family, self._socket, self._generations, self._clock = family, sock, generations, clock
+        self._links = LinkWatch()
+        self._there = self._stale = False
+        self._next = 0.0
+
+    def close(self) -> None:
+        """Close what listens to the kernel."""
+        self._links.close()
+
+    def found(self, *, there: bool) -> None:
+        """Note whether there is our flowtable: it has been read or written just now."""
+        self._there = self._stale = there
+        self._next = 0.0
+
+    def due(self) -> float | None:
+        """Return the seconds until `settle` should be called; None while there is no flowtable."""
+        if not self._there:
+            return None
+        wait = self._next - self._clock()
+        if wait > 0:
+            return wait
+        self._stale = self._stale or self._links.more()
+        if not self._stale:
+            self._next = self._clock() + _LOOK
+            return _LOOK
+        return 0.0
+
+    def settle(self) -> None:
+        """Add the devices that are missing. Raise OSError or CommitError if the kernel refuses."""
+        self._next = self._clock() + _LOOK
+        for _ in range(_ATTEMPTS):
+            with suppress(DumpInterruptedError):
+                found = find_flowtable(self._socket, self._family)
+                missing = self._links.names() - found.devices if found else frozenset[str]()
+                if not missing or self._added(missing):
+                    self._stale = False
+                    return
+
+    def _added(self, missing: frozenset[str]) -> bool:
+        """Add devices; tell whether they, and the flowtable, were still there."""
+        wanted = names.Flowtable()
+        operations = add_devices(self._family, TABLE, FASTPATH, wanted.priority, wanted.flags, sorted(missing))
+        first = self._socket.sequence(len(operations) + 2)
+        self._socket.drain()
+        self._socket.send(encode.transaction(operations, first))
+        refused = [answer for answer in self._socket.acknowledgements() if answer.errno]
+        if not refused:
+            self._generations.count_own(1)
+            return True
+        if any(answer.errno != errno.ENOENT for answer in refused):
+            reason = errno.errorcode.get(refused[0].errno, str(refused[0].errno))
+            raise CommitError(f"the flowtable {FASTPATH} does not take devices: {reason}", errno=refused[0].errno)
+        return False

@@ -1,0 +1,322 @@
+"""nftables mode's backend: reads the table, writes transactions. One instance is one family.
+
+Rules and set declarations are compared with what our text compiles to, attribute by attribute, so that a rule that
+somebody changed is found even where its text looks alike. What fits no text of ours is shown as what it is made of.
+
+`changed` costs one small request: see `generations`.
+"""
+
+import errno
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from vipwire.errors import CommitError
+from vipwire.linux.netlink.message import Acknowledgement
+from vipwire.linux.netlink.nftables import decode, encode, flowtables
+from vipwire.linux.netlink.nftables.generations import Generations
+from vipwire.linux.netlink.nftables.wire import MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
+from vipwire.model.net import Family
+from vipwire.model.problem import Problem
+from vipwire.modes.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
+from vipwire.modes.nftables.limits import LACKS
+from vipwire.modes.nftables.table import fastpath, text
+from vipwire.modes.nftables.table.counts import COUNTING, CounterLevel, counted_by, counts
+from vipwire.modes.nftables.table.expected_chains import written
+from vipwire.modes.nftables.table.features import LACKING, advice
+from vipwire.modes.nftables.table.names import (
+    CHAIN,
+    FLOWTABLE,
+    SET,
+    TABLE,
+    Chain,
+    Flowtable,
+    Hook,
+    Object,
+    ObjectKey,
+    is_memory,
+)
+from vipwire.modes.nftables.table.ranges import HOOKED
+from vipwire.modes.nftables.table.read import (
+    LARGE,
+    NOTHING_AHEAD,
+    WORTHWHILE,
+    Listings,
+    has_table,
+    read_ahead,
+    read_counted,
+    read_elements,
+)
+from vipwire.modes.nftables.table.render import render
+from vipwire.modes.nftables.table.script import DescribedOperation, steps
+from vipwire.modes.nftables.table.skeleton import compiled, memory_set, node_objects
+from vipwire.plan.annotations import NOTHING, in_vain
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.counts import Counts
+from vipwire.reconcile.delta import Delta
+
+if TYPE_CHECKING:
+    from vipwire.modes.nftables.devices import FlowtableDevices
+
+T = TypeVar("T", decode.Chain, decode.Rule, decode.SetDeclaration, flowtables.Flowtable)
+
+_HOOK_NAMES = {number: name for name, number in encode.HOOKS.items()}
+PATIENCE = 10.0
+"""Seconds for which a reading is begun again while others commit. Any commit in the network namespace spoils one."""
+
+
+class NftablesBackend:
+    """The table `vipwire` of one family, in the network namespace in which this was made.
+
+    `generations` are shared with the other family's backend, so that one's commits are not foreign to the other.
+    `counters` says what is counted; `offload_after` how many packets of a connection meet the rules, before a
+    flowtable has it (0: all do). `large`: from how many elements on a map is not listed but read by its keys;
+    `worthwhile`: from how many on one is listed ahead. `sock` is closed with it; without one it opens its own.
+    """
+
+    prompt = True
+
+    def __init__(
+        self,
+        family: Family,
+        generations: Generations | None = None,
+        counters: CounterLevel = CounterLevel.CONNECTIONS,
+        large: int = LARGE,
+        sock: NetlinkSocket | None = None,
+        offload_after: int = 0,
+    ) -> None:
+        self.family, self.large = family, large
+        self._counters, self._offload_after = counters, offload_after
+        self._socket = sock or NetlinkSocket(NETLINK_NETFILTER)
+        self._generations = generations or Generations()
+        self._foreign = -1
+        self._recreate = False
+        self._known: dict[ObjectKey, Object] = dict(HOOKED)
+        self.worthwhile = WORTHWHILE
+        self._ahead: tuple[int, Listings] = (-1, NOTHING_AHEAD)
+        self._devices = self._flowtable_devices() if offload_after else None
+
+    def close(self) -> None:
+        """Close the sockets; the table stays."""
+        self._socket.close()
+        self._generations.close()
+        if self._devices is not None:
+            self._devices.close()
+
+    def _flowtable_devices(self) -> "FlowtableDevices":
+        from vipwire.modes.nftables.devices import FlowtableDevices  # noqa: PLC0415  # few offload
+
+        return FlowtableDevices(self.family, self._socket, self._generations)
+
+    def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
+        """Render what belongs to no Service."""
+        objects = node_objects(node, self._counters, self._offload_after)
+        self._known.update(objects)
+        return objects
+
+    def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+        """Render one Service."""
+        return render(self.family, plan)
+
+    def describe(self, key: ObjectKey) -> str:
+        """Name an object for a person."""
+        return text.describe(self.family, key)
+
+    def changed(self) -> bool:
+        """Report whether anybody else has committed anything since our last commit or observation."""
+        return self._generations.look() != self._foreign
+
+    def read_ahead(self) -> None:
+        """List the large sets, if there is a table; see `ReadsAhead`."""
+        before = self._generations.look()
+        if has_table(self._socket, self.family):
+            sets = self._dump(MessageType.GETSET, decode.declaration)
+            wanted = [each for each in sets if each.name not in COUNTING and not is_memory(each.name)]
+            self._ahead = before, read_ahead(self._socket, self.family, wanted, range(self.worthwhile, self.large))
+
+    def observe(self) -> dict[ObjectKey, Object]:
+        """Read the table; nothing if there is none, or if it was made for a layout that is not ours."""
+        seen, ahead = self._ahead
+        self._ahead = -1, NOTHING_AHEAD
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            before = self._generations.look()
+            try:
+                objects = self._read(ahead if seen == before else NOTHING_AHEAD)
+            except DumpInterruptedError:
+                continue
+            except NetlinkError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                objects = {}  # the table went while it was read
+            if self._generations.look() == before:
+                self._foreign = before
+                self._note_flowtable(there=fastpath.KEY in objects)
+                return objects
+        raise CommitError("the nftables ruleset changes faster than it can be read", errno=errno.EBUSY)
+
+    def commit(self, delta: Delta[ObjectKey, Object]) -> int:
+        """Send one transaction; return its size in bytes."""
+        planned = steps(self.family, delta, recreate=self._recreate)
+        operations = [step.operation for step in planned]
+        expected = self._generations.expected
+        first, size, refused = self._transact(operations, expected)
+        if refused is not None and refused.errno == errno.ERESTART and expected is not None:
+            expected = None
+            self._generations.look()  # notes that others have committed
+            first, size, refused = self._transact(operations, None)
+        if refused is not None:
+            raise self._refusal(planned, first, refused, delta)
+        self._recreate = False
+        if expected is None:
+            self._generations.count_own(1)
+        else:
+            self._generations.count_expected()
+        if fastpath.KEY in delta.added or fastpath.KEY in delta.removed:
+            self._note_flowtable(there=fastpath.KEY in delta.added)
+        return size
+
+    def _transact(
+        self, operations: list[encode.Operation], generation: int | None
+    ) -> tuple[int, int, Acknowledgement | None]:
+        """Send one transaction; return its first sequence number, its size in bytes, and how it was refused."""
+        first = self._socket.sequence(len(operations) + 2)
+        batch = encode.transaction(operations, first, generation)
+        self._socket.drain()
+        try:
+            self._socket.send(batch)
+        except OSError as error:
+            raise CommitError(f"the kernel does not take a transaction of {len(batch)} bytes: {error}") from error
+        answers = self._socket.acknowledgements(first + len(operations))
+        return first, len(batch), next((answer for answer in answers if answer.errno), None)
+
+    def housekeeping_due(self) -> float | None:
+        """Return the seconds until the flowtable's devices are to be seen to; None where there is no flowtable."""
+        return None if self._devices is None else self._devices.due()
+
+    def housekeep(self) -> None:
+        """Have the flowtable be at every interface."""
+        if self._devices is not None:
+            self._devices.settle()
+
+    def _note_flowtable(self, *, there: bool) -> None:
+        if self._devices is not None:
+            self._devices.found(there=there)
+
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """List what a Service asks for in vain; see `Selective`."""
+        return () if plan.wishes is NOTHING else tuple(in_vain(plan.name, plan.wishes, LACKS))
+
+    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read what was counted, over a socket of its own; see `CountingBackend`."""
+        if not self._counters:
+            raise CommitError("nothing is counted (--counters=none)")
+        return counts(self.family, plans, read_counted(self.family, COUNTING), endpoints=endpoints)
+
+    def adopt_counters(self) -> None:
+        """Adopt the kernel's level of counting as the configured one; see `AdoptsCounters`."""
+        chains = {chain.name for chain in self._dump(MessageType.GETCHAIN, decode.chain)}
+        if "services" in chains:
+            self._counters = counted_by(chains)
+
+    def adopt_offload(self) -> None:
+        """Adopt from the kernel after how many packets connections are offloaded; see `AdoptsOffload`."""
+        rules = self._dump(MessageType.GETRULE, decode.rule)
+        entries = (rule.expressions for rule in rules if rule.chain.encode() == fastpath.ENTRY[1])
+        self._offload_after = next((fastpath.threshold(self.family, each) for each in entries), 0)
+
+    def delete(self) -> bool:
+        """Delete the table with everything in it; tell whether there was one."""
+        if not has_table(self._socket, self.family):
+            return False
+        first = self._socket.sequence(3)
+        self._socket.send(encode.transaction([encode.delete_table(self.family, TABLE)], first))
+        for answer in self._socket.acknowledgements():
+            if answer.errno not in (0, errno.ENOENT):
+                raise CommitError(f"cannot delete table {text.table_name(self.family)}: {_reason(answer)}")
+        return True
+
+    def _refusal(
+        self, planned: list[DescribedOperation], first: int, answer: Acknowledgement, delta: Delta[ObjectKey, Object]
+    ) -> CommitError:
+        refused = encode.refused(planned, first, answer.sequence)
+        what = refused.words if refused else "the transaction as a whole"
+        lacking = advice(what) if answer.errno in LACKING else ""
+        return CommitError(
+            "; ".join(filter(None, (f"table {text.table_name(self.family)}: {what}: {_reason(answer)}", lacking))),
+            transaction="\n".join(text.script(self.family, delta)),
+            errno=answer.errno,
+        )
+
+    def _read(self, ahead: Listings) -> dict[ObjectKey, Object]:
+        self._recreate = False
+        if not has_table(self._socket, self.family):
+            return {}
+        objects: dict[ObjectKey, Object] = dict(self._read_chains())
+        for found in self._dump(MessageType.GETFLOWTABLE, flowtables.decode_flowtable):
+            objects[FLOWTABLE, found.name.encode()] = Flowtable(found.priority, found.flags)
+        declared = self._dump(MessageType.GETSET, decode.declaration)
+        for item in declared:
+            key = (SET, item.name.encode())
+            ours = memory_set(self.family, item.name) if is_memory(item.name) else self._known.get(key)
+            if isinstance(ours, SetSpec) and not same_set(compile_set(ours, self.family), item.attributes):
+                self._recreate = True
+            objects[key] = ours if isinstance(ours, SetSpec) else SetSpec(item.name, ())
+        if self._recreate or self._wrong_hook(objects):
+            self._recreate = True
+            return {}
+        wanted = [item for item in declared if (SET, item.name.encode()) in self._known and item.name not in COUNTING]
+        objects.update(read_elements(self._socket, self.family, wanted, self.large, ahead))
+        return objects
+
+    def _dump(self, kind: MessageType, read: Callable[[memoryview], T]) -> list[T]:
+        """Read all chains, rules or sets of our table. The kernel does not filter all of them by table."""
+        request = encode.list_objects(self.family, TABLE)
+        found = [read(payload) for payload in self._socket.dump(kind, request)]
+        return [item for item in found if item.table == TABLE]
+
+    def _wrong_hook(self, objects: Mapping[ObjectKey, Object]) -> bool:
+        """Report whether a chain of our name has no hook where ours has one, or the reverse, or a flowtable another.
+
+        A base chain with another hook is replaced alone. One without may be referred to by rules of others.
+        """
+        for key, ours in self._known.items():
+            found = objects.get(key)
+            if isinstance(ours, Chain) and isinstance(found, Chain) and (ours.hook is None) != (found.hook is None):
+                return True
+            if isinstance(ours, Flowtable) and isinstance(found, Flowtable) and ours != found:
+                return True
+        return False
+
+    def _read_chains(self) -> Iterator[tuple[ObjectKey, Chain]]:
+        rules: dict[str, list[bytes]] = {}
+        for rule in self._dump(MessageType.GETRULE, decode.rule):
+            rules.setdefault(rule.chain, []).append(rule.expressions)
+        for chain in self._dump(MessageType.GETCHAIN, decode.chain):
+            key = (CHAIN, chain.name.encode())
+            yield key, Chain(self._recognised(key, rules.get(chain.name, [])), _hook(chain))
+
+    def _recognised(self, key: ObjectKey, found: Iterable[bytes]) -> tuple[str, ...]:
+        """Replace rules by our own texts that equal them."""
+        known = self._known.get(key) or written(self.family, key[1].decode())
+        ours = known.rules if isinstance(known, Chain) else ()
+
+        def text(place: int, expressions: bytes) -> str:
+            likely = ours[place : place + 1]
+            equal = (rule for rule in (*likely, *ours) if same_rule(compiled(rule, self.family), expressions))
+            return next(equal, f"# {describe(expressions)}")
+
+        return tuple(text(place, expressions) for place, expressions in enumerate(found))
+
+
+def _hook(chain: decode.Chain) -> Hook | None:
+    hook = chain.hook
+    return None if hook is None else Hook(hook.type, _HOOK_NAMES.get(hook.hook, str(hook.hook)), hook.priority)
+
+
+def _reason(answer: Acknowledgement) -> str:
+    name = errno.errorcode.get(answer.errno, str(answer.errno))
+    return f"{name} ({answer.text})" if answer.text else name

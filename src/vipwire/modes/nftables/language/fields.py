@@ -1,0 +1,259 @@
+"""The fields that a rule can match: words, type, width, how each is loaded, and how nft records it in a set.
+
+Numbers of types are those of nft (include/datatype.h): they go into NFTA_SET_KEY_TYPE, six bits each in a
+concatenation. What nft remembers of `typeof` is an expression in userdata entries (parse_udata and build_udata of its
+expressions); the numbers in them are nft's own, not the kernel's.
+"""
+
+import enum
+from collections.abc import Callable
+
+from vipwire.linux.netlink.nftables import expressions as kernel
+from vipwire.linux.netlink.nftables.userdata import entry, number
+from vipwire.model.net import Family
+from vipwire.model.value import Value
+from vipwire.modes.nftables.language.scan import Scanner
+
+
+class Type(enum.IntEnum):
+    """The data types of nft that occur here."""
+
+    INTEGER = 4
+    IPV4_ADDRESS = 7
+    IPV6_ADDRESS = 8
+    PROTOCOL = 12
+    SERVICE = 13
+    MARK = 19
+    CT_STATE = 26
+    CT_DIRECTION = 27
+    CT_STATUS = 28
+    CLASS_ID = 23
+    FIB_ADDRESS_TYPE = 40
+    INTERFACE_NAME = 41
+
+
+class Order(enum.IntEnum):
+    """The byte order of a value, numbered as nft does in userdata."""
+
+    NONE = 0
+    HOST = 1
+    NETWORK = 2
+
+
+Load = Callable[[int, int], bytes]
+"""Makes the expressions that load a field into a word, given the first word that is free for intermediate values."""
+
+
+class Field(Value, frozen=True):
+    """Something of a packet or a connection.
+
+    `size` is in bytes. `typeof` is empty for what no set can be declared with; `scratch` is how many words are needed
+    while it is computed.
+    """
+
+    type: Type
+    size: int
+    order: Order
+    load: Load
+    typeof: bytes = b""
+    scratch: int = 0
+
+    @property
+    def words(self) -> int:
+        """The number of four-byte registers that it fills."""
+        return -(-self.size // 4)
+
+
+class Header(Field, frozen=True):
+    """A field of a packet's header: `offset` bytes into the header `base`, of packets of `protocol` (0: any)."""
+
+    base: int = 0
+    offset: int = 0
+    protocol: int = 0
+
+
+_PAYLOAD, _META, _NUMGEN, _CONCAT, _VERDICT = 7, 9, 23, 13, 1
+_PROTOCOL_TH, _PROTOCOL_IP, _PROTOCOL_IP6 = 11, 12, 13
+
+
+def _typeof(kind: int, *data: tuple[int, int]) -> bytes:
+    return number(0, kind) + entry(1, b"".join(number(index, value) for index, value in data))
+
+
+def concatenation_typeof(fields: tuple[Field, ...]) -> bytes:
+    """Write what nft remembers of a concatenation of fields, or of a single one."""
+    if len(fields) == 1:
+        return fields[0].typeof
+    return number(0, _CONCAT) + entry(1, b"".join(entry(at, field.typeof) for at, field in enumerate(fields)))
+
+
+EMPTY_TYPEOF = number(0, _CONCAT) + entry(1, b"")
+"""What nft remembers of a concatenation of types."""
+VERDICT_TYPEOF = number(0, _VERDICT) + entry(1, b"")
+
+
+def _header(type_: Type, size: int, place: tuple[int, int], typeof: bytes, protocol: int = 0) -> Header:
+    base, offset = place
+
+    def load(word: int, _: int) -> bytes:
+        return kernel.payload(word, base, offset, size)
+
+    return Header(type_, size, Order.NETWORK, load, typeof, 0, base, offset, protocol)
+
+
+def _meta(key: int, type_: Type, size: int) -> Field:
+    def load(word: int, _: int) -> bytes:
+        return kernel.meta(word, key)
+
+    return Field(type_, size, Order.HOST, load, _typeof(_META, (0, key)))
+
+
+def _ct(key: int, type_: Type, size: int, direction: int | None = None, order: Order = Order.HOST) -> Field:
+    def load(word: int, _: int) -> bytes:
+        return kernel.ct(word, key, direction)
+
+    return Field(type_, size, order, load)
+
+
+def _fib(flags: int) -> Field:
+    def load(word: int, _: int) -> bytes:
+        return kernel.fib(word, flags)
+
+    return Field(Type.FIB_ADDRESS_TYPE, 4, Order.HOST, load)
+
+
+def _ports(word: str, offset: int, typeof: int) -> dict[tuple[str, ...], Field]:
+    place = (kernel.TRANSPORT_HEADER, offset)
+    plain = _header(Type.SERVICE, 2, place, _typeof(_PAYLOAD, (0, _PROTOCOL_TH), (1, typeof)))
+    found: dict[tuple[str, ...], Field] = {("th", word): plain}
+    for protocol, value in PROTOCOLS.items():
+        found[protocol, word] = _header(Type.SERVICE, 2, place, b"", value)
+    return found
+
+
+PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
+
+_COMMON: dict[tuple[str, ...], Field] = {
+    ("meta", "l4proto"): _meta(kernel.META_L4PROTO, Type.PROTOCOL, 1),
+    ("meta", "priority"): _meta(kernel.META_PRIORITY, Type.CLASS_ID, 4),
+    ("meta", "mark"): _meta(kernel.META_MARK, Type.MARK, 4),
+    ("iifname",): _meta(kernel.META_IIFNAME, Type.INTERFACE_NAME, 16),
+    ("oifname",): _meta(kernel.META_OIFNAME, Type.INTERFACE_NAME, 16),
+    ("ct", "state"): _ct(kernel.CT_STATE, Type.CT_STATE, 4),
+    ("ct", "status"): _ct(kernel.CT_STATUS, Type.CT_STATUS, 4),
+    ("ct", "direction"): _ct(kernel.CT_DIRECTION, Type.CT_DIRECTION, 1),
+    ("ct", "packets"): _ct(kernel.CT_PACKETS, Type.INTEGER, 8),
+    ("ct", "mark"): _ct(kernel.CT_MARK, Type.MARK, 4),
+    ("ct", "original", "proto-dst"): _ct(kernel.CT_PROTO_DST, Type.SERVICE, 2, 0, Order.NETWORK),
+    ("ct", "reply", "proto-src"): _ct(kernel.CT_PROTO_SRC, Type.SERVICE, 2, 1, Order.NETWORK),
+    ("fib", "saddr", "type"): _fib(kernel.FIB_SADDR),
+    ("fib", "daddr", "type"): _fib(kernel.FIB_DADDR),
+    **_ports("sport", 0, 1),
+    **_ports("dport", 2, 2),
+}
+
+
+def _addresses(
+    word: str, type_: Type, size: int, places: tuple[int, int], ids: tuple[int, int, int]
+) -> dict[tuple[str, ...], Field]:
+    protocol, source, destination = ids
+    found: dict[tuple[str, ...], Field] = {}
+    for name, offset, typeof in (("saddr", places[0], source), ("daddr", places[1], destination)):
+        note = _typeof(_PAYLOAD, (0, protocol), (1, typeof))
+        found[word, name] = _header(type_, size, (kernel.NETWORK_HEADER, offset), note)
+    return found
+
+
+_FIELDS: dict[Family, dict[tuple[str, ...], Field]] = {
+    Family.IPV4: {
+        **_COMMON,
+        **_addresses("ip", Type.IPV4_ADDRESS, 4, (12, 16), (_PROTOCOL_IP, 11, 12)),
+        ("ct", "original", "ip", "saddr"): _ct(kernel.CT_SRC_IP, Type.IPV4_ADDRESS, 4, 0, Order.NETWORK),
+        ("ct", "original", "ip", "daddr"): _ct(kernel.CT_DST_IP, Type.IPV4_ADDRESS, 4, 0, Order.NETWORK),
+        ("ct", "reply", "ip", "saddr"): _ct(kernel.CT_SRC_IP, Type.IPV4_ADDRESS, 4, 1, Order.NETWORK),
+    },
+    Family.IPV6: {
+        **_COMMON,
+        **_addresses("ip6", Type.IPV6_ADDRESS, 16, (8, 24), (_PROTOCOL_IP6, 8, 9)),
+        ("ct", "original", "ip6", "saddr"): _ct(kernel.CT_SRC_IP6, Type.IPV6_ADDRESS, 16, 0, Order.NETWORK),
+        ("ct", "original", "ip6", "daddr"): _ct(kernel.CT_DST_IP6, Type.IPV6_ADDRESS, 16, 0, Order.NETWORK),
+        ("ct", "reply", "ip6", "saddr"): _ct(kernel.CT_SRC_IP6, Type.IPV6_ADDRESS, 16, 1, Order.NETWORK),
+    },
+}
+
+
+def parse_field(words: Scanner, family: Family) -> Field:
+    """Read one field; fail on a word that begins none."""
+    if words.skip("numgen"):
+        return _numgen(words)
+    if words.skip("jhash"):
+        return _jhash(words, family)
+    ahead, fields = words.ahead(4), _FIELDS[family]
+    length = next((length for length in range(1, 5) if ahead[:length] in fields), 0)
+    if not length:
+        words.fail(f"{words.peek()!r} begins nothing that a rule of {family.value} can look at")
+    words.skip(*ahead[:length])
+    return fields[ahead[:length]]
+
+
+def parse_fields(words: Scanner, family: Family) -> tuple[Field, ...]:
+    """Read a field or a concatenation of several."""
+    fields = [parse_field(words, family)]
+    while words.skip("."):
+        fields.append(parse_field(words, family))
+    return tuple(fields)
+
+
+def _numgen(words: Scanner) -> Field:
+    kinds = {"inc": kernel.NUMGEN_INCREMENTAL, "random": kernel.NUMGEN_RANDOM}
+    word = words.take("inc or random")
+    if word not in kinds:
+        words.fail_before("expected inc or random")
+    kind = kinds[word]
+    words.expect("mod")
+    modulus = words.number()
+    offset = words.number() if words.skip("offset") else 0
+    _check_range(words, modulus, offset)
+
+    def load(word: int, _: int) -> bytes:
+        return kernel.numgen(word, kind, modulus, offset)
+
+    typeof = _typeof(_NUMGEN, (0, kind), (1, modulus), (2, offset))
+    return Field(Type.INTEGER, 4, Order.HOST, load, typeof)
+
+
+def _jhash(words: Scanner, family: Family) -> Field:
+    """Read a hash. It has no `typeof`: nft 1.0.6 crashes when it lists a set that is declared with one."""
+    sources = parse_fields(words, family)
+    words.expect("mod")
+    modulus = words.number()
+    seed = words.number() if words.skip("seed") else None
+    offset = words.number() if words.skip("offset") else 0
+    _check_range(words, modulus, offset)
+    length = 4 * sum(source.words for source in sources)
+
+    def load(word: int, free: int) -> bytes:
+        hashed = load_fields(sources, free, free + length // 4)
+        return hashed + kernel.jhash((free, length), word, modulus, seed, offset)
+
+    return Field(Type.INTEGER, 4, Order.HOST, load, b"", length // 4)
+
+
+def _check_range(words: Scanner, modulus: int, offset: int) -> None:
+    if not 1 <= modulus <= 0xFFFFFFFF - offset:
+        words.fail_before("a modulus is at least 1, and with the offset at most 4294967295")
+
+
+def load_fields(fields: tuple[Field, ...], word: int, free: int, *, ordered: bool = False) -> bytes:
+    """Load fields one after the other from `word` on.
+
+    `ordered`: into the key of an interval set, whose values must sort as bytes. nft swaps whatever is not in network
+    order, a single byte too.
+    """
+    parts: list[bytes] = []
+    for field in fields:
+        parts.append(field.load(word, free))
+        if ordered and field.order is not Order.NETWORK:
+            parts.append(kernel.host_to_network(word, field.size, 4 if field.size == 4 else 2))
+        word += field.words
+    return b"".join(parts)

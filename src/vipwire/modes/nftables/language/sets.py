@@ -1,0 +1,220 @@
+"""Declarations of sets and maps, with what nft needs to list them as `typeof …`; and elements of interval sets.
+
+nft 1.0.6 keeps the expressions of `typeof` in the set's userdata; without them a listing shows bare types, and
+numbers such as `numgen`'s could not be declared at all. The kernel itself only knows lengths.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Literal
+
+from vipwire.linux.netlink.attributes import attribute, string, u32be
+from vipwire.linux.netlink.nftables import expressions as kernel
+from vipwire.linux.netlink.nftables import userdata, wire
+from vipwire.linux.netlink.nftables.elements import Element
+from vipwire.linux.netlink.nftables.wire import SetFlag
+from vipwire.model.net import Address, Family
+from vipwire.model.value import Value
+from vipwire.modes.nftables.language.fields import (
+    EMPTY_TYPEOF,
+    VERDICT_TYPEOF,
+    Field,
+    Order,
+    Type,
+    concatenation_typeof,
+    parse_field,
+)
+from vipwire.modes.nftables.language.scan import Scanner
+
+_FLAGS = {
+    "interval": SetFlag.INTERVAL,
+    "dynamic": SetFlag.EVAL,
+    "timeout": SetFlag.TIMEOUT,
+    "constant": SetFlag.CONSTANT,
+}
+_TYPES = {
+    "ipv4_addr": (Type.IPV4_ADDRESS, 4, Order.NETWORK),
+    "ipv6_addr": (Type.IPV6_ADDRESS, 16, Order.NETWORK),
+    "inet_proto": (Type.PROTOCOL, 1, Order.HOST),
+    "inet_service": (Type.SERVICE, 2, Order.NETWORK),
+    "mark": (Type.MARK, 4, Order.HOST),
+}
+_TYPE_BITS = 6
+_MOST_PARTS = 5  # what fits into the 32 bits of a type
+_SET_ID = 1  # the kernel insists on one; rules refer to sets by name, so that it need not be unique
+
+
+class SetSpec(Value, frozen=True):
+    """A set, or a map if it has `data`.
+
+    `key` and `data` are fields as a rule would name them, `("ip daddr", "th dport")`, or all of them types
+    (`ipv4_addr`, `inet_service` …), which nft lists as `type` instead of `typeof`; `data` is "verdict" for a verdict
+    map. `flags` are nft's words interval, dynamic, timeout, constant. `timeout_seconds` is how long an element lives
+    unless it says otherwise (0: for ever), `gc_seconds` how often the kernel looks for what has outlived its time (0:
+    every second), `size` how many there can be (0: no limit); a dynamic set needs one. `counter` gives each element
+    one.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    data: tuple[str, ...] | Literal["verdict"] | None = None
+    flags: frozenset[str] = frozenset()
+    timeout_seconds: int = 0
+    size: int = 0
+    comment: str = ""
+    counter: bool = False
+    gc_seconds: int = 0
+
+
+@lru_cache(maxsize=256)  # a start tries them, compares the kernel's with them, and writes them
+def compile_set(spec: SetSpec, family: Family) -> bytes:
+    """Compile a declaration to the attributes of NEWSET after table and name.
+
+    Raise RuleSyntaxError for a part that is no field, ValueError for parts or flags that do not go together.
+    """
+    key = tuple(_part(text, family) for text in spec.key)
+    data = () if spec.data is None or spec.data == "verdict" else tuple(_part(text, family) for text in spec.data)
+    _check(spec, key, data)
+    parts = [u32be(wire.SET_FLAGS, flags)] if (flags := _flags(spec)) else []
+    parts += u32be(wire.SET_KEY_TYPE, _type(key)), u32be(wire.SET_KEY_LENGTH, _length(key))
+    if spec.data == "verdict":
+        parts += u32be(wire.SET_DATA_TYPE, wire.DATA_VERDICT), u32be(wire.SET_DATA_LENGTH, 0)
+    elif data:
+        parts += u32be(wire.SET_DATA_TYPE, _type(data)), u32be(wire.SET_DATA_LENGTH, _length(data))
+    parts.append(u32be(wire.SET_ID, _SET_ID))
+    if spec.timeout_seconds:
+        parts.append(attribute(wire.SET_TIMEOUT, (spec.timeout_seconds * 1000).to_bytes(8, "big")))
+    if spec.gc_seconds:
+        parts.append(u32be(wire.SET_GC_INTERVAL, spec.gc_seconds * 1000))
+    parts.append(attribute(wire.SET_USERDATA, _userdata(spec, key, data)))
+    parts.append(_group(wire.SET_DESCRIPTION, *_description(spec, key)))
+    if spec.counter:
+        parts.append(_group(wire.SET_EXPRESSION, string(1, "counter"), _group(2)))
+    return b"".join(parts)
+
+
+def is_type(part: str) -> bool:
+    """Report whether a part of a declaration is a type (`ipv4_addr`), not a field (`ip daddr`)."""
+    return part in _TYPES
+
+
+def _group(kind: int, *parts: bytes) -> bytes:
+    """Nest attributes without the flag that says so, as the kernel lists them."""
+    return attribute(kind, b"".join(parts))
+
+
+@lru_cache(maxsize=128)  # the sets of a table have few parts in common
+def _part(text: str, family: Family) -> Field:
+    if text in _TYPES:
+        type_, size, order = _TYPES[text]
+        return Field(type_, size, order, _no_load)
+    words = Scanner(text)
+    field = parse_field(words, family)
+    if words:
+        words.fail("one part of a key is one field")
+    if not field.typeof:
+        words.fail_before("no set can be declared with this (for a hash declare numgen: both are numbers)")
+    return field
+
+
+def _no_load(_word: int, _free: int) -> bytes:
+    raise AssertionError("a type cannot be loaded")
+
+
+def _check(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) -> None:
+    if not key:
+        raise ValueError(f"set {spec.name}: a key has at least one part")
+    unknown = spec.flags - set(_FLAGS)
+    if unknown:
+        raise ValueError(f"set {spec.name}: flag {min(unknown)!r} is none of {', '.join(_FLAGS)}")
+    for fields in (key, data):
+        if len(fields) > _MOST_PARTS:
+            raise ValueError(f"set {spec.name}: a concatenation has at most {_MOST_PARTS} parts")
+        if len({bool(field.typeof) for field in fields}) > 1:
+            raise ValueError(f"set {spec.name}: types and fields cannot be mixed")
+    if _length(key) > 4 * kernel.REGISTER_WORDS:
+        raise ValueError(f"set {spec.name}: a key of {_length(key)} bytes does not fit into the 64 of the registers")
+    if "dynamic" in spec.flags and not spec.size:
+        raise ValueError(f"set {spec.name}: a dynamic set needs a size")  # nft and the kernel would take 65535
+
+
+def _flags(spec: SetSpec) -> int:
+    flags = SetFlag(0)
+    for word in spec.flags:
+        flags |= _FLAGS[word]
+    if spec.data is not None:
+        flags |= SetFlag.MAP
+    if spec.timeout_seconds:
+        flags |= SetFlag.TIMEOUT
+    if "interval" in spec.flags and len(spec.key) > 1:
+        flags |= SetFlag.CONCAT
+    return flags
+
+
+def _type(fields: tuple[Field, ...]) -> int:
+    number = 0
+    for field in fields:
+        number = number << _TYPE_BITS | field.type
+    return number
+
+
+def _length(fields: tuple[Field, ...]) -> int:
+    if len(fields) == 1:
+        return fields[0].size
+    return sum(4 * field.words for field in fields)
+
+
+def _order(fields: tuple[Field, ...]) -> Order:
+    return fields[0].order if len(fields) == 1 else Order.NONE
+
+
+def _userdata(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) -> bytes:
+    parts = [userdata.number(userdata.SET_KEY_BYTEORDER, _order(key))]
+    if spec.data is not None:
+        parts.append(userdata.number(userdata.SET_DATA_BYTEORDER, _order(data)))
+    if key[0].typeof:
+        parts.append(userdata.entry(userdata.SET_KEY_TYPEOF, concatenation_typeof(key)))
+        if spec.data is not None:
+            note = VERDICT_TYPEOF if spec.data == "verdict" else concatenation_typeof(data)
+            parts.append(userdata.entry(userdata.SET_DATA_TYPEOF, note))
+    elif spec.data is None and len(key) > 1:
+        parts.append(userdata.entry(userdata.SET_KEY_TYPEOF, EMPTY_TYPEOF))
+    if spec.data is not None:
+        parts.append(userdata.number(userdata.SET_DATA_INTERVAL, 0))
+    if spec.comment:
+        parts.append(userdata.comment(spec.comment, userdata.SET_COMMENT))
+    whole = b"".join(parts)
+    if len(whole) > userdata.MAXIMUM:
+        raise ValueError(
+            f"set {spec.name}: nft's notes take {len(whole)} bytes, more than the {userdata.MAXIMUM} allowed"
+        )
+    return whole
+
+
+def _description(spec: SetSpec, key: tuple[Field, ...]) -> Iterator[bytes]:
+    if spec.size:
+        yield u32be(wire.DESCRIPTION_SIZE, spec.size)
+    if "interval" in spec.flags and len(key) > 1:
+        yield _group(wire.DESCRIPTION_CONCAT, *(_group(1, u32be(1, field.size)) for field in key))
+
+
+def range_element(first: bytes, last: bytes, comment: str = "") -> Element:
+    """Build the element of an interval set whose key is a concatenation: from `first` to `last`, part by part.
+
+    A part that is no range is the same in both.
+    """
+    return Element(first, key_end=last, comment=comment)
+
+
+def interval_elements(ranges: Iterable[tuple[Address, Address, str]]) -> Iterator[Element]:
+    """Build the elements of an interval set of addresses: (first, last, comment) for each range, none overlapping.
+
+    The kernel wants the first address and the one after the last, marked as an end; a range that reaches to the very
+    last address has no end, which nft notes on its first element.
+    """
+    for first, last, comment in ranges:
+        after = int.from_bytes(last) + 1
+        bounded = after < 1 << 8 * len(last)
+        yield Element(first, comment=comment, open_end=not bounded)
+        if bounded:
+            yield Element(after.to_bytes(len(last)), flags=wire.ELEMENT_INTERVAL_END)

@@ -1,0 +1,1 @@
+"""The table of nftables mode: its names, rules, elements and counters."""

@@ -1,0 +1,258 @@
+"""From a Service's plan to the elements of the table. Pure, and the same plan always gives the same elements.
+
+Slots are dealt in the order of the pool (sorted), so that a new process finds what the old one left. A change of N
+endpoints to N+1 moves the elements behind the new one: what a Service's change costs depends on that Service alone.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Family
+from vipwire.model.service import TrafficPolicy
+from vipwire.model.spread import EVENLY, Algorithm
+from vipwire.model.spread import slots as spread_slots
+from vipwire.modes.nftables.table.names import (
+    CHAIN,
+    LARGEST_POOL,
+    SET,
+    Class,
+    CommentedElement,
+    IntervalElement,
+    Memory,
+    Object,
+    ObjectKey,
+    Space,
+    Verdict,
+    commented,
+    connection_bytes,
+    frontend_bytes,
+    handle_bytes,
+    identities,
+    ordered_bytes,
+    target_bytes,
+)
+from vipwire.modes.nftables.table.ranges import HOOKED, RANGE_ADDRESSES, RANGE_ALLOWED
+from vipwire.modes.nftables.table.skeleton import (
+    NODE_PORT_RANGES,
+    RANGES,
+    class_chain,
+    memory_set,
+    remember_chain,
+    remembered_chain,
+    turn_chain,
+)
+from vipwire.plan.affinity import memory_of, sticky_actions
+from vipwire.plan.plan import (
+    Drop,
+    Forward,
+    Frontend,
+    FrontendKey,
+    FrontendKind,
+    Pool,
+    RangeFrontend,
+    Reject,
+    ServicePlan,
+    Target,
+)
+from vipwire.reconcile.backend import Rendered
+
+Objects: TypeAlias = dict[ObjectKey, Object]
+
+
+def render(family: Family, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+    """Render one Service."""
+    own: Objects = {}
+    shared: Objects = {}
+    for address in plan.cluster_ips:
+        own["cluster-ips", address] = commented(b"", plan.name)
+    memories = _Memories(plan)
+    for frontend in plan.frontends:
+        _Writer(family, frontend, memories, own, shared).write()
+    for wide in plan.ranges:
+        _RangeWriter(family, wide, memories, own, shared).write()
+    return Rendered(own, shared)
+
+
+class _Memories:
+    """The set that remembers the clients of each frontend of a Service: its port's own, or the one of all ports."""
+
+    def __init__(self, plan: ServicePlan) -> None:
+        self._policies: dict[str, set[TrafficPolicy]] = {}
+        for frontend in plan.frontends:
+            for action in sticky_actions(frontend):
+                policies = self._policies.setdefault(_owner(frontend, action), set())
+                policies.add(action.policy)
+                if frontend.short_circuit is not None:  # even while nobody on this node answers
+                    policies.add(TrafficPolicy.LOCAL)
+
+    def of(self, frontend: Frontend, action: Forward) -> Memory:
+        """Name what remembers the clients of a frontend to which this happens."""
+        owner = _owner(frontend, action)
+        return Memory(owner, action.policy is TrafficPolicy.LOCAL, len(self._policies[owner]) > 1)
+
+
+def _owner(frontend: Frontend, action: Forward) -> str:
+    owner = memory_of(frontend, action).owner
+    return str(owner) if isinstance(owner, ObjectName) else f"{owner.service}/{owner.protocol.label}/{owner.port}"
+
+
+_FEW: Final = 64
+_ENDPOINTS = {space: f"{space.value}-endpoints" for space in Space}
+_ALLOWED = {Space.SERVICE: RANGES, Space.NODE_PORT: NODE_PORT_RANGES, Space.RANGE: RANGE_ALLOWED}
+
+
+class _Writer:
+    """Writes one frontend's objects."""
+
+    def __init__(
+        self, family: Family, frontend: Frontend, memories: _Memories, own: Objects, shared: Objects
+    ) -> None:
+        self._family, self._frontend, self._own, self._shared = family, frontend, own, shared
+        self._memories = memories
+        node_port = frontend.kind is FrontendKind.NODE_PORT
+        self._space = Space.NODE_PORT if node_port else Space.SERVICE
+        self._ips = "nodeports" if node_port else "ips"
+        self._checks = "nodeports" if node_port else "services"
+        self._key = self._last = frontend_bytes(frontend.key)
+        self._note = commented(b"", frontend.port_name)
+
+    def write(self) -> None:
+        """Write the frontend."""
+        own, key, frontend = self._own, self._key, self._frontend
+        if frontend.short_circuit is not None:
+            own[f"local-policy-{self._ips}", key] = self._note
+            self._forward(frontend.short_circuit, f"service-{self._ips}", local=False)
+        match frontend.action:
+            case Forward():
+                local = frontend.short_circuit is not None
+                self._forward(frontend.action, f"{'local' if local else 'service'}-{self._ips}", local=local)
+            case Reject():
+                own[f"no-endpoint-{self._checks}", key] = self._note
+            case Drop():
+                own[f"no-local-endpoint-{self._checks}", key] = self._note
+        if frontend.allowed_sources is not None:
+            own[f"firewall-{self._ips}", key] = self._note
+            ranges = _ALLOWED[self._space]
+            for prefix in frontend.allowed_sources:
+                own[ranges, key + prefix.network] = IntervalElement(self._last + prefix.last, "")
+
+    def _forward(self, action: Forward, classes: str, *, local: bool) -> None:
+        targets = action.pool
+        # Of one target there is nothing to choose: Maglev's table would be 16,381 elements for nothing.
+        if len(targets) > 1 and (action.spread != EVENLY or len(targets) > LARGEST_POOL):
+            names = [target_bytes(target) for target in targets]
+            targets = spread_slots(action.spread, targets, names, LARGEST_POOL)
+        kind = Class(self._space, local, action.affinity_seconds is not None, action.spread.algorithm, len(targets))
+        handle, objects = _of_class(self._family, kind)
+        self._own[classes, self._key] = CommentedElement(handle, self._note.comment)
+        self._shared.update(objects)
+        if kind.algorithm is Algorithm.ROUND_ROBIN:
+            self._take_turns(kind)
+        self._note_hairpins(action.pool)
+        self._deal(kind, targets, action)
+
+    def _note_hairpins(self, pool: Pool) -> None:
+        protocol = self._frontend.key.protocol
+        for target in pool:
+            self._shared["hairpin-connections", connection_bytes(target.address, target, protocol)] = b""
+
+    def _deal(self, kind: Class, targets: Pool, action: Forward) -> None:
+        """Write who is in which slot."""
+        if action.affinity_seconds is None:
+            key, own, endpoints = self._key, self._own, _ENDPOINTS[self._space]
+            for slot, target in zip(_slots(kind.first_slot, len(targets)), targets, strict=True):
+                own[endpoints, key + slot] = target_bytes(target)
+        else:
+            slots = range(kind.first_slot, kind.first_slot + len(targets))
+            self._remember(kind, action, zip(slots, targets, strict=True), action.affinity_seconds)
+
+    def _take_turns(self, kind: Class) -> None:
+        name = self._frontend.port_name
+        # With the size: by a Local policy, two pools of one Service port can have the same kind of frontend.
+        chain = f"{kind.chain}-{kind.size}-{name.service}/{name.protocol.label}/{name.port}"
+        self._shared[CHAIN, chain.encode()] = turn_chain(self._family, kind)
+        self._own[f"{kind.prefix}-turns", self._key] = Verdict(chain)
+
+    def _remember(self, kind: Class, action: Forward, slots: Iterable[tuple[int, Target]], seconds: int) -> None:
+        key, own, pool = self._key, self._own, kind.prefix
+        numbered = dict(zip(action.pool, identities(action.pool, by_address=action.shared_affinity), strict=True))
+        for slot, target in slots:
+            own[f"{pool}-affinity-slots", key + handle_bytes(slot)] = numbered[target]
+        for target, number in numbered.items():
+            own[f"{pool}-affinity-endpoints", key + number] = target_bytes(target)
+        memory = self._memories.of(self._frontend, action)
+        remember, remembered = memory.remember_chain(pool, seconds), memory.remembered_chain(pool, seconds)
+        own[f"{pool}-affinity-remember", key] = Verdict(remember)
+        own[f"{pool}-affinity-remembered", key] = Verdict(remembered)
+        shared, family = self._shared, self._family
+        shared[CHAIN, remember.encode()] = remember_chain(family, kind.space, pool, seconds, memory)
+        shared[CHAIN, remembered.encode()] = remembered_chain(family, pool, seconds, memory)
+        for name in (memory.map, memory.other) if memory.both else (memory.map,):
+            shared[SET, name.encode()] = memory_set(family, name)
+
+
+class _RangeWriter(_Writer):
+    """Writes a range of ports: the same objects, in sets of intervals. It has no affinity; see `plan.ranges`."""
+
+    def __init__(
+        self, family: Family, wide: RangeFrontend, memories: _Memories, own: Objects, shared: Objects
+    ) -> None:
+        super().__init__(family, wide.frontend, memories, {}, shared)
+        self._wide, self._widened = wide, own
+        self._space, self._ips, self._checks = Space.RANGE, "ranges", "ranges"
+        first = FrontendKey(wide.key.address, wide.key.protocol, wide.key.first)
+        self._key, self._last = frontend_bytes(first), frontend_bytes(first._replace(port=wide.key.last))
+
+    def write(self) -> None:
+        """Write the range."""
+        super().write()
+        self._shared.update(HOOKED)
+        for (name, key), value in self._own.items():
+            self._widened[name, key] = self._until(key, value)
+
+    def _until(self, key: bytes, value: Object) -> Object:
+        last = self._last + key[len(self._key) :]
+        match value:
+            case CommentedElement(data, comment):
+                return IntervalElement(last, comment, data)
+            case Verdict(chain):
+                return IntervalElement(last, "", b"", chain)
+            case bytes(data):
+                return IntervalElement(last, "", data)
+        return value
+
+    def _deal(self, kind: Class, targets: Pool, action: Forward) -> None:
+        del action
+        for slot, target in enumerate(targets, kind.first_slot):
+            key = self._key + ordered_bytes(slot)
+            if self._wide.keeps_port(target):
+                self._own[RANGE_ADDRESSES, key] = target.address
+            else:
+                self._own["range-endpoints", key] = target_bytes(target)
+
+    def _note_hairpins(self, pool: Pool) -> None:
+        protocol = bytes((self._frontend.key.protocol, 0, 0, 0))
+        for target in pool:
+            self._shared["hairpin-pods", target.address * 2 + protocol] = b""
+
+
+def _slots(first: int, count: int) -> Iterable[bytes]:
+    """Lay out the numbers of slots; those of the usual pools are kept."""
+    return _few_slots(first, count) if count <= _FEW else map(handle_bytes, range(first, first + count))
+
+
+@lru_cache(maxsize=2 * _FEW)
+def _few_slots(first: int, count: int) -> tuple[bytes, ...]:
+    return tuple(map(handle_bytes, range(first, first + count)))
+
+
+@lru_cache(maxsize=4096)
+def _of_class(family: Family, kind: Class) -> tuple[bytes, tuple[tuple[ObjectKey, Object], ...]]:
+    """Return the handle of a class, and the objects that it needs."""
+    handle = kind.handle
+    return handle, (
+        ((CHAIN, kind.chain.encode()), class_chain(family, kind)),
+        (("spread", handle), Verdict(kind.chain)),
+    )

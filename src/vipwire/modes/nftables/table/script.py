@@ -1,0 +1,193 @@
+"""From a difference to the operations of one transaction, in an order that the kernel can carry out.
+
+sets, flowtables and chains
+              appear          before anything refers to them
+base chains whose hook differs
+              are made anew   the kernel changes no hook; nothing refers to a base chain
+sets of others are emptied    they may lead to chains that disappear
+elements go, then come        a changed element is both: the kernel has no operation that changes one
+rules are written             a changed chain is emptied and filled again; nobody sees it empty
+chains, flowtables and sets
+              disappear       after nothing refers to them any more
+"""
+
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
+
+from vipwire.linux.netlink.nftables import encode
+from vipwire.linux.netlink.nftables.elements import element, plain_elements
+from vipwire.linux.netlink.nftables.encode import Operation
+from vipwire.linux.netlink.nftables.flowtables import delete_flowtable, new_flowtable
+from vipwire.linux.netlink.nftables.wire import Code
+from vipwire.model.net import Family
+from vipwire.modes.nftables.language import SetSpec, compile_set
+from vipwire.modes.nftables.table import names
+from vipwire.modes.nftables.table.names import (
+    CHAIN,
+    FLOWTABLE,
+    SET,
+    TABLE,
+    Chain,
+    CommentedElement,
+    Flowtable,
+    IntervalElement,
+    Object,
+    ObjectKey,
+)
+from vipwire.modes.nftables.table.skeleton import compiled
+from vipwire.reconcile.delta import Delta
+
+COMMENT = "vipwire: Kubernetes Services; every change by hand is undone"
+_VALUE: Final = itemgetter(1)
+
+_Group: TypeAlias = list[tuple[bytes, Object]]
+_Groups: TypeAlias = dict[str, _Group]
+"""Keys without their first halves, and values, by these halves."""
+
+
+class DescribedOperation(NamedTuple):
+    """One operation, with a description for the error that names it."""
+
+    operation: Operation
+    words: str
+
+
+def steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool = False) -> list[DescribedOperation]:
+    """Write a difference. With `recreate` the table is made anew: `delta` must add everything then."""
+    return list(_steps(family, delta, recreate=recreate))
+
+
+def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -> Iterator[DescribedOperation]:
+    if recreate:  # the table may be absent, and deleting an absent one is refused
+        yield DescribedOperation(encode.new_table(family, TABLE), "add table")
+        yield DescribedOperation(encode.delete_table(family, TABLE), "delete table")
+    added, removed, coming, going = _sides(delta)
+    if recreate or SET in added:
+        yield DescribedOperation(encode.new_table(family, TABLE, COMMENT), "add table")
+    if added:
+        yield from _declarations(family, added)
+    yield from _new_hooks(family, going, coming)
+    for key, value in removed.get(SET, ()):
+        if isinstance(value, SetSpec) and not value.key:  # none of this layout: what is in it has not been read
+            yield DescribedOperation(encode.flush_set(family, TABLE, key.decode()), f"flush set {key.decode()}")
+    yield from _elements(family, going, adding=False)
+    for name, _ in _chains(going) if CHAIN in going else ():
+        yield DescribedOperation(encode.flush_chain(family, TABLE, name), f"flush chain {name}")
+    for name, chain in _chains(coming) if CHAIN in coming else ():
+        for rule in chain.rules:
+            made = compiled(rule, family)
+            operation = encode.new_rule(family, TABLE, name, made.expressions, made.comment)
+            yield DescribedOperation(operation, f"add rule {name} {rule}")
+    yield from _elements(family, coming, adding=True)
+    if removed:
+        yield from _removals(family, removed)
+
+
+def _sides(delta: Delta[ObjectKey, Object]) -> tuple[_Groups, _Groups, _Groups, _Groups]:
+    """Group what is added, what is removed, and these with what changes: all that comes, and all that goes."""
+    added = _grouped(delta.added.items()) if delta.added else {}
+    removed = _grouped(delta.removed.items()) if delta.removed else {}
+    if not delta.changed:
+        return added, removed, added, removed
+    new = _grouped([(key, new) for key, (_, new) in delta.changed.items()])
+    old = _grouped([(key, old) for key, (old, _) in delta.changed.items()])
+    return added, removed, _joined(added, new), _joined(removed, old)
+
+
+def _grouped(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
+    """Group what one message can hold: the elements of a set; the chains; the sets; the flowtables."""
+    groups: _Groups = {}
+    for (name, key), value in objects:
+        if (group := groups.get(name)) is None:
+            group = groups[name] = []
+        group.append((key, value))
+    return groups
+
+
+def _joined(groups: _Groups, more: _Groups) -> _Groups:
+    if not groups:
+        return more
+    return {name: [*groups.get(name, ()), *more.get(name, ())] for name in {**groups, **more}}
+
+
+def _declarations(family: Family, added: _Groups) -> Iterator[DescribedOperation]:
+    for _, value in added.get(SET, ()):
+        if isinstance(value, SetSpec):
+            operation = encode.new_set(family, TABLE, value.name, compile_set(value, family))
+            yield DescribedOperation(operation, f"add set {value.name}")
+    for key, value in added.get(FLOWTABLE, ()):
+        if isinstance(value, Flowtable):
+            name = key.decode()
+            operation = new_flowtable(family, TABLE, name, value.priority, value.flags)
+            yield DescribedOperation(operation, f"add flowtable {name}")
+    for name, chain in _chains(added):
+        yield DescribedOperation(encode.new_chain(family, TABLE, name, _hook(chain)), f"add chain {name}")
+
+
+def _hook(chain: Chain) -> encode.Hook | None:
+    hook = chain.hook
+    return None if hook is None else encode.Hook(hook.type, encode.HOOKS[hook.hook], hook.priority)
+
+
+def _new_hooks(family: Family, going: _Groups, coming: _Groups) -> Iterator[DescribedOperation]:
+    """Replace the base chains that stay, but at another hook or priority."""
+    before = dict(_chains(going)) if CHAIN in going else {}
+    for name, chain in _chains(coming) if before else ():
+        if name in before and before[name].hook != chain.hook:
+            yield DescribedOperation(encode.delete_chain(family, TABLE, name), f"delete chain {name}")
+            yield DescribedOperation(encode.new_chain(family, TABLE, name, _hook(chain)), f"add chain {name}")
+
+
+def _removals(family: Family, removed: _Groups) -> Iterator[DescribedOperation]:
+    for name, _ in _chains(removed):
+        yield DescribedOperation(encode.delete_chain(family, TABLE, name), f"delete chain {name}")
+    for key, _ in removed.get(FLOWTABLE, ()):
+        name = key.decode()
+        yield DescribedOperation(delete_flowtable(family, TABLE, name), f"delete flowtable {name}")
+    for key, _ in removed.get(SET, ()):
+        name = key.decode()
+        yield DescribedOperation(encode.delete_set(family, TABLE, name), f"delete set {name}")
+
+
+def _chains(groups: _Groups) -> Iterator[tuple[str, Chain]]:
+    return ((key.decode(), value) for key, value in groups.get(CHAIN, ()) if isinstance(value, Chain))
+
+
+def _elements(family: Family, groups: _Groups, *, adding: bool) -> Iterator[DescribedOperation]:
+    make, verb = (encode.new_elements, "add") if adding else (encode.delete_elements, "delete")
+    for name in [name for name in groups if name not in (CHAIN, SET, FLOWTABLE)]:
+        group = groups.pop(name)  # so that a first sync does not hold all of them twice at its end
+        blobs = _encoded(group) if adding else [_without_data(key, value) for key, value in group]
+        del group
+        for operation in make(family, TABLE, name, blobs):
+            yield DescribedOperation(operation, f"{verb} elements of {name}")
+
+
+def _encoded(group: _Group) -> list[bytes]:
+    """Encode one set's elements; the endpoints, which are most of all, at once."""
+    if _all_plain(group):
+        return plain_elements(group)
+    return [_element(key, value) for key, value in group]
+
+
+def _all_plain(group: _Group) -> TypeGuard[list[tuple[bytes, bytes]]]:
+    return set(map(type, map(_VALUE, group))) == {bytes}
+
+
+def _element(key: bytes, value: Object) -> bytes:
+    match value:
+        case bytes():
+            return element(key, value)
+        case CommentedElement(data, comment):
+            return element(key, data, comment=comment)
+        case IntervalElement(last, comment, data, chain):
+            verdict = (Code.GOTO, chain) if chain else None
+            return element(key, data or None, verdict=verdict, key_end=last, comment=comment)
+        case names.Verdict(chain):
+            return element(key, verdict=(Code.GOTO, chain))
+    raise TypeError(f"{type(value).__name__} is no element")
+
+
+def _without_data(key: bytes, value: Object) -> bytes:
+    return element(key, key_end=value.last) if isinstance(value, IntervalElement) else element(key)

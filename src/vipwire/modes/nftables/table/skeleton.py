@@ -1,0 +1,389 @@
+"""Writes the constant part of the table: sets, base chains, and the rules that no Service changes.
+
+    prerouting, output  -110  firewall-check             drop what loadBalancerSourceRanges does not allow
+    prerouting, output  -104  services                   find the frontend, mark for masquerading, choose, DNAT
+    input, forward, output 0  service-endpoints-check    what still has a frontend's address was not translated:
+                              nodeport-endpoints-check   nobody answers (reject), or nobody here (drop)
+                              cluster-ips-check          no such port (reject), no such ClusterIP (drop)
+    postrouting           96  masquerading
+
+    services ─┬▶ service-ip ─┬▶ cluster-ip ──────────┐
+              │              ├▶ local-policy-ip ─────┤         ┌▶ service-pick-3      DNAT to one of 3
+              │              └───────────────────────┼▶ spread ┤
+              └▶ nodeports ──▶ service-nodeport ─────┘         └▶ service-affinity-3  … remembering the client
+
+The words and hooks are those of kube-proxy's nftables mode where it has the same thing. See docs/modes/nftables.md.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from vipwire.model.net import Family, Protocol
+from vipwire.model.spread import Algorithm
+from vipwire.modes.nftables.language import CompiledRule, SetSpec, compile_rule
+from vipwire.modes.nftables.table.counts import (
+    COUNT_CONNECTION,
+    CounterLevel,
+    connection_chains,
+    counting_sets,
+    refusal,
+    refused,
+    traffic_chains,
+)
+from vipwire.modes.nftables.table.fastpath import fastpath_objects
+from vipwire.modes.nftables.table.names import (
+    CHAIN,
+    DSTNAT,
+    SET,
+    SRCNAT,
+    Chain,
+    Class,
+    Hook,
+    Memory,
+    Object,
+    ObjectKey,
+    Space,
+)
+from vipwire.modes.nftables.table.ranges import RANGE_ADDRESSES, RANGE_ALLOWED, RANGE_SETS, range_sets
+from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
+from vipwire.reconcile.counts import Refusal
+
+_PROTO_PORT = ("meta l4proto", "th dport")
+AFFINITY_SIZE = 1 << 18
+"""At most so many clients of a Service port are remembered; memory is taken as they come."""
+RANGES = "firewall-allowed"
+NODE_PORT_RANGES = "firewall-nodeports-allowed"
+"""The sets of ranges; how a rule looks into one depends on its being one."""
+
+
+class Words:
+    """The words of one family: keys as expressions, for set declarations and for rules."""
+
+    def __init__(self, family: Family) -> None:
+        self.ip = "ip" if family is Family.IPV4 else "ip6"
+        self.destination = (f"{self.ip} daddr",)
+        self.frontend = {
+            Space.SERVICE: (*self.destination, *_PROTO_PORT),
+            Space.NODE_PORT: _PROTO_PORT,
+            Space.RANGE: (*self.destination, *_PROTO_PORT),
+        }
+        self.client = (f"{self.ip} saddr", *self.frontend[Space.SERVICE])
+        self.target = (*self.destination, "th dport")
+
+    def key(self, space: Space) -> str:
+        """Write the key of a frontend as it stands in a rule."""
+        return " . ".join(self.frontend[space])
+
+    @property
+    def connection(self) -> str:
+        """Write source, destination, protocol and port as they stand in a rule."""
+        return " . ".join(self.client)
+
+
+def sets(family: Family) -> Iterator[SetSpec]:
+    """Declare every set and map of the table."""
+    words = Words(family)
+    service, node_port = words.frontend[Space.SERVICE], words.frontend[Space.NODE_PORT]
+    handle = ("meta priority",)
+    yield SetSpec("spread", handle, "verdict")
+    yield SetSpec("cluster-ips", words.destination)
+    for key, ips, endpoints in ((service, "ips", "services"), (node_port, "nodeports", "nodeports")):
+        yield SetSpec(f"service-{ips}", key, handle)
+        yield SetSpec(f"local-policy-{ips}", key)
+        yield SetSpec(f"local-{ips}", key, handle)
+        yield SetSpec(f"no-endpoint-{endpoints}", key)
+        yield SetSpec(f"no-local-endpoint-{endpoints}", key)
+    for space in (Space.SERVICE, Space.NODE_PORT):
+        key = words.frontend[space]
+        yield SetSpec(f"{space.value}-endpoints", (*key, *handle), words.target)
+        for pool in (space.value, f"{space.value}-local"):
+            yield SetSpec(f"{pool}-affinity-slots", (*key, *handle), handle)
+            yield SetSpec(f"{pool}-affinity-endpoints", (*key, *handle), words.target)
+            yield SetSpec(f"{pool}-affinity-remember", key, "verdict")
+            yield SetSpec(f"{pool}-affinity-remembered", key, "verdict")
+        yield SetSpec(f"{space.value}-turns", key, "verdict")
+        yield SetSpec(f"{space.value}-local-turns", key, "verdict")
+    yield SetSpec("firewall-ips", service)
+    yield SetSpec("firewall-nodeports", node_port)
+    yield SetSpec(NODE_PORT_RANGES, (*node_port, f"{words.ip} saddr"), flags=frozenset({"interval"}))
+    yield SetSpec(RANGES, (*service, f"{words.ip} saddr"), flags=frozenset({"interval"}))
+    yield SetSpec("hairpin-connections", words.client)
+    yield from range_sets(words.frontend[Space.RANGE], words.target, f"{words.ip} saddr")
+    yield from counting_sets(family)
+
+
+def node_objects(
+    node: NodePlan, counters: CounterLevel = CounterLevel.CONNECTIONS, offload_after: int = 0
+) -> dict[ObjectKey, Object]:
+    """Render everything that belongs to no Service."""
+    objects: dict[ObjectKey, Object] = {(SET, spec.name.encode()): spec for spec in sets(node.family)}
+    objects.update(((CHAIN, name.encode()), chain) for name, chain in _chains(node, counters))
+    objects.update(fastpath_objects(offload_after))
+    return objects
+
+
+def _chains(node: NodePlan, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
+    words = Words(node.family)
+    yield from _filters(node, words)
+    for reason in Refusal:
+        yield refusal(node.family, reason, counters)
+    yield from connection_chains(node.family, counters)
+    yield from traffic_chains(node.family, counters)
+    for hook in ("prerouting", "output"):
+        yield f"nat-{hook}", Chain(("jump services",), Hook("nat", hook, DSTNAT))
+    count = (COUNT_CONNECTION,) if counters else ()
+    yield "nat-postrouting", Chain((*count, "jump masquerading"), Hook("nat", "postrouting", SRCNAT))
+    yield "masquerading", Chain(_masquerading(node, words))
+    yield "services", Chain(_services(node, words))
+    yield (
+        "nodeports",
+        Chain((f"meta priority set {words.key(Space.NODE_PORT)} map @service-nodeports goto service-nodeport",)),
+    )
+    mark = _mark(node)
+    yield (
+        "service-ip",
+        Chain(
+            (
+                f"{words.ip} daddr @cluster-ips goto cluster-ip",
+                f"{words.key(Space.SERVICE)} @local-policy-ips goto local-policy-ip",
+                mark,
+                "meta priority vmap @spread",
+            )
+        ),
+    )
+    yield "cluster-ip", Chain((*_masquerade_cluster_ip(node, words), "meta priority vmap @spread"))
+    yield (
+        "service-nodeport",
+        Chain(
+            (
+                f"{words.key(Space.NODE_PORT)} @local-policy-nodeports goto local-policy-nodeport",
+                mark,
+                "meta priority vmap @spread",
+            )
+        ),
+    )
+    for name, space, ips in (("ip", Space.SERVICE, "ips"), ("nodeport", Space.NODE_PORT, "nodeports")):
+        yield f"local-policy-{name}", Chain(_local_policy(node, words, space, ips))
+    for space in (Space.SERVICE, Space.NODE_PORT):
+        yield from _targets(words, space)
+    yield from _ranges(node, words)
+
+
+def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
+    for hook in ("prerouting", "output"):
+        yield f"filter-{hook}-pre-dnat", Chain(("ct state new jump firewall-check",), Hook("filter", hook, -110))
+    yield "firewall-check", Chain(_firewall(node, words))
+    check = ("ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check")
+    # A process's packet keeps its priority on the way out: the class handle must not reach a queueing discipline.
+    reset = "ct state new ct status dnat meta priority set none"
+    yield "filter-input", Chain(("ct state new jump nodeport-endpoints-check", check[0]), Hook("filter", "input", 0))
+    yield "filter-forward", Chain(check, Hook("filter", "forward", 0))
+    yield "filter-output", Chain((reset, *check), Hook("filter", "output", 0))
+    # An endpoint may have a frontend's address, the node's: what was sent there is where it should be.
+    translated = "ct status dnat return"
+    yield "service-endpoints-check", Chain((translated, *_refuse(words.key(Space.SERVICE), "services")))
+    here = [f"{where} {words.key(Space.NODE_PORT)}" for where in _node_port_addresses(node, words)]
+    yield (
+        "nodeport-endpoints-check",
+        Chain((translated, *(rule for key in here for rule in _refuse(key, "nodeports")))),
+    )
+    no_port, free = refused(Refusal.UNDEFINED_PORT), refused(Refusal.UNALLOCATED_CLUSTER_IP)
+    unallocated = (f"{words.ip} daddr {prefix} counter goto {free}" for prefix in node.service_cidrs)
+    yield "cluster-ips-check", Chain((f"{words.ip} daddr @cluster-ips counter goto {no_port}", *unallocated))
+    # A reset reaches a client that is still inside connect(); an ICMP error that comes so early is ignored by Linux.
+    yield "reject-chain", Chain(("meta l4proto tcp reject with tcp reset", "reject"))
+
+
+def _refuse(key: str, endpoints: str) -> tuple[str, str]:
+    """Refuse what nobody answers, drop what nobody here answers."""
+    return (
+        f"{key} @no-endpoint-{endpoints} counter goto {refused(Refusal.NO_ENDPOINTS)}",
+        f"{key} @no-local-endpoint-{endpoints} counter goto {refused(Refusal.NO_LOCAL_ENDPOINTS)}",
+    )
+
+
+def _firewall(node: NodePlan, words: Words) -> tuple[str, ...]:
+    """Drop what comes to a guarded frontend from a source that is not allowed."""
+    service, node_port = words.key(Space.SERVICE), words.key(Space.NODE_PORT)
+    source = f"{words.ip} saddr"
+    at_service, at_node_port = refused(Refusal.SOURCE_RANGE), refused(Refusal.NODE_PORT_SOURCE_RANGE)
+    denied = (
+        f"{node_port} @firewall-nodeports {node_port} . {source} != @{NODE_PORT_RANGES} counter goto {at_node_port}"
+    )
+    return (
+        f"{service} @firewall-ips {service} . {source} != @{RANGES} counter goto {at_service}",
+        *(f"{here} {denied}" for here in _node_port_addresses(node, words)),
+    )
+
+
+def _mark(node: NodePlan) -> str:
+    return f"meta mark set meta mark or {node.masquerade_mark:#x}"
+
+
+def _masquerading(node: NodePlan, words: Words) -> tuple[str, ...]:
+    mark = f"{node.masquerade_mark:#x}"
+    return (
+        f"meta mark and {mark} != 0 meta mark set meta mark xor {mark} masquerade fully-random",
+        f"ct status dnat {words.connection} @hairpin-connections masquerade fully-random",
+    )
+
+
+def _services(node: NodePlan, words: Words) -> tuple[str, ...]:
+    return (
+        f"meta priority set {words.key(Space.SERVICE)} map @service-ips goto service-ip",
+        *(f"{here} goto nodeports" for here in _node_port_addresses(node, words)),
+    )
+
+
+def _node_port_addresses(node: NodePlan, words: Words) -> tuple[str, ...]:
+    """Match what is sent to an address of this node that serves node ports. Loopback never does."""
+    loopback = "127.0.0.0/8" if words.ip == "ip" else "::1"
+    anywhere = f"{words.ip} daddr != {loopback} fib daddr type local"
+    return tuple(
+        anywhere if prefix.length == 0 else f"{words.ip} daddr {prefix} {anywhere}"
+        for prefix in node.node_port_addresses
+    )
+
+
+def _pods(node: NodePlan, words: Words) -> tuple[str, ...]:
+    """Match Pods, one alternative each; nothing where they cannot be told."""
+    match node.pod_traffic:
+        case PodPrefixes(prefixes):
+            return tuple(f"{words.ip} saddr {prefix}" for prefix in prefixes)
+        case PodBridge(interface):
+            return (f'iifname "{interface}"',)
+        case PodInterfaces(prefix):
+            return (f'iifname "{prefix}*"',)
+    return ()
+
+
+def _masquerade_cluster_ip(node: NodePlan, words: Words) -> tuple[str, ...]:
+    """Mark what goes to a ClusterIP: everything, or whatever is no Pod's, or nothing."""
+    if node.masquerade_all:
+        return (_mark(node),)
+    match node.pod_traffic:
+        case PodPrefixes(prefixes):
+            return (" ".join([*(f"{words.ip} saddr != {prefix}" for prefix in prefixes), _mark(node)]),)
+        case PodBridge(interface):
+            return (f'iifname != "{interface}" {_mark(node)}',)
+        case PodInterfaces(prefix):
+            return (f'iifname != "{prefix}*" {_mark(node)}',)
+    return ()
+
+
+def _local_policy(node: NodePlan, words: Words, space: Space, ips: str) -> tuple[str, ...]:
+    """Write `externalTrafficPolicy: Local`: clients on this node reach all endpoints, others those on this node."""
+    return (
+        *(f"{pod} meta priority vmap @spread" for pod in _pods(node, words)),
+        f"fib saddr type local {_mark(node)}",
+        "fib saddr type local meta priority vmap @spread",
+        f"meta priority set {words.key(space)} map @local-{ips} meta priority vmap @spread",
+    )
+
+
+def _targets(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
+    """Translate to the target in a slot, or to the one a client is remembered for, and remember it.
+
+    Classes come and go with the sizes of pools, so these look-ups stand here and not in the classes' own chains:
+    binding a rule to a map makes the kernel walk all its elements.
+    """
+    name, key = space.value, words.key(space)
+    yield f"{name}-dnat", Chain((f"dnat {words.ip} to {key} . meta priority map @{name}-endpoints",))
+    for pool in (name, f"{name}-local"):
+        identity = f"meta priority set {key} . meta priority map @{pool}-affinity-slots"
+        yield f"{pool}-choose", Chain((f"{identity} goto {pool}-remember",))
+        yield f"{pool}-remembered", Chain((f"{key} vmap @{pool}-affinity-remembered",))
+        yield f"{pool}-remember", Chain((f"{key} vmap @{pool}-affinity-remember",))
+
+
+def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
+    """Serve ranges of ports; see `ranges`. Nothing leads here while no Service has one."""
+    key, mark = words.key(Space.RANGE), _mark(node)
+    yield "ranges", Chain((f"meta priority set {key} map @service-ranges goto range-ip",))
+    to_local = f"{key} @local-policy-ranges goto local-policy-range"
+    cluster_ip = f"{words.ip} daddr @cluster-ips goto cluster-ip"
+    yield "range-ip", Chain((cluster_ip, to_local, mark, "meta priority vmap @spread"))
+    yield "local-policy-range", Chain(_local_policy(node, words, Space.RANGE, "ranges"))
+    # One for each protocol, or nft could not load the first: it does not know yet that there is a port.
+    dnat = f"dnat {words.ip} to {key} . meta priority map"
+    by_port = (f"meta l4proto {protocol.label} {dnat} @range-endpoints" for protocol in Protocol)
+    yield "range-dnat", Chain((*by_port, f"{dnat} @{RANGE_ADDRESSES}"))
+    yield "ranges-check", Chain(("ct status dnat return", *_refuse(key, "ranges")))
+    denied = f"{key} @firewall-ranges {key} . {words.ip} saddr != @{RANGE_ALLOWED}"
+    yield "ranges-firewall", Chain((f"{denied} counter goto {refused(Refusal.SOURCE_RANGE)}",))
+    to_itself = f"ct status dnat {words.ip} saddr . {words.ip} daddr . meta l4proto @hairpin-pods"
+    yield "ranges-hairpin", Chain((f"{to_itself} masquerade fully-random",))
+
+
+@lru_cache(maxsize=1024)  # a start tries them, compares the kernel's with them, and writes them
+def compiled(rule: str, family: Family) -> CompiledRule:
+    """Compile a rule of ours."""
+    return compile_rule(rule, family, _INTERVALS, _ADDRESSES)
+
+
+_INTERVALS = frozenset({RANGES, NODE_PORT_RANGES}) | RANGE_SETS
+_ADDRESSES = frozenset({RANGE_ADDRESSES})
+
+
+def memory_set(family: Family, name: str) -> SetSpec:
+    """Declare a map that remembers clients; see `Memory`."""
+    client, remembering = Words(family).client[:1], frozenset({"dynamic", "timeout"})
+    return SetSpec(name, client, ("meta priority",), flags=remembering, size=AFFINITY_SIZE)
+
+
+def remember_chain(family: Family, space: Space, pool: str, seconds: int, memory: Memory) -> Chain:
+    """Write the chain that goes to the endpoint in `meta priority` and remembers it; returns if it has gone.
+
+    `pool` is the prefix of the pool's class: an endpoint that this pool has not is gone for it.
+    """
+    words = Words(family)
+    client = f"{words.ip} saddr"
+    return Chain(
+        (
+            f"update @{memory.map} {{ {client} timeout {seconds}s : meta priority }}",
+            f"dnat {words.ip} to {words.key(space)} . meta priority map @{pool}-affinity-endpoints",
+            f"delete @{memory.map} {{ {client} : meta priority }}",
+        )
+    )
+
+
+def remembered_chain(family: Family, pool: str, seconds: int, memory: Memory) -> Chain:
+    """Write the chain that goes where a client went before; returns if it is not remembered, or may not go there."""
+    maps = (memory.map, memory.other) if memory.both else (memory.map,)
+    there = memory.remember_chain(pool, seconds)
+    return Chain(tuple(f"meta priority set {Words(family).ip} saddr map @{each} jump {there}" for each in maps))
+
+
+_CHOICES = {
+    Algorithm.RANDOM: "numgen random",
+    Algorithm.ROUND_ROBIN: "numgen inc",
+    Algorithm.SOURCE_HASH: "jhash {ip} saddr",
+    Algorithm.MAGLEV: "jhash {ip} saddr . th sport",
+}
+_SEED = " seed 0x76697077"  # the same on every node, so that all choose alike
+
+
+def class_chain(family: Family, kind: Class) -> Chain:
+    """Write the chain that deals new connections to the slots of pools of one class.
+
+    Taking turns needs a counter for each Service, so that class looks for the Service's own chain (`turn_chain`).
+    """
+    words = Words(family)
+    if kind.algorithm is Algorithm.ROUND_ROBIN:
+        return Chain((f"{words.key(kind.space)} vmap @{kind.prefix}-turns",))
+    return _dealing(words, kind)
+
+
+def turn_chain(family: Family, kind: Class) -> Chain:
+    """Write the chain of one Service whose targets take turns."""
+    return _dealing(Words(family), kind)
+
+
+def _dealing(words: Words, kind: Class) -> Chain:
+    name = kind.space.value
+    seed = _SEED if kind.algorithm in (Algorithm.SOURCE_HASH, Algorithm.MAGLEV) else ""
+    choice = _CHOICES[kind.algorithm].format(ip=words.ip)
+    slot = f"meta priority set {choice} mod {kind.size}{seed} offset {kind.first_slot}"
+    if not kind.sticky:
+        return Chain((f"{slot} goto {name}-dnat",))
+    return Chain((f"jump {kind.prefix}-remembered", f"{slot} goto {kind.prefix}-choose"))

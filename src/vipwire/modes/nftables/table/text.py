@@ -1,0 +1,172 @@
+"""Kernel objects as nft would write them: for errors, dry runs and explanations, never on the way to the kernel."""
+
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+
+from vipwire.linux.netlink.nftables.wire import FLOWTABLE_COUNTER
+from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
+from vipwire.modes.nftables.language import SetSpec, is_type
+from vipwire.modes.nftables.table.names import (
+    CHAIN,
+    FLOWTABLE,
+    SET,
+    TABLE,
+    Chain,
+    CommentedElement,
+    Flowtable,
+    IntervalElement,
+    Object,
+    ObjectKey,
+    Verdict,
+)
+from vipwire.modes.nftables.table.skeleton import sets
+from vipwire.reconcile.delta import Delta
+
+
+def table_name(family: Family) -> str:
+    """Name the table as nft does: `ip vipwire`."""
+    return f"{'ip' if family is Family.IPV4 else 'ip6'} {TABLE}"
+
+
+def script(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
+    """Write a difference as commands of nft, removals first."""
+    table = table_name(family)
+    yield f"add table {table}"
+    for key, old in delta.removed.items():
+        yield _command("delete", table, family, key, old)
+    for key, (old, new) in delta.changed.items():
+        if isinstance(new, Chain) and isinstance(old, Chain):
+            name = f"{table} {key[1].decode()}"
+            yield f"flush chain {name}"
+            if old.hook != new.hook:
+                yield f"delete chain {name}\nadd chain {name}{_hook(new)}"
+        else:
+            yield _command("delete", table, family, key, old)
+        yield _command("add", table, family, key, new)
+    declared = sorted(delta.added.items(), key=lambda item: _order(item[1]))
+    for key, new in declared:
+        if isinstance(new, Chain):
+            yield f"add chain {table} {key[1].decode()}{_hook(new)}"
+    for key, new in declared:
+        yield _command("add", table, family, key, new)
+
+
+def describe(family: Family, key: ObjectKey) -> str:
+    """Name one object: `chain services`, `element service-ips 10.96.0.1 . tcp . 80`."""
+    name, rest = key
+    if name in (CHAIN, SET, FLOWTABLE):
+        return f"{name}{rest.decode()}"
+    return f"element {name} {_key_text(family, name, rest)}"
+
+
+def _order(value: Object) -> int:
+    return 0 if isinstance(value, SetSpec | Flowtable) else 2 if isinstance(value, Chain) else 1
+
+
+def _hook(chain: Chain) -> str:
+    hook = chain.hook
+    return f" {{ type {hook.type} hook {hook.hook} priority {hook.priority}; }}" if hook else ""
+
+
+def _command(verb: str, table: str, family: Family, key: ObjectKey, value: Object) -> str:
+    name, rest = key
+    match value:
+        case Chain(rules):
+            if verb == "delete":
+                return f"flush chain {table} {rest.decode()}\ndelete chain {table} {rest.decode()}"
+            return "\n".join(f"add rule {table} {rest.decode()} {rule}" for rule in rules)
+        case Flowtable(priority, flags):
+            hook = f" {{ hook ingress priority {priority};{' counter;' if flags & FLOWTABLE_COUNTER else ''} }}"
+            return f"{verb} flowtable {table} {rest.decode()}{hook if verb == 'add' else ''}"
+        case SetSpec():
+            kind = "set" if value.data is None else "map"
+            return f"{verb} {kind} {table} {rest.decode()}" + (_declaration(value) if verb == "add" else "")
+    return f"{verb} element {table} {name} {{ {element_text(family, key, value)} }}"
+
+
+def _declaration(spec: SetSpec) -> str:
+    data = "" if spec.data is None else " : " + (spec.data if spec.data == "verdict" else " . ".join(spec.data))
+    how = "type" if is_type(spec.key[0]) else "typeof"
+    more = (
+        f" size {spec.size};" if spec.size else "",
+        f" flags {','.join(sorted(spec.flags))};" if spec.flags else "",
+        " counter;" if spec.counter else "",
+        f" timeout {spec.timeout_seconds}s;" if spec.timeout_seconds else "",
+        f" gc-interval {spec.gc_seconds}s;" if spec.gc_seconds else "",
+    )
+    return f" {{ {how} {' . '.join(spec.key)}{data};{''.join(more)} }}"
+
+
+def element_text(family: Family, key: ObjectKey, value: Object) -> str:
+    """Write one element as nft lists it: `10.96.0.1 . tcp . 80 comment "default/web" : 1:a`."""
+    name, rest = key
+    text = _key_text(family, name, rest)
+    spec = _specs(family).get(name)
+    match value:
+        case IntervalElement(last, comment, data, chain):
+            text = f"{_range_text(family, name, rest, last)}{_comment(comment)}"
+            if chain:
+                return f"{text} : goto {chain}"
+        case Verdict(chain):
+            return f"{text} : goto {chain}"
+        case CommentedElement(data, comment):
+            text += _comment(comment)
+        case bytes(data):
+            pass
+        case _:
+            return text
+    if not data or spec is None or spec.data is None:
+        return text
+    return f"{text} : {' . '.join(_parts(tuple(spec.data), data))}"
+
+
+def _comment(comment: str) -> str:
+    return f' comment "{comment}"' if comment else ""
+
+
+@lru_cache(maxsize=2)
+def _specs(family: Family) -> dict[str, SetSpec]:
+    return {spec.name: spec for spec in sets(family)}
+
+
+def _key_text(family: Family, name: str, key: bytes) -> str:
+    spec = _specs(family).get(name)
+    return " . ".join(_parts(spec.key, key, ordered=_ordered(spec))) if spec else key.hex()
+
+
+def _ordered(spec: SetSpec) -> bool:
+    """Report whether the keys of a set are all in network order: those of intervals are."""
+    return "interval" in spec.flags
+
+
+def _range_text(family: Family, name: str, first: bytes, last: bytes) -> str:
+    spec = _specs(family)[name]
+    low, high = (list(_parts(spec.key, key, ordered=True)) for key in (first, last))
+    for at, (from_, to) in enumerate(zip(low, high, strict=True)):
+        if from_ != to:
+            low[at] = f"{from_}-{to}"
+    if spec.key[-1].endswith("addr") and low[-1] != high[-1]:
+        length = 4 if family is Family.IPV4 else 16
+        bits = int.from_bytes(first[-length:]) ^ int.from_bytes(last[-length:])
+        low[-1] = str(Prefix(Address(first[-length:]), length * 8 - bits.bit_length()))
+    return " . ".join(low)
+
+
+def _parts(expressions: tuple[str, ...], data: bytes, *, ordered: bool = False) -> Iterator[str]:
+    at = 0
+    for expression in expressions:
+        if expression.endswith("addr"):
+            length = 16 if expression.startswith("ip6") else 4
+            yield format_address(Address(data[at : at + length]))
+        elif expression == "meta l4proto":
+            length = 4
+            yield Protocol(data[at]).label
+        elif expression == "th dport":
+            length = 4
+            yield str(int.from_bytes(data[at : at + 2]))
+        else:
+            length = 4
+            (number,) = struct.unpack_from(">I" if ordered else "=I", data, at)
+            yield f"{number >> 16:x}:{number & 0xFFFF:x}"
+        at += length

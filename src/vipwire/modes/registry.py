@@ -1,0 +1,39 @@
+"""The modes as everybody else finds them. Which there are stands in `config.modes`, one line each."""
+
+from functools import cache
+from importlib import import_module
+
+from vipwire.config.configuration import Config
+from vipwire.config.modes import mode_names, registered
+from vipwire.modes.spec import Driver, ModeSpec
+
+
+def spec_of(name: str) -> ModeSpec:
+    """Find what a mode says of itself. Raise KeyError for a mode that is not registered."""
+    found = registered(name)
+    if not isinstance(found, ModeSpec):
+        raise TypeError(f"what is registered as mode {name} is no ModeSpec")
+    return found
+
+
+def selected(config: Config) -> ModeSpec:
+    """Find the mode that a validated configuration selects."""
+    return spec_of(config.proxy_mode)
+
+
+def every_spec() -> tuple[ModeSpec, ...]:
+    """Find all modes, the default first."""
+    return tuple(map(spec_of, mode_names()))
+
+
+def driver_of(spec: ModeSpec) -> Driver:
+    """Import what a mode does."""
+    return _driver(spec.driver)
+
+
+@cache
+def _driver(module: str) -> Driver:
+    found = import_module(module).DRIVER
+    if not isinstance(found, Driver):
+        raise TypeError(f"DRIVER of {module} is no Driver")
+    return found

@@ -1,0 +1,230 @@
+"""The interface of a mode to the rest of vipwire: its ModeSpec and its Driver.
+
+    ModeSpec    values only, in modes/<mode>/mode.py: cheap to import, so that all modes can be compared
+    Driver      what acts, in the module that `ModeSpec.driver` names: imported when the mode is used
+
+No mode knows another. What it must know of others, such as whose rules are in force, it is told in these words.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from msgspec import field
+
+from vipwire.config.configuration import Config
+from vipwire.config.modes import MetricGroup, ModeSettings
+from vipwire.errors import UnsupportedError
+from vipwire.model.net import Family
+from vipwire.model.sysctl import Sysctl
+from vipwire.model.value import Value
+from vipwire.modes.remains import Remains
+from vipwire.plan.annotations import Lack
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.backend import Backend, Rendered
+
+if TYPE_CHECKING:
+    from vipwire.modes.xtables.ownership import RuleOwner
+    from vipwire.reconcile.explainer import Explainer
+
+
+class Supposed(Protocol):
+    """What a mode would write: a mode that runs, or less than that where this machine cannot run it."""
+
+    def render_node(self, node: NodePlan) -> Mapping[Any, Any]:
+        """Render what belongs to no Service."""
+
+    def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
+        """Render one Service."""
+
+    def close(self) -> None:
+        """Close what it has opened."""
+
+
+class Mode(Backend[Any, Any], Protocol):
+    """A backend as the shell sees it: it can also be closed, name its objects, and remove all that is ours."""
+
+    def close(self) -> None:
+        """Close its sockets; what is programmed stays."""
+
+    def describe(self, key: Any) -> str:
+        """Name one object for a person."""
+
+    def delete(self) -> bool:
+        """Remove everything of this mode and family; tell whether there was anything."""
+
+
+class Difference(NamedTuple):
+    """Something that other modes do and this one does not.
+
+    `sentences` are those of docs/semantics.md that do not hold; `what` says what users see here instead, `why` gives
+    the reason: whole sentences, which the page of modes prints.
+    """
+
+    sentences: tuple[str, ...]
+    what: str
+    why: str
+
+
+class Tool(NamedTuple):
+    """A program that belongs to a mode: what for, and whether the mode cannot do without it."""
+
+    name: str
+    purpose: str
+    needed: bool = False
+
+
+class Remark(NamedTuple):
+    """Something that a mode says of this machine: what it is about, and what to do if it is not as it should be."""
+
+    what: str
+    said: str
+    remedy: str = ""
+    bad: bool = False
+
+
+class Place(NamedTuple):
+    """Where a mode decides: the priorities of its nat chains at prerouting and output, and its own table of nftables.
+
+    Of others' nat chains those with these priorities or smaller ones decide before it. The default is iptables'.
+    """
+
+    prerouting: int = -100
+    output: int = -100
+    table: str = ""
+
+
+BEHIND_ALL: Final = 1 << 31
+"""The place of what sees packets only behind all nat chains of a hook."""
+
+
+def _always_writes_rules(_: Config) -> bool:
+    return False
+
+
+class ModeSpec(Value, frozen=True):
+    """The description of a mode.
+
+    `driver` names the module with its DRIVER. `fallback` lists the modes to try in its place, in that order.
+    `for_whom` and `page` are for the page that compares modes. `differences` is what of docs/semantics.md does not
+    hold in it, `lacks` what annotations ask for in vain. `metrics` are those that not every mode has. `tools` are
+    programs that people or the mode use. The addresses of `vip_devices` are VIPs, not the machine's own.
+
+    `includes` names modes whose rules are a part of it. `direct`: connections of this node's clients may go to
+    endpoints as they are, and connection tracking sees no Service in them. `port_ranges`: it serves the annotation
+    port-range. `per_address`: it has an object for each of the node's addresses, and must be told them. `relays`: the
+    proxy itself is the endpoint's client, and node ports are sockets. `terse`: where there are very many endpoints,
+    it says less about each.
+    `without_rules` tells whether a configuration makes it do without rules, and so without CAP_NET_ADMIN; `way_out`
+    says how to have that.
+    """
+
+    name: str
+    driver: str
+    settings: ModeSettings
+    for_whom: str
+    page: str
+    fallback: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    lacks: tuple[Lack, ...] = ()
+    metrics: frozenset[MetricGroup] = frozenset()
+    tools: tuple[Tool, ...] = ()
+    vip_devices: frozenset[str] = frozenset()
+    port_ranges: bool = False
+    includes: tuple[str, ...] = ()
+    direct: bool = False
+    per_address: bool = False
+    relays: bool = False
+    terse: bool = False
+    without_rules: Callable[[Config], bool] = field(default=_always_writes_rules)
+    way_out: str = ""
+
+
+class Driver:
+    """The actions of a mode. A mode overrides the defaults that do not fit; `build` it always defines."""
+
+    def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
+        """Build the mode for each family. With `prepare` it may make the machine ready, without it only looks.
+
+        Raise UnsupportedError, which says what is missing, where this machine cannot run it.
+        """
+        raise NotImplementedError
+
+    def supposed(self, config: Config, families: Iterable[Family]) -> Mapping[Family, Supposed]:
+        """Build what only renders. Raise UnsupportedError where not even that can be done here."""
+        return self.build(config, families, prepare=False)
+
+    def attempt(self, config: Config, families: Iterable[Family]) -> None:
+        """Try on the kernel what can be taken back at once. Raise UnsupportedError, as `build`, if it is refused."""
+        del config, families
+
+    def sysctls(self, config: Config) -> tuple[Sysctl, ...]:
+        """Name the kernel settings that it wants."""
+        del config
+        return ()
+
+    def place(self, config: Config) -> Place:
+        """Return where it decides about a connection."""
+        del config
+        return Place()
+
+    def explainer(self, family: Family, mode: Any) -> "Explainer[Any, Any] | None":
+        """Build what explains its objects, as `mode` sees them; None where there is nothing of the kind."""
+        del family, mode
+        return None
+
+    def remarks(self, config: Config) -> Iterable[Remark]:
+        """Say what there is to know of this machine, beside whether the mode can be built here."""
+        del config
+        return ()
+
+    def standing(self, config: Config) -> Iterable[Remark]:
+        """Say how what it has beside rules stands now, for `vipwire status`: reads only, and tries nothing."""
+        del config
+        return ()
+
+    def kernel_counters(self) -> Mapping[str, Callable[[], float | None]]:
+        """Return what reads the counters that the kernel keeps for it, by the name of the metric."""
+        return {}
+
+    def cleaners(self, families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
+        """Build what removes all that it has left, whatever it was set to; without `rules` only what needs no right.
+
+        Nothing where this machine cannot run it.
+        """
+        if not rules:
+            return ()
+        try:
+            return self.build(Config(), families, prepare=False).items()
+        except UnsupportedError:
+            return ()
+
+    def owner(self, family: Family) -> "RuleOwner | None":
+        """Return what knows its chains among the rules of iptables; None where it writes none."""
+        del family
+        return None
+
+    def remains(self, family: Family, running: ModeSpec) -> Remains | None:
+        """Return what finds and removes what it has left beside rules of iptables, while `running` runs."""
+        del family, running
+        return None
+
+    def translates(self, family: Family) -> bool:
+        """Report whether anything of it beside rules of iptables translates now. Raise OSError if nobody can tell."""
+        del family
+        return False
+
+    def with_first_commit(self, backend: Backend[Any, Any], others: "Others") -> Backend[Any, Any]:
+        """Return the backend to commit to: itself, or one whose first commit leaves no gap beside `others`."""
+        del others
+        return backend
+
+
+class Others(Protocol):
+    """The other modes on this node, for one that arrives."""
+
+    def translating(self) -> frozenset[ModeSpec]:
+        """Find those that translate now. Raise CommitError or OSError if nobody can tell."""
+
+    def disarm(self) -> None:
+        """Remove what drops whatever is not translated in its own way."""

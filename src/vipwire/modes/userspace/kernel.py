@@ -1,0 +1,252 @@
+"""userspace mode's backend: tells the relay what to listen for, and leads packets to it. One instance is one family.
+
+A commit goes in steps, so that rules never lead to nobody:
+
+    fronts that come or change, node ports that go ▸ rules, in one run of iptables-restore ▸ fronts that go
+
+If a step is refused the ones before it are undone, and the error is raised. The relay is started when it is first
+needed, and outlives this process; should it end, `changed` and `housekeep` notice, and a new one is told everything.
+"""
+
+import logging
+import time
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from vipwire.errors import CommitError
+from vipwire.linux.netlink.nftables.generations import Generations
+from vipwire.model.net import Address, Family, Protocol, format_endpoint
+from vipwire.model.problem import Problem
+from vipwire.modes.userspace.counts import refusals, service_counts
+from vipwire.modes.userspace.describe import describe
+from vipwire.modes.userspace.entrance import Entrance, entrances
+from vipwire.modes.userspace.limits import shortcomings
+from vipwire.modes.userspace.names import FILTER, TABLES, Front, Key, Value
+from vipwire.modes.userspace.render import render
+from vipwire.modes.userspace.script import Ports, read, removal, script
+from vipwire.modes.userspace.settings import Bind, Choices
+from vipwire.modes.userspace.skeleton import node_objects
+from vipwire.modes.userspace.tool import LIMIT_SECONDS, PURPOSE
+from vipwire.modes.xtables.tool import Tool, with_tables
+from vipwire.modes.xtables.variant import Variant
+from vipwire.plan.node import NodePlan
+from vipwire.plan.plan import Frontend, ServicePlan
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.counts import Counts
+from vipwire.reconcile.delta import Delta
+from vipwire.relay.control_client import relay_name
+from vipwire.relay.messages import Listener, Settings
+from vipwire.relay.remote_relay import Remote, ask_counts
+
+_LOOK_SECONDS: Final = 1.0
+_LOG: Final = logging.getLogger("vipwire.relay")
+
+
+class UserspaceBackend:
+    """The relay and the rules of one family, in the network namespace of the calling thread.
+
+    `tool` is None where no rules are wanted; `sight` where nobody counts commits. Without `runs` no relay is started.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        choices: Choices,
+        tool: Tool | None,
+        sight: Generations | None = None,
+        *,
+        runs: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.family, self._choices, self._tool = family, choices, tool
+        self._sight, self._clock, self._runs = sight, clock, runs
+        settings = Settings(choices.ports, choices.udp_timeout)
+        self._remote = Remote(relay_name(family), settings, starts=runs)
+        self._seen: int | None = None
+        self._node = NodePlan(family)
+        self._left: dict[Key, Value] | None = None
+        self._looked = clock()
+        self._told: dict[str, str] = {}
+
+    @property
+    def variant(self) -> str:
+        """The rule engine of the kernel that holds the rules: `nft` or `legacy`; "" without rules."""
+        return self._tool.variant.value if self._tool is not None else ""
+
+    def close(self) -> None:
+        """Hang up; the relay and the rules stay."""
+        self._remote.close()
+        if self._sight is not None:
+            self._sight.close()
+
+    def render_node(self, node: NodePlan) -> Mapping[Key, Value]:
+        """Render what belongs to no Service. Services rendered from now on are for this node."""
+        self._node = node
+        return node_objects(node, self._choices)
+
+    def render(self, plan: ServicePlan) -> Rendered[Key, Value]:
+        """Render one Service."""
+        return render(self._node, self._choices, plan)
+
+    def describe(self, key: Key) -> str:
+        """Name an object for a person."""
+        return describe(self.family, key)
+
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """List what a Service asks for in vain; see `Selective`."""
+        return tuple(shortcomings(self._node, self._choices, plan))
+
+    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read the relay's counters of these plans' Services, over a connection of their own, and those of rules."""
+        plans = tuple(plans)
+        saved = self._tool.save(FILTER, counted=True) if self._tool is not None else ""
+        counted = service_counts(plans, ask_counts(relay_name(self.family)), endpoints=endpoints)
+        return replace(counted, refusals=refusals(plans, saved))
+
+    def changed(self) -> bool:
+        """Report whether others may have changed the rules since we last read or wrote them, or the relay ended."""
+        if self._left is None or not self._remote.alive():
+            return True
+        if self._sight is not None:
+            return self._sight.look() != self._seen
+        return self._tool is not None and self._read() != self._left
+
+    def observe(self) -> dict[Key, Value]:
+        """Read the relay's listeners and the rules."""
+        self._left = None
+        self._seen = self._sight.look() if self._sight is not None else None
+        found = self._read()
+        self._left = dict(found)
+        self._told = {front: at for front, at in self._told.items() if Front(front) in found}
+        self._log_places(_listeners(found))
+        return found
+
+    def commit(self, delta: Delta[Key, Value]) -> int:
+        """Apply a difference; return how many bytes of rules were written. Raise CommitError if it is refused."""
+        coming, before, going = _fronts(delta)
+        was = {front: self._remote.ports.get(front, []) for front in (*before, *going)}
+        left, self._left = self._left, None
+        instead = [key for key, listener in going.items() if any(place.port for place in listener.binds)]
+        before |= {key: going[key] for key in instead}
+        self._remote.put(coming, before, instead)
+        try:
+            ports = self._remote.ports
+            text = script(delta, _first(ChainMap(was, ports)), _first(ports))
+            self._write(text)
+        except CommitError:
+            self._remote.undo([*coming, *instead], before)
+            raise
+        self._remote.remove(going.keys() - set(instead))
+        if left is not None:
+            for key in delta.removed:
+                left.pop(key, None)
+            left.update(delta.added)
+            left.update((key, new) for key, (_, new) in delta.changed.items())
+        self._left = left
+        for front in going:
+            self._told.pop(front, None)
+        self._log_places(coming)
+        return len(text)
+
+    def relayed(self, plans: Iterable[ServicePlan]) -> frozenset[tuple[Address, int]]:
+        """Return at which addresses and ports of this node UDP flows to these plans' frontends are answered."""
+        ways = (each for plan in plans for each in entrances(plan) if each.frontend.key.protocol is Protocol.UDP)
+        fronts = (each.front(here=here) for each in ways for here in (False, True))
+        return frozenset(place for front in fronts for place in self._bound(front))
+
+    def housekeeping_due(self) -> float | None:
+        """Return the seconds until the relay is to be asked for news; None where none is run."""
+        if not self._runs or self._left is None:
+            return None
+        return max(0.0, self._looked + _LOOK_SECONDS - self._clock())
+
+    def housekeep(self) -> None:
+        """Pass on what the relay has to say. Raise OSError if it has ended."""
+        self._looked = self._clock()
+        for text, times in self._remote.notes():
+            _LOG.warning("%s", text, extra={"fields": {"ip_family": self.family.value, "times": times}})
+
+    def delete(self) -> bool:
+        """Remove the rules of either variant and have the relay retire; tell whether there was anything.
+
+        Set to do without rules, it leaves them alone: they need a right that this process may not have.
+        Connections that are relayed go on; the relay ends with the last of them.
+        """
+        found = False
+        tools = with_tables(self.family, PURPOSE, limit=LIMIT_SECONDS)
+        for tool in tools if self._choices.bind is Bind.RULES else ():
+            if text := removal(tool.save(*TABLES)):
+                tool.restore(text)
+                found = True
+        return self._remote.retire() or found
+
+    def _read(self) -> dict[Key, Value]:
+        listeners = self._remote.listeners()
+        found: dict[Key, Value] = {Front(key): listener for key, listener in listeners.items()}
+        if self._tool is not None:
+            found.update(read(self._tool.save(*TABLES), self._remote.fronts(listeners)))
+        return found
+
+    def _write(self, text: str) -> None:
+        if not text or self._tool is None:
+            return
+        before = self._sight.look() if self._sight is not None else None
+        self._tool.restore(text)
+        if self._sight is not None:
+            # `_seen` stays: what others committed before or while we did is for the next check to see.
+            self._sight.after(before, text.count("\nCOMMIT\n"))
+
+    def listens_at(self, frontend: Frontend) -> tuple[str, ...]:
+        """Return where clients reach a frontend themselves, as it was last seen; nothing where rules lead there."""
+        if self._choices.bind is Bind.RULES:
+            return ()
+        return tuple(format_endpoint(*place) for place in self._bound(Entrance(frontend).front()))
+
+    def port_of(self, front: str) -> int:
+        """Return at which port rules find a front, as it was last seen; 0 if it is not there."""
+        return _first(self._remote.ports)(front)
+
+    def _bound(self, front: str) -> Iterator[tuple[Address, int]]:
+        """Yield the addresses and ports of a front's sockets, as last seen; nothing where it is not there."""
+        listener = (self._left or {}).get(Front(front))
+        binds = listener.binds if isinstance(listener, Listener) else ()
+        for place, port in zip(binds, self._remote.ports.get(front, ()), strict=False):
+            yield Address(place.address), port
+
+    def _log_places(self, listeners: Mapping[str, Listener]) -> None:
+        """Log where listeners are that chose their ports themselves, whenever that is new to this process."""
+        if self._choices.bind is Bind.RULES or not self._runs:
+            return
+        for front, listener in listeners.items():
+            if all(place.port for place in listener.binds):
+                continue
+            at = ",".join(format_endpoint(*place) for place in self._bound(front))
+            if at and self._told.get(front) != at:
+                self._told[front] = at
+                _LOG.info("listening", extra={"fields": {"frontend": front, "at": at}})
+
+
+def _fronts(delta: Delta[Key, Value]) -> tuple[dict[str, Listener], dict[str, Listener], dict[str, Listener]]:
+    """Choose the fronts of a difference: those that come or change, what these were before, and those that go."""
+    before = {key: old for key, (old, _) in delta.changed.items()}
+    after = {key: new for key, (_, new) in delta.changed.items()}
+    return _listeners(delta.added) | _listeners(after), _listeners(before), _listeners(delta.removed)
+
+
+def _listeners(objects: Mapping[Key, Value]) -> dict[str, Listener]:
+    return {
+        key.front: value for key, value in objects.items() if isinstance(key, Front) and isinstance(value, Listener)
+    }
+
+
+def _first(ports: Mapping[str, list[int]]) -> Ports:
+    """Return the port of a front that rules lead to: that of its first socket."""
+    return lambda front: next(iter(ports.get(front, ())), 0)
+
+
+def sights(tools: Iterable[Tool | None]) -> Generations | None:
+    """Build the detectors of commits, where all rules are of the variant that counts them."""
+    tools = tuple(tools)
+    return Generations() if tools and all(tool and tool.variant is Variant.NFT for tool in tools) else None

@@ -1,0 +1,61 @@
+"""The ModeSpec of userspace mode."""
+
+from typing import Final
+
+from vipwire.config.configuration import Config
+from vipwire.config.modes import ModeSettings
+from vipwire.modes.spec import Difference, ModeSpec
+from vipwire.modes.userspace.limits import LACKS
+
+
+def _without_rules(config: Config) -> bool:
+    return bool(config.userspace_bind)
+
+
+MODE: Final = ModeSpec(
+    name="userspace",
+    driver="vipwire.modes.userspace.driver",
+    settings=ModeSettings(periods="iptables", masquerading="iptables"),
+    for_whom="somebody who has nothing but NAT redirection, or not even that; "
+    "another endpoint is tried when one does not answer",
+    lacks=LACKS,
+    page="userspace.md",
+    differences=(
+        Difference(
+            ("S8",),
+            "New connections go to the endpoints in turn, not at random. The shares are the same.",
+            "The relay takes turns.",
+        ),
+        Difference(
+            ("S46",),
+            "By ClusterCIDR only Pods of this node count as Pods, if its Node object has podCIDRs.",
+            "A relay always gets its answers. A Pod of another node would be served in spite of a Local policy.",
+        ),
+        Difference(("S92",), "SCTP is not served.", "The relay carries TCP and UDP only."),
+        Difference(
+            ("S162", "S163", "S164", "S165", "S166", "S167"),
+            "The annotations for ejection have no effect, and are reported.",
+            "The relay itself tries another endpoint at once. One that fails 3 times in a row rests for 10 s.",
+        ),
+        Difference(
+            ("S132",),
+            "Bytes are counted, but not packets.",
+            "The relay reads streams, in which there are no packets.",
+        ),
+        Difference(
+            ("S169",),
+            "Where another program has a base chain of nft at the same priority, the one loaded last decides.",
+            "The rules stand in iptables' own chains, which have nft's priorities dstnat and srcnat.",
+        ),
+        Difference(
+            ("S170",),
+            "Rules for source NAT of what the node itself sends hold for the relay's connections, too.",
+            "The relay connects to endpoints as any process of the node does.",
+        ),
+    ),
+    port_ranges=True,
+    per_address=True,
+    relays=True,
+    without_rules=_without_rules,
+    way_out="; or let this mode do without rules (--userspace-bind)",
+)

@@ -1,0 +1,37 @@
+"""Tells rules of userspace mode, ours or kube-proxy's of up to 1.25, from all others. Pure."""
+
+from typing import Final
+
+from vipwire.modes.userspace import names
+from vipwire.modes.userspace.names import CHAINS
+from vipwire.modes.xtables.ownership import Link, WholeChainOwner
+
+_KUBE_PROXY_HAD: Final = frozenset(
+    {
+        names.PORTALS_CONTAINER,
+        names.PORTALS_HOST,
+        names.NODEPORT_CONTAINER,
+        names.NODEPORT_HOST,
+        names.NODEPORT_NON_LOCAL,
+    }
+)
+
+
+class UserspaceOwner(WholeChainOwner):
+    """Knows the chains and rules of either family."""
+
+    trial: Final = "KUBE-PORTALS-PROBE"
+    refuses = True
+
+    def owns(self, table: str, chain: str) -> bool:
+        """Report whether a chain is this mode's."""
+        return chain in CHAINS.get(table, ())
+
+    def vipwires(self, table: str, chain: str) -> bool:
+        """Report whether a chain is none of kube-proxy's, which had this mode up to 1.25."""
+        return self.owns(table, chain) and chain not in _KUBE_PROXY_HAD
+
+    def words(self, table: str) -> frozenset[Link]:
+        """Return nothing: no other mode jumps to these chains."""
+        del table
+        return frozenset()

@@ -1,0 +1,138 @@
+"""From a difference of chains and rules to the input of `iptables-restore --noflush`, and from its output back. Pure.
+
+A chain that is named is made or emptied; so only those whose rules never change are named when they change, and of
+all others single rules come and go. A table is committed as a whole or not at all, the filter first, so that what is
+refused is so before its translation goes. Where nothing of the nat table goes that comes first: until its rules are
+in force another mode may translate, and where that is IPVS, behind the filter, ours would refuse what it serves.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from vipwire.modes.userspace import names
+from vipwire.modes.userspace.names import CHAINS, NAT, PORT, TABLES, Chain, Front, Key, Rule, Value
+from vipwire.modes.xtables.save import BUILT_IN, read_tables, target
+from vipwire.reconcile.delta import Delta
+
+_LEADS: Final = re.compile(
+    r"(?P<head>(?:.* )?-p (?P<protocol>tcp|udp) .*(?:--to-destination \S+:|--to-ports ))(?P<port>\d+)$"
+)
+Ports = Callable[[str], int]
+"""Tells the port of a front."""
+Fronts = Mapping[tuple[str, int], str]
+"""Names the front that has a port of a protocol (`tcp`, `udp`)."""
+
+
+def script(delta: Delta[Key, Value], old: Ports, new: Ports) -> str:
+    """Write a difference; nothing if it concerns no rule. `old` are the ports that rules to be removed lead to."""
+    return "".join(f"{line}\n" for table in _order(delta) for line in _table(table, delta, old, new))
+
+
+def _order(delta: Delta[Key, Value]) -> tuple[str, ...]:
+    going = (*delta.removed, *delta.changed)
+    return TABLES if any(not isinstance(key, Front) and key.table == NAT for key in going) else TABLES[::-1]
+
+
+def _table(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iterator[str]:
+    lines = [*_chains(table, delta), *_rules(table, delta, old, new), *_deletions(table, delta)]
+    if lines:
+        yield f"*{table}"
+        yield from lines
+        yield "COMMIT"
+
+
+def _chains(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
+    coming = {**delta.added, **{key: value for key, (_, value) in delta.changed.items()}}
+    chains = {key: value for key, value in coming.items() if isinstance(key, Chain) and key.table == table}
+    yield from (f":{key.chain} - [0:0]" for key in chains)
+    for key, rules in chains.items():
+        yield from (f"-A {key.chain} {words}" for words in (rules if isinstance(rules, tuple) else ()))
+
+
+def _rules(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iterator[str]:
+    for rule, times in _of(table, delta.removed):
+        yield from (f"-D {rule.chain} {written(rule, old)}" for _ in range(times))
+    for key, (before, after) in delta.changed.items():
+        if isinstance(key, Rule) and key.table == table and isinstance(before, int) and isinstance(after, int):
+            yield from (f"-D {key.chain} {written(key, old)}" for _ in range(before - after))
+    for rule, times in _of(table, delta.added):
+        how = f"-I {rule.chain} 1" if rule.first else f"-A {rule.chain}"
+        yield from (f"{how} {written(rule, new)}" for _ in range(times))
+
+
+def _of(table: str, objects: Mapping[Key, Value]) -> Iterator[tuple[Rule, int]]:
+    for key, value in objects.items():
+        if isinstance(key, Rule) and key.table == table and isinstance(value, int):
+            yield key, value
+
+
+def _deletions(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
+    gone = [key.chain for key in delta.removed if isinstance(key, Chain) and key.table == table]
+    yield from (f"-F {chain}" for chain in gone)
+    yield from (f"-X {chain}" for chain in gone)
+
+
+def written(rule: Rule, ports: Ports) -> str:
+    """Write a rule with the port of its front."""
+    return rule.words.replace(PORT, str(ports(rule.front))) if rule.front else rule.words
+
+
+def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
+    """Collect our chains and rules from what iptables-save has printed, one table or several.
+
+    Raise DecodeError for what it does not print.
+    """
+    found: dict[Key, Value] = {}
+    times: Counter[Rule] = Counter()
+    members: dict[Chain, list[str]] = {}
+    for table, chains in read_tables(saved).items():
+        ours = CHAINS.get(table, ())
+        for chain, rules in chains.items():
+            if chain in ours:
+                members[Chain(table, chain)] = rules
+            elif chain in BUILT_IN:
+                times.update(_jump(table, chain, words) for words in rules if target(words) in ours)
+    for key, rules in members.items():
+        if key.chain in FIXED:
+            found[key] = tuple(rules)
+        else:
+            found[key] = None
+            times.update(_members(key, rules, fronts))
+    found.update((rule, many) for rule, many in times.items())
+    return found
+
+
+FIXED: Final = frozenset({names.PORTALS_FILTER, names.REFUSE})
+"""Chains whose rules never change, or all at once."""
+_LAST_JUMPS: Final = (names.NODEPORT_CONTAINER, names.NODEPORT_HOST)
+
+
+def _jump(table: str, chain: str, words: str) -> Rule:
+    return Rule(table, chain, words, first=target(words) not in _LAST_JUMPS)
+
+
+def _members(key: Chain, rules: Iterable[str], fronts: Fronts) -> Iterator[Rule]:
+    """Read the rules of a chain. One that should be first and is not counts as another: it is replaced."""
+    at_head = True
+    for words in rules:
+        leads = words.startswith(("-s ", "-i ")) and target(words) in CHAINS[key.table]
+        first = leads or target(words) == "RETURN"
+        at_head = at_head and first
+        yield _rule(key, words, fronts)._replace(first=at_head)
+
+
+def _rule(key: Chain, words: str, fronts: Fronts) -> Rule:
+    found = _LEADS.fullmatch(words)
+    if found is not None:
+        front = fronts.get((found["protocol"], int(found["port"])))
+        if front is not None:
+            return Rule(key.table, key.chain, f"{found['head']}{PORT}", front)
+    return Rule(key.table, key.chain, words)
+
+
+def removal(saved: str) -> str:
+    """Write what removes all of ours from what iptables-save has printed; nothing where there is nothing."""
+    everything = read(saved, {})
+    return script(Delta(removed=everything), lambda _: 0, lambda _: 0) if everything else ""

@@ -1,0 +1,80 @@
+"""Writes the constant part of userspace mode: its chains, and the jumps to them.
+
+    nat     PREROUTING ▶ KUBE-PORTALS-CONTAINER ▶ (Pods) KUBE-PORTALS-POD
+            OUTPUT     ▶ KUBE-PORTALS-HOST
+            PREROUTING ▶ KUBE-NODEPORT-CONTAINER ▶ (Pods) KUBE-NODEPORT-POD      for addresses that serve node ports
+            OUTPUT     ▶ KUBE-NODEPORT-HOST
+    filter  INPUT      ▶ KUBE-NODEPORT-NON-LOCAL    accept what comes to node ports
+            INPUT      ▶ KUBE-NODEPORT-FILTER       node ports that refuse or drop
+            INPUT, FORWARD, OUTPUT ▶ KUBE-PORTALS-FILTER ▶ KUBE-PORTALS-DROP, KUBE-PORTALS-REJECT, else drop what goes
+                                     to an address of a ServiceCIDR: what is served has been translated by now
+                                     ▶ KUBE-PORTALS-OWN  addresses of this node: served node ports go back, others
+                                       ▶ KUBE-PORTALS-OWN-DENY
+
+The order of rules matters nowhere but between `first` ones and others.
+"""
+
+from collections.abc import Iterator
+
+from vipwire.model.net import Family, Protocol
+from vipwire.modes.userspace import names
+from vipwire.modes.userspace.names import CHAINS, FILTER, NAT, Chain, Key, Rule, Rules, Value
+from vipwire.modes.userspace.rule_words import NO_SUCH_SERVICE
+from vipwire.modes.userspace.settings import Bind, Choices
+from vipwire.modes.xtables.words import LOCAL_DESTINATION, LOOPBACK, NEW, comment, from_pod, in_prefix, refuse, rule
+from vipwire.plan.node import NodePlan
+
+_PORTALS_NOTE = "handle ClusterIPs; NOTE: this must be before the NodePort rules"
+_NODEPORT_NOTE = "handle service NodePorts; NOTE: this must be the last rule in the chain"
+_NON_LOCAL_NOTE = "Ensure that non-local NodePort traffic can flow"
+_FILTER_NOTE = "kubernetes service portals that answer nobody"
+
+
+def node_objects(node: NodePlan, choices: Choices) -> dict[Key, Value]:
+    """Render everything that belongs to no Service; nothing where no rules are wanted."""
+    if choices.bind is not Bind.RULES:
+        return {}
+    fixed = {names.REFUSE: _refuse(node.family), names.PORTALS_FILTER: _portals_filter(node)}
+    objects: dict[Key, Value] = {
+        Chain(table, chain): fixed.get(chain) for table, chains in CHAINS.items() for chain in chains
+    }
+    objects.update((rule, 1) for rule in _jumps(node, loopback=serves_loopback(node, choices)))
+    objects[Rule(FILTER, names.PORTALS_OWN, f"-j {names.PORTALS_OWN_DENY}")] = 1
+    for pods in from_pod(node.pod_traffic):
+        objects[Rule(NAT, names.PORTALS_CONTAINER, f"{pods} -j {names.PORTALS_POD}", first=True)] = 1
+        objects[Rule(NAT, names.NODEPORT_CONTAINER, f"{pods} -j {names.NODEPORT_POD}", first=True)] = 1
+    return objects
+
+
+def _jumps(node: NodePlan, *, loopback: bool) -> Iterator[Rule]:
+    portals, filtering = comment(_PORTALS_NOTE), comment(_FILTER_NOTE)
+    yield Rule(NAT, "PREROUTING", f"{portals} -j {names.PORTALS_CONTAINER}", first=True)
+    yield Rule(NAT, "OUTPUT", f"{portals} -j {names.PORTALS_HOST}", first=True)
+    yield Rule(FILTER, "INPUT", f"{comment(_NON_LOCAL_NOTE)} -j {names.NODEPORT_NON_LOCAL}", first=True)
+    for chain in ("INPUT", "FORWARD", "OUTPUT"):
+        yield Rule(FILTER, chain, f"{NEW} {filtering} -j {names.PORTALS_FILTER}", first=True)
+    ports = comment(_NODEPORT_NOTE)
+    for prefix in node.node_port_addresses:
+        where = in_prefix(prefix) if loopback or prefix.length else f"! -d {LOOPBACK[node.family]}"
+        yield Rule(NAT, "PREROUTING", rule(where, LOCAL_DESTINATION, ports, f"-j {names.NODEPORT_CONTAINER}"))
+        yield Rule(NAT, "OUTPUT", rule(where, LOCAL_DESTINATION, ports, f"-j {names.NODEPORT_HOST}"))
+        yield Rule(FILTER, "INPUT", rule(where, NEW, LOCAL_DESTINATION, f"-j {names.NODEPORT_FILTER}"), first=True)
+
+
+def _refuse(family: Family) -> Rules:
+    """Refuse a client whose Service has no endpoint: TCP by a reset, at which connect() fails at once."""
+    return tuple(f"-p {each.label} {refuse(family, each)}" for each in (Protocol.TCP, Protocol.UDP, Protocol.SCTP))
+
+
+def _portals_filter(node: NodePlan) -> Rules:
+    rest = (f"{in_prefix(prefix)} {comment(NO_SUCH_SERVICE)} -j DROP" for prefix in node.service_cidrs)
+    own = f"{LOCAL_DESTINATION} -j {names.PORTALS_OWN}"
+    return (f"-j {names.PORTALS_DROP}", f"-j {names.PORTALS_REJECT}", own, *rest)
+
+
+def serves_loopback(node: NodePlan, choices: Choices) -> bool:
+    """Report whether node ports are served at loopback addresses: unless nodePortAddresses leaves them out."""
+    loopback = LOOPBACK[node.family]
+    return choices.localhost_node_ports and any(
+        loopback.network in prefix or prefix.network in loopback for prefix in node.node_port_addresses
+    )

@@ -1,0 +1,230 @@
+"""A rule as iptables-nft writes it into nf_tables: native expressions where it has them, else xtables' own. Pure.
+
+    [-p: meta l4proto] [-i: meta iifname] [-s, -d: payload] matches… counter target
+
+The order is that of nft_ipv4_add and nft_ipv6_add (iptables/nft-ipv4.c, version 1.8.9). Marks and the ports of TCP
+and UDP are native; all other matches, and the targets that are no verdicts, are expressions `match` and `target`,
+which hold xtables' structs.
+"""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from vipwire.linux.netlink.attributes import attribute, string, u32be
+from vipwire.linux.netlink.nftables import expressions as nft
+from vipwire.linux.netlink.nftables.elements import Verdict
+from vipwire.linux.netlink.nftables.wire import Code
+from vipwire.model.net import Family
+from vipwire.modes.xtables.binary.codec import Extension
+from vipwire.modes.xtables.binary.matches import mark, match, ports
+from vipwire.modes.xtables.binary.targets import TARGETS, dnat, target
+from vipwire.modes.xtables.binary.words import Head, Range, UnknownRuleError, address_of, head
+
+COUNTER: Final = nft.counter()
+_WORD: Final = 0
+SOURCE: Final = {Family.IPV4: 12, Family.IPV6: 8}
+DESTINATION: Final = {Family.IPV4: 16, Family.IPV6: 24}
+_PORT_AT: Final = 2
+VERDICTS: Final = {
+    word: nft.verdict(Verdict(code))
+    for word, code in (("DROP", Code.DROP), ("ACCEPT", Code.ACCEPT), ("RETURN", Code.RETURN))
+}
+_NATIVE_PORTS: Final = frozenset({"tcp", "udp"})
+_CHAIN: Final = re.compile(r"KUBE-[A-Z0-9-]{1,23}")
+_KEPT: Final = 1 << 12
+_TO_ENDPOINT: Final = "KUBE-SEP-"
+_DNAT: Final = "DNAT "
+_ALL_BITS: Final = 0xFFFFFFFF
+
+
+COUNTER_DATA: Final = COUNTER[: len(COUNTER) - 28]
+COUNTER_NUMBERS: Final = COUNTER[len(COUNTER) - 28 :]
+
+
+def uncounted(expressions: bytes) -> bytes:
+    """Return a rule's expressions as they were before it counted."""
+    at = expressions.rfind(COUNTER_DATA)
+    if at < 0:
+        return expressions
+    at += len(COUNTER_DATA)
+    return b"".join((expressions[:at], COUNTER_NUMBERS, expressions[at + len(COUNTER_NUMBERS) :]))
+
+
+class Encoded(NamedTuple):
+    """A rule's expressions, and the protocol that xtables' matches may ask for (NFTA_RULE_COMPAT); 0 for any."""
+
+    expressions: bytes
+    protocol: int
+
+
+class Halves(NamedTuple):
+    """A rule's expressions before the numbers of its counter and behind them, and its protocol as in `Encoded`."""
+
+    before: bytes
+    after: bytes
+    protocol: int
+
+
+class Encoder:
+    """Encodes the rules of one family. What rules have in common is encoded once.
+
+    There may be a hundred thousand rules, nearly all of a few shapes: those are told by how their words begin.
+    """
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._one = f"/{family.bits}"
+        self._to_one = re.compile(rf"(?<!!) -d ([^ /]+){self._one}(?= |$)")
+        self._source = compared(SOURCE[family], family.bits // 8, nft.CMP_EQ)
+        self._destination = compared(DESTINATION[family], family.bits // 8, nft.CMP_EQ)
+        self._dnat = opened("target", "DNAT", TARGETS["DNAT"].revision, TARGETS["DNAT"].size)
+        self._common: Callable[[str], tuple[bytes, int]] = lru_cache(_KEPT)(self._encode_matches)
+        self._head: Callable[[str], tuple[bytes, int]] = lru_cache(_KEPT)(self._encode_head)
+        self._match: Callable[[str], bytes] = lru_cache(_KEPT)(self._encode_match)
+        self._target: Callable[[str], bytes] = lru_cache(_KEPT)(self._encode_target)
+
+    def __call__(self, rule: str) -> Encoded:
+        """Encode a rule. Raise UnknownRuleError for one that is not ours."""
+        before, after, protocol = self.halves(rule)
+        return Encoded(b"".join((before, COUNTER_NUMBERS, after)), protocol)
+
+    def halves(self, rule: str) -> Halves:
+        """Encode a rule in two halves. Raise UnknownRuleError for one that is not ours."""
+        matches, verb, target = f" {rule}".rpartition(" -j ")
+        if verb:
+            after = self._to_endpoint(target) or self._target(target)
+        else:
+            matches, verb, target = f" {rule}".rpartition(" -g ")
+            matches, after = (matches, jump(Code.GOTO, target)) if verb else (target, b"")
+        before, protocol = self._from_endpoint(matches) or self._common(matches)
+        return Halves(before, after, protocol)
+
+    def _to_endpoint(self, target: str) -> bytes:
+        """Encode what every endpoint has a target of its own of: the jump to its chain, and where that one leads."""
+        if target.startswith(_TO_ENDPOINT):
+            return jump(Code.JUMP, target)
+        if target.startswith(_DNAT):
+            return self._dnat + dnat(self._family, target[len(_DNAT) :])
+        return b""
+
+    def _from_endpoint(self, matches: str) -> tuple[bytes, int] | None:
+        """Encode the match of an endpoint's address."""
+        if not matches.startswith(" -s ") or not matches.endswith(self._one) or matches.find(" ", 4) > 0:
+            return None
+        return self._source + address_of(self._family, matches[4 : -len(self._one)]) + COUNTER_DATA, 0
+
+    def _encode_matches(self, words: str) -> tuple[bytes, int]:
+        before, *matches = words.split(" -m ")
+        first, protocol = self._encode_addresses(before)
+        return b"".join((first, *map(self._match, matches), COUNTER_DATA)), protocol
+
+    def _encode_addresses(self, words: str) -> tuple[bytes, int]:
+        """Encode what stands before the matches. One destination comes last, and what is before it is common."""
+        found = self._to_one.search(words)
+        if not found or words.count(" -d ") > 1:
+            return self._head(words)
+        first, protocol = self._head(words[: found.start()] + words[found.end() :])
+        return first + self._destination + address_of(self._family, found[1]), protocol
+
+    def _encode_head(self, words: str) -> tuple[bytes, int]:
+        found = head(self._family, words)
+        return b"".join((*_interface(found), *_protocol(found), *_addresses(self._family, found))), found.protocol
+
+    def _encode_match(self, words: str) -> bytes:
+        name, _, options = words.partition(" ")
+        if name in _NATIVE_PORTS and options:
+            return _port(*ports(options))
+        if name == "mark":
+            return _mark(*mark(options))
+        return _wrapped("match", match(self._family, words))
+
+    def _encode_target(self, words: str) -> bytes:
+        if words.startswith("KUBE-"):
+            return jump(Code.JUMP, words)
+        if words in VERDICTS:
+            return VERDICTS[words]
+        return _wrapped("target", target(self._family, words))
+
+
+def _interface(found: Head) -> list[bytes]:
+    name = found.interface.encode()
+    if not name:
+        return []
+    value = name[:-1] if name.endswith(b"+") else name + b"\0"
+    operation = nft.CMP_NEQ if found.interface_inverted else nft.CMP_EQ
+    return [nft.meta(_WORD, nft.META_IIFNAME), nft.cmp(_WORD, operation, value)]
+
+
+def _protocol(found: Head) -> list[bytes]:
+    if not found.protocol:
+        return []
+    return [nft.meta(_WORD, nft.META_L4PROTO), nft.cmp(_WORD, nft.CMP_EQ, bytes([found.protocol]))]
+
+
+def _addresses(family: Family, found: Head) -> list[bytes]:
+    parts: list[bytes] = []
+    for each, offset in ((found.source, SOURCE[family]), (found.destination, DESTINATION[family])):
+        if each is not None:
+            parts += _address(each, offset)
+    return parts
+
+
+def _address(each: Range, offset: int) -> list[bytes]:
+    """Compare as few whole bytes as a mask has, if it has whole bytes only."""
+    operation = nft.CMP_NEQ if each.inverted else nft.CMP_EQ
+    whole = each.mask.rstrip(b"\0")
+    if whole == b"\xff" * len(whole):
+        size = len(whole)
+        return [compared(offset, size, operation), each.address[:size], bytes(-size % 4)]
+    return [
+        nft.payload(_WORD, nft.NETWORK_HEADER, offset, len(each.mask)),
+        nft.bitwise(_WORD, each.mask, bytes(len(each.mask))),
+        nft.cmp(_WORD, operation, each.address),
+    ]
+
+
+@lru_cache
+def compared(offset: int, size: int, operation: int) -> bytes:
+    """Return what compares bytes of the network header, up to the value."""
+    whole = nft.payload(_WORD, nft.NETWORK_HEADER, offset, size) + nft.cmp(_WORD, operation, bytes(size))
+    return whole[: -(size + 3 & ~3)]
+
+
+def _port(first: int, last: int) -> bytes:
+    load = nft.payload(_WORD, nft.TRANSPORT_HEADER, _PORT_AT, 2)
+    if first == last:
+        return load + nft.cmp(_WORD, nft.CMP_EQ, first.to_bytes(2))
+    return load + nft.in_range(_WORD, first.to_bytes(2), last.to_bytes(2))
+
+
+def _mark(value: int, mask: int, inverted: bool) -> bytes:  # noqa: FBT001 - a field of a tuple
+    masked = b"" if mask == _ALL_BITS else nft.bitwise(_WORD, nft.host_order(mask), bytes(4))
+    operation = nft.CMP_NEQ if inverted else nft.CMP_EQ
+    return nft.meta(_WORD, nft.META_MARK) + masked + nft.cmp(_WORD, operation, nft.host_order(value))
+
+
+def jump(code: Code, chain: str) -> bytes:
+    """Encode what leads to a chain of ours."""
+    if not _CHAIN.fullmatch(chain):
+        raise UnknownRuleError(f"not a chain: {chain!r}")
+    name = chain.encode() + b"\0"
+    return _leading(code, len(name)) + name + bytes(-len(name) % 4)
+
+
+@lru_cache
+def _leading(code: Code, size: int) -> bytes:
+    """Return what leads to a chain, up to its name of that size with its NUL."""
+    whole = nft.verdict(Verdict(code, "x" * (size - 1)))
+    return whole[: -(size + 3 & ~3)]
+
+
+def _wrapped(kind: str, found: Extension) -> bytes:
+    return opened(kind, found.name, found.revision, len(found.data)) + found.data
+
+
+@lru_cache
+def opened(kind: str, name: str, revision: int, size: int) -> bytes:
+    """Return an expression of xtables up to its struct."""
+    return nft.expression(kind, string(1, name), u32be(2, revision), attribute(3, bytes(size)))[:-size]

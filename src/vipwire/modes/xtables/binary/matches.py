@@ -1,0 +1,280 @@
+"""The matches of xtables that iptables mode writes: from words to the kernel's structs, and back. Pure.
+
+Numbers are in host order.
+"""
+
+import re
+import struct
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from vipwire.model.net import Address, Family, format_address
+from vipwire.modes.xtables.binary.codec import LARGEST_PORT, Codec, Extension, checked, known, text_of
+from vipwire.modes.xtables.binary.words import UnknownRuleError
+
+_ANY_PORT: Final = (0, LARGEST_PORT)
+_PORTS: Final = re.compile(r"--dport (\d+)(?::(\d+))?")
+_NUMBER_OF_CHARACTERS: Final = 256
+
+
+def _comment(_: Family, words: str) -> bytes:
+    text = words[11:-1].encode()
+    if not words.startswith('--comment "') or words[-1] != '"' or b'"' in text or b"\\" in text:
+        raise UnknownRuleError(f"not a comment of ours: {words!r}")
+    if len(text) >= _NUMBER_OF_CHARACTERS:
+        raise UnknownRuleError(f"a comment of {len(text)} bytes")
+    return text.ljust(_NUMBER_OF_CHARACTERS, b"\0")
+
+
+def _comment_words(_: Family, data: bytes) -> str:
+    text = data.rstrip(b"\0").decode("latin-1")
+    if not _QUOTED.fullmatch(text):
+        raise UnknownRuleError(f"not a comment of ours: {text!r}")
+    return f'--comment "{text}"'
+
+
+_QUOTED: Final = re.compile(r"(?=.*[^\w-])[ !#-&(-\[\]-~]*", re.ASCII)
+"""What iptables-save puts into quotes as it is (xtables_save_string of xtables.c)."""
+
+
+def ports(words: str) -> tuple[int, int]:
+    """Read which destination ports `--dport` matches; any without it."""
+    if not words:
+        return _ANY_PORT
+    found = _PORTS.fullmatch(words)
+    if not found:
+        raise UnknownRuleError(f"not a port or a range of them: {words!r}")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def port_words(first: int, last: int) -> str:
+    """Write which destination ports match."""
+    if (first, last) == _ANY_PORT:
+        return ""
+    return f"--dport {first}" if first == last else f"--dport {first}:{last}"
+
+
+_TCP: Final = struct.Struct("=4H4B")
+_UDP: Final = struct.Struct("=4HB")
+_SCTP: Final = struct.Struct("=4H260x12s3I")
+_SCTP_DESTINATION_PORTS: Final = 2
+_NO_CHUNKS: Final = b"\xff\0\0" * 4
+
+
+def _tcp(_: Family, words: str) -> bytes:
+    return _TCP.pack(*_ANY_PORT, *ports(words), 0, 0, 0, 0)
+
+
+def _udp(_: Family, words: str) -> bytes:
+    return _UDP.pack(*_ANY_PORT, *ports(words), 0)
+
+
+def _sctp(_: Family, words: str) -> bytes:
+    # Without a port libxt_sctp.c leaves zeros and does not look at them.
+    both = ports(words) if words else (0, 0)
+    return _SCTP.pack(*both, 0, 0, _NO_CHUNKS, 0, _SCTP_DESTINATION_PORTS * bool(words), 0)
+
+
+def _tcp_words(_: Family, data: bytes) -> str:
+    first, second, low, high, *options = _TCP.unpack_from(data)
+    if (first, second) != _ANY_PORT or any(options):
+        raise UnknownRuleError("a match of TCP that is not ours")
+    return port_words(low, high)
+
+
+def _udp_words(_: Family, data: bytes) -> str:
+    first, second, low, high, options = _UDP.unpack_from(data)
+    if (first, second) != _ANY_PORT or options:
+        raise UnknownRuleError("a match of UDP that is not ours")
+    return port_words(low, high)
+
+
+def _sctp_words(family: Family, data: bytes) -> str:
+    low, high, _, _, _, _, flags, _ = _SCTP.unpack_from(data)
+    return checked(_sctp, family, port_words(low, high) if flags else "", data)
+
+
+_MARK: Final = struct.Struct("=IIB3x")
+_MARK_WORDS: Final = re.compile(r"(! )?--mark (0x[0-9a-f]+)/(0x[0-9a-f]+)")
+
+
+def mark(words: str) -> tuple[int, int, bool]:
+    """Read a match of marks: value, mask, and whether all others match."""
+    found = _MARK_WORDS.fullmatch(words)
+    if not found:
+        raise UnknownRuleError(f"not a mark of ours: {words!r}")
+    return int(found[2], 16), int(found[3], 16), bool(found[1])
+
+
+def mark_words(value: int, mask: int, *, inverted: bool) -> str:
+    """Write a match of marks."""
+    return f"{'! ' * inverted}--mark {value:#x}/{mask:#x}"
+
+
+def _mark(_: Family, words: str) -> bytes:
+    return _MARK.pack(*mark(words))
+
+
+def _mark_words(_: Family, data: bytes) -> str:
+    value, mask, inverted = _MARK.unpack_from(data)
+    return mark_words(value, mask, inverted=bool(inverted))
+
+
+_STATE: Final = {"INVALID": 1, "ESTABLISHED": 2, "RELATED": 4, "NEW": 8, "SNAT": 64, "DNAT": 128, "UNTRACKED": 256}
+_STATE_ORDER: Final = ("INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRACKED", "SNAT", "DNAT")
+_STATE_WORDS: Final = re.compile(r"(! )?--ctstate ([A-Z,]+)")
+_CONNTRACK: Final = struct.Struct("=146x4H10x")
+_MATCHES_STATE: Final = 1
+"""XT_CONNTRACK_STATE."""
+
+
+def _conntrack(_: Family, words: str) -> bytes:
+    found = _STATE_WORDS.fullmatch(words)
+    if not found or not _STATE.keys() >= set(found[2].split(",")):
+        raise UnknownRuleError(f"not a match of a connection's state that is ours: {words!r}")
+    states = sum({_STATE[name] for name in found[2].split(",")})
+    return _CONNTRACK.pack(_MATCHES_STATE, _MATCHES_STATE * bool(found[1]), states, 0)
+
+
+def _conntrack_words(family: Family, data: bytes) -> str:
+    _, inverted, states, _ = _CONNTRACK.unpack_from(data)
+    words = f"{'! ' * bool(inverted)}--ctstate {','.join(name for name in _STATE_ORDER if states & _STATE[name])}"
+    return checked(_conntrack, family, words, data)
+
+
+_STATISTIC: Final = struct.Struct("=HHIII8x")
+_RANDOM, _NTH = 0, 1
+_ALWAYS: Final = 0x80000000
+_RANDOM_WORDS: Final = re.compile(r"--mode random --probability (\d\.\d{11})")
+_NTH_WORDS: Final = re.compile(r"--mode nth --every (\d+) --packet 0")
+
+
+def _statistic(_: Family, words: str) -> bytes:
+    # The last number is where the counter of `nth` begins: at its end, so that the first packet matches.
+    if found := _RANDOM_WORDS.fullmatch(words):
+        mode, number = _RANDOM, round(float(found[1]) * _ALWAYS)
+    elif found := _NTH_WORDS.fullmatch(words):
+        mode, number = _NTH, int(found[1]) - 1
+    else:
+        raise UnknownRuleError(f"not a choice of ours: {words!r}")
+    return _STATISTIC.pack(mode, 0, number, 0, number)
+
+
+def _statistic_words(family: Family, data: bytes) -> str:
+    mode, _, number, *_ = _STATISTIC.unpack_from(data)
+    if mode == _RANDOM:
+        return checked(_statistic, family, f"--mode random --probability {number / _ALWAYS:.11f}", data)
+    return checked(_statistic, family, f"--mode nth --every {number + 1} --packet 0", data)
+
+
+_RECENT: Final = struct.Struct("=IIBB200sBx16s")
+_SET, _CHECK_AND_REAP = 2, 1 | 32
+_RECENT_WORDS: Final = re.compile(
+    r"(?:(--set)|--rcheck --seconds (\d+) --reap) --name ([A-Z0-9-]+) --mask (\S+) --rsource"
+)
+
+
+def _recent(family: Family, words: str) -> bytes:
+    found = _RECENT_WORDS.fullmatch(words)
+    if not found or found[4] != _whole(family):
+        raise UnknownRuleError(f"not a memory of ours: {words!r}")
+    kind = _SET if found[1] else _CHECK_AND_REAP
+    mask = bytes([255] * (family.bits // 8))
+    return _RECENT.pack(int(found[2] or 0), 0, kind, 0, found[3].encode(), 0, mask)
+
+
+def _recent_words(family: Family, data: bytes) -> str:
+    seconds, _, kind, _, name, *_ = _RECENT.unpack_from(data)
+    what = "--set" if kind == _SET else f"--rcheck --seconds {seconds} --reap"
+    return checked(_recent, family, f"{what} --name {text_of(name)} --mask {_whole(family)} --rsource", data)
+
+
+@lru_cache
+def _whole(family: Family) -> str:
+    return format_address(Address(bytes([255] * (family.bits // 8))))
+
+
+_LOCAL: Final = 1 << 2  # RTN_LOCAL
+_ADDRTYPE: Final = {"--src-type LOCAL": (_LOCAL, 0, 0), "--dst-type LOCAL": (0, _LOCAL, 0)}
+_ADDRTYPES: Final = {struct.pack("=HHI", *found): words for words, found in _ADDRTYPE.items()}
+
+
+def _addrtype(_: Family, words: str) -> bytes:
+    if words not in _ADDRTYPE:
+        raise UnknownRuleError(f"not a type of addresses that is ours: {words!r}")
+    return struct.pack("=HHI", *_ADDRTYPE[words])
+
+
+def _addrtype_words(_: Family, data: bytes) -> str:
+    return known(_ADDRTYPES, data)
+
+
+_BYTECODE: Final = re.compile(r'--bytecode "(\d+),([0-9, ]+)"')
+_MOST_INSTRUCTIONS: Final = 64
+_INSTRUCTION: Final = struct.Struct("=HBBI")
+_BPF: Final = struct.Struct("=HHi512s8x")
+
+
+def _bpf(_: Family, words: str) -> bytes:
+    found = _BYTECODE.fullmatch(words)
+    steps = [tuple(map(int, step.split())) for step in found[2].split(",")] if found else []
+    if not found or len(steps) != int(found[1]) or len(steps) > _MOST_INSTRUCTIONS:
+        raise UnknownRuleError(f"not a program of ours: {words!r}")
+    try:
+        program = b"".join(_INSTRUCTION.pack(*step) for step in steps)
+    except struct.error as error:
+        raise UnknownRuleError(f"not a program of ours: {words!r}") from error
+    return _BPF.pack(0, len(steps), 0, program)
+
+
+def _bpf_words(family: Family, data: bytes) -> str:
+    mode, count, _, program = _BPF.unpack_from(data)
+    if mode or count > _MOST_INSTRUCTIONS:
+        raise UnknownRuleError("a program that is not ours")
+    steps = _INSTRUCTION.iter_unpack(program[: count * _INSTRUCTION.size])
+    words = f'--bytecode "{count},{",".join("{} {} {} {}".format(*step) for step in steps)}"'
+    return checked(_bpf, family, words, data)
+
+
+def _nfacct(_: Family, words: str) -> bytes:
+    name = words.removeprefix("--nfacct-name ").strip()
+    if not re.fullmatch(r"[a-z_]{1,31}", name):
+        raise UnknownRuleError(f"not a counter of ours: {words!r}")
+    return name.encode().ljust(40, b"\0")
+
+
+def _nfacct_words(family: Family, data: bytes) -> str:
+    return checked(_nfacct, family, f"--nfacct-name {text_of(data[:32])}", data)
+
+
+MATCHES: Final[Mapping[str, Codec]] = {
+    "comment": Codec(0, 256, _comment, _comment_words),
+    "tcp": Codec(0, 16, _tcp, _tcp_words),
+    "udp": Codec(0, 16, _udp, _udp_words),
+    "sctp": Codec(0, 296, _sctp, _sctp_words),
+    "mark": Codec(1, 16, _mark, _mark_words),
+    "conntrack": Codec(3, 168, _conntrack, _conntrack_words),
+    "statistic": Codec(0, 24, _statistic, _statistic_words),
+    "recent": Codec(1, 232, _recent, _recent_words),
+    "addrtype": Codec(1, 8, _addrtype, _addrtype_words),
+    "bpf": Codec(1, 528, _bpf, _bpf_words),
+    "nfacct": Codec(1, 40, _nfacct, _nfacct_words),
+}
+
+
+def match(family: Family, words: str) -> Extension:
+    """Read a match, without its `-m`."""
+    name, _, options = words.partition(" ")
+    codec = MATCHES.get(name)
+    if codec is None:
+        raise UnknownRuleError(f"unknown match: {words!r}")
+    return Extension(name, codec.revision, codec.read(family, options).ljust(codec.size, b"\0"))
+
+
+def match_words(family: Family, found: Extension) -> str:
+    """Write a match, without its `-m`."""
+    codec = MATCHES.get(found.name)
+    if codec is None or (codec.revision, codec.size) != (found.revision, len(found.data)):
+        raise UnknownRuleError(f"unknown match: {found.name!r}")
+    return f"{found.name} {codec.write(family, found.data)}".rstrip()

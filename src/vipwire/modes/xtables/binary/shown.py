@@ -1,0 +1,261 @@
+"""From a rule's expressions in nf_tables to the words in which iptables-nft-save shows it. Pure.
+
+The way back of `expressions`, for rules that read as ours do: what has other expressions, or more than the words say,
+raises UnknownRuleError. Rules have much in common; what does is decoded once.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final
+
+from vipwire.linux.netlink.attributes import attributes, number_of, text_of, walk
+from vipwire.linux.netlink.nftables import expressions as nft
+from vipwire.linux.netlink.nftables.wire import Code
+from vipwire.model.net import Address, Family, format_address
+from vipwire.modes.xtables.binary.codec import Extension
+from vipwire.modes.xtables.binary.expressions import (
+    COUNTER,
+    COUNTER_DATA,
+    DESTINATION,
+    SOURCE,
+    VERDICTS,
+    Encoder,
+    compared,
+    jump,
+    opened,
+)
+from vipwire.modes.xtables.binary.matches import MATCHES, mark_words, match_words, port_words
+from vipwire.modes.xtables.binary.targets import TARGETS, size_of, target_words
+from vipwire.modes.xtables.binary.words import LABELS, Head, Range, UnknownRuleError, write_head
+
+_KEPT: Final = 1 << 12
+_NAME_AT: Final = 8
+_NAME_END: Final = 14
+_MATCH, _TARGET, _COUNTER, _IMMEDIATE = b"match\0", b"target", b"counte", b"immedi"
+_XTABLES: Final = frozenset({_MATCH, _TARGET, _COUNTER, _IMMEDIATE})
+_CODE_AT, _CHAIN_AT = 44, 52
+_VERDICT_WORDS: Final = {expression: word for word, expression in VERDICTS.items()}
+_LEADING: Final = {Code.JUMP & 0xFFFFFFFF: ("-j", Code.JUMP), Code.GOTO & 0xFFFFFFFF: ("-g", Code.GOTO)}
+_INTERFACE: Final = re.compile(r"[\w.@:-]{1,15}", re.ASCII)
+
+
+class Reader:
+    """Reads the rules of one family."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._source = compared(SOURCE[family], family.bits // 8, nft.CMP_EQ)
+        self._one_source = len(self._source) + family.bits // 8
+        self._encode = Encoder(family)
+        self._begins = _begins(family)
+        self._extension: Callable[[bytes], str] = lru_cache(_KEPT)(self._read_match)
+        self._natives: Callable[[bytes, int], tuple[Head, str]] = lru_cache(_KEPT)(self._read_natives)
+
+    def __call__(self, expressions: bytes) -> str:
+        """Write a rule in words, without `-A CHAIN`."""
+        first, target, protocol = "", "", 0
+        matches: list[str] = []
+        run: list[bytes] = []
+        counted = False
+        for element in _elements(expressions):
+            kind = element[_NAME_AT:_NAME_END]
+            if kind not in _XTABLES and not counted:
+                run.append(element)
+                continue
+            if run:
+                words, found, protocol = self._run(b"".join(run), protocol, alone=not matches)
+                first, run = first or words, []
+                matches += found
+            if not counted and element.startswith(COUNTER_DATA) and len(element) == len(COUNTER):
+                counted = True
+            elif kind == _MATCH and not counted:
+                matches.append(self._extension(element))
+            elif counted and not target:
+                target = self._target(element, kind)
+            else:
+                raise UnknownRuleError("a rule with expressions in another order than ours")
+        if not counted or run:
+            raise UnknownRuleError("a rule without a counter")
+        return " ".join(
+            [*([first] if first else []), *[f"-m {each}" for each in matches], *([target] if target else [])]
+        )
+
+    def _run(self, run: bytes, protocol: int, *, alone: bool) -> tuple[str, list[str], int]:
+        """Read native expressions that follow each other; return head, matches and the protocol."""
+        if alone and len(run) == self._one_source and run.startswith(self._source):
+            address = Address(run[len(self._source) :])
+            return f"-s {format_address(address)}/{self._family.bits}", [], 0
+        head, found = self._natives(run, protocol)
+        if head != Head() and not alone:
+            raise UnknownRuleError("an address behind a match")
+        return write_head(head), [found] if found else [], head.protocol or protocol
+
+    def _read_natives(self, run: bytes, protocol: int) -> tuple[Head, str]:
+        head = Head()
+        matches: list[str] = []
+        elements = [_named(element) for element in _elements(run)]
+        while elements:
+            name, fields = elements.pop(0)
+            if matches:
+                raise UnknownRuleError("more than one native match in a row")
+            if name == "meta":
+                head, found = self._meta(head, number_of(fields[2]), elements)
+            elif name == "payload":
+                head, found = self._payload(head, fields, elements, head.protocol or protocol)
+            else:
+                raise UnknownRuleError(f"an expression that is not ours: {name!r}")
+            matches += [found] if found else []
+        self._check("".join([write_head(head), *(f" -m {each}" for each in matches)]), run)
+        return head, "".join(matches)
+
+    def _check(self, words: str, run: bytes) -> None:
+        """Raise UnknownRuleError unless these words mean just these bytes."""
+        whole = self._encode(words.lstrip()).expressions
+        if whole != run + COUNTER:
+            raise UnknownRuleError(f"more than these words say: {words!r}")
+
+    def _meta(self, head: Head, key: int, rest: "list[_Named]") -> tuple[Head, str]:
+        mask = _mask(rest)
+        operation, value = _compared(rest)
+        inverted = operation == nft.CMP_NEQ
+        if key == nft.META_MARK and len(value) == 4:
+            return head, f"mark {mark_words(_host(value), _host(mask or _ALL), inverted=inverted)}"
+        if mask is not None:
+            raise UnknownRuleError("a mask that is not ours")
+        if key == nft.META_L4PROTO and not inverted and not head.protocol and value[0] in LABELS:
+            return head._replace(protocol=value[0]), ""
+        if key == nft.META_IIFNAME and not head.interface:
+            return head._replace(interface=_interface(value), interface_inverted=inverted), ""
+        raise UnknownRuleError(f"a field of a packet that is not ours: {key}")
+
+    def _payload(
+        self, head: Head, fields: dict[int, memoryview], rest: "list[_Named]", protocol: int
+    ) -> tuple[Head, str]:
+        base, offset, size = (number_of(fields[kind]) for kind in (2, 3, 4))
+        if base == nft.TRANSPORT_HEADER and (offset, size) == (2, 2) and LABELS.get(protocol) in {"tcp", "udp"}:
+            return head, f"{LABELS[protocol]} {port_words(*_ports(rest))}"
+        mask = _mask(rest)
+        operation, value = _compared(rest)
+        width = self._family.bits // 8
+        found = Range(
+            Address(value.ljust(width, b"\0")),
+            Address(mask or (b"\xff" * size).ljust(width, b"\0")),
+            operation == nft.CMP_NEQ,
+        )
+        if base == nft.NETWORK_HEADER and len(value) == size and (mask is None or size == len(mask) == width):
+            if offset == SOURCE[self._family] and head.source is None:
+                return head._replace(source=found), ""
+            if offset == DESTINATION[self._family] and head.destination is None:
+                return head._replace(destination=found), ""
+        raise UnknownRuleError("a field of a header that is not ours")
+
+    def _read_match(self, element: bytes) -> str:
+        return match_words(self._family, self._extension_of(element))
+
+    def _extension_of(self, element: bytes) -> Extension:
+        """Take an expression of xtables apart: at once if it begins as ours do."""
+        for name, revision, begin in self._begins.get(len(element), ()):
+            if element.startswith(begin):
+                return Extension(name, revision, element[len(begin) :])
+        raise UnknownRuleError("a match or target that is not ours")
+
+    def _target(self, element: bytes, kind: bytes) -> str:
+        if kind == _TARGET:
+            return f"-j {target_words(self._family, self._extension_of(element))}"
+        if element in _VERDICT_WORDS:
+            return f"-j {_VERDICT_WORDS[element]}"
+        verb, code = _LEADING.get(int.from_bytes(element[_CODE_AT : _CODE_AT + 4]), ("", Code.DROP))
+        chain = element[_CHAIN_AT:].rstrip(b"\0").decode("ascii", errors="replace")
+        if kind != _IMMEDIATE or not verb or jump(code, chain) != element:
+            raise UnknownRuleError("a verdict that is not ours")
+        return f"{verb} {chain}"
+
+
+def _begins(family: Family) -> dict[int, list[tuple[str, int, bytes]]]:
+    """Return how the expressions of our matches and targets begin, by their length: name, revision, bytes."""
+    known = [("match", name, codec.revision, codec.size) for name, codec in MATCHES.items()]
+    known += [("target", name, codec.revision, size_of(family, name)) for name, codec in TARGETS.items()]
+    found: dict[int, list[tuple[str, int, bytes]]] = {}
+    for kind, name, revision, size in known:
+        begin = opened(kind, name, revision, size)
+        found.setdefault(len(begin) + size, []).append((name, revision, begin))
+    return found
+
+
+_Named = tuple[str, dict[int, memoryview]]
+_ALL: Final = b"\xff\xff\xff\xff"
+
+
+def _elements(expressions: bytes) -> list[bytes]:
+    found: list[bytes] = []
+    at, end = 0, len(expressions)
+    while at < end:
+        size = int.from_bytes(expressions[at : at + 2], nft.HOST_ORDER)
+        if size < _NAME_AT:
+            raise UnknownRuleError("an expression without a name")
+        following = at + (size + 3 & ~3)
+        found.append(expressions[at:following])
+        at = following
+    return found
+
+
+def _named(element: bytes) -> _Named:
+    ((_, inner),) = walk(element)
+    found = attributes(inner)
+    if 1 not in found or 2 not in found:
+        raise UnknownRuleError("an expression without a name")
+    return text_of(found[1]), attributes(found[2])
+
+
+def _taken(rest: list[_Named], *names: str) -> dict[int, memoryview]:
+    if not rest or rest[0][0] not in names:
+        raise UnknownRuleError("expressions in another order than ours")
+    return rest.pop(0)[1]
+
+
+def _value(fields: dict[int, memoryview], kind: int) -> bytes:
+    found = attributes(fields[kind]).get(1) if kind in fields else None
+    if found is None:
+        raise UnknownRuleError("an expression without a value")
+    return bytes(found)
+
+
+def _mask(rest: list[_Named]) -> bytes | None:
+    if not rest or rest[0][0] != "bitwise":
+        return None
+    fields = _taken(rest, "bitwise")
+    if any(_value(fields, 5)):
+        raise UnknownRuleError("an exclusive or that is not ours")
+    return _value(fields, 4)
+
+
+def _compared(rest: list[_Named]) -> tuple[int, bytes]:
+    fields = _taken(rest, "cmp")
+    operation = number_of(fields[2])
+    if operation not in {nft.CMP_EQ, nft.CMP_NEQ}:
+        raise UnknownRuleError("a comparison that is not ours")
+    return operation, _value(fields, 3)
+
+
+def _ports(rest: list[_Named]) -> Sequence[int]:
+    if rest and rest[0][0] == "range":
+        fields = _taken(rest, "range")
+        if number_of(fields[2]):
+            raise UnknownRuleError("a range of ports that is not ours")
+        return [int.from_bytes(_value(fields, kind)) for kind in (3, 4)]
+    operation, value = _compared(rest)
+    if operation != nft.CMP_EQ:
+        raise UnknownRuleError("a port that is not ours")
+    return [int.from_bytes(value)] * 2
+
+
+def _interface(value: bytes) -> str:
+    name = value[:-1].decode("ascii", "replace") if value.endswith(b"\0") else value.decode("ascii", "replace") + "+"
+    if not _INTERFACE.fullmatch(name.removesuffix("+")):
+        raise UnknownRuleError(f"an interface that is not ours: {name!r}")
+    return name
+
+
+def _host(value: bytes) -> int:
+    return int.from_bytes(value, nft.HOST_ORDER)

@@ -1,0 +1,124 @@
+"""The targets of xtables that iptables mode writes: from words to the kernel's structs, and back. Pure.
+
+Numbers are in host order but for DNAT's ports.
+"""
+
+import re
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from vipwire.model.net import Address, Family, format_address
+from vipwire.modes.xtables.binary.codec import LARGEST_PORT, Codec, Extension, known
+from vipwire.modes.xtables.binary.words import UnknownRuleError, address_of
+
+_REJECT: Final = {
+    Family.IPV4: {"--reject-with icmp-port-unreachable": 3, "--reject-with tcp-reset": 7},
+    Family.IPV6: {"--reject-with icmp6-port-unreachable": 4, "--reject-with tcp-reset": 6},
+}
+
+
+def _reject(family: Family, words: str) -> bytes:
+    if words not in _REJECT[family]:
+        raise UnknownRuleError(f"not a refusal of ours: {words!r}")
+    return struct.pack("=I", _REJECT[family][words])
+
+
+def _reject_words(family: Family, data: bytes) -> str:
+    return known({struct.pack("=I4x", number): words for words, number in _REJECT[family].items()}, data)
+
+
+_XMARK: Final = re.compile(r"--set-xmark (0x[0-9a-f]+)/(0x[0-9a-f]+)")
+
+
+def _set_mark(_: Family, words: str) -> bytes:
+    found = _XMARK.fullmatch(words)
+    if not found:
+        raise UnknownRuleError(f"not a mark of ours: {words!r}")
+    return struct.pack("=II", int(found[1], 16), int(found[2], 16))
+
+
+def _set_mark_words(_: Family, data: bytes) -> str:
+    value, mask = struct.unpack_from("=II", data)
+    return f"--set-xmark {value:#x}/{mask:#x}"
+
+
+_RANDOM_FULLY: Final = 16
+_MASQUERADES: Final = {"": 0, "--random-fully": _RANDOM_FULLY}
+
+
+def _masquerade(family: Family, words: str) -> bytes:
+    if words not in _MASQUERADES:
+        raise UnknownRuleError(f"not a masquerade of ours: {words!r}")
+    flags = _MASQUERADES[words]
+    return struct.pack("=II12x", 1, flags) if family is Family.IPV4 else struct.pack("=I36x", flags)
+
+
+def _masquerade_words(family: Family, data: bytes) -> str:
+    size = 20 if family is Family.IPV4 else 40
+    return known({_masquerade(family, words): words for words in _MASQUERADES}, data[:size])
+
+
+_NAT_RANGE: Final = struct.Struct("=I16s16s2s2s8x")
+_NAT_RANGE_END: Final = 40
+_MAP_ADDRESS, _MAP_PORT = 1, 2
+_TO: Final = re.compile(r"--to-destination (?:\[([^]\s]+)\]:([0-9]+)|([0-9.]+)(?::([0-9]+))?|([0-9a-f:]+))")
+
+
+def dnat(family: Family, words: str) -> bytes:
+    """Read a destination, as the whole struct."""
+    found = _TO.fullmatch(words)
+    if not found:
+        raise UnknownRuleError(f"not a destination of ours: {words!r}")
+    bracketed, its_port, ipv4, ipv4_port, ipv6 = found.groups()
+    port = its_port or ipv4_port
+    address = address_of(family, bracketed or ipv4 or ipv6)
+    if port is None:
+        return _NAT_RANGE.pack(_MAP_ADDRESS, address, address, b"", b"")
+    if int(port) > LARGEST_PORT:
+        raise UnknownRuleError(f"not a port: {words!r}")
+    number = int(port).to_bytes(2)
+    return _NAT_RANGE.pack(_MAP_ADDRESS | _MAP_PORT, address, address, number, number)
+
+
+def _dnat_words(family: Family, data: bytes) -> str:
+    flags, address, last, port, last_port = _NAT_RANGE.unpack_from(data)
+    size = family.bits // 8
+    rest = (last, last_port, address[size:], data[_NAT_RANGE_END:], flags & ~_MAP_PORT)
+    if rest != (address, port, bytes(16 - size), bytes(len(data) - _NAT_RANGE_END), _MAP_ADDRESS):
+        raise UnknownRuleError("a destination that is not ours")
+    text = format_address(Address(address[:size]))
+    if flags & _MAP_PORT:
+        text = f"{text if family is Family.IPV4 else f'[{text}]'}:{int.from_bytes(port)}"
+    return f"--to-destination {text}"
+
+
+TARGETS: Final[Mapping[str, Codec]] = {
+    "REJECT": Codec(0, 8, _reject, _reject_words),
+    "MARK": Codec(2, 8, _set_mark, _set_mark_words),
+    "MASQUERADE": Codec(0, 24, _masquerade, _masquerade_words),
+    "DNAT": Codec(2, _NAT_RANGE.size, dnat, _dnat_words),
+}
+_LONGER: Final = {("MASQUERADE", Family.IPV6): 40}
+
+
+def target(family: Family, words: str) -> Extension:
+    """Read a target that is not a verdict, without its `-j`."""
+    name, _, options = words.partition(" ")
+    codec = TARGETS.get(name)
+    if codec is None:
+        raise UnknownRuleError(f"unknown target: {words!r}")
+    return Extension(name, codec.revision, codec.read(family, options).ljust(size_of(family, name), b"\0"))
+
+
+def target_words(family: Family, found: Extension) -> str:
+    """Write a target, without its `-j`."""
+    codec = TARGETS.get(found.name)
+    if codec is None or (codec.revision, size_of(family, found.name)) != (found.revision, len(found.data)):
+        raise UnknownRuleError(f"unknown target: {found.name!r}")
+    return f"{found.name} {codec.write(family, found.data)}".rstrip()
+
+
+def size_of(family: Family, name: str) -> int:
+    """Return the size of a target's struct."""
+    return _LONGER.get((name, family), TARGETS[name].size)

@@ -1,0 +1,276 @@
+"""Whether a packet meets a rule's conditions: yes, no, or that it cannot be told. Pure.
+
+What the packet itself does not say (addresses of the node, sets, lists, chance) its surroundings are asked for; those
+that do not know say None, and so does whatever a condition holds that is not understood.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from vipwire.model.net import Address, Protocol, format_address, parse_address
+from vipwire.modes.xtables.rule_text import Condition
+from vipwire.plan.resolve import Packet
+from vipwire.reconcile.explainer import Step
+
+_SCALE: Final = 1 << 31
+"""The kernel keeps chances in 31 bits."""
+_STATES: Final = frozenset({"NEW", "RELATED", "ESTABLISHED", "INVALID", "UNTRACKED", "SNAT", "DNAT"})
+_FLAGS: Final = frozenset({"FIN", "SYN", "RST", "PSH", "ACK", "URG"})
+_LARGEST_PORT: Final = 0xFFFF
+
+
+@dataclass(slots=True)
+class Header:
+    """The first packet of a connection as rules see it now. `translated`: DNAT has sent it where it goes."""
+
+    packet: Packet
+    source: Address
+    destination: Address
+    port: int
+    mark: int = 0
+    translated: bool = False
+
+    @classmethod
+    def of(cls, packet: Packet) -> "Header":
+        """Begin with a packet as it arrives, or as a process sends it."""
+        return cls(packet, packet.source, packet.destination, packet.port)
+
+
+class Lookup(NamedTuple):
+    """The result of a look into a set: whether the packet is in it, the mark of its element, and what to tell."""
+
+    found: bool
+    mark: int = 0
+    steps: tuple[Step, ...] = ()
+
+
+class Surroundings:
+    """Answers what rules ask beside the packet; None for what cannot be told. Each mode overrides its part."""
+
+    def owns(self, address: Address) -> bool:
+        """Report whether an address is one of this node."""
+        raise NotImplementedError
+
+    def look_up(self, name: str, fields: str, header: Header) -> Lookup | None:
+        """Look the packet up in an ipset."""
+        del name, fields, header
+        return None
+
+    def draw(self, chance: Fraction, *, in_turn: bool) -> bool | None:
+        """Decide a rule that depends on chance or on whose turn it is."""
+        del chance, in_turn
+        return None
+
+    def recall(self, name: str, seconds: int) -> bool | None:
+        """Report whether the client is in a list of `-m recent` and was seen so recently."""
+        del name, seconds
+        return None
+
+    def run_program(self, code: str, source: Address) -> bool | None:
+        """Run a program of `-m bpf` on a packet of a client; raise ValueError where that cannot be done."""
+        del code, source
+        return None
+
+
+@dataclass(slots=True)
+class Judgement:
+    """The result of conditions: `holds` is None where it is uncertain. `steps` and `effects` are for people."""
+
+    holds: bool | None = True
+    steps: list[Step] = field(default_factory=list)
+    effects: list[str] = field(default_factory=list)
+
+
+def judge(conditions: tuple[Condition, ...], header: Header, surroundings: Surroundings) -> Judgement:
+    """Judge a packet by all conditions, in their order, until one does not hold.
+
+    Behind one that cannot be told nothing is left to chance: what is drawn must be what the kernel would draw.
+    """
+    judgement = Judgement()
+    judging = _Judging(header, surroundings, judgement)
+    for condition in conditions:
+        if judgement.holds is None and condition.option in _WITH_EFFECT:
+            continue
+        holds = judging.holds(condition)
+        if holds is False:
+            judgement.holds = False
+            break
+        if holds is None:
+            judgement.holds = None
+    return judgement
+
+
+def would_hold(conditions: tuple[Condition, ...], header: Header, surroundings: Surroundings) -> bool:
+    """Report whether a packet would meet a rule that is not there, whatever chance and memory say."""
+    plain = tuple(each for each in conditions if each.option not in _WITH_EFFECT)
+    return judge(plain, header, surroundings).holds is True
+
+
+def goes_here(header: Header, surroundings: Surroundings) -> bool:
+    """Report whether the packet is now for this node itself, by the packet or by what is around it."""
+    packet = header.packet
+    return (packet.to_node and header.destination == packet.destination) or surroundings.owns(header.destination)
+
+
+def masked(text: str) -> tuple[int, int]:
+    """Read `VALUE/MASK`, the mask of all bits where there is none."""
+    value, slash, mask = text.partition("/")
+    return int(value, 0), int(mask, 0) if slash else 0xFFFFFFFF
+
+
+class _Judging:
+    """The evaluation of one rule's conditions for one packet."""
+
+    def __init__(self, header: Header, surroundings: Surroundings, judgement: Judgement) -> None:
+        self._header, self._around, self._judgement = header, surroundings, judgement
+
+    def holds(self, condition: Condition) -> bool | None:
+        """Judge by one condition."""
+        try:
+            found = _CONDITIONS[condition.option](self, condition)
+        except (ValueError, KeyError, ZeroDivisionError, OverflowError):
+            return None
+        return None if found is None else found is condition.wanted
+
+    def source(self, condition: Condition) -> bool | None:
+        return _within(self._header.source, condition.words[0])
+
+    def destination(self, condition: Condition) -> bool | None:
+        return _within(self._header.destination, condition.words[0])
+
+    def first_destination(self, condition: Condition) -> bool | None:
+        return _within(self._header.packet.destination, condition.words[0])
+
+    def interface(self, condition: Condition) -> bool | None:
+        name, here = condition.words[0], self._header.packet.interface
+        return here.startswith(name[:-1]) if name.endswith("+") else here == name
+
+    def protocol(self, condition: Condition) -> bool | None:
+        word, protocol = condition.words[0].lower(), self._header.packet.protocol
+        if word.isdecimal():
+            return int(word) in (0, protocol)
+        return word in ("all", protocol.label)
+
+    def port(self, condition: Condition) -> bool | None:
+        return self._header.port in _ports(condition.words[0])
+
+    def ports(self, condition: Condition) -> bool | None:
+        ranges = [_ports(each) for each in condition.words[0].split(",")]
+        return any(self._header.port in each for each in ranges)
+
+    def first_port(self, condition: Condition) -> bool | None:
+        return self._header.packet.port in _ports(condition.words[0])
+
+    def state(self, condition: Condition) -> bool | None:
+        states = set(condition.words[0].split(","))
+        if not states <= _STATES:
+            return None
+        return "NEW" in states or ("DNAT" in states and self._header.translated)
+
+    def mark(self, condition: Condition) -> bool | None:
+        value, mask = masked(condition.words[0])
+        return self._header.mark & mask == value
+
+    def local_source(self, condition: Condition) -> bool | None:
+        """Match `--src-type LOCAL`; what arrives with an address of this node the kernel has dropped before."""
+        return self._header.packet.from_node if condition.words[0] == "LOCAL" else None
+
+    def local_destination(self, condition: Condition) -> bool | None:
+        return goes_here(self._header, self._around) if condition.words[0] == "LOCAL" else None
+
+    def flags(self, condition: Condition) -> bool | None:
+        """Match `--tcp-flags MASK SET`: a connection's first segment has SYN alone."""
+        mask, wanted = (set(each.split(",")) - {"NONE"} for each in condition.words)
+        if not (mask | wanted) <= _FLAGS:
+            return None
+        return self._header.packet.protocol is Protocol.TCP and mask & {"SYN"} == wanted
+
+    def in_set(self, condition: Condition) -> bool | None:
+        name, fields = condition.words
+        found = self._around.look_up(name, fields, self._header)
+        if found is None:
+            return None
+        self._judgement.steps += found.steps
+        return found.found
+
+    def by_chance(self, condition: Condition) -> bool | None:
+        mode = condition.words[0]
+        if mode == "random":
+            chance = Fraction(round(float(condition.detail("--probability")) * _SCALE), _SCALE)
+        elif mode == "nth":
+            condition.detail("--packet")
+            chance = Fraction(1, int(condition.detail("--every")))
+        else:
+            return None
+        return self._around.draw(chance, in_turn=mode == "nth") if 0 <= chance <= 1 else None
+
+    def recalled(self, condition: Condition) -> bool | None:
+        return self._around.recall(self._list(condition), int(condition.detail("--seconds")))
+
+    def remembered(self, condition: Condition) -> bool | None:
+        """Match `-m recent --set`, always."""
+        client, name = format_address(self._header.source), self._list(condition)
+        self._judgement.effects.append(f"remembers {client} in {name}")
+        return True
+
+    def _list(self, condition: Condition) -> str:
+        """Name a list of clients by their whole address; raise ValueError for any other."""
+        condition.detail("--rsource")
+        mask = parse_address(condition.detail("--mask"))
+        if len(mask) != len(self._header.source) or any(byte != 0xFF for byte in mask):
+            raise ValueError(condition.detail("--mask"))
+        return condition.detail("--name")
+
+    def program(self, condition: Condition) -> bool | None:
+        return self._around.run_program(condition.words[0], self._header.source)
+
+
+def _within(address: Address, text: str) -> bool:
+    """Report whether an address is in a network: `10.0.0.0/8`, `::1`, or with any mask, `0.0.0.1/0.0.0.3`."""
+    network, slash, size = text.partition("/")
+    wanted, bits = parse_address(network), len(address) * 8
+    if len(wanted) != len(address):
+        return False
+    if not slash or size.isdecimal():
+        length = int(size) if slash else bits
+        if length > bits:
+            raise ValueError(text)
+        mask = ((1 << length) - 1) << (bits - length)
+    else:
+        mask = int.from_bytes(parse_address(size))
+    return int.from_bytes(address) & mask == int.from_bytes(wanted) & mask
+
+
+def _ports(text: str) -> range:
+    """Read a port, or `FIRST:LAST`."""
+    low, colon, high = text.partition(":")
+    first, last = int(low or 0), int((high or _LARGEST_PORT) if colon else low)
+    if not 0 <= first <= last <= _LARGEST_PORT:
+        raise ValueError(text)
+    return range(first, last + 1)
+
+
+_CONDITIONS: Final[Mapping[str, Callable[[_Judging, Condition], bool | None]]] = {
+    "-s": _Judging.source,
+    "-d": _Judging.destination,
+    "-i": _Judging.interface,
+    "-p": _Judging.protocol,
+    "--dport": _Judging.port,
+    "--dports": _Judging.ports,
+    "--ctorigdst": _Judging.first_destination,
+    "--ctorigdstport": _Judging.first_port,
+    "--ctstate": _Judging.state,
+    "--mark": _Judging.mark,
+    "--src-type": _Judging.local_source,
+    "--dst-type": _Judging.local_destination,
+    "--tcp-flags": _Judging.flags,
+    "--match-set": _Judging.in_set,
+    "--mode": _Judging.by_chance,
+    "--rcheck": _Judging.recalled,
+    "--set": _Judging.remembered,
+    "--bytecode": _Judging.program,
+}
+_WITH_EFFECT: Final = frozenset({"--mode", "--rcheck", "--set"})
+"""What counts or remembers the packets that come so far."""

@@ -1,0 +1,301 @@
+"""The programs iptables-save and iptables-restore of one family and variant.
+
+They run in the network namespace of the calling thread.
+"""
+
+import codecs
+import fcntl
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from vipwire.errors import CommitError, UnsupportedError
+from vipwire.linux.netlink.nftables import encode
+from vipwire.linux.netlink.nftables.chain_names import chain_names
+from vipwire.linux.netlink.nftables.wire import ABSENT, MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.model.net import Family
+from vipwire.modes.xtables.legacy import LegacySocket
+from vipwire.modes.xtables.refusal import refusal
+from vipwire.modes.xtables.save import read_tables
+from vipwire.modes.xtables.variant import Variant, by_use
+
+WAIT_SECONDS: Final = 5
+"""How long the lock is waited for that all users of iptables-legacy share."""
+PROGRAM: Final = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
+_PROC_NET: Final = Path("/proc/thread-self/net")
+_LEGACY_TABLES: Final = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
+_PIECE: Final = 1 << 20
+_DIRECTORIES: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class RuleTool(Protocol):
+    """Reads and writes the tables of one family and variant."""
+
+    family: Family
+    variant: Variant
+    name: str
+
+    def save(self, table: str) -> str:
+        """Print one table as iptables-save does; raise CommitError if it cannot be read."""
+
+    def pieces(self, table: str) -> Iterator[str]:
+        """Print one table piece by piece, so that nobody holds it as a whole; raise CommitError as `save` does."""
+
+    def restore(self, text: Iterable[str], wait: int = WAIT_SECONDS) -> None:
+        """Write tables without flushing what the text does not name; raise CommitError if that is refused.
+
+        The text may come in pieces.
+        """
+
+
+class Tool:
+    """The programs of one family and variant. Raise UnsupportedError if they are not installed.
+
+    `purpose` is what needs them, in words. A run that takes longer than `limit` seconds is ended; None for no limit.
+    """
+
+    def __init__(self, family: Family, variant: Variant, purpose: str, *, limit: float | None = None) -> None:
+        self.family, self.variant, self._limit = family, variant, limit
+        self.name = f"{PROGRAM[family]}-{variant.value}"
+        self._restore = _require(family, variant, "-restore", purpose)
+        self._save = _require(family, variant, "-save", purpose)
+        self._plain = _find(family, variant, "")
+
+    def save(self, *tables: str, counted: bool = False) -> str:
+        """Print these tables, or all that there are; `counted`: each rule behind its `[packets:bytes]`.
+
+        To ask the legacy engine for a table by its name makes that table. Raise CommitError if one cannot be read.
+        """
+        return "".join(self._saved(table, counted=counted) for table in tables or ("",))
+
+    def pieces(self, table: str) -> Iterator[str]:
+        """Print a table of the legacy variant as the tool prints it, and one of the other as a whole.
+
+        Raise CommitError if it cannot be read.
+        """
+        if self.variant is not Variant.LEGACY:
+            yield self.save(table)
+            return
+        command = [self._save, "-t", table]
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with os.fdopen(os.memfd_create("errors"), "w+b") as errors:
+            try:
+                process = subprocess.Popen(  # noqa: S603 - as below
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=_environment()
+                )
+            except OSError as error:
+                raise CommitError(f"{self.name}: {error}") from error
+            with process:
+                assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+                with suppress(OSError):  # others have many already: a smaller one works as well
+                    fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _PIECE)
+                while piece := os.read(process.stdout.fileno(), _PIECE):
+                    yield decoder.decode(piece)
+            yield decoder.decode(b"", final=True)
+            if process.returncode:
+                errors.seek(0)
+                said = errors.read().decode(errors="replace").strip().partition("\n")[0]
+                raise CommitError(f"{self.name}-save -t {table}: {said or process.returncode}")
+
+    def restore(self, text: Iterable[str], wait: int = WAIT_SECONDS) -> None:
+        """Write tables, without flushing what the text does not name. Raise CommitError if that is refused.
+
+        The text may come in pieces. Raise LockedError if others held the xtables lock for `wait` seconds.
+        """
+        with _given(text) as given:
+            done = self._run([self._restore, "--noflush", "--counters", "-w", str(wait)], given)
+            if done.returncode:
+                raise refusal(self.name, done.stderr.decode(errors="replace"), _again(given), waited=wait)
+
+    def chain(self, table: str, chain: str) -> list[str]:
+        """List the rules of one chain, each without `-A CHAIN`. Raise CommitError if it cannot be read."""
+        done = self._run([self._plain or "", "-t", table, "-S", chain])
+        if done.returncode:
+            raise CommitError(f"{self.name} -t {table} -S {chain}: {done.stderr.decode(errors='replace').strip()}")
+        return next(iter(read_tables(f"*{table}\n:{chain} -\n{_rules_of(done.stdout)}").values()))[chain]
+
+    def chains(self, table: str) -> frozenset[str]:
+        """Name the chains that somebody made in a table, without reading a rule; none if there is no such table.
+
+        Raise OSError if the kernel does not tell.
+        """
+        if self.variant is Variant.LEGACY:
+            if table not in legacy_tables(self.family):  # to ask for it would make it
+                return frozenset()
+            with closing(LegacySocket(self.family)) as opened:
+                return opened.census(table).chains
+        return self.chains_by_table((table,))[table]
+
+    def chains_by_table(self, tables: Iterable[str]) -> dict[str, frozenset[str]]:
+        """Name the chains of several tables, as `chains` does: nf_tables lists those of all tables at once."""
+        if self.variant is Variant.LEGACY:
+            return {table: self.chains(table) for table in tables}
+        with NetlinkSocket(NETLINK_NETFILTER) as sock:
+            found = chain_names(sock, self.family)
+        return {
+            table: frozenset(chain for chain, is_base in found.get(table, {}).items() if not is_base)
+            for table in tables
+        }
+
+    def _saved(self, table: str, *, counted: bool) -> str:
+        done = self._run([self._save, *["-c"] * counted, *(["-t", table] if table else [])])
+        text = done.stdout.decode(errors="replace")
+        command = f"{self.name}-save -t {table}" if table else f"{self.name}-save"
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+            raise CommitError(f"{command}: {said or done.returncode}")
+        if table and "is incompatible" in text:
+            raise CommitError(
+                f"{command}: the table holds rules that only nft can show: "
+                f"remove them (nft list table {'ip' if self.family is Family.IPV4 else 'ip6'} {table})"
+            )
+        return text
+
+    def _run(self, command: list[str], given: BinaryIO | None = None) -> "subprocess.CompletedProcess[bytes]":
+        try:
+            return _call(command, given, self._limit)
+        except (OSError, subprocess.SubprocessError) as error:
+            transaction = "" if given is None else _again(given)
+            raise CommitError(f"{self.name}: {error}", transaction=transaction) from error
+
+
+def installed(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[Tool]:
+    """Yield the tools of a family that are installed."""
+    for variant in Variant:
+        try:
+            tool = Tool(family, variant, purpose, limit=limit)
+        except UnsupportedError:
+            continue
+        yield tool
+
+
+def with_tables(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[Tool]:
+    """Yield the tools of a family that can have rules here.
+
+    Asking the legacy one by a table's name would make it, and the other one fails on a kernel without its engine.
+    """
+    for tool in installed(family, purpose, limit=limit):
+        if legacy_tables(family) if tool.variant is Variant.LEGACY else nft_engine():
+            yield tool
+
+
+def nft_engine() -> bool:
+    """Report whether this kernel has nf_tables, or lets nobody like us know."""
+    try:
+        with NetlinkSocket(NETLINK_NETFILTER) as sock:
+            sock.request(MessageType.GETGEN, encode.ask_generation())
+    except OSError as error:
+        return error.errno not in ABSENT
+    return True
+
+
+def legacy_tables(family: Family) -> tuple[str, ...]:
+    """List the tables that the legacy engine has of a family in this network namespace."""
+    try:
+        return tuple((_PROC_NET / _LEGACY_TABLES[family]).read_text(encoding="ascii").split())
+    except OSError:
+        return ()
+
+
+def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple[list[Tool], list[str]]:
+    """Order the tools that are installed by how surely this node uses each.
+
+    Those that cannot be read are left out; the second result says why.
+    """
+    saved: dict[Tool, str] = {}
+    errors: list[str] = []
+    for tool in installed(family, purpose, limit=limit):
+        try:
+            saved[tool] = tool.save()
+        except CommitError as error:
+            errors.append(str(error))
+    return by_use(saved), errors
+
+
+def versions(family: Family = Family.IPV4) -> Mapping[Variant, str]:
+    """Return which variants are installed, by the version that each prints."""
+    paths = ((variant, _find(family, variant, "")) for variant in Variant)
+    return {variant: _version(path) for variant, path in paths if path is not None}
+
+
+def preferred() -> Variant | None:
+    """Return which variant the plain name `iptables` is on this machine; None without such a program."""
+    path = _which("iptables")
+    if path is None:
+        return None
+    return Variant.NFT if "nf_tables" in _version(path) else Variant.LEGACY
+
+
+def _require(family: Family, variant: Variant, suffix: str, purpose: str) -> str:
+    path = _find(family, variant, suffix)
+    if path is None:
+        raise UnsupportedError(
+            f"{purpose} needs {PROGRAM[family]}-{variant.value}{suffix}, which is not installed: "
+            "install the package iptables, or choose another --proxy-mode"
+        )
+    return path
+
+
+def _find(family: Family, variant: Variant, suffix: str) -> str | None:
+    """Find a program; where its name does not tell the variant, the plain name may be of that variant."""
+    path = _which(f"{PROGRAM[family]}-{variant.value}{suffix}")
+    if path is None and preferred() is variant:
+        return _which(f"{PROGRAM[family]}{suffix}")
+    return path
+
+
+def _which(program: str) -> str | None:
+    import shutil  # noqa: PLC0415  # heavy, and nftables mode has no use for it
+
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_DIRECTORIES}")
+
+
+def _rules_of(listed: bytes) -> str:
+    lines = listed.decode(errors="replace").splitlines()
+    return "\n".join(line for line in lines if line.startswith("-A "))
+
+
+def _version(path: str) -> str:
+    return _call([path, "--version"]).stdout.decode(errors="replace").strip()
+
+
+@contextmanager
+def _given(text: Iterable[str]) -> Iterator[BinaryIO]:
+    """Put a text into a file of memory, at whose beginning a program reads.
+
+    A pipe would do, but for iptables-legacy: the alarm that ends its wait for the lock goes off even when it has got
+    the lock, and a read of a pipe that waits for more just then ends the text ("COMMIT expected").
+    """
+    with os.fdopen(os.memfd_create("rules"), "w+b", _PIECE) as given:
+        for piece in (text,) if isinstance(text, str) else text:
+            given.write(piece.encode())
+        given.seek(0)
+        yield given
+
+
+def _again(given: BinaryIO) -> str:
+    """Return what a program was given."""
+    given.seek(0)
+    return given.read().decode()
+
+
+def _call(
+    command: list[str], given: BinaryIO | None = None, limit: float | None = None
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run a program on a text."""
+    return subprocess.run(  # noqa: S603 - a path that `_which` has found, and no shell
+        command,
+        stdin=subprocess.DEVNULL if given is None else given,
+        capture_output=True,
+        check=False,
+        timeout=limit,
+        env=_environment(),
+    )
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C"}

@@ -1,0 +1,121 @@
+"""Whether kube-proxy runs in this network namespace, and in which mode: whoever removes rules must know.
+
+Asked are its process, where we see it (a container may have process ids of its own), and the ports of its health
+check and metrics, which are in the network namespace. A vipwire proxy answers there too: first ask whether one runs.
+"""
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT
+from vipwire.model.value import Value
+from vipwire.proxy.handover.configured import DEFAULT_MODE
+
+_NAME: Final = "kube-proxy"
+_MODES: Final = ("iptables", "ipvs", "nftables", "userspace")
+_PATIENCE: Final = 2.0
+_LONGEST: Final = 64 << 10
+"""Bytes of a configuration: a common one has 2,000."""
+
+
+class KubeProxy(Value, frozen=True):
+    """A running kube-proxy. `pid` is 0 where it is not to be seen, `mode` empty where nobody tells."""
+
+    pid: int = 0
+    mode: str = ""
+
+    def __str__(self) -> str:
+        seen = f"process {self.pid}" if self.pid else f"it answers at port {METRICS_PORT} or {HEALTHZ_PORT}"
+        return f"kube-proxy ({seen}{f', {self.mode} mode' if self.mode else ''})"
+
+
+def find_kube_proxy(proc: Path = Path("/proc")) -> KubeProxy | None:
+    """Find the kube-proxy of this network namespace; None if nothing tells of one."""
+    pid = next(_processes(proc), 0)
+    said = (page(METRICS_PORT, "/proxyMode") or "").strip()
+    mode = said if said in _MODES else ""
+    if not pid and not mode and not _is_healthz(page(HEALTHZ_PORT, "/healthz")):
+        return None
+    return KubeProxy(pid, mode or (_configured_mode(proc / str(pid)) if pid else ""))
+
+
+def _processes(proc: Path) -> Iterator[int]:
+    """Yield the processes of that name in this network namespace."""
+    here = _namespace(proc / "thread-self")
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                if folder.stat().st_uid not in (0, os.geteuid()):
+                    continue  # it has no right to program the kernel, whatever its name
+                if (folder / "comm").read_text(encoding="utf-8", errors="replace").strip() != _NAME:
+                    continue
+                if _namespace(folder) in (here, 0):
+                    yield int(folder.name)
+
+
+def _namespace(folder: Path) -> int:
+    """Return a process's network namespace; 0 if we may not know."""
+    try:
+        return (folder / "ns/net").stat().st_ino
+    except OSError:
+        return 0
+
+
+def page(port: int, path: str) -> str | None:
+    """Get a page of this namespace's loopback; None if nobody answers."""
+    import http.client  # noqa: PLC0415  # heavy, and seldom asked for
+
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read(1 << 16).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _is_healthz(body: str | None) -> bool:
+    """Report whether an answer is kube-proxy's."""
+    with contextlib.suppress(ValueError, TypeError):
+        return "lastUpdated" in json.loads(body or "")
+    return False
+
+
+def _text(file: Path) -> str:
+    """Read a small file that another process names; raise OSError or ValueError for what is none."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise OSError(f"{file}: no regular file")
+        content = opened.read(_LONGEST + 1)
+    if len(content) > _LONGEST:
+        raise OSError(f"{file}: too long for a configuration")
+    return content.decode()
+
+
+def _configured_mode(folder: Path) -> str:
+    """Read from a process's command line, or the file that it names, which mode it was told to run; "" if unknown."""
+    try:
+        words = (folder / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+    except OSError:
+        return ""
+    flags = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    if file := flags.get("config"):
+        import yaml  # noqa: PLC0415  # only for a kube-proxy with a configuration file
+
+        from vipwire.config.yaml_errors import NOT_YAML  # noqa: PLC0415
+
+        try:
+            read = yaml.safe_load(_text(folder / "root" / file.lstrip("/")))
+        except (OSError, *NOT_YAML):
+            return ""
+        mode = read.get("mode") if isinstance(read, dict) else None
+    else:
+        mode = flags.get("proxy-mode")
+    mode = str(mode or DEFAULT_MODE)
+    return mode if mode in _MODES else ""

@@ -1,0 +1,99 @@
+"""Reads the configuration again when its file changes, and at SIGHUP, and has the running proxy take what it can.
+
+A file that cannot be used changes nothing: what is wrong with it is said, and what runs stays.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from vipwire.config.configuration import Config
+from vipwire.config.file import Loaded
+from vipwire.errors import ConfigError
+from vipwire.process import log
+from vipwire.process.file_watch import contents
+from vipwire.proxy.reconfigure import compare_configs
+from vipwire.proxy.serve.metrics import Metrics
+
+Reread = Callable[[], Loaded]
+"""Makes the configuration anew, of the same flags and the file as it is now. Raises ConfigError."""
+
+Adopt = Callable[[Config, Config], Awaitable[None]]
+"""Has the running proxy do as the second configuration says, where before it did as the first says."""
+
+ChangeMode = Callable[[Config], Awaitable[bool]]
+"""Has the proxy change to the mode of a configuration; False if it cannot, and goes on as it does."""
+
+
+class Reloader:
+    """Keeps the running configuration. `started` is what was asked for at the start, `running` what came of it."""
+
+    def __init__(self, started: Config, running: Config, reread: Reread, metrics: Metrics) -> None:
+        self._started, self.running, self._reread, self._metrics = started, running, reread, metrics
+        self._asked = asyncio.Event()
+        self.change_mode: ChangeMode | None = None
+        self._warned: frozenset[str] | None = None  # at the start, whoever started the proxy has said it
+        self._note(good=True)
+
+    def ask(self) -> None:
+        """Read the file again, even if it looks unchanged."""
+        if self._started.config_file:
+            self._asked.set()
+        else:
+            log.info("there is no configuration file to read again (--config)")
+
+    async def run(self, adopt: Adopt) -> None:
+        """Follow the file until cancelled. Without a file there is nothing to follow."""
+        if not self._started.config_file:
+            return
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(Path(self._started.config_file)), name="configuration file")
+            while True:
+                await self._asked.wait()
+                self._asked.clear()
+                await self.reload(adopt)
+
+    async def _watch(self, path: Path) -> None:
+        async for content in contents(path):
+            if content is not None:  # a file that is being replaced may be away for a moment
+                self._asked.set()
+
+    async def reload(self, adopt: Adopt) -> None:
+        """Read the configuration again, and have the proxy take what it can."""
+        try:
+            wanted, warnings = await asyncio.to_thread(self._reread)
+        except ConfigError as error:
+            self._refuse(error)
+            return
+        for warning in warnings:
+            if self._warned is not None and warning not in self._warned:
+                log.warning(warning)
+        self._warned = frozenset(warnings)
+        await self._take(wanted, adopt)
+
+    async def _take(self, wanted: Config, adopt: Adopt) -> None:
+        before, change = self.running, compare_configs(self._started, self.running, wanted)
+        self.running = change.config
+        if change.config != before:
+            await adopt(before, change.config)
+        self._metrics.config_fields_awaiting_restart.set(len(change.waiting))
+        self._note(good=True)
+        if change.live:
+            log.info("the new configuration is in force", fields=",".join(change.live))
+        elif not change.waiting:
+            log.detail(1, "the configuration has not changed")
+        if "mode" in change.waiting and self.change_mode is not None and await self.change_mode(wanted):
+            return
+        if change.waiting:
+            log.warning("part of the new configuration needs a restart", fields=",".join(change.waiting))
+
+    def _refuse(self, error: ConfigError) -> None:
+        self._note(good=False)
+        for line in str(error).splitlines():
+            log.error("the configuration is invalid; keeping the old one", reason=line)
+
+    def _note(self, *, good: bool) -> None:
+        self._metrics.config_last_reload_successful.set(int(good))
+        if good:
+            self._metrics.config_last_reload_success_timestamp_seconds.set(time.time())

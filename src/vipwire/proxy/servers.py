@@ -1,0 +1,84 @@
+"""Runs the proxy's HTTP servers, and restarts one when its own settings change."""
+
+import asyncio
+import time
+from collections.abc import Hashable
+
+from vipwire import __version__
+from vipwire.config.configuration import Config
+from vipwire.config.file import config_document
+from vipwire.config.flags.parse import flag_values
+from vipwire.kube.events import EventType
+from vipwire.process import log
+from vipwire.proxy.serve.health import ProxyHealth
+from vipwire.proxy.serve.metrics import Metrics
+from vipwire.proxy.serve.pages import Addresses, ProxyInfo, proxy_servers
+from vipwire.proxy.serve.server import BindPolicy, HttpServer
+from vipwire.proxy.sync.report import Reporter
+
+
+class Servers:
+    """Runs the servers that a configuration asks for, in the caller's task group."""
+
+    def __init__(self, tasks: asyncio.TaskGroup, health: ProxyHealth, metrics: Metrics, reporter: Reporter) -> None:
+        self._tasks, self._health, self._metrics, self._reporter = tasks, health, metrics, reporter
+        self._started = time.time()
+        self._running: dict[str, tuple[Hashable, asyncio.Task[None]]] = {}
+        self._document: dict[str, object] = {}
+        self._flags: dict[str, str] = {}
+
+    async def settle(self, config: Config) -> None:
+        """Serve as a configuration says."""
+        self._show(config)
+        made = {server.name: server for server in self._make(config)}
+        wanted = {name: what_served(name, config) for name in made}
+        for name, (what, task) in list(self._running.items()):
+            if wanted.get(name) != what:
+                del self._running[name]
+                task.cancel()
+                await asyncio.wait([task])
+        for name, server in made.items():
+            if name not in self._running:
+                self._running[name] = wanted[name], self._tasks.create_task(server.run(), name=name)
+
+    def stop(self) -> None:
+        """End all of them."""
+        for _, task in self._running.values():
+            task.cancel()
+
+    def _show(self, config: Config) -> None:
+        """Show this configuration on the pages that show one."""
+        self._document.clear()
+        self._document.update(config_document(config))
+        self._flags.clear()
+        self._flags.update(flag_values(config))
+
+    def _make(self, config: Config) -> tuple[HttpServer, ...]:
+        info = ProxyInfo(
+            mode=config.proxy_mode,
+            version=__version__,
+            config=self._document,
+            flags=self._flags,
+            started=self._started,
+            profiling=config.enable_profiling,
+            flagz=config.gates["ComponentFlagz"],
+            statusz=config.gates["ComponentStatusz"],
+            set_verbosity=log.set_verbosity,
+        )
+        policy = BindPolicy(hard_fail=config.bind_address_hard_fail, on_failure=self._failed)
+        addresses = Addresses(config.healthz_bind_address, config.metrics_bind_address, policy)
+        return proxy_servers(self._health, self._metrics, info, time.time, addresses)
+
+    def _failed(self, server: str, reason: str) -> None:
+        log.error("server does not start", server=server, reason=reason)
+        event = "FailedToStartProxierHealthcheck" if server.startswith("healthz") else "FailedToStartMetricServer"
+        self._reporter.node_event(event, reason, EventType.WARNING)
+
+
+def what_served(name: str, config: Config) -> Hashable:
+    """Return all settings that a server is made of: if they change, so must the server."""
+    if name.startswith("healthz"):
+        return config.healthz_bind_address, config.bind_address_hard_fail
+    gates = config.gates
+    pages = config.enable_profiling, gates["ComponentFlagz"], gates["ComponentStatusz"]
+    return config.metrics_bind_address, config.bind_address_hard_fail, pages

@@ -1,0 +1,1 @@
+"""What a proxy needs before its first sync: the machine, the mode, the claim, the record."""

@@ -1,0 +1,1 @@
+"""From events to the kernel: the engine, what follows a sync, and the reports of it."""

@@ -1,0 +1,95 @@
+"""After a sync: has flows followed that it may have made stale, and opens and closes health check node ports."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Self
+
+from vipwire.linux.host.addresses import AddressWatch
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.plan.plan import HealthCheck, joint_health_check
+from vipwire.proxy.serve.metrics import Metrics
+from vipwire.proxy.serve.service_health import ServiceHealthCheck
+from vipwire.proxy.serve.service_listeners import ServiceListeners
+from vipwire.proxy.sync.engine import Engine, Line, Outcome
+
+if TYPE_CHECKING:
+    from vipwire.proxy.sync.flow_keeper import FlowKeeper
+
+
+class FlowFollower:
+    """Follows flows from the first sync on. What that takes is imported then: before, nobody has a use for it."""
+
+    def __init__(self, addresses: AddressWatch, metrics: Metrics) -> None:
+        self._addresses, self._metrics = addresses, metrics
+        self._keeper: FlowKeeper | None = None
+
+    def follow(self, line: Line, outcome: Outcome) -> None:
+        """Have the flows examined that a sync may have made stale."""
+        if self._keeper is None:
+            from vipwire.proxy.sync.flow_keeper import FlowKeeper  # noqa: PLC0415  # the first sync is over
+
+            self._keeper = FlowKeeper(self._addresses, self._metrics)
+        self._keeper.follow(line, outcome)
+
+    def close(self) -> None:
+        """Follow no more."""
+        if self._keeper is not None:
+            self._keeper.close()
+
+
+class HealthPorts:
+    """Serves the healthCheckNodePorts that the plans ask for; leaving it as a context closes them."""
+
+    def __init__(self, engine: Engine, listeners: ServiceListeners) -> None:
+        self._engine, self._listeners = engine, listeners
+        self._ports: dict[ObjectName, int] = {}
+        self._claims: dict[int, dict[ObjectName, ServiceHealthCheck]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._listeners.close()
+
+    async def move(self, listeners: ServiceListeners) -> tuple[Problem, ...]:
+        """Serve at other addresses from now on; return new failures."""
+        await self._listeners.close()
+        self._listeners = listeners
+        return await self._listeners.update({port: self._served(port) for port in self._claims})
+
+    @property
+    def complete(self) -> bool:
+        """Whether every wanted port is open. One that another process has is tried again."""
+        return self._listeners.complete
+
+    async def follow(self, names: Iterable[ObjectName]) -> tuple[Problem, ...]:
+        """Open and close ports for the changed plans. Return new failures; failed ports are tried again."""
+        ports: set[int] = set()
+        for name in names:
+            check = self._check(name)
+            if check is not None or name in self._ports:
+                ports.update(self._claim(name, check))
+        if not ports and self._listeners.complete:
+            return ()
+        return await self._listeners.update({port: self._served(port) for port in ports})
+
+    def _check(self, name: ObjectName) -> HealthCheck | None:
+        """Find what a Service asks for."""
+        plans = [line.plans.get(name) for line in self._engine.lines]
+        asking = [plan for plan in plans if plan is not None and plan.health_check is not None]
+        return joint_health_check(asking) if asking else None
+
+    def _claim(self, name: ObjectName, check: HealthCheck | None) -> Iterator[int]:
+        """Note what a Service asks for; yield the ports that this concerns."""
+        before = self._ports.get(name)
+        if before is not None and (check is None or check.port != before):
+            del self._ports[name], self._claims[before][name]
+            yield before
+        if check is not None:
+            self._ports[name] = check.port
+            self._claims.setdefault(check.port, {})[name] = ServiceHealthCheck(name, check.local_endpoints)
+            yield check.port
+
+    def _served(self, port: int) -> ServiceHealthCheck | None:
+        """Choose who answers at a port: if several Services ask for it, the last that has come to it."""
+        return next(reversed(self._claims[port].values()), None)

@@ -1,0 +1,1 @@
+"""The objects of the Gateway API, and who may refer to which."""

@@ -1,0 +1,1 @@
+"""A lab: its nodes, Pods and clients, its objects, and probes between them."""

@@ -1,0 +1,1 @@
+"""Network namespaces, links and processes, of which a lab is made."""

@@ -1,0 +1,101 @@
+"""Reports announced addresses in the log and in Events: which machine announces one, and that another one has it."""
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Final
+
+from vipwire.config.configuration import Config
+from vipwire.model.names import ObjectName
+from vipwire.process import log
+from vipwire.proxy.view.announced import AnnouncedAddress, announced_file, write_announced
+from vipwire_up.api.kinds.plain import EVENTS
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.following.events import event_about
+from vipwire_up.machines.objects import Objects, UnreachableError
+
+_TOLD_AGAIN: Final = 600.0
+_MOST_TOLD: Final = 1000
+
+
+class Announced:
+    """Tells of the addresses of Services on one interface of a machine.
+
+    Events are written by `tasks`, about the Services that `holders` names; both are set by who announces. `proxy` is
+    the configuration of the proxy beside it: in its state directory the addresses are written for `vipwire view`.
+    """
+
+    def __init__(
+        self, objects: Objects, node: str, interface: str, now: Callable[[], datetime], proxy: Config | None = None
+    ) -> None:
+        self._path = None if proxy is None else announced_file(proxy.state_dir)
+        self._addresses: dict[str, AnnouncedAddress] = {}
+        self._objects, self._node, self._interface, self._now = objects, node, interface, now
+        self.tasks: asyncio.TaskGroup | None = None
+        self.holders: Callable[[str], Iterable[ObjectName]] = lambda _address: ()
+        self._told: dict[tuple[bytes, bytes], float] = {}
+
+    def began(self, addresses: Iterable[bytes]) -> None:
+        """Record an Event about addresses that are announced from now on."""
+        for address in addresses:
+            text = str(ipaddress.ip_address(address))
+            self._note(text, AnnouncedAddress(self._interface))
+            log.info("an address is announced", address=text, interface=self._interface, node=self._node)
+            message = f"{text} is announced by {self._node} on {self._interface}"
+            self._report(text, "AddressAnnounced", message, "Normal")
+
+    def ended(self, addresses: Iterable[str]) -> None:
+        """Log addresses that are not announced from now on: whose they are then, the next machine tells."""
+        for address in addresses:
+            self._note(address, None)
+            log.info("an address is not announced here any more", address=address, interface=self._interface)
+
+    def claimed(self, address: bytes, hardware: bytes) -> None:
+        """Report another machine that has an address of ours."""
+        text, other = str(ipaddress.ip_address(address)), hardware.hex(":")
+        self._note(text, AnnouncedAddress(self._interface, other=other))
+        self._conflict(address, hardware, "another machine announces an address of ours", "too")
+
+    def in_use(self, address: str, hardware: bytes) -> None:
+        """Report a machine that answers for an address which was to be announced here; it is left to that one."""
+        packed = ipaddress.ip_address(address).packed
+        self._note(address, AnnouncedAddress(self._interface, here=False, other=hardware.hex(":")))
+        self._conflict(packed, hardware, "an address is in use already; it is not announced", "and so not by us")
+
+    def _note(self, address: str, announced: AnnouncedAddress | None) -> None:
+        """Write how an address stands, if it stands otherwise."""
+        if self._path is None or self._addresses.get(address) == announced:
+            return
+        if announced is None:
+            del self._addresses[address]
+        else:
+            self._addresses[address] = announced
+        write_announced(self._path, self._addresses)
+
+    def _conflict(self, address: bytes, hardware: bytes, said: str, more: str) -> None:
+        """Report a conflict, every ten minutes at most."""
+        now = time.monotonic()
+        last = self._told.get((address, hardware))
+        if len(self._told) >= _MOST_TOLD or (last is not None and last > now - _TOLD_AGAIN):
+            return
+        self._told[address, hardware] = now
+        text, other, where = str(ipaddress.ip_address(address)), hardware.hex(":"), self._interface
+        log.warning(said, address=text, hardware=other, interface=where)
+        self._report(text, "AddressConflict", f"{text} is announced by {other} on {where}, {more}", "Warning")
+
+    def _report(self, address: str, reason: str, message: str, kind: str) -> None:
+        for name in self.holders(address):
+            if self.tasks is not None:
+                self.tasks.create_task(self._write(name, reason, message, kind))
+
+    async def _write(self, name: ObjectName, reason: str, message: str, kind: str) -> None:
+        try:
+            service = await self._objects.read(SERVICES, name.namespace, name.name)
+            if service is not None:
+                event = event_about(SERVICES, service, reason, message, self._now(), kind=kind)
+                await self._objects.create(EVENTS, name.namespace, event)
+        except (ApiError, UnreachableError):  # to have said it is not worth failing for
+            return

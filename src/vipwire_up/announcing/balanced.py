@@ -1,0 +1,38 @@
+"""Tells which Services get LoadBalancer addresses from us, and which they have. Pure."""
+
+from typing import Final
+
+from vipwire.kube.gateway_addresses import is_listened_at
+from vipwire_up.api.objects.addresses import family_of
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.resource import Object
+
+CLASS: Final = "vipwire.io/pool"
+
+
+def status_addresses(service: Object) -> list[str]:
+    """List the addresses in a Service's status."""
+    entries = at(service, "status", "loadBalancer", "ingress") or ()
+    return [entry["ip"] for entry in entries if family_of(entry.get("ip") or "")]
+
+
+def is_ours(service: Object) -> bool:
+    """Report whether a Service wants an address of us."""
+    spec = service.get("spec") or {}
+    return spec.get("type") == "LoadBalancer" and not is_foreign(service)
+
+
+def is_foreign(service: Object) -> bool:
+    """Report whether a Service wants its address of somebody else."""
+    return at(service, "spec", "loadBalancerClass") not in (None, "", CLASS)
+
+
+def mode_of(service: Object) -> str:
+    """Return the ipMode of a Service's addresses: HAProxy listens at those of a Gateway, and no proxy takes them."""
+    return "Proxy" if is_listened_at(at(service, "metadata", "annotations") or {}) else "VIP"
+
+
+def has_its_mode(service: Object) -> bool:
+    """Report whether no proxy takes the addresses of a Gateway for its own."""
+    entries = at(service, "status", "loadBalancer", "ingress") or ()
+    return mode_of(service) != "Proxy" or all(entry.get("ipMode") == "Proxy" for entry in entries)

@@ -1,0 +1,1 @@
+"""Objects as the API server keeps them: names, types, encoding, errors."""

@@ -1,0 +1,94 @@
+"""The cells that `kubectl get` prints for many kinds: ages, lists and other columns."""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from vipwire_up.api.objects.resource import Column, Object
+
+NONE: Final = "<none>"
+UNKNOWN: Final = "<unknown>"
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_YEAR: Final = 365 * _DAY
+
+# Up to which age, in what unit, and with which smaller unit: Kubernetes' duration.HumanDuration.
+_STEPS: Final = (
+    (2 * _MINUTE, 1, "s", 0, ""),
+    (10 * _MINUTE, _MINUTE, "m", 1, "s"),
+    (3 * _HOUR, _MINUTE, "m", 0, ""),
+    (8 * _HOUR, _HOUR, "h", _MINUTE, "m"),
+    (2 * _DAY, _HOUR, "h", 0, ""),
+    (8 * _DAY, _DAY, "d", _HOUR, "h"),
+    (2 * _YEAR, _DAY, "d", 0, ""),
+    (8 * _YEAR, _YEAR, "y", _DAY, "d"),
+)
+
+
+def at(value: Any, *path: str | int) -> Any:
+    """Return the value at a path of an object; None where the path ends early."""
+    for step in path:
+        if isinstance(step, int):
+            value = value[step] if isinstance(value, list) and len(value) > step else None
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def parse_time(text: Any) -> datetime | None:
+    """Read a time as JSON has it; None for none and nonsense."""
+    try:
+        return datetime.fromisoformat(text) if isinstance(text, str) and text else None
+    except ValueError:
+        return None
+
+
+def format_time(moment: datetime) -> str:
+    """Write a time as Kubernetes' metav1.Time: RFC 3339, in seconds, UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def age(text: Any, now: datetime) -> str:
+    """Return how long ago something was, in one or two units."""
+    moment = parse_time(text)
+    return duration((now - moment).total_seconds()) if moment else UNKNOWN
+
+
+def duration(length: float) -> str:
+    """Write seconds as a person would say them."""
+    seconds = max(int(length), 0)
+    for limit, unit, name, smaller, smaller_name in _STEPS:
+        if seconds < limit:
+            rest = seconds % unit // smaller if smaller else 0
+            return f"{seconds // unit}{name}" + (f"{rest}{smaller_name}" if rest else "")
+    return f"{seconds // _YEAR}y"
+
+
+def joined(values: Iterable[Any], most: int = 0) -> str:
+    """Join values by commas; `most` of them at most, with a note how many there are beside."""
+    texts = [str(value) for value in values]
+    if most and len(texts) > most:
+        return f"{','.join(texts[:most])} + {len(texts) - most} more..."
+    return ",".join(texts) or NONE
+
+
+def labels_text(labels: Mapping[str, str] | None) -> str:
+    """Write labels as a selector."""
+    return joined(f"{key}={value}" for key, value in sorted((labels or {}).items()))
+
+
+def path_cell(*path: str | int, absent: Any = NONE) -> Callable[[Object, datetime], Any]:
+    """Build a cell that shows one field."""
+
+    def cell(value: Object, _now: datetime) -> Any:
+        found = at(value, *path)
+        return absent if found in (None, "") else found
+
+    return cell
+
+
+NAME: Final = Column("Name", path_cell("metadata", "name"), format="name", description="The object's name.")
+AGE: Final = Column(
+    "Age",
+    lambda value, now: age(at(value, "metadata", "creationTimestamp"), now),
+    description="Time since the object was created.",
+)

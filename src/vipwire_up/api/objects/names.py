@@ -1,0 +1,133 @@
+"""Validates names, labels and annotations, with Kubernetes' sentences for those it refuses.
+
+A rule takes a value and gives what is wrong with it, "" for nothing (apimachinery/pkg/util/validation).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeAlias
+
+from vipwire_up.api.objects.errors import Cause, invalid, too_long
+
+NameRule: TypeAlias = Callable[[str], str]
+
+_LABEL_TEXT: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_LABEL: Final = re.compile(_LABEL_TEXT)
+_SUBDOMAIN: Final = re.compile(rf"{_LABEL_TEXT}(\.{_LABEL_TEXT})*")
+_QUALIFIED: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_PORT: Final = re.compile("(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*")
+_ANNOTATIONS_BYTES: Final = 256 << 10
+
+
+def subdomain(value: str) -> str:
+    """Most names: RFC 1123 subdomains of up to 253 characters."""
+    if len(value) > 253:
+        return "must be no more than 253 characters"
+    if _SUBDOMAIN.fullmatch(value):
+        return ""
+    return (
+        "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must "
+        "start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+        r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+    )
+
+
+def label(value: str) -> str:
+    """Names of Services, namespaces and containers: RFC 1123 labels of up to 63 characters."""
+    if len(value) > 63:
+        return "must be no more than 63 characters"
+    if _LABEL.fullmatch(value):
+        return ""
+    return (
+        "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and "
+        "end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
+        "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+    )
+
+
+def wildcard(value: str) -> str:
+    """Names of hosts of which the first part may be any: *.example.com."""
+    if len(value) > 253:
+        return "must be no more than 253 characters"
+    if value.startswith("*.") and _SUBDOMAIN.fullmatch(value[2:]):
+        return ""
+    return (
+        "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist "
+        "of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. "
+        r"'*.example.com', regex used for validation is '\*\.[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+        r"(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+    )
+
+
+def port_name(value: str) -> str:
+    """Names of containers' ports: IANA service names (RFC 6335)."""
+    if len(value) <= 15 and _PORT.fullmatch(value):
+        return ""
+    return (
+        "must be 1 to 15 lower case alphanumeric characters or '-', contain at least one letter, and neither begin, "
+        "end, nor double a '-'"
+    )
+
+
+def anything(value: str) -> str:
+    """Names that are paths' segments only."""
+    bad = value in (".", "..") or "/" in value or "%" in value
+    return "may not be '.' or '..', or contain '/' or '%'" if bad else ""
+
+
+def qualified(value: str) -> str:
+    """Names of labels and annotations: a name, with a prefix or without."""
+    prefix, slash, name = value.partition("/")
+    if not slash:
+        prefix, name = "", value
+    if "/" in name:
+        return (
+            "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with "
+            "an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+            "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. "
+            "'example.com/MyName')"
+        )
+    if slash and (not prefix or subdomain(prefix)):
+        return "prefix part " + (subdomain(prefix) if prefix else "must be non-empty")
+    if not name:
+        return "name part must be non-empty"
+    if len(name) > 63:
+        return "name part must be no more than 63 characters"
+    if _QUALIFIED.fullmatch(name):
+        return ""
+    return (
+        "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+        "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+        "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+    )
+
+
+def label_value(value: str) -> str:
+    """Values of labels."""
+    if len(value) > 63:
+        return "must be no more than 63 characters"
+    if not value or _QUALIFIED.fullmatch(value):
+        return ""
+    return (
+        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
+        "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for "
+        "validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+    )
+
+
+def check_labels(labels: Mapping[str, str], path: str) -> Iterator[Cause]:
+    """Find what is wrong in a map of labels."""
+    for key, value in labels.items():
+        if problem := qualified(key):
+            yield invalid(path, key, problem)
+        if problem := label_value(value):
+            yield invalid(path, value, problem)
+
+
+def check_annotations(annotations: Mapping[str, str], path: str) -> Iterator[Cause]:
+    """Find what is wrong in annotations."""
+    for key in annotations:
+        if problem := qualified(key.lower()):
+            yield invalid(path, key, problem)
+    if sum(len(key) + len(value.encode()) for key, value in annotations.items()) > _ANNOTATIONS_BYTES:
+        yield too_long(path, _ANNOTATIONS_BYTES)

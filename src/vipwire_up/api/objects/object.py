@@ -1,0 +1,136 @@
+"""Objects between bytes and dicts: encoding with a revision, names that the server makes, what the server keeps.
+
+An object is encoded once, when its revision is known; readers and watchers share these bytes.
+"""
+
+import secrets
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from vipwire_up.api.objects.errors import ApiError, bad_request, conflict, not_found, too_large
+from vipwire_up.api.objects.resource import Object, Resource
+from vipwire_up.store.record import Key, Record
+
+MOST_BYTES: Final = 3 << 20
+"""Bytes of one object with its metadata: patches and applies can add to it again and again."""
+_ENCODER: Final = msgspec.json.Encoder()
+_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own: no vowels, so that no words come out
+NO_SUCH_UID: Final = "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+KEPT_META: Final = ("name", "namespace", "uid", "creationTimestamp", "generateName", "selfLink")
+"""Metadata that stays as it was created."""
+
+
+def encode(value: Any) -> bytes:
+    """Write JSON."""
+    return _ENCODER.encode(value)
+
+
+def parse(body: bytes) -> Any:
+    """Read JSON; raise ApiError 400."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise bad_request(f"the body of the request is not JSON: {error}") from None
+
+
+def decoded(record: Record) -> Object:
+    """Read a record's object."""
+    value: Object = msgspec.json.decode(record.value)
+    return value
+
+
+def readable(record: Record) -> Object:
+    """Read a record that may hold anything, such as a damaged or older one; what is no object is an empty one."""
+    try:
+        value = decoded(record)
+        meta = value["metadata"]
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError):
+        return {"metadata": {}}
+    return value | {"metadata": meta if isinstance(meta, dict) else {}}
+
+
+def shown(record: Record) -> Object:
+    """Read a record that may hold anything, with the name that it is stored under."""
+    value = readable(record)
+    place = {"namespace": record.key.namespace} if record.key.namespace else {}
+    return value | {"metadata": {"name": record.key.name} | place | value["metadata"]}
+
+
+def encoder(value: Object) -> Callable[[int], bytes]:
+    """Build the function that the store calls with an object's revision."""
+
+    def encode_at(revision: int) -> bytes:
+        value["metadata"]["resourceVersion"] = str(revision)
+        written = encode(value)
+        if len(written) > MOST_BYTES:
+            raise too_large(MOST_BYTES)
+        return written
+
+    return encode_at
+
+
+def key_of(resource: Resource, namespace: str, name: str) -> Key:
+    """Return where an object is in the store."""
+    return Key(resource.id, namespace if resource.namespaced else "", name)
+
+
+def new_uid() -> str:
+    """Generate a UID."""
+    return str(uuid.uuid4())
+
+
+def random_name(beginning: str) -> str:
+    """Generate a name from generateName."""
+    return beginning[: 63 - 5] + "".join(secrets.choice(_LETTERS) for _ in range(5))
+
+
+def content(value: Object) -> Object:
+    """Select what is wanted of an object: all but metadata and status."""
+    return {key: part for key, part in value.items() if key not in ("metadata", "status", "apiVersion", "kind")}
+
+
+def check_identity(resource: Resource, value: Any, namespace: str) -> Object:
+    """Compare a body's kind and namespace with the path it was sent to; raise ApiError 400."""
+    if not isinstance(value, dict):
+        raise bad_request(f"the body of the request is not of kind {resource.kind}")
+    kind, version = value.get("kind", resource.kind), value.get("apiVersion", resource.api_version)
+    if (kind, version) != (resource.kind, resource.api_version):
+        found = f"{version}, Kind={kind}"
+        raise bad_request(
+            f"the object provided is unrecognized: {found} is not {resource.api_version}, Kind={resource.kind}"
+        )
+    meta = value.get("metadata") or {}
+    if not isinstance(meta, dict):
+        raise bad_request("json: cannot unmarshal into field metadata of type ObjectMeta")
+    if resource.namespaced and namespace and meta.get("namespace") not in (None, "", namespace):
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    body: Object = {"apiVersion": resource.api_version, "kind": resource.kind, **value, "metadata": dict(meta)}
+    return body
+
+
+def check_name(value: Object, name: str) -> None:
+    """Compare a body's name with that of its path; raise ApiError 400."""
+    sent = value["metadata"].get("name")
+    if sent not in (None, name):
+        raise bad_request(f"the name of the object ({sent}) does not match the name on the URL ({name})")
+
+
+def check_creatable(resource: Resource, name: str, value: Object, why: str = "") -> None:
+    """Raise ApiError where a body is about an object that has been, 409, or about a state of it, 404."""
+    uid = value["metadata"].get("uid")
+    if uid:
+        why = why.format(uid=uid) or f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
+        raise conflict(resource.id, name, why)
+    if value["metadata"].get("resourceVersion") not in (None, "", "0"):
+        raise not_found(resource.id, name)
+    value["metadata"].pop("resourceVersion", None)
+
+
+def wrong_uid(resource: Resource, name: str, wanted: str, found: str) -> ApiError:
+    """Refuse a change of an object that has been replaced by another of its name."""
+    why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+    message = f'Operation cannot be fulfilled on {resource.id} "{name}": {why}'
+    return ApiError(409, "Conflict", message, {"name": name, "group": resource.group, "kind": resource.plural})

@@ -1,0 +1,120 @@
+"""Declares a kind for the API server: one generic handler serves all of them.
+
+`columns` are what `kubectl get` shows, `fields` what a field selector can ask, `check` what Kubernetes refuses beyond
+the types. A check is given the object as it would be stored and the one before (None at creation).
+`warn` has texts for whoever writes what is right, and perhaps not what was meant.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from vipwire_up.api.objects.errors import Cause
+from vipwire_up.api.objects.names import NameRule, subdomain
+from vipwire_up.api.objects.schema import Type
+
+Object: TypeAlias = dict[str, Any]
+"""An object as JSON has it."""
+
+Warn: TypeAlias = Callable[[Object, Object | None], Iterable[str]]
+Check: TypeAlias = Callable[[Object, Object | None], Iterable[Cause]]
+
+
+def no_check(_new: Object, _old: Object | None) -> tuple[Cause, ...]:
+    """Accept everything that has the right types."""
+    return ()
+
+
+def no_warning(_new: Object, _old: Object | None) -> tuple[str, ...]:
+    """Return no warnings."""
+    return ()
+
+
+def no_default(_value: Object) -> None:
+    """Add nothing to the constant defaults."""
+
+
+def no_change(_value: Object, _old: Object | None) -> None:
+    """Leave an object as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table. Columns of priority 1 are shown by `-o wide`; `cell` is given the object and now."""
+
+    name: str
+    cell: Callable[[Object, datetime], Any]
+    kind: str = "string"
+    format: str = ""
+    priority: int = 0
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The declaration of one kind.
+
+    `default` fills in what no constant default can, for whoever writes, who owns it then as if it had been sent;
+    `prepare` what is the server's, at creation and update, which nobody owns. `declares_status` keeps the status that
+    an object is created with: a Node tells its own, and a Pod here is a workload that runs already.
+    `shown_when_deleted` answers a deletion with the object's last state in place of a Status, as typed clients of
+    Kubernetes expect.
+    `deletes_many` says whether one request may delete all that a path or a selector names, `created_by_put` whether a
+    PUT to what is not there makes it, `put_needs_version` whether it must name the state that it replaces.
+    `deprecated` is told to everybody who asks for the kind. `lifetime` is after how many seconds without a change an
+    object goes, 0 for never.
+    """
+
+    kind: str
+    plural: str
+    type: Type
+    group: str = ""
+    version: str = "v1"
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    has_status: bool = False
+    declares_status: bool = False
+    counts_generations: bool = False
+    shown_when_deleted: bool = False
+    deletes_many: bool = True
+    created_by_put: bool = False
+    put_needs_version: bool = False
+    deprecated: str = ""
+    lifetime: int = 0
+    columns: tuple[Column, ...] = ()
+    fields: Mapping[str, Callable[[Object], str]] = field(default_factory=dict)
+    name_rule: NameRule = subdomain
+    default: Callable[[Object], None] = no_default
+    prepare: Callable[[Object, Object | None], None] = no_change
+    check: Check = no_check
+    warn: Warn = no_warning
+
+    @property
+    def id(self) -> str:
+        """The plural with its group: the resource's name in the store."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def api_version(self) -> str:
+        """The group and version as they stand in an object."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def singular(self) -> str:
+        """The kind's singular name on a command line."""
+        return self.kind.lower()
+
+    @property
+    def base(self) -> str:
+        """The path of its group and version."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """The verbs of the kind, as discovery lists them."""
+        return tuple(verb for verb in SERVED_VERBS if verb != "deletecollection" or self.deletes_many)
+
+
+SERVED_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")

@@ -1,0 +1,118 @@
+"""Lists the groups and resources that are served, as old discovery (many documents) and as the new one."""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any, Final
+
+from vipwire import __version__
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.objects.resource import Resource
+
+KUBERNETES: Final = "1.36"  # the version of the API that is spoken
+
+_STATUS_VERBS: Final = ["get", "patch", "update"]
+
+
+def version() -> dict[str, str]:
+    """Return the version, as /version does."""
+    major, minor = KUBERNETES.split(".")
+    return {
+        "major": major,
+        "minor": minor,
+        "gitVersion": f"v{KUBERNETES}.0+vipwire.{__version__}",
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "python",
+        "platform": "linux",
+    }
+
+
+def groups() -> dict[str, list[Resource]]:
+    """List the resources of each group; the core group is "" ."""
+    ordered = sorted(RESOURCES, key=lambda resource: (resource.group, resource.plural))
+    return {group: list(members) for group, members in groupby(ordered, key=lambda resource: resource.group)}
+
+
+def api_versions(address: str) -> dict[str, Any]:
+    """Write /api."""
+    addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": addresses}
+
+
+def api_group(group: str) -> dict[str, Any]:
+    """Write one group, as at /apis/GROUP."""
+    preferred = {"groupVersion": f"{group}/v1", "version": "v1"}
+    return {
+        "kind": "APIGroup",
+        "apiVersion": "v1",
+        "name": group,
+        "versions": [preferred],
+        "preferredVersion": preferred,
+    }
+
+
+def api_groups() -> dict[str, Any]:
+    """Write /apis."""
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [api_group(group) for group in groups() if group]}
+
+
+def resource_list(group: str) -> dict[str, Any]:
+    """Write the resources of a group's version."""
+    entries = [entry for resource in groups()[group] for entry in _entries(resource)]
+    group_version = f"{group}/v1" if group else "v1"
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
+
+
+def aggregated(names: Iterable[str], version_name: str) -> dict[str, Any]:
+    """Write groups with all their resources: aggregated discovery (KEP-3352)."""
+    items = []
+    for group in names:
+        resources = [_described(resource) for resource in groups()[group]]
+        meta = {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None}
+        items.append(
+            {"metadata": meta, "versions": [{"version": "v1", "resources": resources, "freshness": "Current"}]}
+        )
+    api_version = f"apidiscovery.k8s.io/{version_name}"
+    return {"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items}
+
+
+def _entries(resource: Resource) -> list[dict[str, Any]]:
+    entry = {
+        "name": resource.plural,
+        "singularName": resource.singular,
+        "namespaced": resource.namespaced,
+        "kind": resource.kind,
+        "verbs": list(resource.verbs),
+        "shortNames": list(resource.short_names),
+        "categories": list(resource.categories),
+    }
+    entry = {key: value for key, value in entry.items() if value != []}
+    sub = {"singularName": "", "namespaced": resource.namespaced, "kind": resource.kind}
+    return [entry] + [
+        {"name": f"{resource.plural}/{name}", **sub, "verbs": verbs} for name, verbs in subresources(resource)
+    ]
+
+
+def subresources(resource: Resource) -> list[tuple[str, list[str]]]:
+    """List a resource's subresources with their verbs."""
+    found = [("finalize", ["update"])] if resource.plural == "namespaces" else []
+    return found + ([("status", _STATUS_VERBS)] if resource.has_status else [])
+
+
+def _described(resource: Resource) -> dict[str, Any]:
+    kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+    described = {
+        "resource": resource.plural,
+        "responseKind": kind,
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "singularResource": resource.singular,
+        "verbs": list(resource.verbs),
+        "shortNames": list(resource.short_names),
+        "categories": list(resource.categories),
+        "subresources": [
+            {"subresource": name, "responseKind": kind, "verbs": verbs} for name, verbs in subresources(resource)
+        ],
+    }
+    return {key: value for key, value in described.items() if value != []}

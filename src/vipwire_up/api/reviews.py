@@ -1,0 +1,118 @@
+"""Questions of a user about itself, which kubectl auth asks: may I, what may I, who am I. Nothing of them is stored.
+
+They are the three self reviews of authorization.k8s.io/v1 and authentication.k8s.io/v1: posted like an object, and
+answered by the same with its status filled in. They stand in no discovery: clients that ask know where.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vipwire_up.api.bodies.decode import Findings, decode
+from vipwire_up.api.kinds.meta import META
+from vipwire_up.api.kinds.plain import SECRETS
+from vipwire_up.api.named_secrets import NamedSecrets
+from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.errors import bad_request, refused
+from vipwire_up.api.objects.resource import Object
+from vipwire_up.api.objects.schema import Type, read_types
+from vipwire_up.api.serving import guard
+from vipwire_up.api.serving.guard import User
+from vipwire_up.store.record import Key
+
+_AUTHORIZATION: Final = "authorization.k8s.io"
+_AUTHENTICATION: Final = "authentication.k8s.io"
+_TABLE: Final = """
+ResourceAttributes | What is to be done to which objects.
+  namespace string #1 | Where they are; none are all namespaces, or none is needed.
+  verb string #2 | What is to be done: get, list, watch, create, update, patch, delete; * is all.
+  group string #3 | Their API group.
+  version string #4 | Its version.
+  resource string #5 | Their kind's plural.
+  subresource string #6 | A part of them.
+  name string #7 | One of them.
+NonResourceAttributes | What is to be done to a page.
+  path string #1 | Its path.
+  verb string #2 | The method, in lower case.
+SelfSubjectAccessReviewSpec | What is asked.
+  resourceAttributes ResourceAttributes #1 | About objects.
+  nonResourceAttributes NonResourceAttributes #2 | About a page.
+kind SelfSubjectAccessReview | May I do this?
+  spec SelfSubjectAccessReviewSpec #2 default={} | What is asked.
+SelfSubjectRulesReviewSpec | What is asked.
+  namespace string #1 | Where.
+kind SelfSubjectRulesReview | What may I do?
+  spec SelfSubjectRulesReviewSpec #2 default={} | What is asked.
+kind SelfSubjectReview | Who am I?
+"""
+_TYPES: Final = read_types(_TABLE, "io.k8s.api.authorization.v1", META)
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A kind of question; `answer` makes its status."""
+
+    group: str
+    kind: str
+    answer: Callable[[User, Object, NamedSecrets], Object]
+
+    @property
+    def types(self) -> Mapping[str, Type]:
+        """List the types that a body can have."""
+        return {self.kind: _TYPES[self.kind]}
+
+
+def _access(user: User, value: Object, named: NamedSecrets) -> Object:
+    page, wanted = at(value, "spec", "nonResourceAttributes"), at(value, "spec", "resourceAttributes")
+    if (page is None) == (wanted is None):
+        raise bad_request("spec: exactly one of nonResourceAttributes or resourceAttributes must be specified")
+    if page is not None:
+        allowed = guard.may_ask(user, page.get("path", "")) and page.get("verb", "") in ("get", "head")
+    else:
+        what = "/".join(filter(None, (wanted.get("resource", ""), wanted.get("subresource", ""))))
+        allowed = guard.may(user, wanted.get("verb", ""), what)
+        if allowed and guard.only_named(user, what) and (name := wanted.get("name")):
+            allowed = Key(SECRETS.id, wanted.get("namespace", ""), name) in named
+    return {"allowed": allowed}
+
+
+def _rules(user: User, _value: Object, _named: NamedSecrets) -> Object:
+    resources = [
+        {"verbs": list(rule.verbs), "apiGroups": [rule.group], "resources": [rule.what]} for rule in guard.rules(user)
+    ]
+    pages = [{"verbs": ["get"], "nonResourceURLs": list(guard.pages(user))}]
+    return {"resourceRules": resources, "nonResourceRules": pages, "incomplete": False}
+
+
+def _identity(user: User, _value: Object, _named: NamedSecrets) -> Object:
+    return {"userInfo": {"username": user.name, "groups": list(user.groups)}}
+
+
+REVIEWS: Final = {
+    f"/apis/{review.group}/v1/{review.kind.lower()}s": review
+    for review in (
+        Review(_AUTHORIZATION, "SelfSubjectAccessReview", _access),
+        Review(_AUTHORIZATION, "SelfSubjectRulesReview", _rules),
+        Review(_AUTHENTICATION, "SelfSubjectReview", _identity),
+    )
+}
+"""The questions by the path that they are posted to."""
+
+
+def check_asker(review: Review, user: User) -> None:
+    """Raise ApiError 403 for nobody: before a question is so much as read."""
+    if user == guard.ANONYMOUS:
+        plural = f"{review.kind.lower()}s"
+        why = (
+            f'User "{user.name}" cannot create resource "{plural}" in API group "{review.group}" at the cluster scope'
+        )
+        raise refused(f"{plural}.{review.group}", "", why)
+
+
+def answer(review: Review, user: User, body: Any, named: NamedSecrets) -> Object:
+    """Answer a question of who may ask. Raise ApiError 400 for a body that is none."""
+    said = {"apiVersion": f"{review.group}/v1", "kind": review.kind}
+    if not isinstance(body, dict) or any(body.get(name, text) != text for name, text in said.items()):
+        raise bad_request(f"the body of the request is not of kind {review.kind} of {review.group}/v1")
+    value: Object = decode(body, _TYPES[review.kind], Findings())
+    return value | said | {"status": review.answer(user, value, named)}

@@ -1,0 +1,158 @@
+"""Decides who may do what: four roles, which follow from a user's groups. Pure.
+
+    admin   group system:masters     everything
+    node    group system:nodes       what a service proxy and a kubelet of this system read and report
+    view    group vipwire:view       reads everything but Secrets
+    ingress group vipwire:ingress    what an Ingress or Gateway controller reads, and reports; of Secrets those that
+                                     Ingresses and Gateways name (named_secrets.py)
+
+Nobody else may do anything but ask for version, health and discovery's root.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
+from vipwire_up.api.kinds.policies import POLICY_RESOURCES
+from vipwire_up.api.objects.errors import ApiError, refused
+from vipwire_up.api.serving.route import Route
+
+_READ: Final = frozenset({"get", "list", "watch"})
+_WRITE: Final = frozenset({"create", "update", "patch"})
+_ALL: Final = _READ | _WRITE | {"delete"}
+_NOT_SHOWN: Final = ("secrets", "*")  # to who may read the rest; all of everything has them too
+
+_NODE_RIGHTS: Final = {
+    **dict.fromkeys(("services", "endpoints", "endpointslices", "namespaces", "configmaps"), _READ),
+    **dict.fromkeys(("servicecidrs", "ipaddresses", "ingresses", "ingressclasses"), _READ),
+    "nodes": _ALL,  # controllers/node_restriction.py lets a machine delete its own only
+    "pods": _READ | _WRITE,
+    "nodes/status": _READ | _WRITE,
+    "pods/status": _READ | _WRITE,
+    "events": _READ | _WRITE,
+    "leases": _ALL,
+}
+
+
+_GATEWAY_PLURALS: Final = tuple(each.plural for each in (*GATEWAY_RESOURCES, GATEWAY_CLASSES, *POLICY_RESOURCES))
+_INGRESS_RIGHTS: Final = {
+    **dict.fromkeys(("services", "endpointslices", "ingresses", "ingressclasses", "secrets"), _READ),
+    **dict.fromkeys(("namespaces", "configmaps", *_GATEWAY_PLURALS), _READ),
+    **dict.fromkeys((f"{each}/status" for each in _GATEWAY_PLURALS), _READ | _WRITE),
+    "pods": frozenset({"get"}),  # whether an endpoint at a node's address is a Pod with hostNetwork
+    "ingresses/status": _READ | _WRITE,
+    "events": _READ | _WRITE,
+    "leases": _READ | _WRITE,
+}
+
+
+class Role(Enum):
+    """The rights of a group."""
+
+    ADMIN = "system:masters"
+    NODE = "system:nodes"
+    VIEW = "vipwire:view"
+    INGRESS = "vipwire:ingress"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """The caller: a name and groups, as a certificate or a token has them."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+
+
+ANONYMOUS: Final = User("system:anonymous", ("system:unauthenticated",))
+CALLER: Final[ContextVar[User | None]] = ContextVar("CALLER", default=None)
+"""Who sends the request that is being answered; None for what a part of this process does."""
+UNNAMED: Final = "no Ingress and no Gateway names it"
+_OPEN: Final = frozenset({"/version", "/healthz", "/livez", "/readyz"})
+
+
+def may_ask(user: User, path: str) -> bool:
+    """Report whether somebody may read a page that is about no object: discovery, OpenAPI, version, health."""
+    return path.rstrip("/") in _OPEN or path.startswith(("/livez/", "/readyz/")) or has_role(user)
+
+
+def has_role(user: User) -> bool:
+    """Report whether somebody has any role."""
+    return bool(_roles(user.groups))
+
+
+def pages(user: User) -> tuple[str, ...]:
+    """Name the pages that somebody may read."""
+    return ("*",) if _roles(user.groups) else tuple(sorted((*_OPEN, "/livez/*", "/readyz/*")))
+
+
+def allows(user: User, route: Route) -> bool:
+    """Report whether somebody may do something to an object."""
+    plural = route.resource.plural
+    return may(user, route.verb, f"{plural}/{route.subresource}" if route.subresource else plural)
+
+
+def may(user: User, verb: str, what: str) -> bool:
+    """Report whether a user may use a verb on a kind, by its plural, or on a subresource of it: `nodes/status`."""
+    roles = _roles(user.groups)
+    if Role.ADMIN in roles:
+        return True
+    if Role.VIEW in roles and verb in _READ and what.partition("/")[0] not in _NOT_SHOWN:
+        return True
+    if Role.INGRESS in roles and verb in _INGRESS_RIGHTS.get(what, frozenset()):
+        return True
+    return Role.NODE in roles and verb in _NODE_RIGHTS.get(what, frozenset())
+
+
+def only_named(user: User, what: str) -> bool:
+    """Report whether somebody who may read a kind may read only what others name: Secrets, by the role ingress."""
+    return what == "secrets" and Role.ADMIN not in _roles(user.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Verbs that are allowed on a kind or a subresource."""
+
+    verbs: tuple[str, ...]
+    group: str
+    what: str
+
+
+def rules(user: User) -> Iterator[Rule]:
+    """List all that somebody may do to objects."""
+    roles = _roles(user.groups)
+    if Role.ADMIN in roles:
+        yield Rule(("*",), "*", "*")
+        return
+    for resource in RESOURCES:
+        for what in (resource.plural, f"{resource.plural}/status") if resource.has_status else (resource.plural,):
+            verbs = tuple(sorted(verb for verb in _ALL if may(user, verb, what)))
+            if verbs:
+                yield Rule(verbs, resource.group, what)
+
+
+def refusal(user: User, route: Route, reason: str = "") -> ApiError:
+    """Write Kubernetes' sentence for what a user may not do."""
+    resource = route.resource
+    what = f"{resource.plural}/{route.subresource}" if route.subresource else resource.plural
+    where = f' in the namespace "{route.namespace}"' if route.namespace else " at the cluster scope"
+    why = f'User "{user.name}" cannot {route.verb} resource "{what}" in API group "{resource.group}"{where}'
+    return refused(resource.id, route.name, f"{why}: {reason}" if reason else why)
+
+
+def page_refusal(user: User, path: str, method: str) -> ApiError:
+    """Write the sentence for a page that a user may not read."""
+    why = f'User "{user.name}" cannot {method.lower()} path "{path}"'
+    return ApiError(403, "Forbidden", f"forbidden: {why}")
+
+
+def impersonation_refusal(user: User, wanted: str) -> ApiError:
+    """Write the refusal of impersonation: to act as oneself instead would be worse."""
+    return refused("users", wanted, f'User "{user.name}" cannot impersonate: vipwire serves each user as who it is')
+
+
+def _roles(groups: Iterable[str]) -> set[Role]:
+    return {role for role in Role if role.value in groups}

@@ -1,0 +1,1 @@
+"""DNS messages and names on the wire."""

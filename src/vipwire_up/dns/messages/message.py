@@ -1,0 +1,211 @@
+"""Messages on the wire: a question as it came, and the answer to it. Pure, and no bytes make it raise.
+
+What this server has to read is small (a header, one question, perhaps EDNS), so it is read by hand: a dozen slices
+instead of a tree of objects. The answer repeats the question as it was asked, large and small letters included, since
+resolvers mix them to see that nobody else has answered (draft-vixie-dnsext-dns0x20); owners of records point to it.
+
+RFC 1035 4 (format), RFC 6891 (EDNS), RFC 9619 (there is one question).
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from vipwire_up.dns.messages.names import LONGEST
+
+NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, BADVERS = 0, 1, 2, 3, 4, 5, 16
+QR, AA, TC, RD, RA, CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0080, 0x0010
+OPCODE = 0x7800
+IN, ANY_CLASS = 1, 255
+OPT = 41
+DO = 0x8000
+OWNER = b"\xc0\x0c"
+"""A pointer to the question's name, which begins right after the header."""
+HEADER = struct.Struct("!HHHHHH")
+CLASSIC, OURS = 512, 1232
+"""Bytes of a UDP answer without EDNS (RFC 1035 4.2.1), and the most that we send or take (DNS flag day 2020)."""
+
+
+class Edns(NamedTuple):
+    """The OPT record of a question: the size it accepts, its version, whether it wants DNSSEC's records."""
+
+    size: int
+    version: int
+    do: bool
+
+
+class Query(NamedTuple):
+    """One question. `question` is as it came, `name` in small letters."""
+
+    id: int
+    flags: int
+    question: bytes
+    name: bytes
+    type: int
+    klass: int
+    edns: Edns | None
+
+    @property
+    def limit(self) -> int:
+        """The largest answer over UDP that the asker takes, in bytes."""
+        return CLASSIC if self.edns is None else min(max(self.edns.size, CLASSIC), OURS)
+
+
+class Refusal(NamedTuple):
+    """An invalid question. `answer` is to be sent, nothing if empty."""
+
+    rcode: int
+    answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The content of an answer: records on the wire, each whole, in order; owners may point to the question's name.
+
+    `same_size` says that the answers are equally long, so that they may be turned around.
+    """
+
+    rcode: int = NOERROR
+    answers: tuple[bytes, ...] = ()
+    authority: tuple[bytes, ...] = ()
+    additional: tuple[bytes, ...] = ()
+    authoritative: bool = True
+    body: bytes = b""
+    size: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        rcode: int,
+        answers: tuple[bytes, ...] = (),
+        authority: tuple[bytes, ...] = (),
+        additional: tuple[bytes, ...] = (),
+        *,
+        authoritative: bool = True,
+    ) -> "Reply":
+        """Build a reply; what is sent most often is encoded already."""
+        lengths = {len(record) for record in answers}
+        size = lengths.pop() if len(lengths) == 1 and len(answers) > 1 else 0
+        return cls(
+            rcode, answers, authority, additional, authoritative, b"".join((*answers, *authority, *additional)), size
+        )
+
+
+def read_query(data: bytes) -> Query | Refusal:
+    """Read a message that asks. Answers are not answered, or two servers would talk for ever."""
+    if len(data) < 12 or data[2] & 0x80:  # QR
+        return Refusal(FORMERR, b"")
+    number, flags, questions, answers, authorities, additionals = HEADER.unpack_from(data)
+    if flags & OPCODE:
+        return _refuse(number, flags, NOTIMP)
+    end = _name_end(data, 12)
+    if questions != 1 or not end or len(data) < end + 4:
+        return _refuse(number, flags, FORMERR)
+    kind, klass = struct.unpack_from("!HH", data, end)
+    edns: Edns | None = None
+    if answers or authorities or additionals or len(data) > end + 4:
+        found = _read_edns(data, end + 4, answers + authorities, additionals)
+        if isinstance(found, str):
+            return _refuse(number, flags, FORMERR)
+        edns = found
+    query = Query(number, flags, data[12 : end + 4], data[12:end].lower(), kind, klass, edns)
+    if edns is not None and edns.version != 0:
+        return Refusal(BADVERS, render(query, Reply(BADVERS, authoritative=False)))
+    return query
+
+
+def _refuse(number: int, flags: int, rcode: int) -> Refusal:
+    return Refusal(rcode, HEADER.pack(number, QR | (flags & (OPCODE | RD)) | rcode, 0, 0, 0, 0))
+
+
+def _name_end(data: bytes, place: int) -> int:
+    """Find where an uncompressed name ends; 0 if it does not, is too long, or points elsewhere."""
+    start, size = place, len(data)
+    while place < size:
+        length = data[place]
+        place += length + 1
+        if length == 0:
+            return place if place - start <= LONGEST else 0
+        if length > 63:
+            return 0
+    return 0
+
+
+def skip_name(data: bytes, place: int) -> int:
+    """Find where a name that may be compressed ends; 0 if it does not."""
+    size = len(data)
+    while place < size:
+        length = data[place]
+        if length >= 0xC0:
+            return place + 2 if place + 2 <= size else 0
+        if length > 63:
+            return 0
+        place += length + 1
+        if length == 0:
+            return place
+    return 0
+
+
+def _read_edns(data: bytes, place: int, before: int, additionals: int) -> Edns | str | None:
+    """Walk over the records of a question to its OPT record; a text says what is malformed."""
+    found: Edns | None = None
+    for index in range(before + additionals):
+        end = skip_name(data, place)
+        if not end or len(data) < end + 10:
+            return "a record is cut"
+        kind, size, _, version, flags, length = struct.unpack_from("!HHBBHH", data, end)
+        if kind == OPT:
+            if found is not None or index < before or end != place + 1:
+                return "OPT stands twice, in another section, or has a name"
+            found = Edns(size, version, bool(flags & DO))
+        place = end + 10 + length
+    return found if place == len(data) else "ends too early, or goes on"
+
+
+def render(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, recursion: bool = False) -> bytes:
+    """Encode the answer to a question, of at most `limit` bytes; `turn` rotates equal answers.
+
+    What does not fit is left out, whole records from the end, and TC set when it is more than a courtesy.
+    """
+    edns = b"" if query.edns is None else _opt(reply.rcode, do=query.edns.do)
+    flags = QR | (query.flags & (RD | CD)) | (reply.rcode & 15)
+    if reply.authoritative:
+        flags |= AA
+    if recursion:
+        flags |= RA
+    counts = len(reply.answers), len(reply.authority), len(reply.additional)
+    body = reply.body
+    if reply.size:
+        cut = turn % counts[0] * reply.size
+        end = counts[0] * reply.size
+        body = body[cut:end] + body[:cut] + body[end:]
+    if 12 + len(query.question) + len(body) + len(edns) > limit:
+        body, counts, cut_short = _fit(reply, limit - 12 - len(query.question) - len(edns), turn)
+        flags |= TC if cut_short else 0
+    header = HEADER.pack(query.id, flags, 1, counts[0], counts[1], counts[2] + (1 if edns else 0))
+    return header + query.question + body + edns
+
+
+def _fit(reply: Reply, room: int, turn: int) -> tuple[bytes, tuple[int, int, int], bool]:
+    """Select what fits, in order. Additional records are optional: without them an answer is still complete."""
+    cut = turn % len(reply.answers) if reply.size else 0
+    answers = reply.answers[cut:] + reply.answers[:cut]
+    taken: list[bytes] = []
+    counts = [0, 0, 0]
+    for section, records in enumerate((answers, reply.authority, reply.additional)):
+        for record in records:
+            if len(record) > room:
+                return b"".join(taken), (counts[0], counts[1], counts[2]), section < 2
+            room -= len(record)
+            taken.append(record)
+            counts[section] += 1
+    return b"".join(taken), (counts[0], counts[1], counts[2]), False
+
+
+def _opt(rcode: int, *, do: bool) -> bytes:
+    return struct.pack("!BHHBBHH", 0, OPT, OURS, rcode >> 4, 0, DO if do else 0, 0)
+
+
+def record(owner: bytes, kind: int, ttl: int, data: bytes) -> bytes:
+    """Encode a record; TTL in seconds."""
+    return owner + struct.pack("!HHIH", kind, IN, ttl, len(data)) + data

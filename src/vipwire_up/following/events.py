@@ -1,0 +1,48 @@
+"""Events: what controllers have to tell people about an object, found again by `kubectl describe`."""
+
+import contextlib
+from datetime import datetime
+from typing import Final
+
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.kinds.plain import EVENTS
+from vipwire_up.api.objects.cells import format_time
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.resource import Object, Resource
+from vipwire_up.api.registry import Registry
+
+_OPTIONS: Final = Options(manager="vipwire-events", validation="Ignore")
+
+
+async def warn(
+    registry: Registry, resource: Resource, about: Object, reason: str, message: str, *, kind: str = "Warning"
+) -> None:
+    """Report what is wrong with an object, or, of the kind Normal, what is to be known of it.
+
+    Nothing is said in a namespace that goes, or where the store is full.
+    What is in no namespace is reported in `default`, as Kubernetes does.
+    """
+    event = event_about(resource, about, reason, message, registry.clock(), kind=kind)
+    where = about["metadata"]["namespace"] if resource.namespaced else "default"
+    with contextlib.suppress(ApiError):  # to have said it is not worth failing for
+        await registry.create(EVENTS, where, event, _OPTIONS)
+
+
+def event_about(  # an Event's parts
+    resource: Resource, about: Object, reason: str, message: str, now: datetime, *, kind: str
+) -> Object:
+    """Write an Event about an object."""
+    meta, time = about["metadata"], format_time(now)
+    place = {"namespace": meta["namespace"]} if resource.namespaced else {}
+    which = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return {
+        "metadata": {"generateName": f"{meta['name']}."},
+        "involvedObject": which | place | {"name": meta["name"], "uid": meta["uid"]},
+        "type": kind,
+        "reason": reason,
+        "message": message,
+        "count": 1,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "source": {"component": "vipwire"},
+    }

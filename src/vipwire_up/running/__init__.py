@@ -1,0 +1,1 @@
+"""The parts of a process of `vipwire up` or `vipwire join`, and what they share."""
