@@ -10,7 +10,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
 	@echo "make check   linters, types, layers, unit tests and laws: five to ten minutes"
-	@echo "make test    linters, types, layers, and all tests"
+	@echo "make test    linters, types, layers, and all tests; HOUSE=l7 those of one house (proxy, l7, up, lab, project)"
 	@echo "make fuzz    a million inputs for everything that reads what others write"
 	@echo "make soak    ten minutes of changes while everything goes wrong"
 	@echo "make bench   the benchmarks behind docs/performance.md"
@@ -60,18 +60,22 @@ PYTEST = $(SUDO) $(BIN)/python -m pytest --randomly-seed=$(SEED) --hypothesis-se
 # once more, and the summary names it with what went wrong the first time. Both failed: red.
 AGAIN = --reruns 1 -rR --rerun-show-tracebacks
 
+# `make test HOUSE=l7` runs one house with what it needs: proxy, l7, up, lab, or project (documents, deployment, build).
+HOUSE ?=
+UNITS = $(wildcard tests/$(or $(HOUSE),*)/unit)
+
 # A file of tests at a time in each of three processes on two cores, for many wait for something now and then.
 quick: compiled
-	@$(PYTEST) -q -n $$(($$(nproc) + 1)) --dist loadscope tests/unit tests/laws tests/cases tests/house
+	@$(PYTEST) -q -n $$(($$(nproc) + 1)) --dist loadscope -m 'not kernel' $(UNITS) tests/proxy/laws tests/proxy/cases tests/project
 
 # The unit tests once more on the system's own Python, where that is another one: errors are other ones there. Laws are
 # about what is pure, and that is the same in every Python.
 debian: compiled
-	@if [ -x .venv-debian/bin/python ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'not slow' tests/unit; fi
+	@if [ -x .venv-debian/bin/python ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'not slow and not kernel' $(UNITS); fi
 
 # Two processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
 pytest: compiled
-	@$(PYTEST) $(AGAIN) -n $$(($$(nproc) + 2)) --dist loadscope
+	@$(PYTEST) $(AGAIN) -n $$(($$(nproc) + 2)) --dist loadscope $(if $(HOUSE),tests/$(HOUSE))
 
 # A million inputs for the fuzz tests, led by coverage (atheris): twenty minutes at most.
 fuzz: .venv/ready-for-test

@@ -26,7 +26,7 @@ from bench.cluster import NODE, POD_CIDR, new_address, node_plan
 from bench.datapath import inside
 from bench.options import Options
 from bench.report import Figure
-from tests.conformance import own_cgroup
+from tests.proxy.conformance import own_cgroup
 
 from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.wire import MessageType

@@ -21,7 +21,7 @@ from bench.datapath import RESET, SERVER, Network, inside, network, nothing, run
 from bench.options import Options
 from bench.pipe import Pipe
 from bench.report import Figure
-from tests.conformance import own_cgroup
+from tests.proxy.conformance import own_cgroup
 
 from vipwire.linux.bpf.namespaces import netns_cookie
 from vipwire.linux.bpf.pins import require_mounted

@@ -32,7 +32,7 @@ from bench.ingress import (
     used,
 )
 from tests.fakes.ports import free_port
-from tests.gateway.site import GatewaySite, gateways, list_all, service
+from tests.l7.gateway.site import GatewaySite, gateways, list_all, service
 
 from vipwire_l7.ingress.run import control
 

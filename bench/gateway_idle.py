@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.gateway.test_gateway_daemon import CLASS, running
-from tests.unit.cluster_process import CLIENTS, Kubectl, up
+from tests.l7.gateway.test_gateway_daemon import CLASS, running
+from tests.up.unit.cluster_process import CLIENTS, Kubectl, up
 
 PODS = """
 apiVersion: v1

@@ -17,7 +17,7 @@ from bench.gateway import haproxy, put_routes
 from bench.ingress import ANSWERING, CASES, HOST, Case, by_hand, load
 from bench.ingress_instructions import Asking, connected, counted, instructions
 from tests.fakes.ports import free_port
-from tests.gateway.site import gateways, list_all
+from tests.l7.gateway.site import gateways, list_all
 
 ONE, THOUSAND = (Case(each.name, (*each.hosts[1:], HOST)) for each in CASES if not each.sticky and not each.tls)
 _NO_H2C = "    http-request del-header Upgrade if { req.hdr(upgrade) -m sub -i h2c }\n"

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from bench import ingress_by_hand
 from tests.fakes.ports import free_port
-from tests.ingress.site import Site, certificate, endpoint, endpoint_slice, ingress, rule, service, site
+from tests.l7.ingress.site import Site, certificate, endpoint, endpoint_slice, ingress, rule, service, site
 
 from vipwire_l7.ingress.run import control
 

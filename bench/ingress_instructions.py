@@ -19,7 +19,7 @@ from typing import BinaryIO
 from bench import ingress_by_hand
 from bench.ingress import ANSWERING, HOST, haproxy
 from tests.fakes.ports import free_port
-from tests.ingress.site import backend, endpoint, endpoint_slice, ingress, rule, service, site
+from tests.l7.ingress.site import backend, endpoint, endpoint_slice, ingress, rule, service, site
 
 WARMING, COUNTED = 200, 1000
 Asking = Callable[[int], Iterator[int]]

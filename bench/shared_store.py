@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import aiohttp
 import yaml
-from tests.unit.etcd_here import Etcd, members
+from tests.up.unit.etcd_here import Etcd, members
 
 from vipwire_up.store.etcd.client import Client
 from vipwire_up.store.etcd.settings import read_settings

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 from bench.shared_store import Api, data_directory, flags, started
-from tests.unit.etcd_here import Etcd, members
+from tests.up.unit.etcd_here import Etcd, members
 
 _SERVICES: Final = "/api/v1/namespaces/default/services"
 RANGES: Final = ("--service-cluster-ip-range", "10.96.0.0/24", "--service-node-port-range", "30000-30200")

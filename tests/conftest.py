@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import leftovers
 from tests.shares import Shares, is_share, turn
 
 # How long examples take says something of the machine and its load only.
@@ -40,6 +41,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     yield
     if is_share(config):
         items.sort(key=lambda item: turn(item.nodeid))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _swept() -> None:
+    if os.geteuid() == 0:
+        leftovers.sweep()
 
 
 @pytest.fixture(autouse=True)

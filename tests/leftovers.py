@@ -3,7 +3,7 @@
 import functools
 from pathlib import Path
 
-from tests.conformance import own_cgroup
+from tests.proxy.conformance import own_cgroup
 
 from vipwire_lab.lab.cluster import take_down_stale
 

@@ -14,23 +14,24 @@ from xdist.scheduler import LoadScopeScheduling
 _GUEST: Final = re.compile(r"::test_in_the_guest\[(?P<suite>.*)\]$")
 _LONGEST: Final = "conformance-changing"
 _MODE: Final = re.compile(
-    r"^tests/conformance/.*\[(?P<mode>nftables|ebpf|iptables-nft|iptables-legacy|userspace|ipvs)-(?!to-)"
+    r"^tests/proxy/conformance/.*\[(?P<mode>nftables|ebpf|iptables-nft|iptables-legacy|userspace|ipvs)-(?!to-)"
 )
-BEHIND: Final = ("tests/cases/test_cases.py", "tests/unit/test_model_net.py")
+BEHIND: Final = ("tests/proxy/cases/test_cases.py", "tests/proxy/unit/test_model_net.py")
 """A process runs a test when it knows the next one; these short files are what stands behind the guests."""
 LONG: Final = tuple(
     f"tests/{name}.py"
     for name in (
-        "unit/test_cluster_kubectl",
-        "unit/test_cluster_up",
-        "unit/test_cluster_api_bounds",
-        "unit/test_kube_client",
-        "laws/test_core_laws",
-        "laws/test_nftables_agreement",
+        "up/unit/test_cluster_kubectl",
+        "up/unit/test_cluster_up",
+        "up/unit/test_cluster_api_bounds",
+        "proxy/unit/test_kube_client",
+        "proxy/laws/test_core_laws",
+        "proxy/laws/test_nftables_agreement",
     )
 )
 """Of the files of `make check`, those that take ten seconds and more: one that began last would be waited for."""
-_FOLDERS: Final = ("tests/kernel/", "tests/ingress/", "tests/conformance/", "tests/fuzz/", "tests/laws/")
+_FOLDERS: Final = re.compile(r"^tests/(?:[a-z0-9]+/)?(?P<kind>kernel|project|ingress|conformance|fuzz|laws)/")
+_KINDS: Final = ("kernel", "project", "ingress", "conformance", "fuzz", "laws")
 
 
 def is_share(config: pytest.Config) -> bool:
@@ -57,7 +58,8 @@ def turn(nodeid: str) -> tuple[int, str]:
         return 2, name
     if name in LONG:
         return 3, ""
-    return next((4 + at for at, folder in enumerate(_FOLDERS) if name.startswith(folder)), 4 + len(_FOLDERS)), ""
+    found = _FOLDERS.match(name)
+    return 4 + (_KINDS.index(found["kind"]) if found else len(_KINDS)), ""
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no types

@@ -26,7 +26,7 @@ from bench.soak.faults import Harm
 from bench.soak.probing import Failure, Prober, Window, unexplained
 from bench.soak.scene import NODE, PATIENCE, Part, Scene
 from bench.soak.shim import compiled
-from tests.conformance import own_cgroup
+from tests.proxy.conformance import own_cgroup
 
 from vipwire_lab.lab.outcome import Target
 from vipwire_lab.net.topology import Pod

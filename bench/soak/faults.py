@@ -30,7 +30,7 @@ _TABLE: Final = (
     "nft flush table ip vipwire",
     "nft flush chain ip vipwire nat-prerouting",
 )
-_PROGRAMS: Final = f"{sys.executable} -m tests.conformance.ebpf_harm"
+_PROGRAMS: Final = f"{sys.executable} -m tests.proxy.conformance.ebpf_harm"
 _FLUSHES: Final = {
     "nftables": _TABLE,
     "ebpf": (*_TABLE, f"{_PROGRAMS} detach IPv4", f"{_PROGRAMS} empty IPv4"),

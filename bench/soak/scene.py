@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.soak.shim import Faults
-from tests.conformance import own_cgroup
+from tests.proxy.conformance import own_cgroup
 
 from vipwire.modes.ebpf.cgroup import mounted
 from vipwire_lab.lab.cluster import Lab

@@ -18,7 +18,7 @@ from typing import Any, Self
 import aiohttp
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.objects import node, service_cidr
-from tests.kernel.own_network import own_network, run
+from tests.fakes.own_network import own_network, run
 
 NODE = "node-0"
 ECHO_PORT = 8080

@@ -2,7 +2,7 @@
 
 A start takes more than half a second of processor time, and some seconds under User-Mode Linux; nearly all of it are
 imports. What runs is the command as `python -m vipwire` runs it, in a process of its own. That it starts by itself,
-too, is what tests/kernel/test_daemon_process.py is about, among others.
+too, is what tests/proxy/kernel/test_daemon_process.py is about, among others.
 """
 
 import contextlib

@@ -23,8 +23,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.cluster_here import Here, cluster
-from tests.unit.controllers_here import clock
+from tests.up.unit.cluster_here import Here, cluster
+from tests.up.unit.controllers_here import clock
 
 from vipwire.process.supervision import Guard
 from vipwire_up.api.kinds.catalogue import RESOURCES

@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.cluster_here import cluster
-from tests.unit.controllers_here import PODS, SLICES
-from tests.unit.up_here import whole, write
+from tests.up.unit.cluster_here import cluster
+from tests.up.unit.controllers_here import PODS, SLICES
+from tests.up.unit.up_here import whole, write
 
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.networking import SERVICE_CIDRS

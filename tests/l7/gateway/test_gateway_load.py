@@ -1,0 +1,137 @@
+"""Copies of requests, and questions about them, while eight clients ask at once: no process of HAProxy ends."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.fakes.ports import free_port
+from tests.l7.gateway.site import BASE, service
+from tests.l7.gateway.test_gateway_daemon import code, running, until
+
+CLIENTS, SECONDS, ON_ONE_CONNECTION = 8, 30.0, 50
+THREADS = 2
+PODS = {"web": "127.0.0.71", "copies": "127.0.0.72", "lots": "127.0.0.73", "auth": "127.0.0.74"}
+MIRROR = "{type: RequestMirror, requestMirror: {backendRef: {name: SERVICE, port: 8080}MORE}}"
+ALL = MIRROR.replace("SERVICE", "copies").replace("MORE", "")
+A_FIFTH = MIRROR.replace("SERVICE", "lots").replace("MORE", ", percent: 20")
+ASKED = "{type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: auth, port: 8080}, http: {}}}"
+PATHS = {"/all": [ALL], "/share": [A_FIFTH], "/asked": [ASKED], "/each": [ASKED, ALL, A_FIFTH]}
+
+
+def objects(port: int, pod_port: int) -> Iterator[str]:
+    """Write a Gateway, the route with a rule for each path, and the Services."""
+    meta = "metadata: {name: edge, namespace: infra}"
+    listeners = f"[{{name: http, port: {port}, protocol: HTTP}}]"
+    yield BASE
+    yield (
+        f"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\n{meta}\n"
+        f"spec: {{gatewayClassName: vipwire, listeners: {listeners}}}"
+    )
+    rules = "".join(
+        f"  - matches: [{{path: {{value: {path}}}}}]\n    filters: [{', '.join(filters)}]\n"
+        "    backendRefs: [{name: web, port: 8080}]\n"
+        for path, filters in PATHS.items()
+    )
+    yield (
+        f"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n{meta}\n"
+        f"spec:\n  parentRefs: [{{name: edge}}]\n  rules:\n{rules}"
+    )
+    yield from (service(name, address, pod_port) for name, address in PODS.items())
+
+
+class Counted(asyncio.Protocol):
+    """A connection of a Pod that answers each request with 200, and counts them by path."""
+
+    def __init__(self, served: Counter[str], opened: list[asyncio.Transport]) -> None:
+        self._served, self._opened, self._data = served, opened, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._opened.append(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while b"\r\n\r\n" in self._data:
+            head, _, self._data = self._data.partition(b"\r\n\r\n")
+            self._served[head.split(b" ", 2)[1].decode()] += 1
+            self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+
+async def ask_until(end: float, port: int, number: int, statuses: Counter[str]) -> None:
+    """Ask for each path in turn, with a new connection now and then; count statuses and what failed."""
+    loop, asked = asyncio.get_running_loop(), number
+    while loop.time() < end:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError as error:
+            statuses[type(error).__name__] += 1
+            continue
+        with contextlib.closing(writer):
+            for _ in range(ON_ONE_CONNECTION):
+                path = list(PATHS)[asked % len(PATHS)]
+                asked += 1
+                writer.write(f"GET {path}/{asked} HTTP/1.1\r\nhost: a.org\r\n\r\n".encode())
+                try:
+                    async with asyncio.timeout(10):
+                        head = await reader.readuntil(b"\r\n\r\nok")
+                except (OSError, EOFError, TimeoutError) as error:
+                    statuses[type(error).__name__] += 1
+                    break
+                statuses[f"{path} {head.split(b' ', 2)[1].decode()}"] += 1
+
+
+def children(pid: int) -> list[int]:
+    """Return the child processes of a process; none when it has ended."""
+    file = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(each) for each in file.read_text().split()] if file.exists() else []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("load")
+
+
+def test_no_process_ends_while_clients_of_two_threads_are_mirrored_and_asked_about(folder: Path) -> None:
+    """Of a share, each thread mirrors exactly one of each five of its requests."""
+    port, pod_port = free_port(), free_port()
+    (folder / "manifests").mkdir()
+    (folder / "manifests" / "all.yaml").write_text("\n---\n".join(objects(port, pod_port)))
+    served = {name: Counter[str]() for name in PODS}
+    statuses, opened = Counter[str](), list[asyncio.Transport]()
+
+    async def load() -> tuple[list[int], list[int], str]:
+        loop = asyncio.get_running_loop()
+        pods = [
+            await loop.create_server(partial(Counted, served[name], opened), address, pod_port)
+            for name, address in PODS.items()
+        ]
+        await asyncio.to_thread(until, lambda: code(port, "a.org", "/asked") == "200", folder)
+        (master,) = children(process.pid)
+        before, end = children(master), loop.time() + SECONDS
+        await asyncio.gather(*(ask_until(end, port, number, statuses) for number in range(CLIENTS)))
+        await asyncio.sleep(1.0)  # the last copies are on their way
+        after, said = children(master), (folder / "run" / "messages").read_text()
+        for pod in pods:
+            pod.close()
+        for transport in opened:
+            transport.close()
+        return before, after, said
+
+    with running(folder, "--manifests", str(folder / "manifests"), "--threads", str(THREADS)) as process:
+        before, after, said = asyncio.run(load())
+    assert len(before) == 1
+    assert after == before
+    assert "exited" not in said
+    assert set(statuses) == {f"{path} 200" for path in PATHS}
+    asked = {path: statuses[f"{path} 200"] for path in PATHS}
+    assert min(asked.values()) > 500
+    copied = {name: sum(found.values()) for name, found in served.items()}
+    assert copied["copies"] == asked["/all"] + asked["/each"]
+    assert copied["auth"] == asked["/asked"] + asked["/each"] + 1  # the first of all
+    # Two rules have a share, each thread draws for itself: each of these four is off by less than one.
+    assert abs(copied["lots"] - (asked["/share"] + asked["/each"]) / 5) < 2 * THREADS

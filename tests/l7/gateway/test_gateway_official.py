@@ -1,0 +1,397 @@
+"""Cases of the official suite about statuses, by planning alone: those that no other module here has. Its names."""
+
+import json
+import re
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.l7.gateway.site import BASE, now, tls_policy, tls_secret
+from tests.l7.gateway.test_gateway_statuses import (
+    CERTIFICATE,
+    HTTP,
+    NOW,
+    ROUTE,
+    SERVICE,
+    drawn,
+    gateway,
+    listener_set,
+    planned,
+    reasons,
+    snapshot_of,
+    status,
+)
+
+from vipwire.kube.gateway_addresses import POOL
+from vipwire_l7.gateway.plan.features import FEATURES, WITH_SERVICES
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.run.system_authorities import has_system_authorities
+from vipwire_l7.ingress.watch.objects import IngressKind
+
+ROOT = Path(__file__).parents[3]
+BY_SYSTEM = "{hostname: a.org, wellKnownCACertificates: System}"
+POLICY = tls_policy("web", BY_SYSTEM)
+GRPC = ROUTE.replace("kind: HTTPRoute", "kind: GRPCRoute")
+SETS = "allowedListeners: {namespaces: {from: Same}}"
+TLS_ROUTE = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: web, namespace: infra, generation: 2}
+spec:
+  parentRefs: [{name: edge}]
+  hostnames: [a.org]
+  rules: [{backendRefs: [{name: web, port: 80}]}]
+"""
+GRANT = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: ReferenceGrant
+metadata: {name: grant, namespace: web}
+spec: {from: [FROM], to: [TO]}
+"""
+
+
+def at_generation(number: int, *texts: str) -> list[str]:
+    """Write objects of a generation."""
+    made = [each for text in texts for each in yaml.safe_load_all(text) if each]
+    for each in made:
+        each["metadata"]["generation"] = number
+    return [yaml.safe_dump_all(made)]
+
+
+def generations(found: Any) -> set[int]:
+    """Find all observed generations in a status."""
+    if isinstance(found, list):
+        return {number for each in found for number in generations(each)}
+    if not isinstance(found, dict):
+        return set()
+    own = {found["observedGeneration"]} if "observedGeneration" in found else set()
+    return own | {number for each in found.values() for number in generations(each)}
+
+
+def test_observed_generation_bump() -> None:
+    """GatewayClassObservedGenerationBump, GatewayObservedGenerationBump, HTTPRouteObservedGenerationBump.
+
+    Also BackendTLSPolicyObservedGenerationBump.
+    """
+    listeners = listener_set("more", "{name: more, port: 81, protocol: HTTP}")
+    objects = (BASE, gateway(HTTP, more=SETS), listeners, ROUTE, GRPC, SERVICE, POLICY)
+    planner = GatewayPlanner(GatewaySetting())
+    for number in (7, 8):
+        planner.plan(snapshot_of(*at_generation(number, *objects)), NOW)
+        found = {kind.value: generations(each) for (kind, _), each in planner.statuses.items()}
+        kinds = ("GatewayClass", "Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute", "BackendTLSPolicy")
+        assert found == {kind: {number} for kind in kinds}
+
+
+def test_gateway_modify_listeners() -> None:
+    planner = GatewayPlanner(GatewaySetting())
+    other = "{name: other, port: 81, protocol: HTTP, hostname: b.org}"
+    for listeners in ((HTTP,), (HTTP, other), (other,)):
+        planner.plan(snapshot_of(gateway(*listeners), ROUTE, SERVICE), NOW)
+        made = status(planner, IngressKind.GATEWAY, "edge")["listeners"]
+        assert [each["attachedRoutes"] for each in made] == [1] * len(listeners)
+        assert [each["name"] for each in made] == [text[7:].partition(",")[0] for text in listeners]
+
+
+@pytest.mark.parametrize(
+    ("case", "from_", "to", "reason"),
+    [
+        (
+            "GatewaySecretReferenceGrantAllInNamespace",
+            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}",
+            '{group: "", kind: Secret}',
+            "ResolvedRefs",
+        ),
+        (
+            "GatewaySecretReferenceGrantSpecific",
+            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}",
+            '{group: "", kind: Secret, name: good}',
+            "ResolvedRefs",
+        ),
+        (
+            "GatewaySecretInvalidReferenceGrant: another kind comes",
+            "{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: infra}",
+            '{group: "", kind: Secret, name: good}',
+            "not RefNotPermitted",
+        ),
+        (
+            "GatewaySecretInvalidReferenceGrant: another namespace comes",
+            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: odd}",
+            '{group: "", kind: Secret, name: good}',
+            "not RefNotPermitted",
+        ),
+        (
+            "GatewaySecretInvalidReferenceGrant: another kind is allowed",
+            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}",
+            '{group: "", kind: Service, name: good}',
+            "not RefNotPermitted",
+        ),
+        (
+            "GatewaySecretInvalidReferenceGrant: another name is allowed",
+            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}",
+            '{group: "", kind: Secret, name: odd}',
+            "not RefNotPermitted",
+        ),
+    ],
+)
+def test_secrets_of_other_namespaces(case: str, from_: str, to: str, reason: str) -> None:
+    listener = "{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good, namespace: web}]}}"
+    grant = GRANT.replace("FROM", from_).replace("TO", to)
+    planner = planned(gateway(listener), tls_secret("good", "a.org", namespace="web"), grant)
+    (found,) = status(planner, IngressKind.GATEWAY, "edge")["listeners"]
+    assert reasons(found)["ResolvedRefs"] == reason, case
+
+
+@pytest.mark.parametrize(
+    ("case", "data"),
+    [
+        ("malformed", {"tls.crt": "odd", "tls.key": "odd"}),
+        ("empty", {}),
+    ],
+)
+def test_gateway_invalid_tls_configuration(case: str, data: dict[str, str]) -> None:
+    meta = {"name": "good", "namespace": "infra"}
+    secret = yaml.safe_dump({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
+    listener = "{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}"
+    (found,) = status(planned(gateway(listener), secret), IngressKind.GATEWAY, "edge")["listeners"]
+    assert reasons(found)["ResolvedRefs"] == "not InvalidCertificateRef", case
+    assert reasons(found)["Programmed"] == "not Invalid"
+
+
+@pytest.mark.parametrize(
+    ("parent", "accepted"),
+    [
+        ("{name: edge, sectionName: http, port: 80}", "Accepted"),
+        ("{name: edge, sectionName: http, port: 81}", "not NoMatchingParent"),
+        ("{name: edge, sectionName: other, port: 81}", "Accepted"),
+        ("{name: edge, sectionName: odd, port: 80}", "not NoMatchingParent"),
+    ],
+)
+def test_http_route_invalid_parent_ref_section_name_not_matching_port(parent: str, accepted: str) -> None:
+    """HTTPRouteInvalidParentRefSectionNameNotMatchingPort, HTTPRouteListenerPortMatching."""
+    planner = planned(
+        gateway(HTTP, "{name: other, port: 81, protocol: HTTP}"), ROUTE.replace("{name: edge}", parent), SERVICE
+    )
+    (found,) = status(planner, IngressKind.HTTP_ROUTE, "web")["parents"]
+    assert reasons(found)["Accepted"] == accepted
+
+
+@pytest.mark.parametrize(
+    ("case", "listener", "change", "wanted"),
+    [
+        (
+            "TLSRouteSimpleSameNamespace",
+            "{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}",
+            ("", ""),
+            ("Accepted", "ResolvedRefs", 1),
+        ),
+        (
+            "TLSRouteTerminateSimpleSameNamespace",
+            "{name: tls, port: 443, protocol: TLS, tls: {mode: Terminate, certificateRefs: [{name: good}]}}",
+            ("", ""),
+            ("Accepted", "ResolvedRefs", 1),
+        ),
+        (
+            "TLSRouteHostnameIntersection",
+            "{name: tls, port: 443, protocol: TLS, hostname: b.org, tls: {mode: Passthrough}}",
+            ("", ""),
+            ("not NoMatchingListenerHostname", "ResolvedRefs", 0),
+        ),
+        (
+            "TLSRouteInvalidReferenceGrant",
+            "{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}",
+            ("{name: web, port", "{name: web, namespace: web, port"),
+            ("Accepted", "not RefNotPermitted", 1),
+        ),
+        (
+            "TLSRouteInvalidBackendRefNonexistent",
+            "{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}",
+            ("{name: web, port", "{name: odd, port"),
+            ("Accepted", "not BackendNotFound", 1),
+        ),
+        (
+            "TLSRouteInvalidBackendRefUnknownKind",
+            "{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}",
+            ("{name: web, port", "{kind: Odd, name: web, port"),
+            ("Accepted", "not InvalidKind", 1),
+        ),
+        (
+            "TLSRouteInvalidNoMatchingListener",
+            HTTP,
+            ("", ""),
+            ("not NotAllowedByListeners", "ResolvedRefs", 0),
+        ),
+    ],
+)
+def test_tls_routes(case: str, listener: str, change: tuple[str, str], wanted: tuple[str, str, int]) -> None:
+    planner = planned(gateway(listener), TLS_ROUTE.replace(*change) if change[0] else TLS_ROUTE, SERVICE, CERTIFICATE)
+    (parent,) = status(planner, IngressKind.TLS_ROUTE, "web")["parents"]
+    (found,) = status(planner, IngressKind.GATEWAY, "edge")["listeners"]
+    said = reasons(parent)
+    assert (said["Accepted"], said["ResolvedRefs"], found["attachedRoutes"]) == wanted, case
+
+
+@pytest.mark.parametrize(
+    ("from_", "namespace", "let_in"),
+    [
+        ("from: None", "infra", False),
+        ("from: Same", "infra", True),
+        ("from: Same", "web", False),
+        ("from: All", "web", True),
+        ("from: Selector, selector: {matchLabels: {kubernetes.io/metadata.name: web}}", "web", True),
+        ("from: Selector, selector: {matchLabels: {kubernetes.io/metadata.name: web}}", "infra", False),
+    ],
+)
+def test_listener_set_allowed_namespaces(from_: str, namespace: str, *, let_in: bool) -> None:
+    """Several cases of the official suite.
+
+    ListenerSetAllowedNamespaceAll, ListenerSetAllowedNamespaceSame, ListenerSetAllowedNamespaceSelector,
+    ListenerSetDefaultNotAllowed.
+    """
+    made = listener_set("more", "{name: more, port: 81, protocol: HTTP}").replace(
+        "namespace: infra}\nspec: {parentRef: {", f"namespace: {namespace}}}\nspec: {{parentRef: {{namespace: infra, "
+    )
+    planner = planned(gateway(HTTP, more=f"allowedListeners: {{namespaces: {{{from_}}}}}"), made)
+    found = reasons(status(planner, IngressKind.LISTENER_SET, "more", namespace))
+    assert found["Accepted"] == ("Accepted" if let_in else "not NotAllowed")
+    counted = status(planner, IngressKind.GATEWAY, "edge")["attachedListenerSets"]
+    assert counted == int(let_in)
+
+
+def test_gateway_name_maximum_length() -> None:
+    """GatewayNameMaximumLength."""
+    long = ".".join(["a" * 50] * 4)[:253]
+    planner = planned(gateway(HTTP).replace("name: edge", f"name: {long}"), ROUTE.replace("edge", long), SERVICE)
+    assert reasons(status(planner, IngressKind.GATEWAY, long))["Programmed"] == "Programmed"
+    assert status(planner, IngressKind.GATEWAY, long)["listeners"][0]["attachedRoutes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "validation", "wanted"),
+    [
+        (
+            "BackendTLSPolicyInvalidCACertificateRef",
+            '{hostname: a.org, caCertificateRefs: [{group: "", kind: ConfigMap, name: nowhere}]}',
+            {"Accepted": "not NoValidCACertificate", "ResolvedRefs": "not InvalidCACertificateRef"},
+        ),
+        (
+            "BackendTLSPolicyInvalidKind",
+            '{hostname: a.org, caCertificateRefs: [{group: "", kind: Odd, name: nowhere}]}',
+            {"Accepted": "not NoValidCACertificate", "ResolvedRefs": "not InvalidKind"},
+        ),
+        (
+            "BackendTLSPolicy",
+            BY_SYSTEM,
+            {"Accepted": "Accepted", "ResolvedRefs": "ResolvedRefs"},
+        ),
+    ],
+)
+def test_backend_tls_policies(case: str, validation: str, wanted: dict[str, str]) -> None:
+    policy = tls_policy("web", validation)
+    planner = planned(gateway(HTTP), ROUTE, SERVICE, policy)
+    (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
+    assert reasons(ancestor) == wanted, case
+    assert ancestor["ancestorRef"]["name"] == "edge"
+
+
+BUNDLE = """
+apiVersion: certificates.k8s.io/v1beta1
+kind: ClusterTrustBundle
+metadata: {name: "example.com:signer:v1"}
+spec: {signerName: example.com/signer, trustBundle: PEM}
+"""
+REF = "{group: certificates.k8s.io, kind: ClusterTrustBundle, name: 'example.com:signer:v1'}"
+NO_AUTHORITY = {"Accepted": "not NoValidCACertificate", "ResolvedRefs": "not InvalidCACertificateRef"}
+ALL_WELL = {"Accepted": "Accepted", "ResolvedRefs": "ResolvedRefs"}
+
+
+@pytest.mark.parametrize("form", ["clusterTrustBundleRef: REF", "caCertificateRefs: [REF]"])
+@pytest.mark.parametrize(
+    ("content", "ref", "wanted"),
+    [
+        ("good", REF, ALL_WELL),
+        ("good", REF.replace(":v1", ":v2"), NO_AUTHORITY),
+        ("nonsense", REF, NO_AUTHORITY),
+        ("''", REF, NO_AUTHORITY),
+        ("good", REF.replace("ClusterTrustBundle", "Odd"), NO_AUTHORITY | {"ResolvedRefs": "not InvalidKind"}),
+    ],
+)
+def test_authorities_are_in_a_cluster_trust_bundle(form: str, content: str, ref: str, wanted: dict[str, str]) -> None:
+    """BackendTLSPolicyClusterTrustBundle, and GatewayFrontendClusterTrustBundle, of clients' certificates."""
+    pem = make_certificate(now(), "a.org").partition("-----BEGIN PRIVATE KEY-----")[0]
+    bundle = BUNDLE.replace("PEM", json.dumps(pem) if content == "good" else content)
+    named = form.replace("REF", ref)
+    validation = f"{{hostname: a.org, {named}}}"
+    policy = tls_policy("web", validation)
+    more = "caCertificateRefs: [], " if "Bundle" in form[:20] else ""
+    tls = f"tls: {{frontend: {{default: {{validation: {{{more}{named}}}}}}}}}"
+    https = "{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}"
+    planner = planned(gateway(HTTP, https, more=tls), ROUTE, SERVICE, policy, bundle, tls_secret("good", "a.org"))
+    (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
+    assert reasons(ancestor) == wanted
+    listener = status(planner, IngressKind.GATEWAY, "edge")["listeners"][1]
+    kind = wanted["ResolvedRefs"].replace("InvalidKind", "InvalidCACertificateKind")
+    assert (reasons(listener)["Accepted"], reasons(listener)["ResolvedRefs"]) == (wanted["Accepted"], kind)
+
+
+def test_both_kinds_of_authorities_count_together() -> None:
+    refs = f"caCertificateRefs: [{{group: '', kind: ConfigMap, name: nowhere}}], clusterTrustBundleRef: {REF}"
+    policy = tls_policy("web", f"{{hostname: a.org, {refs}}}")
+    pem = make_certificate(now(), "a.org").partition("-----BEGIN PRIVATE KEY-----")[0]
+    planner = planned(gateway(HTTP), ROUTE, SERVICE, policy, BUNDLE.replace("PEM", json.dumps(pem)))
+    (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
+    assert reasons(ancestor) == {"Accepted": "Accepted", "ResolvedRefs": "not InvalidCACertificateRef"}
+
+
+def test_a_machine_without_authorities_says_so() -> None:
+    """HAProxy would refuse the whole configuration."""
+    planner, sites = drawn(
+        gateway(HTTP), ROUTE, SERVICE, POLICY, setting=GatewaySetting(has_system_authorities=lambda: False)
+    )
+    (ancestor,) = status(planner, IngressKind.BACKEND_TLS_POLICY, "web")["ancestors"]
+    assert reasons(ancestor) == {"Accepted": "not Invalid", "ResolvedRefs": "ResolvedRefs"}
+    assert all(pool.policy.verify is None for pool in sites.pools)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_haproxy_says_whether_it_has_authorities(tmp_path: Path, code: int) -> None:
+    program = tmp_path / "haproxy"
+    program.write_text(f'#!/bin/sh\ngrep -q "ca-file @system-ca" "$3" || exit 2\nexit {code}\n')
+    program.chmod(0o755)
+    assert has_system_authorities(str(program)) == (code == 0)
+
+
+def test_backend_tls_policy_conflict_resolution() -> None:
+    younger = tls_policy("younger", BY_SYSTEM, "web")
+    one_port = tls_policy("port", BY_SYSTEM, "web, sectionName: http")
+    planner = planned(gateway(HTTP), ROUTE, SERVICE, POLICY, younger, one_port)
+    found = {
+        name: reasons(status(planner, IngressKind.BACKEND_TLS_POLICY, name)["ancestors"][0])["Accepted"]
+        for name in ("web", "younger", "port")
+    }
+    assert found == {"web": "Accepted", "younger": "not Conflicted", "port": "Accepted"}
+
+
+def test_the_class_tells_the_features_that_the_table_has() -> None:
+    text = (ROOT / "docs" / "gateway.md").read_text().partition("### Features by name")[2].partition("\n### ")[0]
+    rows = [row.strip("| ").split(" | ", 1) for row in text.splitlines() if row.startswith("| ")][1:]
+    told = {name for names, shown in rows if not shown.startswith("no: ") for name in names.split(", ")}
+    assert told == FEATURES | WITH_SERVICES
+    assert [names for names, shown in rows if not re.search(r"\btest_\w+|no: ", shown)] == []
+
+
+def test_the_class_says_what_is_served_with_services() -> None:
+    """GatewayInfrastructurePropagation: `vipwire up` makes a Service for each Gateway, if it has a range for them."""
+    meta = f"{{name: {POOL.name}, namespace: {POOL.namespace}}}"
+    ranges = f"{{apiVersion: v1, kind: ConfigMap, metadata: {meta}, data: {{}}}}"
+    pool = GatewaySetting(pool=(IPv4Network("192.0.2.0/28"),))
+    for setting, texts, told in ((None, (), False), (None, (ranges,), True), (pool, (ranges,), False)):
+        planner = planned(gateway(HTTP), *texts, setting=setting)
+        found = {
+            each["name"] for each in status(planner, IngressKind.GATEWAY_CLASS, "vipwire", "")["supportedFeatures"]
+        }
+        assert found == (FEATURES | WITH_SERVICES if told else FEATURES)

@@ -1,0 +1,103 @@
+"""What servers read otherwise than HAProxy never leads past a guard: paths, and the conditions of canaries."""
+
+from pathlib import Path
+
+import pytest
+from tests.fakes.frameworks import FRAMEWORKS, framework
+from tests.fakes.spellings import exchanged, passed, refused, spellings
+from tests.l7.ingress.site import Site, backend, endpoint, endpoint_slice, ingress, play, rule, service
+
+POD = "127.0.0.11"
+GUARD = {"vipwire.io/deny-source-range": "127.0.0.0/8"}
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_no_spelling_of_a_path_passes_a_guard(tmp_path: Path, name: str) -> None:
+    async def scenario(here: Site) -> None:
+        with framework(name, tmp_path, POD, here.pod_port):
+            here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
+            here.put(ingress("web", rule("a.example.com", "/", "/admin/public")))
+            here.put(ingress("admin", rule("a.example.com", "/admin", "/@team", "/caf%C3%A9"), annotations=GUARD))
+            await here.settled()
+            assert await refused(here.http, "a.example.com") == []
+            assert len(spellings()) > 1000
+            assert await passed(here.http, "a.example.com") == []
+            status, _ = await exchanged(
+                here.http, "GET /admin/x HTTP/1.1\r\nHost: a.example.com\r\nConnection: close\r\n\r\n"
+            )
+            assert status == 403
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_no_spelling_of_a_path_passes_an_expression_or_another_kind_of_rule(tmp_path: Path, name: str) -> None:
+    async def scenario(here: Site) -> None:
+        with framework(name, tmp_path, POD, here.pod_port):
+            here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
+            hosts = ("*.w.example.com", "")
+            here.put(
+                ingress("web", *(rule(host, "/", "/admin/public") for host in hosts), rule("r.example.com", "/"))
+            )
+            here.put(ingress("exact", rule("r.example.com", "/x", kind="Exact"), rule("d.example.com", "/x")))
+            here.put(ingress("default", defaultBackend=backend("web")))
+            guarded = ("/admin", "/@team", "/caf%C3%A9")
+            here.put(
+                ingress("admin", *(rule(host, *guarded) for host in (*hosts, "d.example.com")), annotations=GUARD)
+            )
+            expressions = rule("r.example.com", "/admin", "/@[a-z]+", "/caf%C3%A9", kind="ImplementationSpecific")
+            here.put(ingress("some", expressions, annotations=GUARD | {"vipwire.io/use-regex": "true"}))
+            await here.settled()
+            for host in ("x.w.example.com", "unknown.org", "r.example.com", "d.example.com"):
+                assert await passed(here.http, host) == [], host
+            assert await refused(here.http, "x.w.example.com") == []
+            status, told = await exchanged(
+                here.http, "GET /a+b:c/x=y HTTP/1.1\r\nHost: r.example.com\r\nConnection: close\r\n\r\n"
+            )
+            assert (status, told["raw"]) == (200, "/a+b:c/x=y")
+
+    play(tmp_path, scenario)
+
+
+async def status(here: Site, *headers: str) -> int:
+    lines = ("GET / HTTP/1.1", "Host: a.example.com", *headers, "Connection: close", "", "")
+    return (await exchanged(here.http, "\r\n".join(lines)))[0]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sent"),
+    [
+        (
+            {"canary-by-header": "X-New"},
+            {
+                "X-New: always": 200,
+                "X_New: always": 400,
+                "X-New: never\r\nX-New: always": 400,
+                "X-Newer: always": 403,
+            },
+        ),
+        (
+            {"canary-by-cookie": "new"},
+            {"Cookie: new=always": 200, "Cookie: new=never; new=always": 400, 'Cookie: new="always"': 400}
+            | {
+                "Cookie: new=never\r\nCookie: new=always": 400,
+                'Cookie: x="; new=always; y="': 400,
+                "Cookie: x=1": 403,
+            },
+        ),
+    ],
+    ids=["header", "cookie"],
+)
+def test_a_canary_that_is_guarded_otherwise_is_chosen_by_what_all_read_alike(
+    tmp_path: Path, chosen: dict[str, str], sent: dict[str, int]
+) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", POD)
+        here.put(ingress("main", rule("a.example.com", "/"), annotations=GUARD))
+        asked = {"canary": "true", "allow-source-range": "127.0.0.0/8", "deny-source-range": "192.0.2.1"} | chosen
+        asked = {f"vipwire.io/{name}": value for name, value in asked.items()}
+        here.put(ingress("canary", rule("a.example.com", "/"), annotations=asked))
+        await here.settled()
+        assert {headers: await status(here, headers) for headers in sent} == sent
+
+    play(tmp_path, scenario)

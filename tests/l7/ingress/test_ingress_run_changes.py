@@ -1,0 +1,228 @@
+"""Changes under load: no request fails while Pods are replaced one by one and HAProxy is reloaded twenty times."""
+
+import asyncio
+import sys
+import tracemalloc
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import FrameType
+
+import aiohttp
+from tests.l7.ingress.site import Site, endpoint, endpoint_slice, ingress, play, rule, service
+
+OLD = tuple(f"127.0.0.{number}" for number in range(21, 25))
+NEW = tuple(f"127.0.0.{number}" for number in range(31, 35))
+
+
+class Load:
+    """Clients that ask without a pause: some keep their connection, some make a new one each time."""
+
+    def __init__(self, here: Site) -> None:
+        self._url, self._going = f"http://127.0.0.1:{here.http}/", True
+        self.answers: Counter[str] = Counter()
+        self._rounds: Counter[asyncio.Task[None] | None] = Counter()
+        self._answered = asyncio.Condition()
+
+    async def turned_over(self) -> None:
+        """Wait until every client has had the answer that it waits for now, and one more."""
+        before = self._rounds.copy()
+        async with asyncio.timeout(60), self._answered:
+            await self._answered.wait_for(lambda: all(self._rounds[each] > before[each] + 1 for each in before))
+
+    async def run(self, *, keep: bool) -> None:
+        connector = aiohttp.TCPConnector(force_close=not keep)
+        async with aiohttp.ClientSession(connector=connector, headers={"Host": "a.example.com"}) as session:
+            while self._going:
+                try:
+                    async with session.get(self._url) as response:
+                        await response.read()
+                        self.answers[str(response.status)] += 1
+                except aiohttp.ClientError as error:
+                    self.answers[type(error).__name__] += 1
+                self._rounds[asyncio.current_task()] += 1
+                async with self._answered:
+                    self._answered.notify_all()
+
+    def end(self) -> None:
+        self._going = False
+
+
+async def under_load(here: Site, work: Callable[[Site, Load], Awaitable[None]]) -> tuple[Counter[str], int]:
+    """Serve, and do some work while clients ask; give their answers, and how many reloads it took."""
+    await here.pods("web", *OLD)
+    here.put(ingress("web", rule("a.example.com", "/")))
+    await here.settled()
+    before, load = len(here.reloads), Load(here)
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(4):
+            tasks.create_task(load.run(keep=bool(number % 2)))
+        await work(here, load)
+        load.end()
+    return load.answers, len(here.reloads) - before
+
+
+def test_no_request_fails_while_pods_are_replaced(tmp_path: Path) -> None:
+    async def roll(here: Site, load: Load) -> None:
+        serving = list(OLD)
+        for old, new in zip(OLD, NEW, strict=True):
+            await here.pod(new)
+            going = endpoint(old, ready=False, serving=True, terminating=True)
+            serving.remove(old)
+            serving.append(new)
+            here.put(endpoint_slice("web", here.pod_port, [*map(endpoint, serving), going]))
+            await here.settled()
+            await load.turned_over()  # whoever was on the way to it has been answered
+            await here.end_pod(old)  # before it is told of
+            here.put(endpoint_slice("web", here.pod_port, [endpoint(each) for each in serving]))
+            await here.settled()
+
+    async def scenario(here: Site) -> None:
+        answers, reloads = await under_load(here, roll)
+        assert set(answers) == {"200"}
+        assert reloads == 0
+        assert await here.pods_of("http://a.example.com/", times=8) == set(NEW)
+
+    play(tmp_path, scenario)
+
+
+def test_no_request_fails_during_twenty_reloads(tmp_path: Path) -> None:
+    async def reload(here: Site, _: Load) -> None:
+        for number in range(20):
+            annotations = {"vipwire.io/timeout-server": f"{number + 10}s"}
+            here.put(ingress("other", rule("b.example.com", "/"), annotations=annotations))
+            await here.settled()
+
+    async def scenario(here: Site) -> None:
+        answers, reloads = await under_load(here, reload)
+        assert (set(answers), reloads) == ({"200"}, 20)
+
+    play(tmp_path, scenario)
+
+
+def test_hosts_paths_endpoints_and_removals_need_no_reload(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", OLD[0])
+        here.put(ingress("web", rule("a.example.com", "/"), rule("*.d.example.com", "/", kind="Exact")))
+        await here.settled()
+        before = len(here.reloads)
+        here.put(ingress("more", rule("b.example.com", "/x", "/y"), rule("*.c.example.com", "/", kind="Exact")))
+        await here.settled()
+        codes = [(await here.curl(f"http://{where}")).code for where in ("b.example.com/y/z", "1.c.example.com/")]
+        await here.pods("web", OLD[1], OLD[2])
+        await here.settled()
+        assert (await here.curl("http://a.example.com/")).pod in OLD[1:3]
+        here.remove("Ingress", "more")
+        await here.settled()
+        codes += [(await here.curl(f"http://{where}")).code for where in ("b.example.com/y/z", "a.example.com/")]
+        here.remove("EndpointSlice", "web-1")
+        await here.settled()
+        codes.append((await here.curl("http://a.example.com/")).code)
+        assert codes == [200, 200, 404, 200, 503]
+        assert len(here.reloads) == before
+
+    play(tmp_path, scenario)
+
+
+def test_the_first_rule_of_a_kind_is_a_reload_and_no_other_is(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", OLD[0])
+        here.put(ingress("web", rule("a.example.com", "/app")))
+        await here.settled()
+        for number, (made, where, reason) in enumerate(
+            (
+                (rule("a.example.com", "/app", kind="Exact"), "a.example.com/app", "a first path of type Exact"),
+                (rule("*.example.com", "/x"), "b.example.com/x/y", "a first host with a wildcard"),
+                (rule("", "/y"), "c.org/y", "a first rule without a host"),
+            )
+        ):
+            for again in (False, True):
+                here.put(ingress(f"more-{number}", made, rule(f"{number}-{again}.example.com", "/")))
+                await here.settled()
+                codes = [(await here.curl(f"http://{each}")).code for each in (where, "a.example.com/app/z")]
+                assert codes == [200, 200]
+            assert here.reloads[-1] == reason
+            assert len(here.reloads) == number + 3
+        # What is not needed any more stays, and is kept up to date, until the next reload.
+        for number in (0, 1, 2):
+            here.remove("Ingress", f"more-{number}")
+        await here.settled()
+        assert (await here.curl("http://c.org/y")).code == 404
+        here.put(ingress("back", rule("", "/y")))
+        await here.settled()
+        assert (await here.curl("http://c.org/y")).code == 200
+        assert len(here.reloads) == 5
+
+    play(tmp_path, scenario)
+
+
+def test_endpoints_change_while_a_reload_waits(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(OLD[0])]))
+        here.put(ingress("web", rule("a.example.com", "/")))  # all this is there when HAProxy starts
+        await here.settled()
+        here.put(ingress("late", rule("b.example.com", "/"), annotations={"vipwire.io/timeout-server": "9s"}))
+        await here.pods("web", OLD[1])
+        async with asyncio.timeout(60):
+            while (await here.curl("http://a.example.com/")).code != 200:  # noqa: ASYNC110  # of a change before a reload nobody is told
+                await asyncio.sleep(0.02)
+        assert (await here.curl("http://a.example.com/")).pod == OLD[1]
+        assert await here.codes_of("b") == {"b": 404}
+        assert len(here.reloads) == 1
+
+    play(tmp_path, scenario, pause=3600.0)
+
+
+async def move(here: Site, address: str) -> None:
+    """Give one Service another endpoint, and wait until HAProxy has it."""
+    here.put(endpoint_slice("web-1", here.pod_port, [endpoint(address)]))
+    await here.settled()
+
+
+async def calls_of_a_move(here: Site, address: str) -> int:
+    """Count the calls that a change of one endpoint makes."""
+    count = 0
+
+    def note(_frame: FrameType, _event: str, _argument: object) -> None:
+        nonlocal count
+        count += 1
+
+    sys.setprofile(note)
+    try:
+        await move(here, address)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+async def bytes_of_a_move(here: Site, address: str) -> int:
+    """Tell how much memory such a change needs for a while: a copy of something for every Ingress would show."""
+    tracemalloc.start()
+    try:
+        await move(here, address)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_one_endpoints_change_costs_the_same_among_many_ingresses(tmp_path: Path) -> None:
+    costs: dict[int, tuple[int, int]] = {}
+
+    async def scenario(here: Site) -> None:
+        for number in range(1, count + 1):
+            name = f"web-{number}"
+            here.put(service(name), endpoint_slice(name, here.pod_port, [endpoint(OLD[0])]))
+            here.put(ingress(name, rule(f"{name}.example.com", "/", service=name)))
+        await here.settled()
+        await move(here, OLD[1])
+        calls = min([await calls_of_a_move(here, OLD[number]) for number in (2, 1, 2)])
+        costs[count] = calls, min([await bytes_of_a_move(here, OLD[number]) for number in (1, 2, 1)])
+        assert here.reloads == ["start"]
+
+    for count in (2, 1000):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        play(folder, scenario)
+    (few_calls, few_bytes), (many_calls, many_bytes) = costs.values()
+    assert many_calls < few_calls + 600  # answers may come in one piece or in more; a call for each Ingress is 1,000
+    assert many_bytes < few_bytes + 16_000  # a dict of a thousand has 36 kB

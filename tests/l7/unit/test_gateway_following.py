@@ -1,0 +1,228 @@
+"""Following changes of the Gateway API's objects one by one comes to what planning everything anew does.
+
+Nothing plans anew by the clock: an object whose change was overlooked would stay unseen.
+"""
+
+from typing import Any, cast
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.l7.gateway.site import now, secret_of
+
+from vipwire.kube.gateway_addresses import POOL
+from vipwire.model.names import ObjectName
+from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.gateway.watch.kinds import RESOURCES
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
+
+LAYOUT = Layout("/run/x", "/run/x/sock")
+NOW = now()
+PAIR, OTHER = (make_certificate(NOW, "a.org", "*.b.org") for _ in range(2))
+USERS = "x:$6$abcdefgh$abcdefgh"
+AUTHORITY = PAIR.partition("-----BEGIN PRIVATE KEY-----")[0]
+
+ALL = "allowedRoutes: {namespaces: {from: All}}"
+BY_LABEL = "allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {open: 'yes'}}}}"
+HTTP, NARROW = (
+    f"{{name: http, port: 80, protocol: HTTP, {ALL}}}",
+    "{name: http, port: 80, protocol: HTTP, hostname: a.org}",
+)
+LABELLED = f"{{name: http, port: 80, protocol: HTTP, {BY_LABEL}}}"
+HTTPS = f"{{name: https, port: 443, protocol: HTTPS, {ALL}, tls: {{certificateRefs: [{{name: pair}}]}}}}"
+FAR = "{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: pair, namespace: web}]}}"
+PASSED = f"{{name: tls, port: 443, protocol: TLS, hostname: '*.b.org', {ALL}, tls: {{mode: Passthrough}}}}"
+TCP, UDP = f"{{name: tcp, port: 99, protocol: TCP, {ALL}}}", f"{{name: udp, port: 99, protocol: UDP, {ALL}}}"
+CHECKED = (
+    "tls: {frontend: {default: {validation: {caCertificateRefs: [{group: '', kind: ConfigMap, name: authority}]}}}}"
+)
+SHOWN = "tls: {backend: {clientCertificateRef: {name: shown}}}"
+SETS = "allowedListeners: {namespaces: {from: All}}"
+EDGE = "parentRefs: [{name: edge, namespace: infra}]"
+SET = "parentRefs: [{kind: ListenerSet, name: more, namespace: web}]"
+
+
+def gateway(*listeners: str, more: str = SETS) -> str:
+    return f"{{gatewayClassName: vipwire, listeners: [{', '.join(listeners)}], {more}}}"
+
+
+def route(parents: str, backend: str, more: str = "", hosts: str = "hostnames: [a.org], ") -> str:
+    return f"{{{parents}, {hosts}rules: [{{backendRefs: [{{{backend}, port: 80}}]{more}}}]}}"
+
+
+def asking(name: str) -> str:
+    auth = f"{{protocol: HTTP, http: {{path: /x}}, backendRef: {{name: {name}, port: 80}}}}"
+    return f", filters: [{{type: ExternalAuth, externalAuth: {auth}}}]"
+
+
+NEAR, ACROSS, GONE = "name: a", "name: b, namespace: infra", "name: nobody"
+MIRRORS = ", filters: [{type: RequestMirror, requestMirror: {backendRef: {name: b, port: 80}}}]"
+GRANT = (
+    "{{from: [{{group: gateway.networking.k8s.io, kind: {kind}, namespace: {source}}}], "
+    "to: [{{group: '', kind: {to}}}]}}"
+)
+SERVICE = "{clusterIP: 10.96.0.1, ports: [{name: http, port: 80, protocol: TCP%s}]}"
+Key = tuple[str, str, str]
+RANGES: Key = ("ConfigMap", *POOL)
+VARIANTS: dict[Key, list[str]] = {
+    ("GatewayClass", "", "vipwire"): [
+        "{controllerName: vipwire.io/gateway}",
+        "{controllerName: example.com/other}",
+        "{controllerName: vipwire.io/gateway, parametersRef: {group: x, kind: Y, name: z}}",
+    ],
+    ("Gateway", "infra", "edge"): [
+        gateway(HTTP, HTTPS),
+        gateway(NARROW, FAR, TCP),
+        gateway(LABELLED, PASSED, UDP),
+        gateway(HTTP, HTTPS, more=CHECKED),
+        gateway(HTTP, more=SHOWN),
+        gateway(HTTP, TCP, UDP, more="addresses: [{value: 192.0.2.1}]"),
+    ],
+    ("Gateway", "infra", "second"): [gateway(HTTP, more=SHOWN), gateway(PASSED)],
+    ("ListenerSet", "web", "more"): [
+        f"{{parentRef: {{name: edge, namespace: infra}}, listeners: [{each}]}}"
+        for each in (HTTP.replace("80", "81"), HTTPS.replace("443", "444"), TCP)
+    ],
+    ("HTTPRoute", "infra", "one"): [
+        route(EDGE, NEAR),
+        route(EDGE, GONE),
+        route(EDGE, NEAR, MIRRORS),
+        route(EDGE, NEAR, asking("b")),
+        route(SET, NEAR, hosts=""),
+    ],
+    ("HTTPRoute", "web", "two"): [route(EDGE, ACROSS), route(EDGE, NEAR), route(SET, ACROSS)],
+    ("GRPCRoute", "infra", "calls"): [route(EDGE, "name: b"), route(EDGE, GONE)],
+    ("TLSRoute", "web", "passed"): [
+        route(EDGE, ACROSS, hosts="hostnames: [x.b.org], "),
+        route(EDGE, NEAR, hosts="hostnames: [y.b.org], "),
+    ],
+    ("TCPRoute", "infra", "plain"): [route(EDGE, NEAR, hosts=""), route(EDGE, GONE, hosts="")],
+    ("UDPRoute", "web", "datagrams"): [route(EDGE, ACROSS, hosts=""), route(EDGE, NEAR, hosts="")],
+    ("ReferenceGrant", "infra", "services"): [
+        GRANT.format(kind="HTTPRoute", source="web", to="Service"),
+        GRANT.format(kind="UDPRoute", source="web", to="Service"),
+    ],
+    ("ReferenceGrant", "web", "secrets"): [GRANT.format(kind="Gateway", source="infra", to="Secret")],
+    ("BackendTLSPolicy", "infra", "checked"): [
+        f"{{targetRefs: [{{group: '', kind: Service, name: {name}}}], validation: {{hostname: a.org, {refs}}}}}"
+        for name, refs in (
+            ("a", "caCertificateRefs: [{group: '', kind: ConfigMap, name: authority}]"),
+            ("b", "caCertificateRefs: [{group: certificates.k8s.io, kind: ClusterTrustBundle, name: bundle}]"),
+            ("a", "wellKnownCACertificates: System"),
+        )
+    ],
+    ("TrafficPolicy", "infra", "limits"): [
+        f"{{targetRefs: [{{group: gateway.networking.k8s.io, kind: {kind}, name: {name}}}], {what}}}"
+        for kind, name, what in (
+            ("HTTPRoute", "one", "basicAuth: {secretName: users}"),
+            ("Gateway", "edge", "maxBodySize: 1048576"),
+        )
+    ],
+    ("BackendPolicy", "infra", "sticky"): [
+        "{targetRefs: [{group: '', kind: Service, name: a}], balance: {algorithm: leastconn}}"
+    ],
+    ("Namespace", "", "web"): ["{}", "labels: {open: 'yes'}"],
+    ("ConfigMap", "infra", "authority"): ["authority", "nonsense"],
+    RANGES: ["192.0.2.0/24"],
+    ("ClusterTrustBundle", "", "bundle"): ["authority", "nonsense"],
+    ("Secret", "infra", "pair"): ["pair", "other", "nonsense"],
+    ("Secret", "infra", "shown"): ["pair", "nonsense"],
+    ("Secret", "web", "pair"): ["pair", "nonsense"],
+    ("Secret", "infra", "users"): ["users", "nonsense"],
+    ("Service", "infra", "a"): [
+        SERVICE % "",
+        SERVICE % ", appProtocol: kubernetes.io/h2c",
+        SERVICE % ", targetPort: 8443",
+        "{type: ExternalName, externalName: one.example.net}",
+    ],
+    ("Service", "infra", "b"): [
+        SERVICE % ", appProtocol: https",
+        "{clusterIP: None, ports: [{port: 80, protocol: UDP}]}",
+    ],
+    ("Service", "web", "a"): [SERVICE % "", "{clusterIP: 10.96.0.2, ports: [{port: 80, protocol: UDP}]}"],
+    ("Service", "infra", "edge-vipwire"): ["edge", "second", "edge, no address", "plain"],
+}
+
+
+def document(key: Key, text: str) -> dict[str, Any]:
+    """Write an object; what has no spec is told by a word."""
+    kind, namespace, name = key
+    meta: dict[str, Any] = {"name": name, "generation": 1} | ({"namespace": namespace} if namespace else {})
+    made = {"kind": kind, "metadata": meta}
+    authority = AUTHORITY if text == "authority" else text
+    if kind == "Namespace":
+        return made | {"metadata": meta | yaml.safe_load(f"{{{text}}}" if text != "{}" else "{}")}
+    if kind == "ConfigMap":
+        return made | {"data": {"ca.crt": authority}}
+    if kind == "ClusterTrustBundle":
+        return made | {"spec": {"trustBundle": authority}}
+    if kind == "Secret":
+        pem = {"pair": PAIR, "other": OTHER}.get(text)
+        found: dict[str, Any] = yaml.safe_load(secret_of(name, pem, namespace)) if pem else made
+        return (
+            found
+            if pem
+            else made | {"stringData": {"auth": USERS if text == "users" else text, "tls.crt": text, "tls.key": text}}
+        )
+    if name == "edge-vipwire":
+        whose, _, lacks = text.partition(", ")
+        notes = {} if whose == "plain" else {"vipwire.io/gateway": whose}
+        given_ = {"loadBalancer": {"ingress": [] if lacks else [{"ip": "198.51.100.1"}]}}
+        ports = [{"name": "http", "port": 80, "targetPort": 20000}]
+        spec = {"type": "LoadBalancer", "clusterIP": "10.96.0.9", "ports": ports}
+        return made | {"metadata": meta | {"annotations": notes}, "spec": spec, "status": given_}
+    return made | {"spec": yaml.safe_load(text)}
+
+
+def event(key: Key, variant: int | None) -> Any:
+    kind, name = IngressKind(key[0]), ObjectName(*key[1:])
+    if variant is None:
+        return Deleted(cast("Any", kind), name)
+    resource = RESOURCES[kind]
+    made, problems = resource.convert(msgspec.convert(document(key, VARIANTS[key][variant]), resource.type))
+    return Deleted(cast("Any", kind), name, problems) if made is None else Upserted(made, problems)
+
+
+EVERY = [(key, number) for key, found in VARIANTS.items() for number in (*range(len(found)), None)]
+CHANGES = st.lists(st.lists(st.sampled_from(EVERY), min_size=1, max_size=4), max_size=10)
+SETTINGS = {
+    "one address": (GatewaySetting(addresses=("192.0.2.9",), usable=frozenset({"192.0.2.1"})), [RANGES]),
+    "Services of its own": (GatewaySetting(services=ObjectName("kube-system", "vipwire-gateway")), [RANGES]),
+    "addresses of vipwire up": (GatewaySetting(), []),
+}
+"""With the objects that are not there at first."""
+
+
+@pytest.mark.parametrize(("setting", "later"), SETTINGS.values(), ids=SETTINGS)
+@given(batches=CHANGES)
+@settings(max_examples=40)
+def test_what_is_followed_is_what_is_planned_anew(
+    setting: GatewaySetting, later: list[Key], batches: list[list[tuple[Key, int | None]]]
+) -> None:
+    snapshot, planner = Snapshot(RESOURCES), GatewayPlanner(setting)
+    for kind in RESOURCES:
+        snapshot.apply(Listed(cast("Any", kind), ()))
+    for key in VARIANTS.keys() - set(later):
+        snapshot.apply(event(key, 0))
+    followed = Desired(snapshot, planner, LAYOUT, "PEM")
+    for batch in [[], *batches]:
+        for key, variant in batch:
+            snapshot.apply(event(key, variant))
+        followed.update(snapshot.take(), NOW.timestamp())
+        fresh = GatewayPlanner(setting)
+        anew = Desired(snapshot, fresh, LAYOUT, "PEM")
+        anew.update(Touched(structure=True), NOW.timestamp())
+        assert followed.plan == anew.plan
+        assert followed.problems == anew.problems
+        assert planner.statuses == fresh.statuses
+        assert planner.services == fresh.services
+        served = [{key: set(slots) - {None} for key, slots in each.slots.items()} for each in (followed, anew)]
+        assert served[0] == served[1]

@@ -1,0 +1,67 @@
+"""An Ingress, or a pool, that fails in a way that nobody thought of costs itself only."""
+
+import pytest
+from tests.l7.unit.test_ingress_plan_unit import PORT, WEB, ruled, world
+
+from vipwire.model.names import ObjectName
+from vipwire.state.event import Listed
+from vipwire_l7.ingress.haproxy import configuration as configuration_module
+from vipwire_l7.ingress.haproxy.backends import backend_text
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.plan import planner
+from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting, plan_sites
+from vipwire_l7.ingress.plan.sites import CLOSED, Pool
+from vipwire_l7.ingress.plan.wishes import Wanted, recall
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.watch.objects import (
+    INGRESS_KINDS,
+    BackendService,
+    Ingress,
+    IngressKind,
+    IngressObject,
+    PathType,
+)
+from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
+
+OTHER = ObjectName("default", "other")
+
+
+def test_an_ingress_that_cannot_be_planned_is_told_of_and_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explosive(ingress: Ingress, *rest: object) -> Wanted:
+        if ingress.name.name == "boom":
+            raise ZeroDivisionError("division by zero")
+        return recall(ingress, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(planner, "recall", explosive)
+    boom, good = ruled("boom", ("/", PathType.PREFIX)), ruled("good", ("/x", PathType.PREFIX))
+    plan = plan_sites(world(boom, good), Setting())
+    assert [route.owner.name for route in plan.routes] == ["good"]
+    (problem,) = plan.problems
+    assert (problem.object.name, "ZeroDivisionError" in problem.message) == ("boom", True)
+
+
+def test_a_pool_that_cannot_be_written_answers_503_and_the_others_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explosive(pool: Pool, layout: Layout) -> str:
+        if pool.service == OTHER:
+            raise ValueError("'\\n' cannot stand in a configuration")
+        return backend_text(pool, layout)
+
+    monkeypatch.setattr(configuration_module, "backend_text", explosive)
+    good = ruled("good", ("/", PathType.PREFIX))
+    boom = ruled("boom", ("/boom", PathType.PREFIX))
+    rule = boom.rules[0]
+    ref = type(rule.backend)(OTHER, 80)
+    boom = Ingress(boom.name, "vipwire", (type(rule)(rule.host, rule.path, rule.type, ref, rule.field),))
+    objects: dict[IngressKind, tuple[IngressObject, ...]] = {
+        IngressKind.INGRESS: (good, boom),
+        IngressKind.SERVICE: (BackendService(WEB, (PORT,)), BackendService(OTHER, (PORT,))),
+    }
+    snapshot = Snapshot()
+    for kind in INGRESS_KINDS:
+        snapshot.apply(Listed(kind, objects.get(kind, ())))
+    desired = Desired(snapshot, IngressPlanner(Setting()), Layout("/run/x", "/run/x/s"), "PEM\n")
+    desired.update(Touched(structure=True), 0.0)
+    made = desired.made("/run/x")
+    assert set(made.shape.backends) == {"default:web:80"}
+    assert made.maps["prefixes"] == {"a.org/boom/": CLOSED, "a.org/": "default:web:80"}
+    assert any("cannot be written" in str(each) for each in desired.problems if each.object.name == "boom")

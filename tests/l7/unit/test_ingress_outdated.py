@@ -1,0 +1,150 @@
+"""Time alone changes a plan where a certificate ends, an address may have come free, or this machine has another."""
+
+import asyncio
+import datetime as dt
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.l7.unit.test_gateway_deploy import filled
+
+from vipwire.model.names import ObjectName
+from vipwire.state.event import Listed
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
+from vipwire_l7.ingress.haproxy.configuration import Configuration
+from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting
+from vipwire_l7.ingress.run.controller import Controller
+from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.ingress.run.desired import Desired
+from vipwire_l7.ingress.watch.objects import INGRESS_KINDS, Ingress, IngressKind, Secret, Tls
+from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+YEAR, DAY = 366 * 86400.0, 86400.0
+LAYOUT = Layout("/run/x", "/run/x/s")
+EVERYTHING = Touched(structure=True)
+
+
+def with_certificate() -> Snapshot:
+    """Give an Ingress with a certificate for ten years."""
+    name = ObjectName("default", "web")
+    pem, mark, key = make_certificate(NOW, "a.org").partition("-----BEGIN PRIVATE KEY-----")
+    secret = Secret(name, "kubernetes.io/tls", {"tls.crt": pem.encode(), "tls.key": (mark + key).encode()})
+    ingress = Ingress(name, "vipwire", tls=(Tls(("a.org",), name),))
+    objects: dict[IngressKind, tuple[Any, ...]] = {IngressKind.INGRESS: (ingress,), IngressKind.SECRET: (secret,)}
+    snapshot = Snapshot()
+    for kind in INGRESS_KINDS:
+        snapshot.apply(Listed(kind, objects.get(kind, ())))
+    return snapshot
+
+
+def test_a_plan_is_outdated_when_a_certificate_begins_or_ends() -> None:
+    desired, now = Desired(with_certificate(), IngressPlanner(Setting()), LAYOUT, "PEM\n"), NOW.timestamp()
+    desired.update(EVERYTHING, now - DAY)
+    assert [desired.is_outdated(each) for each in (now - DAY / 2, now)] == [False, True], "it begins"
+    desired.update(EVERYTHING, now)
+    assert [desired.is_outdated(now + years * YEAR) for years in (0, 9, 10)] == [False, False, True], "it ends"
+    desired.update(EVERYTHING, now + 10 * YEAR)
+    assert not desired.is_outdated(now + 11 * YEAR)
+
+
+def test_a_plan_is_outdated_while_an_address_cannot_be_had() -> None:
+    desired = Desired(filled(), GatewayPlanner(GatewaySetting()), LAYOUT, "PEM\n")
+    desired.update(EVERYTHING, 0.0)
+    assert not desired.is_outdated(60.0)
+    assert desired.exclude_frontend(desired.plan.frontends[0].name)
+    assert desired.is_outdated(60.0)
+    desired.update(EVERYTHING, 60.0)
+    assert not desired.is_outdated(60.0)
+
+
+def test_a_plan_is_outdated_when_this_machine_is_reached_elsewhere() -> None:
+    addresses = ["192.0.2.1"]
+    desired = Desired(filled(), GatewayPlanner(GatewaySetting(), lambda: tuple(addresses)), LAYOUT, "PEM\n")
+    desired.update(EVERYTHING, 0.0)
+    assert not desired.is_outdated(60.0)
+    addresses[0] = "192.0.2.2"
+    assert desired.is_outdated(60.0)
+    desired.update(EVERYTHING, 60.0)
+    assert not desired.is_outdated(60.0)
+
+
+class Taking:
+    """A HAProxy that takes everything."""
+
+    running, socket = True, Path("/run/x/s")
+
+    async def adopt(self) -> bool:
+        return False
+
+    def next_folder(self) -> Path:
+        return Path("/run/x/gen-1")
+
+    async def put(self, configuration: Configuration) -> None:
+        assert configuration.layout.folder == "/run/x/gen-1"
+
+
+class Failing(IngressPlanner):
+    """A planner that fails the first time."""
+
+    has_failed = False
+
+    def plan(self, *given: Any) -> Any:
+        if not self.has_failed:
+            self.has_failed = True
+            raise ZeroDivisionError
+        return super().plan(*given)
+
+
+class Counting(IngressPlanner):
+    """A planner that counts what it plans, and how often it is asked whether it would plan otherwise."""
+
+    plans = asked = 0
+
+    def plan(self, *given: Any) -> Any:
+        self.plans += 1
+        return super().plan(*given)
+
+    def moved(self) -> bool:
+        self.asked += 1
+        return super().moved()
+
+
+def controller_of(planner: IngressPlanner) -> Controller:
+    snapshot = with_certificate()
+    desired = Desired(snapshot, planner, LAYOUT, "PEM\n")
+    return Controller(snapshot, desired, cast("Any", Taking()), lambda _: None)
+
+
+def test_what_had_changed_before_a_failure_is_planned_when_the_controller_runs_again() -> None:
+    async def run() -> None:
+        planner = Failing(Setting())
+        controller = controller_of(planner)
+        with pytest.raises(ZeroDivisionError):
+            await controller.run()
+        assert not controller.desired.plan.certificates
+        task = asyncio.ensure_future(controller.run())
+        async with asyncio.timeout(60):
+            await controller.updated.wait()
+        assert controller.desired.plan.certificates
+        task.cancel()
+
+    asyncio.run(run())
+
+
+def test_nothing_is_planned_again_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vipwire_l7.ingress.run.controller._LOOK", 0.0)
+
+    async def run() -> None:
+        planner = Counting(Setting())
+        controller = controller_of(planner)
+        task = asyncio.ensure_future(controller.run())
+        async with asyncio.timeout(60):
+            while planner.asked < 10:  # noqa: ASYNC110  # of a look nobody is told
+                await asyncio.sleep(0)
+        assert planner.plans == 1
+        task.cancel()
+
+    asyncio.run(run())

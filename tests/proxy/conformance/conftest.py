@@ -1,0 +1,213 @@
+"""Fixtures of the conformance suite: every test is run for each mode and each family, in a cluster that others share.
+
+Clusters are built when a test first asks for one of these options, and stay while tests of their mode are run, one
+mode after the other: tests tell their Services apart by name.
+"""
+
+import contextlib
+import os
+import zlib
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.proxy.conformance import own_cgroup
+from tests.proxy.conformance.cluster import POD_CIDRS, Cluster
+from tests.proxy.conformance.explained import Witness
+from tests.proxy.conformance.mode import Mode
+from tests.proxy.conformance.modes import MODES
+from tests.proxy.conformance.sentences import check_asked, sentences_of
+
+from vipwire.model.net import Family, Protocol
+
+ClusterWith = Callable[..., Cluster]
+_FAMILIES = frozenset(family.value for family in Family)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sentence(number, ...): proves these sentences of docs/semantics.md")
+    config.addinivalue_line("markers", "direct: about modes whose sockets are given endpoints when they connect")
+    # The lock of iptables-legacy is the machine's, although each network namespace has tables of its own.
+    os.environ["XTABLES_LOCKFILE"] = f"/run/xtables-{os.getpid()}.lock"
+
+
+def pytest_unconfigure() -> None:
+    Path(os.environ.pop("XTABLES_LOCKFILE")).unlink(missing_ok=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run a mode after the other, behind all other tests but those that wait for guests; leave a sample of some."""
+    _leave_direct(config, items)
+    if os.environ.get("VIPWIRE_CONFORMANCE") != "whole":
+        _sample(config, items)
+    items.sort(key=_turn)
+
+
+def _leave_direct(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what is about programs to the modes that have some."""
+    surplus = [
+        item
+        for item in items
+        if item.get_closest_marker("direct") and isinstance(item, pytest.Function) and not _mode_of(item).has_cgroup
+    ]
+    if surplus:
+        config.hook.pytest_deselected(items=surplus)
+        items[:] = [item for item in items if item not in surplus]
+
+
+def _mode_of(item: pytest.Function) -> Mode:
+    found = item.callspec.params["mode"]
+    assert isinstance(found, Mode)
+    return found
+
+
+def _turn(item: pytest.Item) -> int:
+    """Say when a test's turn is. The proxies of a mode's clusters take time from whatever is run beside them."""
+    if item.name.startswith("test_in_the_guest"):
+        return len(MODES) + 1
+    mode = (
+        item.callspec.params.get("mode") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    )
+    return len(MODES) - MODES.index(mode) if isinstance(mode, Mode) else 0
+
+
+def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave one case of each test and its sentences for modes that are but sampled; in others, one family of each.
+
+    VIPWIRE_CONFORMANCE=whole in the environment leaves all.
+    """
+    seen: set[tuple[object, ...]] = set()
+    surplus: list[pytest.Item] = []
+    for item in items:
+        params: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+        mode = params.get("mode")  # other suites have parameters of that name, too
+        if not isinstance(mode, Mode) or not (mode.sampled or mode.one_family) or item.get_closest_marker("direct"):
+            continue
+        family = _family_of_case(item.nodeid, mode)
+        if params.get("family", family) is not family:
+            surplus.append(item)
+        elif mode.sampled:
+            name = item.nodeid.partition("[")[0]
+            case = (mode.variant, name, frozenset(sentences_of(item)), params.get("harm"))
+            if case in seen:
+                surplus.append(item)
+            seen.add(case)
+    if surplus:
+        config.hook.pytest_deselected(items=surplus)
+        items[:] = [item for item in items if item not in surplus]
+
+
+def _family_of_case(nodeid: str, mode: Mode) -> Family:
+    """Choose the family of a case that is run in one: the same whenever it is run."""
+    name, _, listed_words = nodeid.partition("[")
+    chosen = zlib.crc32(name.encode())
+    if mode.one_family:
+        words = listed_words.rstrip("]").split("-")
+        others = [word for word in words if word not in (mode.name, mode.variant, *_FAMILIES)]
+        chosen += 1 + zlib.crc32("-".join(others).encode())
+    return list(Family)[chosen % len(Family)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Hold each test that has passed to it that `explain` was asked about its sentences, too."""
+    before = Witness.asked.total()
+    result = yield
+    check_asked(sentences_of(pyfuncitem), Witness.asked.total() - before)
+    return result
+
+
+@pytest.fixture(scope="session", params=MODES, ids=str)
+def mode(request: pytest.FixtureRequest) -> Mode:
+    found: Mode = request.param
+    return found
+
+
+@pytest.fixture(params=list(Family), ids=lambda family: family.value)
+def family(request: pytest.FixtureRequest) -> Family:
+    found: Family = request.param
+    return found
+
+
+@pytest.fixture(scope="session")
+def _clusters(mode: Mode) -> Iterator[dict[tuple[object, ...], Cluster]]:
+    if os.geteuid() != 0:
+        pytest.fail(
+            "the conformance suite makes network namespaces, which needs root: run it with sudo", pytrace=False
+        )
+    clusters: dict[tuple[object, ...], Cluster] = {}
+    with contextlib.ExitStack() as stack:
+        if mode.has_cgroup:
+            stack.enter_context(own_cgroup.entered())
+        yield clusters
+        for cluster in clusters.values():
+            stack.callback(cluster.down)
+
+
+def _parameters(request: pytest.FixtureRequest) -> Collection[object]:
+    callspec = getattr(request.node, "callspec", None)
+    return () if callspec is None else tuple(callspec.params.values())
+
+
+@pytest.fixture
+def cluster_with(
+    request: pytest.FixtureRequest, mode: Mode, _clusters: dict[tuple[object, ...], Cluster]
+) -> ClusterWith:
+    """Build or find the cluster with these options; skip what the mode cannot do.
+
+    A test that failed is run again in a cluster of its own: what others left behind cannot fail it twice.
+    """
+    for number in sentences_of(request.node):
+        if number in mode.cannot:
+            pytest.skip(f"{number}: {mode} cannot: {mode.cannot[number]}")
+    if mode.no_sctp and Protocol.SCTP in _parameters(request) and "refus" not in request.node.nodeid:
+        pytest.skip(f"{mode} cannot: {mode.no_sctp}")
+
+    def build(options: Sequence[str], purpose: str = "", *, cidrs: bool = True) -> Cluster:
+        if refused := mode.excludes.intersection(options):
+            pytest.skip(f"{mode} refuses {', '.join(sorted(refused))}")
+        again = request.node.nodeid if getattr(request.node, "execution_count", 1) > 1 else ""
+        key = (str(mode), tuple(options), purpose, cidrs, again)
+        if key not in _clusters:
+            made = Cluster(mode, options, cidrs=cidrs, calm=not purpose)
+            _clusters[key] = made
+            made.up()
+        return _clusters[key]
+
+    return build
+
+
+@pytest.fixture
+def cluster(cluster_with: ClusterWith) -> Cluster:
+    """The ordinary cluster: Pods are told by ClusterCIDR, everything else is as by default."""
+    return cluster_with([POD_CIDRS])
+
+
+@pytest.fixture
+def restless(cluster_with: ClusterWith) -> Cluster:
+    """A cluster whose proxy is ended, started and interfered with. It runs when a test begins."""
+    found = cluster_with([POD_CIDRS], "restless")
+    if not found.proxy.running:
+        found.proxy.start()
+    return found
+
+
+@pytest.fixture(params=[False, True], ids=["as it is", "IPv4 in IPv6"])
+def mapped(request: pytest.FixtureRequest, family: Family) -> bool:
+    if request.param and family is Family.IPV6:
+        pytest.skip("there is no such address")
+    return bool(request.param)
+
+
+@pytest.fixture(scope="session")
+def state(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the proxies of a cluster keep what is drained there."""
+    return str(tmp_path_factory.mktemp("drained"))
+
+
+@pytest.fixture
+def connecting(cluster_with: ClusterWith) -> Cluster:
+    """A cluster in which connected UDP sockets are given endpoints, too."""
+    return cluster_with([POD_CIDRS, "--ebpf-connected-udp", "--ebpf-affinity"])

@@ -1,0 +1,263 @@
+"""`vipwire explain`, asked about every packet that the suite sends: what it says must be what became of the packets.
+
+A `Witness` stands beside a proxy. It reads the same manifests and looks at the same kernel, with the functions of
+vipwire.inspect, and shares nothing with the proxy. Reading all for each probe would take longer than the probes, so
+that objects are read when something was written, and the kernel when something may have changed it. What disagrees
+with that is looked at anew before it counts: others, too, change the kernel.
+
+A mode without an `Explainer` is judged by the plan alone, while its proxy runs.
+"""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tests.proxy.conformance.mode import Mode
+from tests.proxy.conformance.proxy import Answer
+from tests.proxy.conformance.verdict import answering, disagreement, page_disagreement
+
+from vipwire.config.configuration import Config
+from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.inspect.explain.explanation import Explanation, agreement, explain
+from vipwire.inspect.explain.packet import read_packet
+from vipwire.inspect.explain.routes import interface_towards, source_towards
+from vipwire.inspect.node.family_view import EjectedUntil, FamilyView
+from vipwire.inspect.node.situation import Kernel, Situation, machine_addresses, now_drained, now_ejected, observed
+from vipwire.inspect.node.slow_start import grown
+from vipwire.inspect.node.source import node_name
+from vipwire.kube.manifests.inventory import Inventory, differences, listed
+from vipwire.kube.manifests.proxied import MANIFESTS
+from vipwire.kube.manifests.source import ManifestSource
+from vipwire.linux.host.addresses import global_addresses
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Family, format_endpoint, parse_address
+from vipwire.plan.node import NodePlan
+from vipwire.plan.planner import Planner
+from vipwire.plan.resolve import Packet
+from vipwire.proxy.sync.node_plan import node_plan
+from vipwire.reconcile.backend import Rendered
+from vipwire.state.event import Kind, Object
+from vipwire.state.store import Store
+from vipwire_lab.lab.outcome import ProbeResult, Target
+
+Inside = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is going to be sent, and what is known of it before, if anything; `age` of that in seconds."""
+
+    source: str
+    target: Target
+    before: Explanation | None
+    age: float = 0.0
+
+
+class Witness:
+    """Asks `explain` on one node. `inside` enters its network namespace; `flags` are those of its proxy."""
+
+    asked: ClassVar[Counter[str]] = Counter()
+    """How many answers were judged, by the mode's name."""
+
+    def __init__(self, inside: Inside, flags: Sequence[str], mode: Mode) -> None:
+        self._inside, self._mode = inside, mode
+        self._config: Config = build_config(parse_flags(flags)).config
+        self._objects: _Objects | None = None
+        self._kernel: Kernel | None = None
+        self._situations: dict[Family, Situation] = {}
+        self._routes: dict[tuple[str, Target], Packet] = {}
+        self._sources: dict[Address, Address | None] = {}
+        self._known: dict[Packet, Explanation] = {}
+        self._since: dict[Packet, float] = {}
+
+    def close(self) -> None:
+        """Give up the sockets."""
+        if self._kernel is not None:
+            self._kernel.close()
+            self._kernel = None
+
+    def written(self) -> None:
+        """Take in that manifests were written: they are read at once, for the next ones may be unreadable."""
+        if self._objects is None:
+            self._objects = _Objects(self._config)
+        self._objects.read()
+        self.outdated()
+
+    def outdated(self) -> None:
+        """Forget what was seen of the kernel: it may have been changed."""
+        for known in (self._situations, self._routes, self._known, self._since, self._sources):
+            known.clear()
+
+    def ask(self, source: str, target: Target) -> Question:
+        """Ask what would become of a connection."""
+        known = self._explain(source, target)
+        return Question(source, target, known, time.monotonic() - self._since[known.packet] if known else 0.0)
+
+    def judge(self, question: Question, results: Sequence[ProbeResult], *, runs: bool) -> None:
+        """Compare with what became of it; fail if `explain` is wrong before and after it. `runs`: the proxy does."""
+        before = question.before
+        if before is None or (before.walk is None and not runs):
+            return
+        Witness.asked[self._config.proxy_mode] += 1
+        after = self._explain(question.source, question.target, anew=True) if _remembers(before) else None
+        relayed = self._mode.relays
+        if disagreement(before, results, after, question.age, relayed=relayed):
+            now = self._second_look(question)
+            words = disagreement(now, results, now if _remembers(now) else None, relayed=relayed)
+            assert not words, _story(question, words, now, results)
+
+    def judge_page(self, question: Question, page: Answer) -> None:
+        """Compare with what was heard at a health check node port; fail if `explain` is wrong before and after it."""
+        if question.before is None:
+            return
+        Witness.asked[self._config.proxy_mode] += 1
+        if page_disagreement(question.before, page):
+            now = self._second_look(question)
+            words = page_disagreement(now, page)
+            assert not words, _story(question, words, now, [page])
+
+    def answering(self, question: Question) -> frozenset[Address]:
+        """Tell who answers, when all that was written is in the kernel; fail if it says that nobody does."""
+        Witness.asked[self._config.proxy_mode] += 1
+        said = question.before
+        if said is None or agreement(said)[0] is False:
+            said = self._second_look(question)
+        return answering(said)
+
+    def _second_look(self, question: Question) -> Explanation:
+        assert self._objects is not None
+        self._objects.read()
+        self.outdated()
+        found = self._explain(question.source, question.target)
+        assert found is not None
+        return found
+
+    def _explain(self, source: str, target: Target, *, anew: bool = False) -> Explanation | None:
+        with self._inside():
+            if self._objects is None:
+                return None
+            situation = self._look(self._objects, Family.IPV6 if ":" in target.address else Family.IPV4)
+            packet = self._packet(situation, source, target)
+            known = self._known.get(packet)
+            if known is None or anew:
+                made = explain(situation, packet, self._source_towards)
+                if made is None:
+                    return None
+                self._known[packet], self._since[packet] = made, time.monotonic()
+                known = made
+            return known
+
+    def _packet(self, situation: Situation, source: str, target: Target) -> Packet:
+        """Read the packet as the command does."""
+        known = self._routes.get((source, target))
+        if known is None:
+            destination = f"{format_endpoint(parse_address(target.address), target.port)}/{target.protocol.label}"
+            known = read_packet(situation, source, destination)
+            if not known.from_node:
+                known = known._replace(interface=interface_towards(known.source))
+            self._routes[source, target] = known
+        return known
+
+    def _source_towards(self, address: Address) -> Address | None:
+        """Ask the node's routes, once: an explanation asks them when somebody wants to know."""
+        if address not in self._sources:
+            with self._inside():
+                self._sources[address] = source_towards(address)
+        return self._sources[address]
+
+    def _look(self, objects: "_Objects", family: Family) -> Situation:
+        if family not in self._situations:
+            if self._kernel is None:
+                self._kernel = Kernel(self._config)
+            self._situations[family] = objects.situation(family, self._kernel)
+        return self._situations[family]
+
+
+def _remembers(explanation: Explanation) -> bool:
+    """Tell whether what a client did before decides."""
+    return explanation.action is not None and explanation.action.affinity_seconds is not None
+
+
+def _story(question: Question, words: str, explanation: Explanation, heard: Iterable[object]) -> str:
+    walk = explanation.walk
+    steps = (
+        [f"  {step.object}: {step.text} -> {step.effect}" for step in walk.steps] if walk else ["  the plan alone"]
+    )
+    seen = [f"  {number} times {each}" for each, number in Counter(map(str, heard)).items()]
+    headline = f"explain is not true: {question.source} to {question.target}: {words}"
+    return "\n".join([headline, f"plan: {explanation.outcome}", *steps, "packets:", *seen])
+
+
+class _Objects:
+    """The objects of the manifests and what follows from them, kept up to date as a proxy would."""
+
+    def __init__(self, config: Config) -> None:
+        self._config, self._name = config, node_name(config)
+        self._source = ManifestSource(map(Path, config.manifests), MANIFESTS)
+        self._inventory: Inventory[Kind, Object] | None = None
+        self._store = Store()
+        self._planned: dict[Family, _Planned] = {}
+        self._dirty: dict[Family, set[ObjectName]] = {family: set() for family in Family}
+
+    def read(self) -> None:
+        """Read what was written since the last time."""
+        before, self._inventory = self._inventory, self._source.scan()
+        events = listed(self._inventory, Kind) if before is None else differences(before, self._inventory)
+        for event in events:
+            self._store.apply(event)
+        names = self._store.take_touched()
+        for dirty in self._dirty.values():
+            dirty.update(names)
+
+    def situation(self, family: Family, kernel: Kernel | None) -> Situation:
+        """Plan what has changed, and look at the kernel if the mode can explain what is there."""
+        config, store = self._config, self._store
+        addresses, vips = machine_addresses()
+        machine = global_addresses(addresses)
+        held, drained = store.nodes.get(self._name), now_drained(config)
+        node = node_plan(config, family, self._name, held, store.service_cidrs, machine, drained)
+        planned = self._planned.setdefault(family, _Planned(node))
+        self._dirty[family] |= planned.eject(now_ejected(config)) & store.services.keys()
+        planned.update(node, sorted(self._dirty[family]), store)
+        self._dirty[family].clear()
+        made = Situation(config, self._name, store, addresses, (planned.side(kernel),), vips)
+        return replace(made, sides=tuple(grown(side, store, made.own_addresses) for side in made.sides))
+
+
+class _Planned:
+    """One family's plans and what the mode makes of them."""
+
+    def __init__(self, node: NodePlan) -> None:
+        self._planner = Planner(node)
+        self._rendered: dict[ObjectName, Rendered[Any, Any]] = {}
+
+    def eject(self, ejected: EjectedUntil) -> set[ObjectName]:
+        """Take in what the proxy has ejected; name the Services that are to be planned for it."""
+        before = self._planner.ejected_elsewhere
+        now = {service: frozenset(each) for service, each in ejected.items()}
+        self._planner.ejected_elsewhere = now
+        return {name for name in {*before, *now} if before.get(name) != now.get(name)}
+
+    def update(self, node: NodePlan, names: Iterable[ObjectName], store: Store) -> None:
+        """Plan anew what has changed."""
+        if self._planner.node != node:
+            self._planner.move(node, store.view)
+            self._rendered.clear()
+        for changed in self._planner.update(names, store.view):
+            self._rendered.pop(changed, None)
+
+    def side(self, kernel: Kernel | None) -> FamilyView:
+        """Look at the kernel. A mode recognises what it has rendered, so that this comes first."""
+        node, plans = self._planner.node, dict(self._planner.plans)
+        mode = kernel.modes.get(node.family) if kernel else None
+        explainer = kernel.explainers.get(node.family) if kernel else None
+        if mode is None or explainer is None:
+            return FamilyView(node.family, node, plans)
+        self._rendered.update((name, mode.render(plan)) for name, plan in plans.items() if name not in self._rendered)
+        seen = observed(FamilyView(node.family, node, {}), mode, explainer)
+        assert not seen.obstacle, seen.obstacle
+        return replace(seen, plans=plans, rendered={name: self._rendered[name] for name in plans})

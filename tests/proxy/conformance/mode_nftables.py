@@ -1,0 +1,45 @@
+"""nftables mode, as the suite sees it."""
+
+from tests.proxy.conformance.mode import Command, Harm, Mode
+
+from vipwire.model.net import Family
+
+TABLES = {Family.IPV4: ("ip", "vipwire"), Family.IPV6: ("ip6", "vipwire")}
+
+
+def _nft(text: str, *options: str) -> dict[Family, Command]:
+    """Write an nft command for each family's table; `{table}` is its name with the family."""
+    return {family: ("nft", *options, text.replace("{table}", " ".join(table))) for family, table in TABLES.items()}
+
+
+TABLE_HARM = Harm(
+    wipes={
+        "the table is flushed": _nft("flush table {table}"),
+        "the table is deleted": _nft("delete table {table}"),
+        "everything is flushed": dict.fromkeys(Family, ("nft", "flush ruleset")),
+    },
+    pieces={
+        "a rule is removed": _nft("flush chain {table} services"),
+        "an element is removed": _nft("delete element {table} service-ips { {vip} . tcp . 80 }"),
+        "a map is emptied": _nft("flush map {table} service-endpoints"),
+    },
+    extra=_nft("insert rule {table} services tcp dport 80 drop"),
+    listing=_nft("list table {table}", "-s"),
+    exact=_nft("list table {table}", "-s", "-a"),
+    passing=r"(?s)\t(?:map affinity(?:-local)?/\S+|set (?:connections|traffic[a-z-]*|refused-[a-z-]+)) \{.*?\n\t\}\n",
+    # A table that has an owner is nobody else's to change, and goes with the owner.
+    obstacle=(("nft", "-i"), "add table ip vipwire { flags owner; }\n"),
+)
+
+NFTABLES = (Mode("nftables", TABLE_HARM),)
+
+# After the handshake a connection goes past the rules. Few kernels that tests run under have flowtables.
+OFFLOADING = (
+    Mode(
+        "nftables",
+        TABLE_HARM,
+        variant="offload",
+        flags=("--offload-packet-threshold=1",),
+        excludes=frozenset({"--count-traffic"}),
+    ),
+)

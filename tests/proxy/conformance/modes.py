@@ -1,0 +1,30 @@
+"""The modes that the suite is run for: a new one is a module mode_*.py beside this one, and one more line here.
+
+This machine's kernel runs HERE. One that has IPVS is booted for GUEST: see tests/proxy/kernel/test_ipvs_guest.py.
+Debian's own, in an emulator, has what both need: choose by `-k`, as docs/kernels.md does.
+"""
+
+from dataclasses import replace
+
+from tests.proxy.conformance.mode import Mode
+from tests.proxy.conformance.mode_ebpf import EBPF
+from tests.proxy.conformance.mode_iptables import IPTABLES
+from tests.proxy.conformance.mode_ipvs import IPVS
+from tests.proxy.conformance.mode_nftables import NFTABLES, OFFLOADING
+from tests.proxy.conformance.mode_userspace import USERSPACE
+
+from vipwire_lab import kernel
+
+HERE: tuple[Mode, ...] = (*NFTABLES, *IPTABLES, *USERSPACE, *EBPF)
+GUEST: tuple[Mode, ...] = (*IPVS,)
+_PATIENT = ("--conntrack-udp-timeout=600s", "--conntrack-udp-timeout-stream=900s")
+"""A proxy may take longer to start in the emulator than the half minute that a flow of two datagrams is kept."""
+MODES = {
+    None: HERE,
+    kernel.GuestKernel.USER_MODE: GUEST,
+    # It takes sixteen times as long: one family for each test, unless VIPWIRE_CONFORMANCE=whole.
+    kernel.GuestKernel.DISTRIBUTION: tuple(
+        replace(mode, sampled=True, flags=(*mode.flags, *_PATIENT))
+        for mode in (*GUEST, *NFTABLES, *OFFLOADING, *IPTABLES, *EBPF)
+    ),
+}[kernel.inside()]

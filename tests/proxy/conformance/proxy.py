@@ -1,0 +1,172 @@
+"""A real `vipwire proxy` on a node of a lab: the process, what it says, the pages it serves, the rules it wrote."""
+
+import contextlib
+import http.client
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.fakes import forked
+from tests.fakes.forked import Forked
+from tests.proxy.conformance.mode import Mode
+
+from vipwire.model.net import Family
+from vipwire_lab import kernel
+from vipwire_lab.lab.cluster import Lab
+
+_PATIENCE = 600.0 if kernel.inside() is kernel.GuestKernel.DISTRIBUTION else 60.0
+"""Seconds until a fact that does not come about is a failure; guests are slow, and so is a loaded machine."""
+
+
+class Answer(NamedTuple):
+    """What an HTTP server said."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+
+
+def until(fact: Callable[[], Any], what: str | Callable[[], str], patience: float = _PATIENCE) -> Any:
+    """Ask again and again until something is so; return it. `what` may be a function, for what is known only then."""
+    deadline, pause = time.monotonic() + patience, threading.Event()
+    while not (found := fact()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not so after {patience:.0f} s: {what if isinstance(what, str) else what()}")
+        pause.wait(0.01)
+    return found
+
+
+class Proxy:
+    """The proxy of one node, started and ended as often as is wanted. Its log goes on in one file of `folder`."""
+
+    def __init__(
+        self, mode: Mode, lab: Lab, node_name: str, folder: Path, options: Sequence[str], *, checks: str = "1s"
+    ) -> None:
+        self.mode, self.lab, self.node_name, self._checks = mode, lab, node_name, checks
+        self._log, self.options = folder / "log", tuple(options)
+        self._process: Forked | None = None
+
+    def start(self) -> None:
+        """Start the proxy and wait until it is ready."""
+        self.launch()
+        until(lambda: self.alive() and self.page("/readyz").status == http.HTTPStatus.OK, "/readyz is 200")
+
+    @property
+    def flags(self) -> list[str]:
+        """Name the flags of the proxy. Checks of the kernel come so often, whatever the mode is called."""
+        given = {option.partition("=")[0] for option in self.options}
+        return [
+            f"--proxy-mode={self.mode.name}",
+            f"--hostname-override={self.node_name}",
+            "--oom-score-adj=0",
+            f"--iptables-sync-period={self._checks}",
+            "--iptables-min-sync-period=0s",
+            f"--ipvs-sync-period={self._checks}",
+            *(flag for flag in self.mode.flags if flag.partition("=")[0] not in given),
+            *self.mode.placed(self.lab, self.node_name, self.options),
+            *self.options,
+        ]
+
+    def launch(self) -> None:
+        """Start the proxy and do not wait."""
+        self._process = forked.started(self.lab, self.node_name, ["proxy", *self.flags], self._log)
+
+    def stop(self) -> int:
+        """End the proxy as a service manager does; return its exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        status = self._process.wait(_PATIENCE)
+        self._process = None
+        return status
+
+    def end(self) -> int:
+        """End the proxy if it runs; return the exit status of the last one."""
+        return self.stop() if self._process else 0
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a proxy."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """All that the proxies of this cluster have said."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def said(self, since: int, *words: str) -> str:
+        """Wait for a line of the log, behind its first `since` characters, that has all these words; return it."""
+
+        def look() -> str:
+            lines = self.log[since:].splitlines()
+            return next((line for line in lines if all(word in line for word in words)), "")
+
+        found: str = until(look, lambda: f"the log says {' … '.join(words)}; it said\n{self.log[since:][-3000:]}")
+        return found
+
+    def page(self, path: str, port: int = 10256, address: str = "127.0.0.1", host: str = "") -> Answer:
+        """Ask for a page by HTTP; status 0 if nobody serves it."""
+        connection = http.client.HTTPConnection(address, port, timeout=_PATIENCE)
+        try:
+            with self.lab.inside(host or self.node_name):
+                connection.connect()
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), response.read().decode())
+        except OSError as error:
+            return Answer(0, {}, str(error))
+        finally:
+            connection.close()
+
+    def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run another command of vipwire on the node."""
+        return forked.run(self.lab, self.node_name, arguments, 2 * _PATIENCE)
+
+    def vipwire(self, *arguments: str) -> str:
+        """Run another command of vipwire on the node, which has to succeed; return what it says."""
+        done = self.command(*arguments)
+        done.check_returncode()
+        return done.stdout + done.stderr
+
+    def rules(self, family: Family, *, handles: bool = False) -> list[str]:
+        """List what the kernel holds of ours and packets do not change, in pieces. Writing changes the handles."""
+        harm = self.mode.harm
+        listed = self.lab.run(self.node_name, (harm.exact if handles else harm.listing)[family], check=False)
+        return sorted(filter(None, map(str.strip, re.split(r"[\n,{}]", re.sub(harm.passing, "", listed.stdout)))))
+
+    @contextlib.contextmanager
+    def others(self) -> Iterator[Callable[[], str]]:
+        """Have rules of somebody else beside ours for a while; gives what lists them."""
+        others = self.mode.others
+        try:
+            for command in others.make:
+                self.lab.run(self.node_name, command)
+            yield lambda: "".join(self.lab.run(self.node_name, each).stdout for each in others.listing)
+        finally:
+            for command in others.remove:
+                self.lab.run(self.node_name, command, check=False)
+
+    @contextlib.contextmanager
+    def obstructed(self) -> Iterator[None]:
+        """Keep the proxy from writing for a while."""
+        command, line = self.mode.harm.obstacle
+        with self.lab.popen(
+            self.node_name, command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stdin is not None
+            process.stdin.write(line)
+            process.stdin.flush()
+            until(lambda: self.rules(Family.IPV4), "the obstacle is there")
+            yield
+            process.stdin.close()
+
+    def alive(self) -> bool:
+        """Fail if the proxy has ended; otherwise it is so."""
+        assert self._process is not None
+        assert self._process.poll() is None, f"vipwire has ended:\n{self.log[-4000:]}"
+        return True

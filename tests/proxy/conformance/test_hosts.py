@@ -1,0 +1,127 @@
+"""Addresses that hosts have, and that Services name: the Service gets its ports, the host keeps all others."""
+
+from collections.abc import Sequence
+
+import pytest
+from tests.proxy.conformance.cluster import POD_CIDRS, Cluster
+from tests.proxy.conformance.conftest import ClusterWith
+from tests.proxy.conformance.packets import NODE, POD
+from tests.proxy.conformance.sentences import sentence
+from tests.proxy.conformance.services import LabService
+
+from vipwire.model.net import Family, Protocol
+from vipwire_lab.lab.manifests import Manifest, Port, load_balancer_status
+from vipwire_lab.lab.outcome import Target
+
+pytestmark = pytest.mark.conformance
+
+_PODS = ("pod-1a", "pod-1b")
+_OPEN = 9300
+"""A port at which hosts answer themselves; Services have the one behind it."""
+_FIELDS = ("externalIPs", "status", "clusterIPs")
+
+
+def _addresses(cluster: Cluster, host: str) -> dict[Family, str]:
+    return {family: cluster.lab.address(host, family) for family in Family}
+
+
+def _naming(service: LabService, field: str, addresses: Sequence[str], cluster: Cluster) -> list[Manifest]:
+    """Make the Service name these addresses in one of its fields."""
+    made, *slices = service.objects(cluster.pods(*_PODS), externalIPs=None)
+    del made["status"]
+    if field == "status":
+        made |= load_balancer_status(*addresses)
+    elif field == "externalIPs":
+        made["spec"]["externalIPs"] = list(addresses)
+    else:
+        made["spec"] |= {"clusterIP": addresses[0], "clusterIPs": list(addresses)}
+    return [made, *slices]
+
+
+def _reached(cluster: Cluster, host: str, target: Target) -> list[str]:
+    """Connect from a Pod and from the node; list the answers that are not this host's."""
+    wrong: list[str] = []
+    for caller in (POD, NODE):
+        results = cluster.probe(caller, target, 2, timeout=3.0)
+        wrong += [f"{caller} to {target}: {each}, expected {host}" for each in results if each.pod != host]
+    return wrong
+
+
+@sentence("S57", "S171")
+@pytest.mark.parametrize("host", ["node-2", "client", "pod-2a"])
+def test_a_host_keeps_the_ports_that_no_service_has(cluster: Cluster, family: Family, host: str) -> None:
+    addresses = _addresses(cluster, host)
+    name, own = f"host-{host}-{family.value}".lower(), Target(addresses[family], _OPEN)
+    cluster.lab.serve(host, [_OPEN], [Protocol.TCP])
+    wrong: list[str] = []
+    try:
+        wrong += _reached(cluster, host, own)
+        service = cluster.named(name, [Port(_OPEN + 1, 80)])
+        for field in _FIELDS:
+            cluster.put(name, _naming(service, field, list(addresses.values()), cluster))
+            wrong += [f"{field}: {each}" for each in _reached(cluster, host, own)]
+            for caller in (POD, NODE):
+                cluster.answered(caller, Target(addresses[family], _OPEN + 1), _PODS)
+        cluster.put(name, [])
+        wrong += _reached(cluster, host, own)
+    finally:
+        cluster.put(name, [])
+        cluster.lab.stop(host, [_OPEN])
+    assert not wrong, "\n".join(wrong)
+
+
+@sentence("S171")
+def test_a_node_that_comes_after_the_service_gets_its_ports_back(cluster_with: ClusterWith, family: Family) -> None:
+    cluster = cluster_with([POD_CIDRS], cidrs=False)
+    addresses = _addresses(cluster, "node-2")
+    name, own = f"later-{family.value}".lower(), Target(addresses[family], _OPEN)
+    cluster.lab.serve("node-2", [_OPEN], [Protocol.TCP])
+    node = cluster.nodes.pop("node-2")
+    try:
+        service = cluster.named(name, [Port(_OPEN + 1, 80)])
+        cluster.put(name, _naming(service, "clusterIPs", list(addresses.values()), cluster))
+        cluster.refused(POD, own)
+        cluster.nodes["node-2"] = node
+        cluster.write()
+        assert not _reached(cluster, "node-2", own)
+        cluster.answered(POD, Target(addresses[family], _OPEN + 1), _PODS)
+    finally:
+        cluster.nodes["node-2"] = node
+        cluster.put(name, [])
+        cluster.lab.stop("node-2", [_OPEN])
+
+
+@sentence("S172")
+def test_no_service_takes_the_api_servers_port(cluster: Cluster, family: Family) -> None:
+    """The API server stands on node-2; its own Service says so."""
+    addresses = _addresses(cluster, "node-2")
+    port, name = 6443, f"thief-{family.value}".lower()
+    api = Target(addresses[family], port)
+    kubernetes = cluster.named("kubernetes", [Port(443, port, name="https")])
+    thief = cluster.named(name, [Port(port, 80)])
+    cluster.lab.serve("node-2", [port], [Protocol.TCP])
+    wrong: list[str] = []
+    try:
+        for order in (("kubernetes", name), (name, "kubernetes")):
+            for field in _FIELDS:
+                objects = {
+                    "kubernetes": kubernetes.objects([cluster.node("node-2")], type="ClusterIP", externalIPs=None),
+                    name: _naming(thief, field, list(addresses.values()), cluster),
+                }
+                for each in order:
+                    cluster.put(each, objects[each])
+                wrong += [f"{order} {field}: {each}" for each in _reached(cluster, "node-2", api)]
+                wrong += _reached(cluster, "node-2", kubernetes.vip(family))
+                if "S146" not in cluster.mode.cannot and field != "clusterIPs":
+                    wide = cluster.named(name, [Port(port + 1, 80)])
+                    made, *slices = _naming(wide, field, list(addresses.values()), cluster)
+                    made["metadata"]["annotations"] = {"vipwire.io/port-range": f"{port - 9}-{port + 9}"}
+                    cluster.put(name, [made, *slices])
+                    wrong += [f"{order} {field}, a range: {each}" for each in _reached(cluster, "node-2", api)]
+                for each in order:
+                    cluster.put(each, [])
+    finally:
+        for each in (name, "kubernetes"):
+            cluster.put(each, [])
+        cluster.lab.stop("node-2", [port])
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,159 @@
+"""Whether what `vipwire explain` says is what became of packets. Pure.
+
+What is said is what the kernel's objects would do (`walk`), or the plan where the mode does not show a packet's way.
+While the kernel holds what is planned the two must say the same; what somebody has changed is the kernel's to say.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+
+from tests.proxy.conformance.proxy import Answer as Page
+
+from vipwire.inspect.explain.explanation import Explanation, agreement, bypassed, seen_source
+from vipwire.model.net import Address, format_address, format_endpoint, parse_address
+from vipwire.model.spread import Algorithm
+from vipwire.proxy.serve import health
+from vipwire.proxy.serve.service_health import WEIGHT_HEADER
+from vipwire.reconcile.explainer import End
+from vipwire_lab.lab.outcome import Outcome, ProbeResult
+
+Endpoint = tuple[Address, int]
+_UNLIKELY = 1e-9
+_MARGIN = 1.0
+"""Seconds that a memory must have left to be sure to be there when the packets come."""
+_ENDS = {
+    End.ANSWERED: {Outcome.ANSWERED},
+    End.DROPPED: {Outcome.TIMED_OUT},
+    End.REJECTED: {Outcome.REFUSED},
+    End.UNTOUCHED: {Outcome.REFUSED, Outcome.UNREACHABLE, Outcome.ANSWERED},
+}
+
+
+def disagreement(
+    explanation: Explanation,
+    results: Sequence[ProbeResult],
+    after: Explanation | None = None,
+    age: float = 0.0,
+    *,
+    relayed: bool = False,
+) -> str:
+    """Say in what an explanation differs from what became of these connections, "" if in nothing.
+
+    `after` is the explanation when they were over, where what a client did before decides; `age` is how many seconds
+    the first one was old when they began. Where connections are `relayed` endpoints see who does that.
+    """
+    differences = _differences(explanation, results, after, age)
+    sources = () if relayed else _sources(explanation, results)
+    return next(itertools.chain(differences, sources), "")
+
+
+def answering(explanation: Explanation) -> frozenset[Address]:
+    """Name who answers a client, as it is said; fail if anything else is said, or the kernel holds something else."""
+    agrees, words = agreement(explanation)
+    assert agrees is not False, f"the kernel would do otherwise: {words}"
+    assert explanation.planned is End.ANSWERED, f"it says {explanation.planned.value}: {explanation.outcome}"
+    return frozenset(address for address, _ in _pool(explanation))
+
+
+def page_disagreement(explanation: Explanation, page: Page) -> str:
+    """Say in what an explanation differs from what was heard at a health check node port, "" if in nothing.
+
+    Whether the kernel does as planned is not asked: see docs/modes/ipvs.md.
+    """
+    said = [check.answer(proxy_healthy=True) for check in explanation.health_checks]
+    if not said:
+        return f"it says that nobody answers, and {page} did" if page.status else ""
+    same = [(page.status, page.body, page.headers.get(WEIGHT_HEADER)) == _page(each) for each in said]
+    return "" if any(same) else f"it says {said}, and that was {page}"
+
+
+def _page(answer: health.Answer) -> tuple[int, str, str]:
+    return answer.status, answer.body, answer.headers[WEIGHT_HEADER]
+
+
+def _differences(
+    explanation: Explanation, results: Sequence[ProbeResult], after: Explanation | None, age: float
+) -> Iterator[str]:
+    agrees, words = agreement(explanation)
+    walk, delta = explanation.walk, explanation.side.delta
+    if walk is not None and agrees is not True and not delta:
+        yield f"the kernel holds what is planned, yet: {words}"
+    end = explanation.planned if walk is None else walk.end
+    if end is End.UNKNOWN:
+        yield f"it cannot tell: {words}"
+        return
+    allowed = _ENDS[end] if not bypassed(explanation) else _ENDS[end] | {Outcome.TIMED_OUT}
+    for result in results:
+        if result.outcome not in allowed:
+            yield f"it says {end.value}, and the packet was {result}"
+    answers = [_endpoint(result) for result in results if result.answer]
+    if end is End.UNTOUCHED:
+        target = explanation.packet.destination, explanation.packet.port
+        yield from (f"it says untouched, and {_text(each)} answered" for each in answers if each != target)
+    elif end is End.ANSWERED:
+        yield from _answers(explanation, answers)
+        yield from _shares(explanation, answers)
+        yield from _memories(explanation, answers, after, age)
+
+
+def _answers(explanation: Explanation, answers: Iterable[Endpoint]) -> Iterator[str]:
+    """Say who should not have answered."""
+    expected = _pool(explanation)
+    names = ", ".join(map(_text, expected))
+    yield from (
+        f"it names {names}, and {_text(endpoint)} answered" for endpoint in answers if endpoint not in expected
+    )
+
+
+def _sources(explanation: Explanation, results: Sequence[ProbeResult]) -> Iterator[str]:
+    """Say who saw the client otherwise than is said; while the kernel does not do what is planned, nothing is."""
+    if agreement(explanation)[0] is False:
+        return
+    targets = {(target.address, target.port): target for target in explanation.pool}
+    for result in results:
+        target = targets.get(_endpoint(result)) if result.answer else None
+        if target is None:
+            continue
+        sees = seen_source(explanation, target)
+        said = "nothing" if sees is None else format_address(sees)
+        if result.saw != said:
+            yield f"it says that {target} sees {said}, and that saw {result.saw}"
+
+
+def _shares(explanation: Explanation, answers: Sequence[Endpoint]) -> Iterator[str]:
+    """Say who should have answered: with so many connections, not to be dealt to once is next to impossible."""
+    action = explanation.action
+    if action is None or action.affinity_seconds is not None or action.spread.algorithm is Algorithm.SOURCE_HASH:
+        return
+    for endpoint, share in _pool(explanation).items():
+        if endpoint not in answers and (1 - share) ** len(answers) < _UNLIKELY:
+            yield f"it gives {_text(endpoint)} {float(share):.0%}, and of {len(answers)} connections it got none"
+
+
+def _memories(
+    explanation: Explanation, answers: Sequence[Endpoint], after: Explanation | None, age: float
+) -> Iterator[str]:
+    """Say where a client that is remembered went elsewhere, and who is remembered wrongly afterwards."""
+    before = explanation.walk.remembered if explanation.walk else None
+    if explanation is not after and before is not None and before[2] > age + _MARGIN:
+        strays = [each for each in answers if each != before[:2]]
+        yield from (f"it remembers {_text(before[:2])}, and {_text(each)} answered" for each in strays)
+    now = after.walk.remembered if after is not None and after.walk else None
+    if answers and now is not None and now[:2] != answers[-1]:
+        yield f"{_text(answers[-1])} answered, and it remembers {_text(now[:2])}"
+
+
+def _pool(explanation: Explanation) -> Mapping[Endpoint, Fraction]:
+    if explanation.walk is not None and explanation.walk.shares:
+        return {target: share for target, share in explanation.walk.shares.items() if target is not None}
+    return {(target.address, target.port): share for target, share in explanation.pool.items()}
+
+
+def _endpoint(result: ProbeResult) -> Endpoint:
+    assert result.answer is not None
+    return parse_address(result.answer.local.address), result.answer.local.port
+
+
+def _text(endpoint: Endpoint) -> str:
+    return format_endpoint(*endpoint)

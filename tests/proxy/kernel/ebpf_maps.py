@@ -1,0 +1,70 @@
+"""A node's folder in bpffs for one test, in a namespace and a cgroup of its own, and what to write into its maps."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.fakes.own_network import own_network
+from tests.proxy.conformance import own_cgroup
+
+from vipwire.linux.bpf.namespaces import netns_cookie
+from vipwire.linux.bpf.pins import is_mounted, require_mounted
+from vipwire.model.net import Address, Family, Protocol, parse_address
+from vipwire.modes.ebpf.driver import folder
+from vipwire.modes.ebpf.layout import HEAD, Counting, Flag, Settings, endpoint_slot, frontend_key
+from vipwire.modes.ebpf.names import FRONTENDS, MEMBERS, Ours
+from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.programs import build
+from vipwire.modes.ebpf.tables import Tables
+from vipwire.reconcile.delta import diff
+
+VIP = {Family.IPV4: "10.96.0.10", Family.IPV6: "fd00:10:96::10"}
+POD = {Family.IPV4: "10.244.0.1", Family.IPV6: "fd00:10:244::1"}
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """Be in a cgroup to which nothing is attached; yield it."""
+    require_mounted(may_mount=True)
+    assert is_mounted()
+    with own_cgroup.beside("kernel") as path:
+        yield path
+
+
+@contextmanager
+def own_pins(cgroup: Path) -> Iterator[NodePins]:
+    """Be in a namespace that is a node without anything in bpffs; yield its folder."""
+    with own_network():
+        made = NodePins(folder(), cgroup)
+        try:
+            yield made
+        finally:
+            made.remove()
+
+
+def settings() -> bytes:
+    """Write settings by which this namespace is the node."""
+    return Settings(netns_cookie(), 0, 0, listed=True, counting=Counting.CONNECTIONS, build=build().number).packed
+
+
+def objects(family: Family, services: int, ends: int = 2, protocol: Protocol = Protocol.TCP) -> Ours:
+    """Write frontends with endpoints, each with others."""
+    vip, pod = (int.from_bytes(parse_address(text[family])) for text in (VIP, POD))
+    found: Ours = {}
+    for number in range(services):
+        key = frontend_key(_address(family, vip + number), protocol, 80)
+        dealt = [endpoint_slot(_address(family, pod + number * ends + each), 8080) for each in range(ends)]
+        found[FRONTENDS, key] = HEAD.pack(Flag.NODE) + b"".join(dealt)
+        if protocol is Protocol.UDP:
+            size = len(dealt[0]) if family is Family.IPV4 else 20
+            found.update(((MEMBERS, key + each[:size]), b"") for each in dealt)
+    return found
+
+
+def _address(family: Family, number: int) -> Address:
+    return Address(number.to_bytes(family.bits // 8))
+
+
+def write(tables: Tables, have: Ours, want: Ours) -> None:
+    """Commit what differs."""
+    tables.commit(diff(have, want))

@@ -1,0 +1,44 @@
+"""Loads the programs and tells where the verifier had to stop what a processor may run ahead.
+
+`python -m tests.proxy.kernel.ebpf_speculation CGROUP` prints the operations before such barriers, one hook a line.
+Give it CAP_BPF and CAP_NET_ADMIN alone: with CAP_PERFMON there are no barriers.
+"""
+
+import ctypes
+import json
+import struct
+import sys
+from pathlib import Path
+
+from vipwire.linux.bpf.programs import load
+from vipwire.linux.bpf.syscall import information
+from vipwire.modes.ebpf import probe
+
+BARRIER = 0xC2
+"""BPF_ST | BPF_NOSPEC, which only the verifier writes."""
+_LENGTH, _PLACE, _SIZE = 20, 32, 232
+"""Where struct bpf_prog_info says how long the program became, and where it is to be put; its size."""
+
+
+def translated(descriptor: int) -> list[int]:
+    """Read the operations of a program as the verifier left it."""
+    code = ctypes.create_string_buffer(1 << 17)
+    prepared = bytearray(_SIZE)
+    struct.pack_into("=I8xQ", prepared, _LENGTH, len(code), ctypes.addressof(code))
+    assert struct.calcsize("=I8x") == _PLACE - _LENGTH
+    (length,) = struct.unpack_from("=I", information(descriptor, _SIZE, bytes(prepared)), _LENGTH)
+    return list(code.raw[:length:8])
+
+
+def loaded(hook: str, code: bytes, licence: str, name: str) -> int:
+    descriptor = load(hook, code, licence, name)
+    operations = translated(descriptor)
+    barriers = [number for number, each in enumerate(operations) if each == BARRIER]
+    before = [operations[number - 1] for number in barriers]
+    sys.stdout.write(json.dumps({"hook": hook, "before": before}) + "\n")
+    return descriptor
+
+
+if __name__ == "__main__":
+    vars(probe).update(load=loaded)
+    probe.probe(Path(sys.argv[1]), affinity=True)

@@ -1,0 +1,76 @@
+"""ebpf mode as a node runs it: no flag but the mode, programs at the machine's root of cgroup2, Pods by kubelet's.
+
+In a guest: `python -m vipwire_lab.kernel --full -- python -m pytest tests/proxy/kernel/full/ebpf_defaults.py`.
+On a machine that others use, programs at its root would be seen by their tests.
+"""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.fakes import daemon
+from tests.fakes.daemon import page, reached, scene, stage
+from tests.fakes.own_network import run
+from tests.proxy.kernel.test_daemon_fallback import server
+
+from vipwire.linux.bpf.pins import OURS
+from vipwire.modes.ebpf.cgroup import find_cgroup
+
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(900)]
+
+VIP, POD = "10.96.0.1", "10.244.0.1"
+IN_A_POD = f"""
+import ctypes, os, socket, subprocess, sys
+open(sys.argv[1] + "/cgroup.procs", "w").write(str(os.getpid()))
+assert ctypes.CDLL(None).unshare(0x40000000) == 0  # a network of its own
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+subprocess.run(["ip", "address", "add", "{POD}/32", "dev", "lo"], check=True)
+with socket.create_server(("{POD}", {daemon.ECHO_PORT})), socket.create_connection(("{VIP}", 80), 120) as client:
+    print(client.getpeername()[0])
+"""
+
+
+@pytest.fixture(autouse=True)
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "PATIENCE", 600.0)
+
+
+@contextmanager
+def kubelets() -> Iterator[Path]:
+    """Have the cgroup of a Pod where kubelet makes it."""
+    pods = find_cgroup("") / "kubepods"
+    pod = pods / "pod1"
+    pod.mkdir(parents=True)
+    try:
+        yield pod
+    finally:
+        pod.rmdir()
+        pods.rmdir()
+
+
+def in_a_pod(cgroup: Path) -> "subprocess.CompletedProcess[str]":
+    """Connect to the Service from a process of a Pod, which is its endpoint as well; it prints whom it is told."""
+    command = [sys.executable, "-c", IN_A_POD, str(cgroup)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_node_and_its_pods_are_led_by_default(tmp_path: Path) -> None:
+    async def scenario(pod: Path) -> None:
+        async with scene(server(), "--proxy-mode=ebpf", f"--state-dir={tmp_path}") as it:
+            await it.synced()
+            assert await page("/proxyMode", 10249) == (200, "ebpf")
+            run("nft flush ruleset")
+            assert await reached(VIP, patience=300) == POD, "without a rule"
+            inside = await asyncio.to_thread(in_a_pod, pod)
+            assert inside.stdout == f"{VIP}\n", inside.stderr
+            assert await it.daemon.terminate() == 0
+
+    with kubelets() as pod, stage():
+        asyncio.run(scenario(pod))
+        assert [each.name for each in OURS.iterdir()], "it stays in force"
+        run(f"{sys.executable} -m vipwire.cli.main cleanup")
+        assert not OURS.exists()

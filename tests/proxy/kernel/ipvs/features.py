@@ -1,0 +1,317 @@
+"""Slow start, counters and the repair of every kind of damage, on a real IPVS kernel. Run by test_ipvs_guest.py."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import TypeVar
+
+import pytest
+from tests.fakes.values import ip
+from tests.proxy.kernel.ipvs.proxy import (
+    EXTERNAL,
+    FAMILIES,
+    NODE,
+    VIP,
+    IpvsProxy,
+    addresses,
+    annotated,
+    fresh_port,
+    slices,
+    web,
+)
+
+from vipwire.linux.netlink.ipvs import Command, Forwarding, RealServer, Scheduling, VirtualServer
+from vipwire.model.net import Family, Protocol
+from vipwire.model.service import ServicePort, TrafficPolicy
+from vipwire.modes.ipvs.objects.servers import ServerCommand, Servers
+from vipwire.plan.plan import ServicePlan
+from vipwire.reconcile.counts import Count, CountingBackend, Counts, EndpointName, Refusal
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.outcome import Outcome, pods_of
+
+pytestmark = pytest.mark.kernel
+
+OLD, NEW = "pod-1a", "pod-2a"
+TWO = (OLD, NEW)
+T = TypeVar("T")
+
+
+def pass_time(proxy: IpvsProxy, now: float) -> None:
+    """Let it be `now` for the planners, as the engine does when a step is due."""
+    for line in proxy.lines.values():
+        for name, change in line.planner.ripen(proxy.view, now).items():
+            line.reconciler.desire(name, change.new)
+    proxy.sync()
+
+
+@FAMILIES
+def test_a_new_endpoint_starts_slowly(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    of = web(annotations=annotated(slow_start="30s"))
+    proxy.put(of, *slices(lab, "web", (OLD,)))
+    assert pods_of(lab.probe("client", VIP[family], 80, count=2)) == {OLD: 2}
+    proxy.put(of, *slices(lab, "web", TWO))
+    for now, old, new in ((0.0, 10, 1), (15.0, 10, 5), (27.0, 10, 9), (30.0, 5, 5)):
+        pass_time(proxy, now)
+        met = pods_of(lab.probe("client", VIP[family], 80, count=old + new, parallel=1))
+        # A SYN that meets a connection of old is sent once more, and takes a turn that nobody counts.
+        assert abs(met[NEW] - new) <= 1, f"after {now} s: {met}\n{proxy.saved()}"
+        assert met.total() == old + new
+
+
+@FAMILIES
+def test_a_new_endpoint_is_not_flooded_by_a_scheduler_that_counts_connections(
+    lab: Lab, proxy: IpvsProxy, family: Family
+) -> None:
+    """With `lc` everybody would be sent to the newcomer until it has as many connections as the others."""
+    port = fresh_port()
+    of = web(ports=(port,), annotations=annotated(scheduler="lc", slow_start="30s"))
+    proxy.put(of, *slices(lab, "web", (OLD,)))
+    held = [lab.connect("client", VIP[family], port.port) for _ in range(10)]
+    try:
+        proxy.put(of, *slices(lab, "web", TWO))
+        new = ip(lab.address(NEW, family))
+        before = active(lab, family)
+        held += [lab.connect("client", VIP[family], port.port) for _ in range(4)]
+        after = active(lab, family)
+        assert after[new] - before[new] <= 2, (before, after)
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_a_bad_time_starts_nobody_slowly(lab: Lab, proxy: IpvsProxy) -> None:
+    of = web(annotations=annotated(slow_start="soon"))
+    proxy.put(of, *slices(lab, "web", (OLD,)))
+    proxy.put(of, *slices(lab, "web", TWO))
+    assert pods_of(lab.probe("client", VIP[Family.IPV4], 80, count=6, parallel=1)) == {OLD: 3, NEW: 3}
+    (plan,) = proxy.lines[Family.IPV4].planner.plans.values()
+    assert [problem.field for problem in plan.problems] == ["metadata.annotations[vipwire.io/slow-start]"]
+
+
+@FAMILIES
+@pytest.mark.parametrize(
+    ("annotations", "scheduler"),
+    [
+        ({"algorithm": "round-robin"}, "rr"),
+        ({"algorithm": "round-robin", "weights": "{}"}, "wrr"),
+        ({"algorithm": "random"}, "rr"),
+        ({"algorithm": "source-hash"}, "sh"),
+        ({"algorithm": "maglev"}, "mh"),
+    ],
+)
+def test_algorithms_by_annotation(
+    lab: Lab, proxy: IpvsProxy, family: Family, annotations: dict[str, str], scheduler: str
+) -> None:
+    proxy.put(web(annotations=annotated(**annotations)), *slices(lab, "web", TWO))
+    met = pods_of(lab.probe("client", VIP[family], 80, count=12, parallel=1))
+    if scheduler == "sh":
+        assert len(met) == 1, "one client, one endpoint"
+    elif scheduler == "mh":
+        assert set(met) <= set(TWO), "by the client's port: see the plan's own tests for the shares"
+    else:
+        assert met == {OLD: 6, NEW: 6}
+    assert any(f"-s {scheduler}" in line for line in proxy.saved() if VIP[family] in line)
+
+
+@FAMILIES
+@pytest.mark.parametrize(
+    "chosen",
+    [{"scheduler": "rr"}, {"scheduler": "sed"}, {"scheduler": "nq"}, {"algorithm": "least-connections"}],
+    ids=str,
+)
+def test_weights_are_shares(lab: Lab, proxy: IpvsProxy, family: Family, chosen: dict[str, str]) -> None:
+    """Connections that stay open: by turns, and by their number, three of four go where the weight is three."""
+    weights, port = f'{{"{lab.address(OLD, family)}": 3}}', fresh_port()
+    proxy.put(web(ports=(port,), annotations=annotated(**chosen, weights=weights)), *slices(lab, "web", TWO))
+    held = [lab.connect("client", VIP[family], port.port) for _ in range(12)]
+    wanted = {ip(lab.address(OLD, family)): 9, ip(lab.address(NEW, family)): 3}
+    try:
+        # A client is connected before its last packet has passed IPVS, which counts by it.
+        for _ in range(600):
+            if sum((rows := active(lab, family)).values()) == len(held):
+                break
+            threading.Event().wait(0.02)
+        assert rows == wanted
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def active(lab: Lab, family: Family) -> dict[bytes, int]:
+    """Read how many connections each real server has open; they need not be those of this test."""
+    with lab.inside(NODE), closing(Servers(family)) as servers:
+        return {row.real.address: row.active for row in servers.rows(servers.services())}
+
+
+def wait_for_quiet(lab: Lab, family: Family) -> None:
+    """Wait until connections of an earlier test have ended: a real server that comes back has its old ones."""
+    for _ in range(600):
+        if not any(active(lab, family).values()):
+            return
+        threading.Event().wait(0.02)
+    pytest.fail(f"connections never end: {active(lab, family)}")
+
+
+def counted(lab: Lab, proxy: IpvsProxy, family: Family, is_there: Callable[[Counts], bool]) -> Counts:
+    """Read the counters until they are as told: the kernel adds them up every two seconds."""
+    line = proxy.lines[family]
+    assert isinstance(line.backend, CountingBackend)
+    counts = Counts()
+    for _ in range(600):
+        with lab.inside(NODE):
+            counts = line.backend.counts(plans(proxy, family))
+        if is_there(counts):
+            return counts
+        threading.Event().wait(0.02)
+    pytest.fail(f"after many looks: {counts}")
+
+
+def plans(proxy: IpvsProxy, family: Family) -> list[ServicePlan]:
+    return list(proxy.lines[family].planner.plans.values())
+
+
+@FAMILIES
+@pytest.mark.parametrize("protocol", [Protocol.TCP, Protocol.UDP], ids=lambda protocol: protocol.label)
+def test_connections_are_counted_by_service_port_and_endpoint(
+    lab: Lab, proxy: IpvsProxy, family: Family, protocol: Protocol
+) -> None:
+    number = fresh_port().port
+    port = ServicePort("p", protocol, number, 24000 + number)
+    proxy.put(web(ports=(port,)), *slices(lab, "web", TWO, 8080, protocol, name="p"))
+    (plan,) = plans(proxy, family)
+    name = plan.frontends[0].port_name
+    met = Counter(pods_of(lab.probe("client", VIP[family], number, protocol, count=4, parallel=1)))
+    met += Counter(
+        pods_of(lab.probe("client", lab.address(NODE, family), 24000 + number, protocol, count=2, parallel=1))
+    )
+    counts = counted(
+        lab, proxy, family, lambda each: (each.ports.get(name) or Count()).connections == sum(met.values())
+    )
+    port_count = counts.ports[name]
+    assert port_count.packets is not None
+    assert port_count.packets >= 6
+    assert None not in port_count
+    by_pod = {pod: counts.endpoints[EndpointName(name, ip(lab.address(pod, family)), 8080)] for pod in TWO}
+    assert {pod: count.connections for pod, count in by_pod.items()} == met
+    assert sum(count.bytes or 0 for count in by_pod.values()) == port_count.bytes
+    with lab.inside(NODE):
+        assert proxy.lines[family].backend.counts(plans(proxy, family), endpoints=False).endpoints == {}
+        assert proxy.lines[family].backend.counts(()) == Counts(), "nobody asked"
+
+
+@FAMILIES
+def test_open_connections_are_counted_by_endpoint(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(), *slices(lab, "web", (OLD,)))
+    (plan,) = plans(proxy, family)
+    name = EndpointName(plan.frontends[0].port_name, ip(lab.address(OLD, family)), 80)
+    wait_for_quiet(lab, family)
+    with lab.connect("client", VIP[family], 80), lab.connect("client", VIP[family], 80):
+        during = counted(lab, proxy, family, lambda each: name in each.open).open[name]
+        assert during.active == 2
+    after = counted(lab, proxy, family, lambda each: name in each.open and each.open[name].active == 0).open[name]
+    assert after.inactive >= during.inactive, "they are not forgotten yet"
+
+
+@FAMILIES
+def test_refusals_are_counted_by_reason(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    of = web(external_policy=TrafficPolicy.LOCAL, external_ips=addresses(EXTERNAL))
+    proxy.put(of, *slices(lab, "web", (NEW,)))
+
+    def look() -> Counter[Refusal]:
+        with lab.inside(NODE):
+            found = proxy.lines[family].backend.counts(plans(proxy, family)).refusals
+        return Counter({reason: count for (reason, port), count in found.items() if port is None})
+
+    before = look()
+    (dropped,) = lab.probe("client", EXTERNAL[family], 80, timeout=0.3)
+    (refused,) = lab.probe("client", VIP[family], 81)
+    assert (dropped.outcome, refused.outcome) == (Outcome.TIMED_OUT, Outcome.REFUSED)
+    grown = look() - before
+    assert grown[Refusal.NO_LOCAL_ENDPOINTS] >= 1
+    assert grown[Refusal.UNDEFINED_PORT] == 1
+    assert grown[Refusal.NO_ENDPOINTS] == 0
+
+
+HARMS = {
+    "a removed virtual server": ("ipvsadm -D -t {vip}:80",),
+    "another scheduler": ("ipvsadm -E -t {vip}:80 -s wlc",),
+    "an element removed": ("ipset del {sets}CLUSTER-IP {address},tcp:80",),
+    "an element too many": ("ipset add {sets}CLUSTER-IP {spare},tcp:80",),
+    "a rule too many": ("{iptables} -t filter -I KUBE-IPVS-FILTER -j DROP",),
+    "a removed server": ("ipvsadm -d -t {vip}:80 -r {old}:80",),
+    "a changed weight": ("ipvsadm -e -t {vip}:80 -r {old}:80 -m -w 7",),
+    "a weight of 0": ("ipvsadm -e -t {vip}:80 -r {old}:80 -m -w 0",),
+    "another way to forward": ("ipvsadm -e -t {vip}:80 -r {old}:80 -g -w 1",),
+    "a foreign destination": ("ipvsadm -a -t {vip}:80 -r {other}:80 -m",),
+    "persistence that nobody asked for": ("ipvsadm -E -t {vip}:80 -s rr -p 30",),
+    "an emptied set": ("ipset flush {sets}CLUSTER-IP",),
+    "every set emptied": ("ipset flush",),
+    "a flushed chain": ("{iptables} -t nat -F KUBE-SERVICES",),
+    "all jumps gone": (
+        "{iptables} -t nat -F PREROUTING",
+        "{iptables} -t filter -F INPUT",
+        "{iptables} -t mangle -F OUTPUT",
+    ),
+    "an address removed": ("ip address del {address}/{bits} dev kube-ipvs0",),
+    "an address too many": ("ip address add {spare}/{bits} dev kube-ipvs0",),
+    "everything at once": ("ipvsadm -C", "ipset flush", "{iptables} -F KUBE-IPVS-FILTER", "ip link del kube-ipvs0"),
+}
+
+
+@FAMILIES
+def test_damage_is_found_and_repaired_by_the_next_check(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
+    proxy.put(web(), *slices(lab, "web", TWO))
+    line = proxy.lines[family]
+    before = proxy.state()
+    ipv4 = family is Family.IPV4
+    words = {
+        "address": VIP[family],
+        "vip": written(VIP[family]),
+        "old": written(lab.address(OLD, family)),
+        "other": written(lab.address("pod-1b", family)),
+        "sets": "KUBE-" if ipv4 else "KUBE-6-",
+        "iptables": "iptables-legacy" if ipv4 else "ip6tables-legacy",
+        "bits": family.bits,
+        "spare": "10.96.0.77" if ipv4 else "fd00:10:96::77",
+    }
+    for harm, commands in HARMS.items():
+        for command in commands:
+            lab.run(NODE, command.format(**words).split())
+        with lab.inside(NODE):
+            assert line.reconciler.verify(), harm
+            assert line.reconciler.sync().repaired, harm
+        line.backend.housekeep()
+    proxy.check()  # some of the damage was done to both families
+    assert proxy.state() == before, "the tools see it as it was"
+    assert proxy.check() == dict.fromkeys(Family, False)
+    assert set(pods_of(lab.probe("client", VIP[family], 80, count=4, parallel=1))) == set(TWO)
+
+
+@contextmanager
+def crowded(lab: Lab, host: str, family: Family) -> Iterator[list[RealServer]]:
+    """Have many virtual servers in the network namespace of a host, each with one real server, for a while."""
+    place = ip("203.0.113.99" if family is Family.IPV4 else "2001:db8:113::99")
+    reals = [RealServer(VirtualServer(17, place, port), place, 80) for port in range(7000, 7100)]
+    with lab.inside(host), closing(Servers(family)) as servers:
+        try:
+            servers.apply(ServerCommand(Command.NEW_SERVICE, real.server, Scheduling("rr")) for real in reals)
+            servers.apply(ServerCommand(Command.NEW_DEST, real, Forwarding(1)) for real in reals)
+            yield reals
+        finally:
+            servers.apply(ServerCommand(Command.DEL_SERVICE, real.server, Scheduling("rr")) for real in reals)
+
+
+@FAMILIES
+def test_all_is_read_though_other_network_namespaces_have_virtual_servers(lab: Lab, family: Family) -> None:
+    """The kernel's file leaves out some of its later pages then; see `table`."""
+    with ExitStack() as stack:
+        for host in ("client", NODE):
+            reals = stack.enter_context(crowded(lab, host, family))
+        with closing(Servers(family)) as servers:  # the last host is the inner one
+            found = {row.real for row in servers.rows({real.server for real in reals})}
+    assert found == set(reals)
+
+
+def written(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

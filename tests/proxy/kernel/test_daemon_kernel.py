@@ -1,0 +1,136 @@
+"""The real proxy and a real kernel that refuses, or that others meddle with."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.daemon import Scene, prepare, reached, scene, service_of, slice_for, stage
+from tests.fakes.own_network import run
+from tests.proxy.kernel.nft_transactions import commit, nft
+
+from vipwire.linux.netlink.attributes import string, u32be
+from vipwire.linux.netlink.message import NLM_F_CREATE
+from vipwire.linux.netlink.nftables import encode, wire
+from vipwire.linux.netlink.socket import NetlinkSocket
+from vipwire.model.net import Family
+
+pytestmark = pytest.mark.kernel
+REPAIRED = "repaired what somebody else changed in the kernel"
+FAILED = "sync failed; the old rules stay"
+NETLINK_NETFILTER = 12
+OWNER = 2  # NFT_TABLE_F_OWNER: only the socket that made the table may change it, and with the socket it goes
+FORBIDDEN = "table ip vipwire: add table: EPERM"
+
+
+def play(story: Callable[[Scene], Awaitable[None]], *flags: str) -> None:
+    server = FakeApiServer()
+    prepare(server)
+    server.store.put("services", service_of("web", "10.96.0.1"))
+    server.store.put("endpointslices", slice_for("web", "10.244.0.1"))
+    server.store.put("services", service_of("other", "10.96.0.2"))
+    server.store.put("endpointslices", slice_for("other", "10.244.0.2"))
+
+    async def scenario() -> None:
+        async with scene(server, *flags) as it:
+            await it.synced()
+            await it.daemon.heard("synced", ip_family="IPv6")
+            await story(it)
+
+    with stage():
+        asyncio.run(scenario())
+
+
+@contextmanager
+def owned_by_another() -> Iterator[None]:
+    """Replace our table by one that belongs to somebody else."""
+    body = string(wire.TABLE_NAME, "vipwire") + u32be(wire.TABLE_FLAGS, OWNER)
+    theirs = encode.Operation(wire.MessageType.NEWTABLE, NLM_F_CREATE, wire.header(wire.NFPROTO[Family.IPV4]) + body)
+    with NetlinkSocket(NETLINK_NETFILTER) as netlink:
+        commit(netlink, [encode.delete_table(Family.IPV4, "vipwire"), theirs])
+        yield
+
+
+def test_a_kernel_that_refuses_everything_is_reported_tried_ever_more_rarely_and_done_when_it_gives_way() -> None:
+    async def story(it: Scene) -> None:
+        with owned_by_another():
+            it.server.store.put("endpointslices", slice_for("web", "10.244.0.3"))
+            record = await it.daemon.heard(FAILED, ip_family="IPv4")
+            assert FORBIDDEN in record["error"]
+            assert record["transaction"].startswith("add table ip vipwire\n")
+            (event,) = await it.posted("SyncFailed", "node-0")
+            assert FORBIDDEN in event["message"]
+            # IPv6 goes on meanwhile.
+            value = service_of("six", "fd00:96::1")
+            await it.daemon.again(lambda: it.server.store.put("services", value), "synced", ip_family="IPv6")
+            assert not it.daemon.said(REPAIRED, ip_family="IPv4")
+            failures = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total"
+            assert await it.metric(failures, ip_family="IPv4") >= 1
+        await it.daemon.heard(REPAIRED, ip_family="IPv4")
+        assert await reached("10.96.0.1") == "10.244.0.3"
+        assert await reached("10.96.0.2") == "10.244.0.2"
+        assert len(it.daemon.said(FAILED)) == 1
+        await it.posted("KernelStateRepaired", "node-0")
+
+    play(story)
+
+
+def test_an_element_that_somebody_put_in_our_way_is_replaced() -> None:
+    async def story(it: Scene) -> None:
+        nft("add element ip vipwire service-ips { 10.96.0.9 . tcp . 80 : 7:7 }")
+        value = service_of("new", "10.96.0.9")
+        it.server.store.put("endpointslices", slice_for("new", "10.244.0.9"))
+        record = await it.daemon.again(lambda: it.server.store.put("services", value), REPAIRED)
+        assert "10.96.0.9" in record["examples"]
+        await it.posted("KernelStateRepaired")
+        assert await reached("10.96.0.9") == "10.244.0.9"
+        assert await reached("10.96.0.1") == "10.244.0.1"
+        assert not it.daemon.said(FAILED)
+
+    play(story)
+
+
+def test_a_chain_that_cannot_go_because_of_a_foreign_rule_goes_with_the_rule() -> None:
+    async def story(it: Scene) -> None:
+        nft("add chain ip vipwire foreign")
+        nft("add rule ip vipwire foreign jump service-pick-1")
+        it.server.store.put("endpointslices", slice_for("web", "10.244.0.3", "10.244.0.4"))
+        it.server.store.put("endpointslices", slice_for("other", "10.244.0.5", "10.244.0.6"))
+        record = await it.daemon.heard(REPAIRED)
+        assert "foreign" in record["examples"]
+        assert {await reached("10.96.0.1") for _ in range(20)} == {"10.244.0.3", "10.244.0.4"}
+        assert {await reached("10.96.0.2") for _ in range(20)} == {"10.244.0.5", "10.244.0.6"}
+        assert "foreign" not in nft("list table ip vipwire")
+
+    play(story)
+
+
+def test_what_others_flush_is_there_again_after_the_next_look_and_what_is_theirs_is_left_alone() -> None:
+    async def story(it: Scene) -> None:
+        nft("add table ip theirs")
+        nft("delete table ip vipwire")
+        nft("delete table ip6 vipwire")
+        for family in ("IPv4", "IPv6"):
+            await it.daemon.heard(REPAIRED, ip_family=family)
+        assert await reached("10.96.0.1") == "10.244.0.1"
+        assert run("nft list tables ip").split("\n")[:2] == ["table ip theirs", "table ip vipwire"]
+        assert await it.metric("vipwire_kernel_drift_repairs_total") == 2
+        await it.posted("KernelStateRepaired", count=2)
+
+    play(story, "--iptables-sync-period=1s", "--iptables-min-sync-period=0s")
+
+
+def test_a_proxy_that_cannot_sync_for_long_is_unhealthy_until_it_can() -> None:
+    async def story(it: Scene) -> None:
+        with owned_by_another():
+            it.server.store.put("endpointslices", slice_for("web", "10.244.0.3"))
+            await it.daemon.heard(FAILED)
+            async with asyncio.timeout(60):
+                while (await it.page("/healthz"))[0] == 200:  # noqa: ASYNC110 - a page is all there is to ask
+                    await asyncio.sleep(0.05)
+        await it.daemon.heard(REPAIRED)
+        assert (await it.page("/healthz"))[0] == 200
+        assert (await it.page("/livez"))[0] == 200
+
+    play(story, "--iptables-sync-period=1s", "--iptables-min-sync-period=0s")

@@ -1,0 +1,191 @@
+"""The real proxy while its Node object is away or empty: node ports and Pod ranges stay as last known."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.apistore import ApiError
+from tests.fakes.daemon import NODE, PATIENCE, Daemon, echo, page, reached, service_of, slice_for, stage
+from tests.fakes.objects import service_cidr
+from tests.fakes.own_network import run
+
+pytestmark = pytest.mark.kernel
+MACHINE, INTERNAL, OTHER = "192.0.2.10", "198.51.100.7", "203.0.113.5"
+"""The machine's first address, and two that a Node object may name."""
+PORT, POD = 30080, "10.244.0.1"
+MODES = ("nftables", "iptables", "ebpf")
+
+
+def node_object(internal: str = INTERNAL, pod_cidr: str = "10.244.0.0/24", **metadata: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": "a"}, "uid": "first", **metadata},
+        "spec": {"podCIDR": pod_cidr, "podCIDRs": [pod_cidr]} if pod_cidr else {},
+        "status": {"addresses": [{"type": "InternalIP", "address": internal}] if internal else []},
+    }
+
+
+AWAY: Mapping[str, dict[str, Any] | None] = {
+    "deleted": None,
+    "without addresses": node_object(internal="", pod_cidr=""),
+    "created again, bare": {"metadata": {"name": NODE, "uid": "second"}, "spec": {}, "status": {}},
+}
+
+
+def write_node(server: FakeApiServer, node: dict[str, Any] | None) -> None:
+    if node is None:
+        server.store.delete("nodes", "", NODE)
+    else:
+        if node["metadata"]["uid"] != "first":
+            with suppress(ApiError):
+                server.store.delete("nodes", "", NODE)
+        server.store.put("nodes", node)
+
+
+def filled(node: dict[str, Any] | None) -> FakeApiServer:
+    server = FakeApiServer()
+    server.store.put("servicecidrs", service_cidr("kubernetes", "10.96.0.0/16"))
+    ports = [{"name": "http", "protocol": "TCP", "port": 80, "nodePort": PORT}]
+    server.store.put("services", service_of("web", "10.96.0.1", type="NodePort", ports=ports))
+    server.store.put("endpointslices", slice_for("web", POD))
+    if node is not None:
+        server.store.put("nodes", node)
+    return server
+
+
+def rules() -> str:
+    return run("nft -s list ruleset")
+
+
+class Play:
+    """One API server, and daemons one after another with the same state directory."""
+
+    def __init__(self, server: FakeApiServer, folder: Path, mode: str) -> None:
+        self.server, self.folder = server, folder
+        self.flags = (
+            f"--proxy-mode={mode}",
+            "--nodeport-addresses=primary",
+            "--detect-local-mode=NodeCIDR",
+            f"--state-dir={folder}",
+        )
+
+    def daemon(self, name: str = NODE) -> Daemon:
+        return Daemon(f"--master={self.server.url}", f"--hostname-override={name}", *self.flags)
+
+    async def ready(self, daemon: Daemon) -> None:
+        await daemon.heard("synced", ip_family="IPv4")
+        await eventually(lambda: answers(200))
+
+    async def status(self) -> Any:
+        flags = " ".join((f"--master={self.server.url}", f"--hostname-override={NODE}", *self.flags))
+        return json.loads(await asyncio.to_thread(run, f"{sys.executable} -m vipwire status -o json {flags}"))
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await condition():
+            pass
+
+
+async def answers(status: int) -> bool:
+    return (await page("/readyz", 10256))[0] == status
+
+
+async def served_at(*addresses: str) -> bool:
+    """Tell whether the node port leads to the Pod at these addresses of the machine, and is refused at the others."""
+    return all(
+        [
+            await reached(address, PORT, patience=2) == (POD if address in addresses else "refused")
+            for address in (MACHINE, INTERNAL, OTHER)
+        ]
+    )
+
+
+def play(story: Callable[[Play], Awaitable[None]], node: dict[str, Any] | None, folder: Path, mode: str) -> None:
+    async def tell() -> None:
+        async with filled(node) as server, echo():
+            await story(Play(server, folder, mode))
+
+    with stage():
+        for address in (INTERNAL, OTHER):
+            run(f"ip address add {address}/32 dev node")
+        asyncio.run(tell())
+
+
+async def seen_by(it: Play, daemon: Daemon, node: dict[str, Any] | None) -> None:
+    """Write the Node, and a Service after it; wait until the proxy has programmed that Service."""
+    write_node(it.server, node)
+    marker = service_of("marker", "10.96.0.9")
+    await daemon.again(lambda: it.server.store.put("services", marker), "synced", ip_family="IPv4")
+    await daemon.again(lambda: it.server.store.delete("services", "default", "marker"), "synced", ip_family="IPv4")
+
+
+@pytest.mark.parametrize("away", AWAY)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_node_that_is_away_or_says_nothing_keeps_its_last_known_facts(mode: str, away: str, tmp_path: Path) -> None:
+    async def story(it: Play) -> None:
+        async with it.daemon() as daemon:
+            await it.ready(daemon)
+            assert await served_at(INTERNAL)
+            before = rules()
+            await eventually(lambda: written(it.folder, INTERNAL))  # once a second: `status` reads it
+            await seen_by(it, daemon, AWAY[away])
+            assert rules() == before
+            assert await served_at(INTERNAL)
+            assert await answers(200)
+            assert {family["state"] for family in (await it.status())["families"]} == {"as planned"}
+            await daemon.terminate()
+        async with it.daemon() as daemon:  # a start while the Node is away
+            await it.ready(daemon)
+            assert rules() == before
+            assert await served_at(INTERNAL)
+            write_node(it.server, node_object(OTHER, "10.244.7.0/24", uid="third"))
+            await eventually(lambda: served_at(OTHER))
+            assert "10.244.7.0/24" in rules()
+            assert "10.244.0.0/24" not in rules()
+            await daemon.terminate()
+
+    play(story, node_object(), tmp_path, mode)
+
+
+async def written(folder: Path, text: str) -> bool:
+    return await asyncio.to_thread(
+        lambda: any(text in path.read_text("utf-8") for path in folder.glob("proxy-*.json"))
+    )
+
+
+@pytest.mark.parametrize("node", [None, AWAY["without addresses"]], ids=["no Node", "without addresses"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_node_of_which_nothing_was_ever_known_serves_no_node_ports_and_is_not_ready(
+    mode: str, node: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    async def story(it: Play) -> None:
+        async with it.daemon() as daemon:
+            await daemon.heard("synced", ip_family="IPv4")
+            await daemon.until(
+                lambda: {"status.addresses", "spec.podCIDRs"} <= {r.get("field") for r in daemon.records}
+            )
+            assert await served_at()
+            assert await reached("10.96.0.1") == POD
+            status, body = await page("/readyz", 10256)
+            assert status == 503
+            assert json.loads(body)["waiting"] == ["Node: status.addresses, spec.podCIDRs"]
+            await eventually(lambda: written(it.folder, "status.addresses"))
+            told = {each["field"] for each in (await it.status())["problems"] if each["kind"] == "Node"}
+            assert {"status.addresses", "spec.podCIDRs"} <= told
+            write_node(it.server, node_object())
+            await eventually(lambda: answers(200))
+            await eventually(lambda: served_at(INTERNAL))
+            await daemon.terminate()
+        async with it.daemon("another") as daemon:  # the facts of one Node are not another's
+            await daemon.heard("synced", ip_family="IPv4")
+            assert await served_at()
+            assert await answers(503)
+            await daemon.terminate()
+
+    play(story, node, tmp_path, mode)

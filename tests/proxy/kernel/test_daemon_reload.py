@@ -1,0 +1,353 @@
+"""A running proxy and its configuration file: what a change of it does, and what a broken one does not."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.daemon import (
+    NODE,
+    PATIENCE,
+    Daemon,
+    Scene,
+    page,
+    prepare,
+    reached,
+    scene,
+    service_of,
+    slice_for,
+    stage,
+    write,
+)
+from tests.fakes.own_network import run
+
+pytestmark = pytest.mark.kernel
+COUNTS = "the new configuration is in force"
+WAITS = "part of the new configuration needs a restart"
+BROKEN = "the configuration is invalid; keeping the old one"
+AS_BEFORE = "the configuration has not changed"
+WEB, ASKER = "10.96.0.1", "10.96.0.2"
+PEER_PORT = 8081
+HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nlogging: {format: json}\n"
+CALM = "clusterCIDR: 10.244.0.0/16\nnftables: {syncPeriod: 1h}\n"
+
+
+class Reloading(Scene):
+    """A daemon with a configuration file."""
+
+    def __init__(self, server: FakeApiServer, daemon: Daemon, file: Path) -> None:
+        super().__init__(server, daemon)
+        self.file = file
+
+    def write(self, text: str) -> None:
+        """Replace the file."""
+        write(self.file, HEADER + text)
+
+    async def counts(self, text: str, fields: str) -> None:
+        """Replace the file and wait until these fields of it count."""
+        await self.daemon.again(lambda: self.write(text), COUNTS, fields=fields)
+
+    def hang_up(self) -> None:
+        """Send SIGHUP."""
+        assert self.daemon.process is not None
+        self.daemon.process.send_signal(signal.SIGHUP)
+
+
+async def until(fact: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Ask again and again until something is so."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not await fact():  # noqa: ASYNC110 - what is asked is the kernel and a port, which tell nobody
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not so: {what}") from None
+
+
+async def _tell_peer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(str(writer.get_extra_info("peername")[0]).encode())
+    await writer.drain()
+    writer.close()
+
+
+async def seen_as(source: str) -> str:
+    """Connect from an address of this machine to the Service that says whom it sees."""
+    reader, writer = await asyncio.open_connection(ASKER, 80, local_addr=(source, 0))
+    answer = (await reader.read()).decode()
+    writer.close()
+    return answer
+
+
+@contextlib.asynccontextmanager
+async def reloading(file: Path, text: str, *flags: str) -> AsyncIterator[Reloading]:
+    """Run a daemon with a configuration file, and wait for its first sync."""
+    server = FakeApiServer()
+    prepare(server)
+    ports = [{"name": "http", "protocol": "TCP", "port": 80, "nodePort": 30080}]
+    server.store.put("services", service_of("web", WEB, type="NodePort", ports=ports))
+    server.store.put("endpointslices", slice_for("web", "10.244.0.1"))
+    server.store.put("services", service_of("asker", ASKER))
+    server.store.put("endpointslices", slice_for("asker", "10.244.0.2", port=PEER_PORT))
+    write(file, HEADER + text)
+    peer = await asyncio.start_server(_tell_peer, "10.244.0.2", PEER_PORT)
+    async with peer, scene(server, f"--config={file}", *flags) as it:
+        await it.synced()
+        yield Reloading(it.server, it.daemon, file)
+
+
+def play(tmp_path: Path, text: str, story: Callable[[Reloading], Awaitable[None]], *flags: str) -> None:
+    async def scenario() -> None:
+        async with reloading(tmp_path / "config.conf", text, *flags) as it:
+            await story(it)
+            assert await it.daemon.terminate() == 0
+
+    with stage():
+        asyncio.run(scenario())
+
+
+def test_who_is_a_pod_and_who_is_masqueraded_follows_the_file(tmp_path: Path) -> None:
+    async def story(it: Reloading) -> None:
+        assert await seen_as("10.244.0.5") == "10.244.0.5"
+        await it.counts("clusterCIDR: 10.9.0.0/16\nnftables: {syncPeriod: 1h}\n", "clusterCIDR")
+        await until(lambda: is_hidden("10.244.0.5"), "nobody here is a Pod")
+        await it.counts(CALM, "clusterCIDR")
+        await until(lambda: is_seen("10.244.0.5"), "a Pod is seen as itself again")
+        await it.counts(
+            "clusterCIDR: 10.244.0.0/16\nnftables: {syncPeriod: 1h, masqueradeAll: true, masqueradeBit: 15}\n",
+            "nftables.masqueradeBit,nftables.masqueradeAll",
+        )
+        await until(lambda: is_hidden("10.244.0.5"), "all are masqueraded")
+        assert "0x00008000" in run("nft list table ip vipwire")
+        assert "0x00004000" not in run("nft list table ip vipwire")
+
+    play(tmp_path, CALM, story)
+
+
+async def is_hidden(source: str) -> bool:
+    return await seen_as(source) != source
+
+
+async def is_seen(source: str) -> bool:
+    return await seen_as(source) == source
+
+
+def test_node_ports_are_served_where_the_file_says(tmp_path: Path) -> None:
+    async def story(it: Reloading) -> None:
+        assert await reached("192.0.2.10", 30080) == "10.244.0.1"
+        assert await reached("192.0.2.99", 30080) == "refused"
+        await it.counts(f'{CALM}nodePortAddresses: ["192.0.2.99/32"]\n', "nodePortAddresses")
+        await until(lambda: is_reached("192.0.2.99"), "the node port is served at the other address")
+        assert await reached("192.0.2.10", 30080) == "refused"
+
+    async def scenario() -> None:
+        run("ip address add 192.0.2.99/24 dev node")
+        async with reloading(tmp_path / "config.conf", CALM) as it:
+            await story(it)
+
+    with stage():
+        asyncio.run(scenario())
+
+
+async def is_reached(address: str) -> bool:
+    return await reached(address, 30080) == "10.244.0.1"
+
+
+def test_the_kernel_is_checked_as_often_as_the_file_says(tmp_path: Path) -> None:
+    async def story(it: Reloading) -> None:
+        run("nft delete table ip vipwire")
+        await it.counts("clusterCIDR: 10.244.0.0/16\nnftables: {syncPeriod: 100ms}\n", "nftables.syncPeriod")
+        await it.daemon.heard("repaired what somebody else changed in the kernel", ip_family="IPv4")
+        assert await reached(WEB) == "10.244.0.1"
+
+    play(tmp_path, CALM, story)
+
+
+def test_servers_move_and_the_pages_tell_the_new_configuration(tmp_path: Path) -> None:
+    async def story(it: Reloading) -> None:
+        assert (await page("/debug/stacks", 10249))[0] == 404
+        await it.counts(
+            f"{CALM}healthzBindAddress: 127.0.0.1:10356\nmetricsBindAddress: 127.0.0.1:10349\nenableProfiling: true\n"
+            "featureGates: {ComponentFlagz: false, AllowServiceExternalIPs: false}\n",
+            "featureGates,healthzBindAddress,metricsBindAddress,enableProfiling",
+        )
+        await until(lambda: answers("/healthz", 10356), "/healthz is at the new port")
+        await until(lambda: answers("/debug/stacks", 10349), "/debug is served")
+        assert '"enableProfiling":true' in (await page("/configz", 10349))[1]
+        assert (await page("/flagz", 10349))[0] == 404
+        metrics = (await page("/metrics", 10349))[1]
+        assert 'kubernetes_feature_enabled{name="AllowServiceExternalIPs",stage=""} 0.0\n' in metrics
+        for port in (10256, 10249):
+            await until(partial(is_shut, port), f"nobody listens at {port} any more")
+
+    play(tmp_path, CALM, story)
+
+
+async def is_shut(port: int) -> bool:
+    try:
+        await page("/healthz", port)
+    except OSError as error:
+        return "Cannot connect" in str(error)
+    return False
+
+
+async def answers(path: str, port: int) -> bool:
+    with contextlib.suppress(OSError):
+        return (await page(path, port))[0] == 200
+    return False
+
+
+def test_kernel_settings_and_the_oom_score_follow(tmp_path: Path) -> None:
+    async def story(it: Reloading) -> None:
+        await it.counts(
+            f"{CALM}oomScoreAdj: 7\nconntrack: {{tcpEstablishedTimeout: 5h, udpTimeout: 77s}}\n",
+            "oomScoreAdj,conntrack.tcpEstablishedTimeout,conntrack.udpTimeout",
+        )
+        assert run("sysctl -n net.netfilter.nf_conntrack_tcp_timeout_established").strip() == "18000"
+        assert run("sysctl -n net.netfilter.nf_conntrack_udp_timeout").strip() == "77"
+        assert it.daemon.process is not None
+        assert run(f"cat /proc/{it.daemon.process.pid}/oom_score_adj").strip() == "7"
+
+    play(tmp_path, f"{CALM}oomScoreAdj: 5\n", story)
+
+
+def test_the_log_is_as_verbose_as_the_file_says(tmp_path: Path) -> None:
+    async def story(it: Reloading) -> None:
+        it.hang_up()
+        verbose = HEADER.replace("format: json", "format: json, verbosity: 1") + CALM
+        await it.daemon.again(lambda: write(it.file, verbose), COUNTS, fields="logging.verbosity")
+        assert not it.daemon.said(AS_BEFORE), "said at -v=1 and not before"
+        await it.daemon.again(it.hang_up, AS_BEFORE)
+
+    play(tmp_path, CALM, story)
+
+
+def test_a_flag_beside_the_file_overrides_it_every_time(tmp_path: Path) -> None:
+    async def story(it: Reloading) -> None:
+        verbose = HEADER.replace("format: json", "format: json, verbosity: 3") + CALM
+        await it.daemon.again(lambda: write(it.file, verbose), AS_BEFORE)
+        assert not it.daemon.said(COUNTS)
+
+    play(tmp_path, CALM, story, "-v=1")
+
+
+def test_a_broken_file_changes_nothing_and_says_what_is_wrong(tmp_path: Path) -> None:
+    async def story(it: Reloading) -> None:
+        assert await it.metric("vipwire_config_last_reload_successful") == 1
+        it.write(f"{CALM}nodePortAddresses: [everywhere]\nbindAddress: 5\n")
+        record = await it.daemon.heard(BROKEN)
+        assert record["level"] == "error"
+        assert record["reason"].startswith(f"{it.file}:7: bindAddress: must be a string")
+        it.write(f"{CALM}nodePortAddresses: [everywhere]\n")
+        await it.daemon.until(lambda: len(it.daemon.said(BROKEN)) == 2)
+        assert f"{it.file}: KubeProxyConfiguration.nodePortAddresses[0]" in it.daemon.said(BROKEN)[1]["reason"]
+        assert await it.metric("vipwire_config_last_reload_successful") == 0
+        await it.put("endpointslices", slice_for("web", "10.244.0.3"))
+        assert await reached(WEB) == "10.244.0.3"
+        await it.counts(f"{CALM}nodePortAddresses: [primary]\n", "nodePortAddresses")
+        assert await it.metric("vipwire_config_last_reload_successful") == 1
+
+    play(tmp_path, CALM, story)
+
+
+def test_what_needs_a_restart_is_named_and_waits_and_the_rest_counts(tmp_path: Path) -> None:
+    async def story(it: Reloading) -> None:
+        restart = "portRange: 30000-31000\nipvs: {scheduler: wrr}\n"
+        changed = f"clusterCIDR: 10.9.0.0/16\nnftables: {{syncPeriod: 1h}}\n{restart}"
+        await it.counts(changed, "clusterCIDR")
+        record = await it.daemon.heard(WAITS)
+        assert record["fields"] == "ipvs.scheduler,portRange"
+        await until(lambda: is_hidden("10.244.0.5"), "clusterCIDR counts")
+        assert await page("/proxyMode", 10249) == (200, "nftables")
+        assert await it.metric("vipwire_config_fields_awaiting_restart") == 2
+        it.write(CALM)
+        await it.daemon.until(lambda: len(it.daemon.said(COUNTS, fields="clusterCIDR")) == 2)
+        assert await it.metric("vipwire_config_fields_awaiting_restart") == 0
+
+    play(tmp_path, CALM, story)
+
+
+def test_a_mounted_config_map_is_followed_when_its_link_is_swapped(tmp_path: Path) -> None:
+    def mount(version: str, text: str) -> None:
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "config.conf").write_text(HEADER + text)
+        (tmp_path / "..data_tmp").symlink_to(version)
+        (tmp_path / "..data_tmp").replace(tmp_path / "..data")
+
+    async def scenario() -> None:
+        mount("..one", CALM)
+        (tmp_path / "config.conf").symlink_to("..data/config.conf")
+        server = FakeApiServer()
+        prepare(server)
+        async with scene(server, f"--config={tmp_path}/config.conf", f"--hostname-override={NODE}") as it:
+            await it.synced()
+            for version, cidr in (("..two", "10.9.0.0/16"), ("..three", "10.8.0.0/16")):
+                text = CALM.replace("10.244.0.0/16", cidr)
+                await it.daemon.again(partial(mount, version, text), COUNTS, fields="clusterCIDR")
+
+    with stage():
+        asyncio.run(scenario())
+
+
+def test_without_a_file_hanging_up_is_answered_and_ends_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = FakeApiServer()
+        prepare(server)
+        async with scene(server) as it:
+            await it.synced()
+            Reloading(server, it.daemon, tmp_path).hang_up()
+            await it.daemon.heard("there is no configuration file to read again (--config)")
+            assert await it.daemon.terminate() == 0
+
+    with stage():
+        asyncio.run(scenario())
+
+
+def test_hanging_up_while_it_starts_ends_nothing_and_is_answered() -> None:
+    async def scenario() -> None:
+        server = FakeApiServer()
+        prepare(server)
+        async with scene(server) as it:
+            process = it.daemon.process
+            assert process is not None
+            async with asyncio.timeout(PATIENCE):
+                while not catches(process.pid, signal.SIGHUP):  # noqa: ASYNC110 - the kernel tells nobody
+                    await asyncio.sleep(0.001)
+            process.send_signal(signal.SIGHUP)
+            await it.daemon.heard("there is no configuration file to read again (--config)")
+            assert await it.daemon.terminate() == 0
+
+    with stage():
+        asyncio.run(scenario())
+
+
+def catches(process: int, number: signal.Signals) -> bool:
+    """Tell whether a process has a handler for a signal."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def test_more_is_said_from_each_level_on(tmp_path: Path) -> None:
+    """One line a sync at -v=0; Services from 2, frontends from 4, objects from 5 on."""
+
+    async def story(it: Reloading) -> None:
+        assert not it.daemon.said("Service added")
+        await it.daemon.heard("other modes have left nothing")  # said a while after the first sync
+        it.write(f"{CALM}\n")
+        for level, texts in (
+            ("2", {"Service changed"}),
+            ("5", {"Service changed", "frontend", "object added or changed"}),
+        ):
+            verbose = HEADER.replace("format: json", f"format: json, verbosity: {level}") + CALM
+            await it.daemon.again(partial(write, it.file, verbose), COUNTS, fields="logging.verbosity")
+            before = len(it.daemon.records)
+            await it.put("endpointslices", slice_for("web", f"10.244.0.{level}"))
+            said = {record["msg"] for record in it.daemon.records[before:]}
+            assert said - {"synced"} == texts
+        (frontend,) = (each for each in it.daemon.said("frontend", at=f"{WEB}:80/tcp"))
+        assert (frontend["v"], frontend["does"], frontend["endpoints"]) == (4, "forward", "10.244.0.5:8080")
+
+    play(tmp_path, CALM, story)

@@ -1,0 +1,212 @@
+"""What ebpf mode does when the kernel refuses to write a map or load a program: nobody is misled, nothing is lost."""
+
+import errno
+import logging
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fakes.values import node_plan
+from tests.proxy.kernel.ebpf_maps import objects, own_folder, own_pins, settings
+
+from vipwire.config.configuration import Config
+from vipwire.config.sections import EBPF
+from vipwire.linux.bpf import maps, pins, programs
+from vipwire.linux.bpf.programs import HOOKS
+from vipwire.linux.bpf.syscall import Command, bpf
+from vipwire.model.net import Family
+from vipwire.modes.ebpf import undone
+from vipwire.modes.ebpf.kernel import EbpfBackend, Wanted
+from vipwire.modes.ebpf.layout import Settings
+from vipwire.modes.ebpf.names import FRONTENDS, Ours
+from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.remarks import remarks, standing
+from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.spec import Remark
+from vipwire.reconcile.delta import diff
+
+pytestmark = pytest.mark.kernel
+
+Refuse = Callable[..., None]
+FORTH = {"connect4", "connect6", "sendmsg4", "sendmsg6"}
+
+
+@pytest.fixture(scope="module")
+def cgroup() -> Iterator[Path]:
+    with own_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def backend(cgroup: Path) -> Iterator[EbpfBackend]:
+    """The mode in a namespace of its own, with its programs in force and six frontends."""
+    with own_pins(cgroup) as made:
+        wanted = Wanted(Settings.read(settings()))
+        found = EbpfBackend(Family.IPV4, NftablesBackend(Family.IPV4), made, wanted, tuple(HOOKS))
+        with closing(found):
+            found.commit(diff({}, {**found.render_node(node_plan()), **objects(Family.IPV4, 6)}))
+            assert set(made.in_force()) == set(HOOKS)
+            found.observe()
+            yield found
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
+    """Have the kernel refuse some commands, until it is told to refuse none."""
+    refused: dict[Command, int] = {}
+
+    def called(command: Command, attributes: object) -> int:
+        if command in refused:
+            raise OSError(refused[command], os.strerror(refused[command]))
+        return bpf(command, attributes)  # type: ignore[arg-type]
+
+    for module in (maps, programs, pins):
+        monkeypatch.setattr(module, "bpf", called)
+
+    def refusing(*commands: Command, code: int = errno.ENOMEM) -> None:
+        refused.clear()
+        refused.update(dict.fromkeys(commands, code))
+
+    return refusing
+
+
+def ours(backend: EbpfBackend) -> Ours:
+    """Read what is in the maps, without programs."""
+    return {key: value for key, value in backend.observe().items() if key[0] == FRONTENDS}
+
+
+def test_what_could_not_be_written_is_told_left_to_the_rules_and_tried_again(
+    backend: EbpfBackend, refuse: Refuse, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    before, after = objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)
+    refuse(Command.MAP_UPDATE, Command.UPDATE_BATCH)
+    backend.commit(diff(before, after))
+    assert ours(backend) == {}, "an old pool would mislead"
+    assert set(backend.pins.in_force()) == set(HOOKS)
+    assert not backend.changed(), "it was nobody else"
+    for _ in range(3):
+        assert (backend.housekeeping_due() or 0) <= undone.LONGEST
+        backend.housekeep()
+    assert ours(backend) == {}
+    refuse()
+    backend.housekeep()
+    assert ours(backend) == after
+    assert backend.housekeeping_due() is None
+    assert not backend.changed()
+    assert caplog.text.count("cannot write what the programs know") == 1
+    assert caplog.text.count("the programs know all again") == 1
+
+
+def test_the_rules_have_their_turns_and_what_failed_is_not_tried_earlier_for_that(
+    backend: EbpfBackend, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[str] = []
+    monkeypatch.setattr(backend.rules, "housekeeping_due", lambda: 0.0)
+    monkeypatch.setattr(backend.rules, "housekeep", lambda: turns.append("rules"))
+    refuse(Command.MAP_UPDATE, Command.UPDATE_BATCH)
+    backend.commit(diff(objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)))
+    assert backend.housekeeping_due() == 0.0
+    monkeypatch.setattr(backend, "_try", lambda _: turns.append("programs"))
+    monkeypatch.setattr(undone.Undone, "due", lambda *_: 7.0)
+    backend.housekeep()
+    assert turns == ["rules"]
+    monkeypatch.setattr(undone.Undone, "due", lambda *_: 0.0)
+    backend.housekeep()
+    assert turns == ["rules", "rules", "programs"]
+
+
+def test_what_has_changed_meanwhile_is_written_as_it_is_now(backend: EbpfBackend, refuse: Refuse) -> None:
+    first, second, third = objects(Family.IPV4, 6), objects(Family.IPV4, 8), objects(Family.IPV4, 3, 3)
+    refuse(Command.MAP_UPDATE, Command.UPDATE_BATCH)
+    backend.commit(diff(first, second))
+    refuse()
+    backend.commit(diff(second, third))
+    backend.housekeep()
+    assert ours(backend) == third
+
+
+def test_programs_are_taken_out_of_force_where_a_map_cannot_be_corrected(
+    backend: EbpfBackend, refuse: Refuse
+) -> None:
+    before, after = objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)
+    refuse(Command.MAP_UPDATE, Command.UPDATE_BATCH, Command.MAP_DELETE)
+    backend.commit(diff(before, after))
+    assert FORTH.isdisjoint(backend.pins.in_force())
+    refuse()
+    backend.housekeep()
+    assert ours(backend) == after
+    assert set(backend.pins.in_force()) == set(HOOKS)
+
+
+def test_a_map_that_somebody_has_frozen_is_replaced(backend: EbpfBackend) -> None:
+    before, after = objects(Family.IPV4, 6), objects(Family.IPV4, 7, 3)
+    frozen = backend.pins.held("frontends4")
+    bpf(Command.MAP_FREEZE, struct.pack("=I", frozen.descriptor))
+    number = frozen.number
+    backend.commit(diff(before, after))
+    assert ours(backend) == after
+    assert backend.pins.held("frontends4").number != number
+    assert set(backend.pins.in_force()) == set(HOOKS)
+
+
+def test_status_says_how_programs_and_maps_stand(backend: EbpfBackend, cgroup: Path) -> None:
+    config = replace(Config(), ebpf=EBPF(cgroup=str(cgroup)))
+
+    def said() -> dict[str, str]:
+        return {each.what: each.said for each in standing(config, backend.pins.folder)}
+
+    whole = said()
+    assert whole.keys() - {"other programs"} == {"in force", "maps of IPv4"}, "somebody may have some at the root"
+    assert whole["in force"] == f"9 of 9 programs, for {cgroup}"
+    assert "frontends4 6 of 16384, slots4 12 of 65536" in whole["maps of IPv4"]
+    code = bytes.fromhex("b700000001000000" + "9500000000000000")
+    target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    program = programs.load("connect4", code, "GPL", "theirs")
+    theirs = programs.create_link(program, target, "connect4")
+    for each in (program, target):
+        os.close(each)
+    backend.pins.take_out(["connect6"])
+    assert said()["in force"] == f"8 of 9 programs, for {cgroup}; not connect6"
+    assert said()["other programs"].startswith("programs of others are called at connect4")
+    os.close(theirs)
+    backend.pins.remove()
+    assert said()["in force"].startswith("0 of 9 programs")
+
+
+def test_check_names_service_meshes_that_would_see_endpoints(
+    backend: EbpfBackend, cgroup: Path, tmp_path: Path
+) -> None:
+    for number, name in enumerate(("init", "linkerd2-proxy", "pilot-agent", "envoy"), 1):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "comm").write_text(f"{name}\n")
+    (tmp_path / "9").mkdir()  # it has ended meanwhile
+
+    def said(clients: str) -> list[Remark]:
+        config = replace(Config(), ebpf=EBPF(cgroup=str(cgroup), clients=clients))
+        found = list(remarks(config, backend.pins.folder, tmp_path))
+        assert found[0].said == f"can be loaded, and attached to {cgroup}"
+        return [each for each in found if each.what == "service mesh"]
+
+    (mesh,) = said("all")
+    assert mesh.said.startswith("Istio and Linkerd runs here")
+    assert mesh.remedy == "use --ebpf-clients=node"
+    assert said("node") == [], "who leaves Pods alone harms no sidecar"
+
+
+def test_programs_whose_maps_were_replaced_are_not_left_in_force(backend: EbpfBackend, refuse: Refuse) -> None:
+    """The maps have grown, and the programs for the larger ones are not loaded."""
+    before, after = objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)
+    bpf(Command.MAP_FREEZE, struct.pack("=I", backend.pins.held("frontends4").descriptor))
+    refuse(Command.PROGRAM_LOAD)
+    backend.commit(diff(before, after))
+    with closing(NodePins(backend.pins.folder, None)) as others:
+        assert not any(others.link(hook) for hook in ("connect4", "sendmsg4"))
+    refuse()
+    backend.housekeep()
+    assert ours(backend) == after
+    assert set(backend.pins.in_force()) == set(HOOKS)

@@ -1,0 +1,225 @@
+"""`explain`, `check` and `status` name chains of others that may decide before vipwire, and no other chains.
+
+The packet comes from outside to a Service's ClusterIP, port 80.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.fakes.own_network import own_network, run
+from tests.proxy.unit.inspected import example, make_config
+
+from vipwire.cli.main import main
+
+pytestmark = pytest.mark.kernel
+
+VIP = "10.96.0.10"
+PRE = "add table {t}; add chain {t} pre {{ type {type} hook prerouting priority {at}; }}; "
+
+
+def chain(rule: str, at: int | str, kind: str = "filter", table: str = "ip others") -> str:
+    """Write a base chain at prerouting with a rule."""
+    return PRE.format(t=table, type=kind, at=at) + f"add rule {table} pre {rule}"
+
+
+EARLIER = {
+    "dnat at an earlier priority": (
+        chain("ip daddr 10.96.0.0/16 tcp dport 80 dnat to 10.9.9.9", -150, "nat"),
+        "translate",
+    ),
+    "dnat at vipwire's own": (chain("tcp dport 80 dnat to 10.9.9.9", -104, "nat"), "translate"),
+    "redirect, in a table of both families": (
+        chain("tcp dport 80 redirect to :99", -110, "nat", "inet others"),
+        "translate",
+    ),
+    "a drop before connection tracking": (chain("tcp dport 80 drop", -300), "drop"),
+    "a drop between all priorities of nat": (chain("ip saddr 203.0.113.0/24 drop", -101), "drop"),
+    "the policy": (
+        "add table ip others; add chain ip others pre { type filter hook prerouting priority -150; policy drop; }",
+        "drop",
+    ),
+    "a drop behind a jump": (
+        "add table ip others; add chain ip others a; add rule ip others a tcp dport 80 counter drop; "
+        + chain("jump a", -200),
+        "drop",
+    ),
+    "a drop in a verdict map": (chain("tcp dport vmap { 80 : drop, 81 : accept }", -200), "drop"),
+    "a drop in a named verdict map": (
+        "add table ip others; add chain ip others a; add rule ip others a drop; "
+        "add map ip others m { type ipv4_addr : verdict; }; add element ip others m { 10.96.0.10 : goto a }; "
+        + chain("ip daddr vmap @m", -200),
+        "drop",
+    ),
+    "a drop by a set": (
+        "add table ip others; add set ip others s { type ipv4_addr; }; " + chain("ip saddr @s drop", -200),
+        "drop",
+    ),
+    "a range of ports": (chain("tcp dport 1-1024 drop", -200), "drop"),
+    "all other ports": (chain("tcp dport != 22 drop", -200), "drop"),
+    "all other protocols": (chain("meta l4proto != udp drop", -200), "drop"),
+    "a limit of new connections": (chain("ct state new limit rate over 5/second drop", -150), "drop"),
+    "no tracking": (chain("ip daddr 10.96.0.10 notrack", -300), "untrack"),
+    "another destination without NAT": (chain("ip daddr 10.96.0.10 ip daddr set 10.9.9.9", -300), "translate"),
+    "what the reverse path decides": (chain("fib saddr . iif oif missing drop", -300), "drop"),
+}
+LATER = {
+    "dnat at iptables' priority": chain("tcp dport 80 dnat to 10.9.9.9", -100, "nat"),
+    "a drop behind nat": chain("tcp dport 80 drop", -99),
+    "another port": chain("tcp dport 81 drop", -300),
+    "other ports": chain("tcp dport 81-90 drop", -300),
+    "another protocol": chain("meta l4proto udp drop", -300),
+    "another destination": chain("ip daddr 172.17.0.2 iifname != docker0 drop", -300),
+    "another network": chain("ip daddr 10.97.0.0/16 dnat to 10.9.9.9", -150, "nat"),
+    "another source": chain("ip saddr 192.0.2.0/24 drop", -300),
+    "another interface": chain('iifname "cali*" drop', -300),
+    "invalid packets": chain("ct state invalid drop", -150),
+    "established connections": chain("ct state established,related drop", -150),
+    "it was accepted": chain("tcp dport 80 accept; add rule ip others pre drop", -150),
+    "marks, counters, logs": chain(
+        'counter log prefix "x" meta mark set 0x80 ct mark set 0x80 meta nftrace set 1', -300
+    ),
+    "the traffic class": chain("ip dscp set cs1", -150),
+    "a chain that is not led to": "add table ip others; add chain ip others a; add rule ip others a drop; "
+    + chain("tcp dport 81 jump a", -300),
+    "the other family": chain("drop", -300, table="ip6 others"),
+    "another hook": (
+        "add table ip others; add chain ip others f { type filter hook forward priority -300; policy drop; }"
+    ),
+    "what the node sends": (
+        "add table ip others; add chain ip others o { type filter hook output priority -300; policy drop; }"
+    ),
+}
+BY_IPTABLES = {
+    "raw, a drop": ("-t raw -A PREROUTING -p tcp --dport 80 -j DROP", "drop"),
+    "raw, no tracking": (f"-t raw -A PREROUTING -d {VIP} -j CT --notrack", "untrack"),
+    "mangle, a queue": (
+        "-t mangle -A PREROUTING -p tcp -m multiport --dports 80,443 -j NFQUEUE --queue-num 1",
+        "queue",
+    ),
+    "mangle, another port": ("-t mangle -A PREROUTING -p tcp --dport 81 -j DROP", ""),
+    "mangle, other ports": ("-t mangle -A PREROUTING -p tcp ! --dport 80 -j DROP", ""),
+    "mangle, invalid": ("-t mangle -A PREROUTING -m conntrack --ctstate INVALID -j DROP", ""),
+    "mangle, a mark": ("-t mangle -A PREROUTING -j CONNMARK --restore-mark", ""),
+    "raw, another destination": ("-t raw -A PREROUTING -d 169.254.20.10/32 -p udp --dport 53 -j CT --notrack", ""),
+    "nat": ("-t nat -A PREROUTING -p tcp --dport 80 -j DNAT --to-destination 10.9.9.9", ""),
+}
+
+
+@pytest.fixture
+def flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A node whose table vipwire has written, in a network namespace of its own."""
+    monkeypatch.delenv("VIPWIRE_FLAGS", raising=False)
+    monkeypatch.setenv("XTABLES_LOCKFILE", str(tmp_path / "lock"))
+    make_config(tmp_path, example())
+    made = [
+        f"--manifests={tmp_path}",
+        f"--state-dir={tmp_path / 'state'}",
+        "--hostname-override=node-1",
+        "--cluster-cidr=10.244.0.0/16",
+        "--nodeport-addresses=primary",
+    ]
+    with own_network():
+        run("ip addr add 192.168.0.1/24 dev lo")
+        run("ip route add default dev lo")
+        for family in ("ipv4", "ipv6"):
+            written = vipwire("diff", f"--family={family}", *made).stdout
+            subprocess.run(["nft", "-f", "-"], input=written, text=True, check=True)
+        yield made
+
+
+def load(script: str) -> None:
+    """Load commands of nft."""
+    done = subprocess.run(["nft", "-f", "-"], input=script, text=True, check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def vipwire(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, arguments, prog_name="vipwire")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def as_json(*arguments: str) -> Any:
+    return json.loads(vipwire(*arguments, "-o", "json").stdout)
+
+
+def kernel(flags: list[str], source: str = "203.0.113.9", *more: str) -> Any:
+    given = [f"--from={source}"] if source else []
+    return as_json("explain", "web", *given, *more, *flags)["kernel"]
+
+
+def judge(flags: list[str], effect: str) -> None:
+    """See what `explain` says, with the effect that one chain has or without any."""
+    found = kernel(flags)
+    if effect:
+        assert (found["agrees"], found["state"]) == (None, "undecided"), found
+        assert [each["may"] for each in found["earlier"]] == [[effect]]
+        assert found["earlier"][0]["table"] in found["difference"]
+    else:
+        assert (found["agrees"], found["state"], found["earlier"]) == (True, "same", []), found
+
+
+def test_nothing_is_earlier_without_others(flags: list[str]) -> None:
+    judge(flags, "")
+    assert as_json("status", *flags)["earlier"] == []
+
+
+@pytest.mark.parametrize(("script", "effect"), EARLIER.values(), ids=EARLIER)
+def test_a_chain_that_may_decide_before_is_named(flags: list[str], script: str, effect: str) -> None:
+    load(script)
+    judge(flags, effect)
+    table = "inet others" if "inet others" in script else "ip others"
+    (said,) = [each for each in as_json("status", *flags)["earlier"] if each["family"] == "IPv4"]
+    assert (said["table"], said["chain"], said["hook"], said["may"]) == (table, "pre", "prerouting", [effect])
+    findings = as_json("check", *flags)["findings"]
+    levels = {each["level"] for each in findings if (each["area"], each["what"]) == ("earlier", f"{table} pre")}
+    assert levels == {"warning" if effect == "translate" else "note"}
+
+
+@pytest.mark.parametrize("script", LATER.values(), ids=LATER)
+def test_a_chain_that_cannot_decide_before_is_not(flags: list[str], script: str) -> None:
+    load(script)
+    judge(flags, "")
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+@pytest.mark.parametrize(("rule", "effect"), BY_IPTABLES.values(), ids=BY_IPTABLES)
+def test_rules_of_iptables_count_by_their_tables(flags: list[str], rule: str, effect: str, variant: str) -> None:
+    run(f"iptables-{variant} {rule}")
+    judge(flags, effect)
+
+
+def test_what_the_node_itself_sends_meets_other_chains(flags: list[str]) -> None:
+    load("add table ip others; add chain ip others o { type nat hook output priority -120; }")
+    load("add rule ip others o tcp dport 80 dnat to 127.0.0.1:99")
+    found = kernel(flags, "")
+    assert found["state"] == "undecided"
+    assert found["earlier"][0] | {"family": "IPv4"} == {
+        "family": "IPv4",
+        "table": "ip others",
+        "chain": "o",
+        "hook": "output",
+        "priority": -120,
+        "may": ["translate"],
+    }
+    judge(flags, "")
+
+
+def test_a_difference_of_vipwires_own_rules_is_still_one(flags: list[str]) -> None:
+    load(EARLIER["the policy"][0])
+    run("nft flush chain ip vipwire nat-prerouting")
+    found = kernel(flags)
+    assert (found["agrees"], found["state"], len(found["earlier"])) == (False, "otherwise", 1)
+
+
+def test_the_words_for_a_person_name_the_chain(flags: list[str]) -> None:
+    load(EARLIER["the policy"][0])
+    result = vipwire("explain", "web", "--from=203.0.113.9", *flags)
+    assert result.exit_code == 0
+    assert "kernel: undecided: chain pre of table ip others" in result.stdout
+    assert "does the same" not in result.stdout

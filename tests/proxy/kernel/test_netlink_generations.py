@@ -1,0 +1,42 @@
+"""Commits of others are told from ours, by a real kernel's count."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from tests.fakes.own_network import own_network, run
+
+from vipwire.linux.netlink.nftables.generations import Generations
+from vipwire.model.net import Family
+from vipwire.modes.xtables.tool import Tool
+from vipwire.modes.xtables.variant import Variant
+
+pytestmark = pytest.mark.kernel
+
+RULES = "*nat\n:OURS - [0:0]\n-A OURS -j RETURN\nCOMMIT\n*filter\n:OURS - [0:0]\n-A OURS -j DROP\nCOMMIT\n"
+
+
+@pytest.fixture(autouse=True)
+def _namespace() -> Iterator[None]:
+    with own_network():
+        yield
+
+
+def test_a_run_of_two_tables_is_two_commits_and_none_of_others() -> None:
+    tool = Tool(Family.IPV4, Variant.NFT, "a test")
+    tool.restore(RULES)
+    with closing(Generations()) as generations:
+        before = generations.look()
+        tool.restore(RULES)
+        assert generations.after(before, 2) == before
+        assert generations.look() == before
+
+
+def test_what_others_commit_while_we_do_is_noticed() -> None:
+    tool = Tool(Family.IPV4, Variant.NFT, "a test")
+    with closing(Generations()) as generations:
+        before = generations.look()
+        tool.restore(RULES)
+        run("nft add table ip others")
+        assert generations.after(before, 2) is None
+        assert generations.look() != before

@@ -1,0 +1,209 @@
+"""A large map is read by its keys: the same as its listing, and a listing where the keys cannot be told."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from tests.fakes.own_network import own_network, run
+from tests.fakes.values import HERE, endpoint, node_plan, port, service, slice_of
+
+from vipwire.linux.netlink.nftables.generations import Generations
+from vipwire.linux.netlink.nftables.wire import MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.model.net import Family
+from vipwire.model.service import Service, TrafficPolicy
+from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.nftables.table.index import INDEXED
+from vipwire.modes.nftables.table.names import CHAIN, SET, Object, ObjectKey
+from vipwire.plan.plan import ServicePlan
+from vipwire.plan.planner import Planner
+from vipwire.reconcile.delta import Delta
+from vipwire.state.event import Upserted
+from vipwire.state.store import Store
+
+pytestmark = pytest.mark.kernel
+LISTED, BY_KEY = 1 << 30, 1
+ENDPOINTS = tuple(endpoint(f"10.1.0.{number}", HERE if number % 2 else "elsewhere") for number in range(1, 8))
+
+
+def services() -> Iterator[Service]:
+    """Make Services of every kind of pool: plain, in turn, remembered, by weight, Local at a node port."""
+    yield service("plain", "10.96.0.1", port(80, node_port=30080))
+    yield service("turns", "10.96.0.2", annotations=(("vipwire.io/algorithm", "round-robin"),))
+    yield service("sticky", "10.96.0.3", affinity_seconds=600)
+    yield service("weighed", "10.96.0.4", annotations=(("vipwire.io/weights", '{"10.1.0.1": 3}'),))
+    yield service(
+        "local",
+        "10.96.0.5",
+        port(80, node_port=30081),
+        external_policy=TrafficPolicy.LOCAL,
+        affinity_seconds=10,
+        annotations=(("vipwire.io/algorithm", "round-robin"),),
+    )
+
+
+class Asking(NetlinkSocket):
+    """Notes how many elements were asked for by their keys, and how many sets were listed one datagram at a time."""
+
+    asked = listed = 0
+
+    def dump(self, kind: int, payload: bytes, size: int = 1 << 20) -> Iterator[memoryview]:
+        self.listed += kind == MessageType.GETSETELEM
+        return super().dump(kind, payload, size)
+
+    def answers(self, kind: int, payload: bytes, count: int, size: int = 512) -> list[bytes]:
+        self.asked += count
+        return super().answers(kind, payload, count, size)
+
+
+@pytest.fixture
+def asking() -> Iterator[Asking]:
+    with own_network():
+        yield Asking(NETLINK_NETFILTER)
+
+
+@pytest.fixture
+def backend(asking: Asking) -> Iterator[NftablesBackend]:
+    """Program them."""
+    with closing(NftablesBackend(Family.IPV4, sock=asking)) as made:
+        planner, store = Planner(node_plan()), Store()
+        for each in services():
+            store.apply(Upserted(each))
+            store.apply(Upserted(slice_of(each.name.name, *ENDPOINTS)))
+        objects = dict(made.render_node(planner.node))
+        for change in planner.update(store.take_touched(), store.view).values():
+            assert change.new is not None
+            rendered = made.render(change.new)
+            objects.update({**rendered.own, **rendered.shared})
+        made.commit(Delta(added=objects))
+        yield made
+
+
+def read(backend: NftablesBackend, large: int) -> dict[ObjectKey, Object]:
+    """Read the table, asking by keys from so many elements on."""
+    backend.large = large
+    return backend.observe()
+
+
+def test_a_map_read_by_its_keys_is_as_it_is_listed(backend: NftablesBackend, asking: Asking) -> None:
+    listed = read(backend, LISTED)
+    assert not asking.asked
+    assert len([key for key in listed if key[0] == "service-endpoints"]) == 7 + 7 + 9, "of three Services"
+    assert read(backend, BY_KEY) == listed
+    assert asking.asked == len([key for key in listed if key[0] in INDEXED])
+
+
+@pytest.mark.parametrize("removed", ["10.96.0.1 . tcp . 80 . 0:3", ""])
+@pytest.mark.parametrize("added", ["10.96.0.99 . tcp . 80 . 0:3 : 10.9.9.9 . 80", ""])
+def test_what_others_have_added_and_removed_is_seen(backend: NftablesBackend, removed: str, added: str) -> None:
+    before = read(backend, BY_KEY)
+    if removed:
+        run(f"nft delete element ip vipwire service-endpoints {{ {removed} }}")
+    if added:
+        run(f"nft add element ip vipwire service-endpoints {{ {added} }}")
+    after = read(backend, BY_KEY)
+    assert len(before) - len(after) == bool(removed) - bool(added)
+    assert after == read(backend, LISTED)
+
+
+def test_another_value_is_seen(backend: NftablesBackend) -> None:
+    before = read(backend, BY_KEY)
+    slot = "10.96.0.1 . tcp . 80 . 0:3"
+    run(f"nft delete element ip vipwire service-endpoints {{ {slot} }}")
+    run(f"nft add element ip vipwire service-endpoints {{ {slot} : 10.9.9.9 . 80 }}")
+    after = read(backend, BY_KEY)
+    assert sum(before[key] != after[key] for key in before) == 1
+
+
+def test_a_map_that_grows_beyond_one_request_is_read_as_well(backend: NftablesBackend) -> None:
+    added = {
+        key: value
+        for number in range(100, 200)
+        for key, value in backend.render(replaced(f"10.97.0.{number}")).own.items()
+    }
+    backend.commit(Delta(added=added))
+    assert read(backend, BY_KEY) == read(backend, LISTED)
+
+
+def replaced(address: str) -> ServicePlan:
+    """Plan a Service at another address."""
+    store, planner = Store(), Planner(node_plan())
+    store.apply(Upserted(service("more", address)))
+    store.apply(Upserted(slice_of("more", *ENDPOINTS)))
+    (change,) = planner.update(store.take_touched(), store.view).values()
+    assert change.new is not None
+    return change.new
+
+
+def test_what_is_listed_ahead_is_not_listed_again(backend: NftablesBackend, asking: Asking) -> None:
+    expected = read(backend, LISTED)
+    every, asking.listed = asking.listed, 0
+    backend.worthwhile = 7
+    backend.read_ahead()
+    assert read(backend, LISTED) == expected
+    large = {name for name, _ in expected if sum(key[0] == name for key in expected) >= backend.worthwhile}
+    assert large
+    assert asking.listed == every - len(large - {CHAIN, SET})
+
+
+def test_what_others_change_after_it_was_listed_is_seen(backend: NftablesBackend) -> None:
+    backend.worthwhile = 1
+    backend.read_ahead()
+    run("nft delete element ip vipwire service-endpoints { 10.96.0.1 . tcp . 80 . 0:3 }")
+    changed = read(backend, LISTED)
+    assert changed == read(backend, LISTED)
+
+
+def test_without_a_table_there_is_nothing_to_list_ahead(asking: Asking) -> None:
+    with closing(NftablesBackend(Family.IPV4, sock=asking)) as backend:
+        backend.read_ahead()
+        assert backend.observe() == {}
+
+
+class OfABusyNode(Generations):
+    """Another program commits again and again, then pauses."""
+
+    commits = 40
+
+    def look(self) -> int:
+        self.commits = max(self.commits - 1, 0)
+        return super().look() + self.commits
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_table_is_read_although_others_commit_all_the_time() -> None:
+    with closing(NftablesBackend(Family.IPV4)) as calm, closing(NftablesBackend(Family.IPV4, OfABusyNode())) as busy:
+        assert set(busy.observe()) == set(calm.observe()) != set()
+
+
+class Frugal(Generations):
+    """Does not ask after a commit that the kernel has taken as one that nobody else came before."""
+
+    def count_own(self, commits: int) -> None:
+        del commits
+        pytest.fail("asked for what the transaction has told")
+
+
+def test_the_kernel_is_not_asked_after_a_commit_and_yet_those_of_others_are_noticed() -> None:
+    with own_network(), closing(NftablesBackend(Family.IPV4, Frugal())) as backend:
+        assert backend.observe() == {}
+        backend.commit(Delta(added=dict(backend.render_node(node_plan()))))
+        backend.commit(Delta(added=dict(replaced_objects(backend, "10.97.0.1"))))
+        assert not backend.changed()
+        known = backend.observe()
+    assert known
+
+
+def test_a_commit_is_taken_although_others_have_committed_and_that_is_noticed(backend: NftablesBackend) -> None:
+    backend.observe()
+    run("nft add table ip others")
+    added = replaced_objects(backend, "10.97.0.1")
+    backend.commit(Delta(added=added))
+    assert backend.changed()
+    assert added.items() <= backend.observe().items()
+    assert not backend.changed()
+
+
+def replaced_objects(backend: NftablesBackend, address: str) -> dict[ObjectKey, Object]:
+    """Render a Service at another address, without what it shares."""
+    return dict(backend.render(replaced(address)).own)

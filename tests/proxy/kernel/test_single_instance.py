@@ -1,0 +1,301 @@
+"""A second proxy in one network namespace: refused before it writes anything, or it takes the place of the first."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.daemon import NODE, Daemon, echo, prepare, reached, service_of, slice_for, stage, write
+from tests.fakes.own_network import run
+
+from vipwire.process.single_instance import AlreadyRunningError, claimed, find_holder
+from vipwire.proxy.start.claim import PROXY, running_proxy
+
+pytestmark = pytest.mark.kernel
+WEB, POD = "10.96.0.1", "10.244.0.1"
+DONE = "other modes have left nothing"
+HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nlogging: {format: json}\n"
+
+
+@pytest.fixture(autouse=True)
+def _network() -> Iterator[None]:
+    with stage():
+        yield
+
+
+@asynccontextmanager
+async def cluster() -> AsyncIterator[FakeApiServer]:
+    server = FakeApiServer()
+    prepare(server)
+    server.store.put("services", service_of("web", WEB))
+    server.store.put("endpointslices", slice_for("web", POD))
+    async with server, echo():
+        yield server
+
+
+def proxy(server: FakeApiServer, *flags: str) -> Daemon:
+    return Daemon(f"--master={server.url}", f"--hostname-override={NODE}", *flags)
+
+
+def rules() -> str:
+    return run("nft list ruleset") + run("iptables-nft-save")
+
+
+def play(story: Callable[[FakeApiServer], Awaitable[None]]) -> None:
+    async def scenario() -> None:
+        async with cluster() as server:
+            await story(server)
+
+    asyncio.run(scenario())
+
+
+def names() -> str:
+    """List the sockets of this network namespace."""
+    return Path("/proc/thread-self/net/unix").read_text()
+
+
+def pid_of(daemon: Daemon) -> int:
+    assert daemon.process is not None
+    return daemon.process.pid
+
+
+def test_a_second_proxy_names_the_first_and_writes_nothing(tmp_path: Path) -> None:
+    async def story(server: FakeApiServer) -> None:
+        async with proxy(server, f"--state-dir={tmp_path}") as first:
+            await first.heard(DONE)
+            before = run("nft list table ip vipwire")
+            async with proxy(server, "--proxy-mode=iptables", "--nodeport-addresses=primary") as second:
+                assert await second.ended() == 1
+            (said,) = second.lines
+            assert said.startswith("error: it runs here already: vipwire proxy")
+            for part in (f"process {pid_of(first)}, user 0 since 20", "nftables mode", f"state directory {tmp_path}"):
+                assert part in said
+            assert f"end it (kill {pid_of(first)}), or start with --takeover" in said
+            assert not second.records, "it has come to nothing that is worth a line"
+            assert "KUBE-" not in rules()
+            assert run("nft list table ip vipwire") == before
+            assert await reached(WEB) == POD
+            assert await first.terminate() == 0
+        assert running_proxy() is None
+
+    play(story)
+
+
+def test_what_holds_it_dies_with_its_process() -> None:
+    async def story(server: FakeApiServer) -> None:
+        async with proxy(server, "--proxy-mode=userspace") as first:
+            await first.heard(DONE)
+            assert await first.terminate(signal.SIGKILL) == -signal.SIGKILL
+        async with proxy(server, "--proxy-mode=userspace") as second:  # although the relay of the first goes on
+            await second.heard(DONE)
+            assert await reached(WEB) == POD
+            assert await second.terminate() == 0
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("nftables", "nftables"), ("userspace", "userspace"), ("iptables", "nftables")]
+)
+def test_a_takeover_loses_no_connection(before: str, after: str) -> None:
+    async def story(server: FakeApiServer) -> None:
+        answers: list[str] = []
+        over = asyncio.Event()
+
+        async def connect() -> None:
+            while not over.is_set():
+                answers.append(await reached(WEB))
+                await asyncio.sleep(0.005)
+
+        async with proxy(server, f"--proxy-mode={before}") as first:
+            await first.heard(DONE)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(connect())
+                async with proxy(server, f"--proxy-mode={after}", "--takeover") as second:
+                    assert await first.ended() == 0
+                    (last,) = first.said("stopped; the rules stay")
+                    assert last["reason"] == f"process {pid_of(second)} takes over"
+                    await second.heard(DONE)
+                    holder = running_proxy()
+                    assert holder is not None
+                    assert holder.pid == pid_of(second)
+                    while len(answers) <= 20:
+                        assert await reached(WEB) == POD
+                    over.set()
+                    assert await second.terminate() == 0
+        assert set(answers) == {POD}
+
+    play(story)
+
+
+@pytest.mark.skipif(Path("/proc/net/ip_vs").exists(), reason="this machine's own kernel has IPVS: the mode runs")
+def test_who_could_not_run_here_does_not_take_over() -> None:
+    async def story(server: FakeApiServer) -> None:
+        async with proxy(server) as first:
+            await first.heard(DONE)
+            async with proxy(server, "--proxy-mode=ipvs", "--takeover") as second:
+                assert await second.ended() == 1
+            assert "IPVS" in second.log()
+            holder = running_proxy()
+            assert holder is not None
+            assert holder.pid == pid_of(first)
+            assert await first.terminate() == 0
+
+    play(story)
+
+
+def test_a_proxy_that_replaces_itself_keeps_its_place(tmp_path: Path) -> None:
+    file = write(tmp_path / "config.conf", f"{HEADER}mode: nftables\n")
+
+    async def story(server: FakeApiServer) -> None:
+        async with proxy(server, f"--config={file}") as first:
+            await first.heard(DONE)
+            held: list[bool] = []
+
+            async def look() -> None:
+                while not first.said(DONE, mode="iptables"):
+                    held.append(PROXY in names())
+                    await asyncio.sleep(0.01)
+
+            write(file, f"{HEADER}mode: iptables\n")
+            await look()
+            assert set(held) == {True}, "at no moment could another one have come"
+            holder = running_proxy()
+            assert holder is not None
+            assert (holder.pid, holder.said["details"][0]) == (pid_of(first), "iptables mode")
+            assert await first.terminate() == 0
+
+    play(story)
+
+
+def test_cleanup_waits_for_the_end_of_the_proxy() -> None:
+    async def story(server: FakeApiServer) -> None:
+        async with proxy(server) as first:
+            await first.heard(DONE)
+            command = (sys.executable, "-m", "vipwire", "cleanup")
+            refused = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+            assert refused.returncode == 1
+            assert f"while a proxy runs here: vipwire proxy (process {pid_of(first)}" in refused.stderr
+            assert await reached(WEB) == POD
+            assert await first.terminate() == 0
+        await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+        assert "vipwire" not in run("nft list tables")
+
+    play(story)
+
+
+def test_a_second_up_names_the_first_and_its_data_and_can_take_over(tmp_path: Path) -> None:
+    flags = ["--no-dns", "--bind-address=127.0.0.1"]
+    with subprocess.Popen(up(tmp_path / "a", "6443", *flags), stdout=subprocess.PIPE, text=True) as first:
+        ready(first)
+        refused = subprocess.run(up(tmp_path / "b", "6444", *flags), capture_output=True, text=True, check=False)
+        assert refused.returncode == 1
+        assert f"vipwire up (process {first.pid}" in refused.stderr
+        assert f"data directory {tmp_path}/a, API server at 127.0.0.1 port 6443" in refused.stderr
+        assert not (tmp_path / "b").exists(), "before it writes anything"
+        command = up(tmp_path / "a", "6443", *flags, "--takeover")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
+            assert first.wait(60) == 0
+            ready(second)
+            second.terminate()
+            assert second.wait(60) == 0
+
+
+def up(folder: Path, port: str, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "vipwire", "up", "--data-dir", str(folder), "--secure-port", port, *flags]
+
+
+def ready(process: "subprocess.Popen[str]") -> None:
+    assert process.stdout is not None
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if line.startswith("try:"):
+            return
+    raise AssertionError("".join(said))
+
+
+def test_a_name_is_given_back_and_tells_of_its_holder() -> None:
+    with claimed(("vipwire-test",), "a test", ["in a room"]):
+        holder = find_holder("vipwire-test")
+        assert holder is not None
+        assert (holder.pid, holder.uid, holder.said["details"]) == (os.getpid(), os.geteuid(), ["in a room"])
+        with pytest.raises(AlreadyRunningError, match=r"a test \(process \d+"), claimed(("vipwire-test",), "another"):
+            pass
+    assert find_holder("vipwire-test") is None
+
+
+def test_a_holder_that_hangs_is_named_by_the_kernel() -> None:
+    code = (
+        "import os, signal; from vipwire.process.single_instance import claimed; "
+        "claim = claimed(('vipwire-test',), 'a test'); claim.__enter__(); print(flush=True); "
+        "os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        wanting = claimed(("vipwire-test",), "another", ready=lambda: None)
+        with pytest.raises(AlreadyRunningError, match=rf"does not answer \(process {process.pid}"), wanting:
+            pass
+        process.kill()
+        process.wait()
+    with claimed(("vipwire-test",), "another"):
+        pass
+
+
+def test_only_root_or_the_same_user_may_take_over() -> None:
+    code = (
+        "import os; from vipwire.process.single_instance import claimed; os.setuid(65534)\n"
+        "try:\n    claimed(('vipwire-test',), 'another', ready=lambda: None).__enter__()\n"
+        "except Exception as error:\n    print(error)"
+    )
+    asked: list[str] = []
+    with claimed(("vipwire-test",), "a test") as claim:
+        claim.when_asked(asked.append)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert "does not let us take its place" in done.stdout
+        assert asked == []
+
+
+ODD = b'{"details": 7, "since": [], "command": null}\n'
+
+
+@pytest.mark.parametrize("answer", [b"", b"[1]\n", b"nonsense\n", ODD, b"x" * 99])
+def test_whatever_a_strangers_process_answers_it_is_named(answer: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor() as pool:
+        listener.bind("\0vipwire-test")
+        listener.listen()
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _address = listener.accept()
+                with connection:
+                    connection.sendall(answer)
+
+        serving = pool.submit(serve)
+        holder = find_holder("vipwire-test")
+        assert holder is not None
+        assert f"process {os.getpid()}" in str(holder)
+        wanting = claimed(("vipwire-test",), "another")
+        with pytest.raises(AlreadyRunningError, match=rf"kill {os.getpid()}"), wanting:
+            pass
+        serving.result()
+
+
+def test_who_only_connects_keeps_nobody_from_hearing() -> None:
+    with claimed(("vipwire-test",), "a test"), ExitStack() as stack:
+        for _ in range(100):
+            idle = stack.enter_context(socket.socket(socket.AF_UNIX))
+            idle.connect("\0vipwire-test")
+        holder = find_holder("vipwire-test")
+        assert holder is not None
+        assert holder.said["command"] == "a test"

@@ -1,0 +1,141 @@
+"""What `vipwire drain` decides and says, without a kernel."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.proxy.unit.inspected import HTTP, PODS, make_config
+
+from vipwire.cli.main import main
+from vipwire.config.configuration import Config
+from vipwire.errors import ConfigError
+from vipwire.inspect.drain.consequences import concerned, newly_unserved, read_drain, require_concerned
+from vipwire.inspect.explain.document import explain_document
+from vipwire.inspect.explain.explanation import explain
+from vipwire.inspect.explain.packet import read_packet
+from vipwire.inspect.node.situation import Situation, planned
+from vipwire.inspect.node.source import list_once, make_source
+from vipwire.inspect.status.usage import endpoint_usages
+from vipwire.model.drain import Drain
+from vipwire.model.net import Family, parse_address
+from vipwire.plan.plan import Forward, FrontendKind
+from vipwire.proxy.drain_orders import drains_path, read_orders
+from vipwire_lab.lab import manifests
+from vipwire_lab.lab.manifests import Port
+from vipwire_lab.net.topology import DEFAULT
+
+ONE, TWO = "10.244.1.11", "10.244.2.11"
+
+
+def config(tmp_path: Path) -> Config:
+    (tmp_path / "objects").mkdir()
+    pods = [PODS["pod-1a"], PODS["pod-2a"]]
+    objects = [
+        *manifests.service_manifest(DEFAULT, "web", ["10.96.0.10"], [HTTP], pods, type="NodePort"),
+        *manifests.service_manifest(DEFAULT, "dns", ["10.96.0.11"], [Port(53)], [PODS["pod-1a"]]),
+    ]
+    return make_config(tmp_path / "objects", objects, f"--state-dir={tmp_path / 'state'}")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Config:
+    return config(tmp_path)
+
+
+@pytest.fixture
+def situation(made: Config) -> Situation:
+    return planned(made, list_once(make_source(made)))
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "port"),
+    [
+        (ONE, ONE, None),
+        (f"{ONE}:8080", ONE, 8080),
+        ("fd00:10:244:1::11", "fd00:10:244:1::11", None),
+        ("[fd00:10:244:1::11]", "fd00:10:244:1::11", None),
+        ("[fd00:10:244:1::11]:8080", "fd00:10:244:1::11", 8080),
+    ],
+)
+def test_an_endpoint_is_an_address_with_or_without_a_port(
+    situation: Situation, text: str, address: str, port: int | None
+) -> None:
+    assert read_drain(situation, text, "") == Drain(parse_address(address), port)
+
+
+@pytest.mark.parametrize("text", ["web", "10.244.1", f"{ONE}:0", f"{ONE}:http", f"{ONE}:70000", ":80"])
+def test_what_is_no_endpoint_is_an_error_that_says_what_is(situation: Situation, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no endpoint: give IP, IP:port or \[IPv6\]:port"):
+        read_drain(situation, text, "")
+
+
+def test_an_endpoint_that_is_not_there_says_what_is_near(situation: Situation) -> None:
+    with pytest.raises(ConfigError, match=r"there is no endpoint 10\.244\.1\.12; near it: 10\.244\.1\.11"):
+        require_concerned(situation, Drain(parse_address("10.244.1.12")))
+    with pytest.raises(ConfigError, match=r"no endpoint 10\.244\.2\.11 of default/dns; near it: 10\.244\.1\.11"):
+        require_concerned(situation, read_drain(situation, TWO, "dns"))
+    with pytest.raises(ConfigError, match=r"there is no Service 'wep'; near it: web"):
+        read_drain(situation, ONE, "wep")
+
+
+def test_the_services_that_have_it_are_named(situation: Situation) -> None:
+    assert list(map(str, concerned(situation, read_drain(situation, ONE, "")))) == ["default/dns", "default/web:http"]
+    assert list(map(str, concerned(situation, read_drain(situation, ONE, "web")))) == ["default/web:http"]
+    assert concerned(situation, read_drain(situation, f"{ONE}:9", "")) == ()
+
+
+def test_the_plan_leaves_it_out_and_status_says_why(made: Config, situation: Situation) -> None:
+    after = planned(made, situation.store, frozenset({read_drain(situation, ONE, "")}))
+    (side,) = (side for side in after.sides if side.family is Family.IPV4)
+    web = next(service for name, service in after.store.services.items() if name.name == "web")
+    for frontend in side.plans[web.name].frontends:
+        assert isinstance(frontend.action, Forward), FrontendKind
+        assert [str(target) for target in frontend.action.pool] == [f"{TWO}:8080"]
+    usages = endpoint_usages(after.store, side, web, web.ports[0])
+    whys = {usage["address"]: usage["why"] for usage in usages if usage["family"] == "IPv4"}
+    assert whys == {ONE: "drained on this node by `vipwire drain`", TWO: "ready"}
+
+
+def test_an_explanation_names_it(made: Config, situation: Situation) -> None:
+    after = planned(made, situation.store, frozenset({read_drain(situation, f"{ONE}:8080", "")}))
+    made_of = explain(after, read_packet(after, "10.244.1.9", "10.96.0.10:80"), lambda _: None)
+    assert made_of is not None
+    document = explain_document(made_of)
+    assert [each["address"] for each in document["endpoints"]] == [TWO]
+    why = "drained on this node by `vipwire drain`"
+    assert document["drained"] == [{"address": ONE, "port": 8080, "why": why}]
+    assert f"{ONE}:8080 is there, but gets no new connection ({why})" in document["why"]
+
+
+def test_who_would_have_nobody_left_is_named_once_for_each_frontend(made: Config, situation: Situation) -> None:
+    after = planned(made, situation.store, frozenset({read_drain(situation, ONE, "")}))
+    assert newly_unserved(situation, after) == ("default/dns would have no endpoints left for 10.96.0.11:53/tcp",)
+    assert newly_unserved(after, after) == ()
+
+
+def run(made: Config, *arguments: str) -> tuple[int, str]:
+    flags = [f"--manifests={made.manifests[0]}", f"--state-dir={made.state_dir}", "--hostname-override=node-1"]
+    result = CliRunner().invoke(main, ["drain", *arguments, *flags, "--nodeport-addresses=primary"])
+    return result.exit_code, result.output
+
+
+def test_what_leaves_a_service_without_endpoints_is_refused_and_nothing_is_written(made: Config) -> None:
+    status, said = run(made, ONE)
+    assert status == 1
+    assert "error: default/dns would have no endpoints left for 10.96.0.11:53/tcp\n" in said
+    assert "error: nothing is drained; --force drains it all the same\n" in said
+    assert read_orders(drains_path(made.state_dir, "node-1")) == ()
+
+
+def test_undoing_what_was_not_done_says_what_is(made: Config) -> None:
+    assert run(made, ONE, "--undo") == (1, f"error: {ONE} is not drained; nothing is\n")
+    assert run(made, "--list") == (0, "nothing is drained on node-1\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--list", ONE], [ONE, "--undo", "--timeout=1m"], [ONE, "--timeout=soon"], [ONE, "--timeout=0"]]
+)
+def test_contradictions_are_told(made: Config, arguments: list[str]) -> None:
+    status, said = run(made, *arguments)
+    assert status == 2
+    assert "give an ENDPOINT, or --list without one" in said or "--timeout" in said

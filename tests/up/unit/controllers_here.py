@@ -1,0 +1,69 @@
+"""A cluster with its controllers, for tests: what `cluster_here` has, with allocation and what follows from it."""
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.up.unit.cluster_here import START, Here, play
+
+from vipwire_up.api.admission import Admission
+from vipwire_up.controllers.allocation.addresses import Addresses
+from vipwire_up.controllers.allocation.hook import ServiceAllocation
+from vipwire_up.controllers.allocation.node_ports import NodePorts
+from vipwire_up.controllers.allocation.port_notes import PortNotes
+from vipwire_up.controllers.allocation.ranges import Range
+from vipwire_up.controllers.parts import NODE_PORTS
+from vipwire_up.store.store import Store
+
+CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
+IPS = "/apis/networking.k8s.io/v1/ipaddresses"
+PODS = "/api/v1/namespaces/default/pods"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+ENDPOINTS = "/api/v1/namespaces/default/endpoints"
+
+
+def allocation(ports: Range = NODE_PORTS) -> Callable[[Store], Sequence[Admission]]:
+    """Make the allocators, with a chance that is the same in every run."""
+    draw = random.Random(7).randrange  # noqa: S311  # a test's
+
+    def make(store: Store) -> Sequence[Admission]:
+        return (ServiceAllocation(Addresses(store, draw), NodePorts(store, ports, draw), PortNotes(store), clock),)
+
+    return make
+
+
+def clock() -> datetime:
+    return START.astimezone(UTC)
+
+
+def play_allocating(
+    folder: Path,
+    scenario: Callable[[Here], Awaitable[None]],
+    *cidrs: str,
+    ports: Range = NODE_PORTS,
+    start: bool = True,
+) -> None:
+    """Run a cluster that allocates from a ServiceCIDR, for a scenario."""
+
+    async def prepared(here: Here) -> None:
+        if start:
+            body = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": cidrs or ("10.96.0.0/24",)}}
+            await here.post(CIDRS, body)
+        await scenario(here)
+
+    play(folder, prepared, make_hooks=allocation(ports))
+
+
+async def items(here: Here, path: str) -> list[dict[str, Any]]:
+    """List objects."""
+    code, found = await here.send("GET", path)
+    assert code == 200
+    listed: list[dict[str, Any]] = found["items"]
+    return listed
+
+
+async def listed_names(here: Here, path: str) -> list[str]:
+    """List objects' names."""
+    return [item["metadata"]["name"] for item in await items(here, path)]

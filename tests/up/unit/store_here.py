@@ -1,0 +1,116 @@
+"""A store of either engine for a test: SQLite in a folder, or etcd with a prefix of its own."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.up.unit.etcd_here import Etcd
+
+from vipwire_up.store.database import Database
+from vipwire_up.store.embedded import EmbeddedStore
+from vipwire_up.store.etcd.client import Client
+from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
+from vipwire_up.store.etcd.store import EtcdStore
+from vipwire_up.store.record import Key, Record, Write
+from vipwire_up.store.store import Store
+
+_NUMBERS = itertools.count()
+
+
+def prefix() -> str:
+    """Make a prefix that nobody has."""
+    return f"/test-{os.getpid()}-{next(_NUMBERS)}"
+
+
+def settings(etcd: Etcd, place: str, **flags: str) -> EtcdSettings:
+    """Read the settings for some members."""
+    return read_settings({"etcd-servers": etcd.servers, "etcd-prefix": place} | flags)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251  # certificates are judged by it
+
+
+@contextlib.asynccontextmanager
+async def etcd_store(given: EtcdSettings, *, keep: int = 10_000) -> AsyncIterator[EtcdStore]:
+    """Run one process's store on etcd."""
+    client = Client(given, now)
+    store = EtcdStore(client, given.prefix, keep=keep)
+    try:
+        await store.open()
+    except BaseException:
+        await client.close()
+        raise
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(store.run())
+        await asyncio.sleep(0)
+        try:
+            yield store
+        finally:
+            task.cancel()
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a store is made of; each `open` is a process that begins."""
+
+    folder: Path
+    etcd: Etcd | None
+    prefix: str
+
+    @contextlib.asynccontextmanager
+    async def open(self, *, keep: int = 10_000) -> AsyncIterator[Store]:
+        """Run a store, and close it."""
+        if self.etcd is not None:
+            async with etcd_store(settings(self.etcd, self.prefix), keep=keep) as shared:
+                yield shared
+            return
+        store = EmbeddedStore(Database(self.folder), keep=keep)
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(store.run())
+            await asyncio.sleep(0)
+            try:
+                yield store
+            finally:
+                task.cancel()
+
+    def play(self, scenario: Callable[[Store], Awaitable[None]], *, keep: int = 10_000) -> None:
+        """Run a scenario with a store."""
+
+        async def run() -> None:
+            async with asyncio.timeout(120), self.open(keep=keep) as store:
+                await scenario(store)
+
+        asyncio.run(run())
+
+
+def key(name: str, resource: str = "things") -> Key:
+    return Key(resource, "default", name)
+
+
+def encode(name: str, text: str, revision: int) -> bytes:
+    """Write an object: what is none would be put aside."""
+    meta = {"name": name, "namespace": "default", "resourceVersion": str(revision)}
+    return json.dumps({"metadata": meta, "text": text}, separators=(",", ":")).encode()
+
+
+def put(name: str, text: str = "", expected: int = 0, *, resource: str = "things", lifetime: int = 0) -> Write:
+    return Write(key(name, resource), lambda revision: encode(name, text, revision), expected, lifetime=lifetime)
+
+
+def remove(name: str, expected: int) -> Write:
+    return Write(key(name), lambda revision: encode(name, "last", revision), expected, deletes=True)
+
+
+def text_of(record: Record | None) -> str:
+    """Read an object's text, with the revision that stands in it."""
+    assert record is not None
+    value = json.loads(record.value)
+    assert value["metadata"]["resourceVersion"] == str(record.revision)
+    return str(value["text"])

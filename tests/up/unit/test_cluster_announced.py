@@ -1,0 +1,53 @@
+"""What is told of announced addresses: one Event when it begins, one when another machine has them, too."""
+
+import asyncio
+from pathlib import Path
+
+from tests.up.unit.cluster_here import SERVICES, Here, play, service
+from tests.up.unit.controllers_here import items
+
+from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.model.names import ObjectName
+from vipwire.proxy.view.announced import AnnouncedAddress, announced_file, read_announced
+from vipwire_up.announcing.announced import Announced
+from vipwire_up.machines.objects import LocalObjects
+
+HARDWARE = bytes.fromhex("020000000099")
+
+
+def test_events_about_the_service(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        await here.post(SERVICES, service("web", clusterIP="None"))
+        announced = Announced(LocalObjects(here.registry, "test"), "n1", "near", here.clock)
+        announced.holders = {"192.0.2.7": [ObjectName("default", "web")]}.__getitem__
+        async with asyncio.TaskGroup() as tasks:
+            announced.tasks = tasks
+            announced.began([bytes((192, 0, 2, 7))])
+            for _ in range(3):
+                announced.claimed(bytes((192, 0, 2, 7)), HARDWARE)
+        told = await items(here, "/api/v1/namespaces/default/events")
+        assert sorted((each["type"], each["reason"], each["message"]) for each in told) == [
+            ("Normal", "AddressAnnounced", "192.0.2.7 is announced by n1 on near"),
+            ("Warning", "AddressConflict", "192.0.2.7 is announced by 02:00:00:00:00:99 on near, too"),
+        ]
+        assert {each["involvedObject"]["name"] for each in told} == {"web"}
+
+    play(tmp_path, scenario)
+
+
+def test_the_page_learns_which_addresses_are_announced(tmp_path: Path) -> None:
+    config = build_config(parse_flags([f"--state-dir={tmp_path}", "--nodeport-addresses=primary"])).config
+
+    async def scenario(here: Here) -> None:
+        announced = Announced(LocalObjects(here.registry, "test"), "n1", "near", here.clock, config)
+        announced.began([bytes((192, 0, 2, 7)), bytes((192, 0, 2, 8))])
+        announced.claimed(bytes((192, 0, 2, 7)), HARDWARE)
+        announced.in_use("192.0.2.9", HARDWARE)
+        announced.ended(["192.0.2.8", "192.0.2.10"])
+
+    play(tmp_path, scenario)
+    assert read_announced(announced_file(str(tmp_path))) == {
+        "192.0.2.7": AnnouncedAddress("near", other="02:00:00:00:00:99"),
+        "192.0.2.9": AnnouncedAddress("near", here=False, other="02:00:00:00:00:99"),
+    }
+    assert read_announced(tmp_path / "nothing") == {}

@@ -1,0 +1,82 @@
+"""Methods that a path does not have: nothing is done, and above all nothing is deleted."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.up.unit.cluster_here import SERVICES, Here, play, service
+
+from vipwire_up.api.kinds.catalogue import RESOURCES
+from vipwire_up.api.kinds.node import NAMESPACES
+from vipwire_up.api.objects.resource import Resource
+from vipwire_up.api.openapi.discovery import resource_list
+from vipwire_up.api.openapi.documents import document_v2
+
+REFUSED = (405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+
+def told(answer: tuple[int, Any]) -> tuple[int, str, str]:
+    """Name what matters of a Status."""
+    return answer[0], answer[1]["reason"], answer[1]["message"]
+
+
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.plural)
+def test_nothing_is_deleted_in_all_namespaces_at_once(tmp_path: Path, resource: Resource) -> None:
+    async def scenario(here: Here) -> None:
+        await here.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
+        before = here.store.revision
+        if not resource.namespaced and resource.deletes_many:
+            return
+        path = f"{resource.base}/{resource.plural}"
+        for query in ("", "?labelSelector=app%3Dweb", "?dryRun=All", "?fieldSelector=metadata.namespace%3Ddefault"):
+            assert told(await here.send("DELETE", f"{path}{query}")) == REFUSED
+        assert here.store.revision == before
+
+    play(tmp_path, scenario)
+
+
+def test_services_of_all_namespaces_are_still_there(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        await here.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
+        await here.post(SERVICES, service("web"))
+        await here.post("/api/v1/namespaces/other/services", service("web"))
+        assert told(await here.send("DELETE", "/api/v1/services")) == REFUSED
+        assert told(await here.send("DELETE", "/api/v1/namespaces")) == REFUSED
+        assert len((await here.send("GET", "/api/v1/services"))[1]["items"]) == 2
+        assert (await here.send("DELETE", SERVICES))[0] == 200
+        left = (await here.send("GET", "/api/v1/services"))[1]["items"]
+        assert [item["metadata"]["namespace"] for item in left] == ["other"]
+        assert (await here.send("DELETE", "/api/v1/services", user="view"))[0] == 403
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/v1/services"),
+        ("POST", f"{SERVICES}/web"),
+        ("PUT", SERVICES),
+        ("PATCH", SERVICES),
+        ("PUT", "/api/v1/services"),
+        ("POST", f"{SERVICES}/web/status"),
+        ("DELETE", f"{SERVICES}/web/status"),
+        ("PATCH", "/api/v1/namespaces/default/finalize"),
+    ],
+)
+def test_methods_that_a_path_does_not_have(tmp_path: Path, method: str, path: str) -> None:
+    async def scenario(here: Here) -> None:
+        before = await here.post(SERVICES, service("web"))
+        patch = "merge-patch+json" if method == "PATCH" else ""
+        assert told(await here.send(method, path, service("web"), patch=patch)) == REFUSED
+        assert await here.send("GET", f"{SERVICES}/web") == (200, before)
+
+    play(tmp_path, scenario)
+
+
+def test_what_is_told_to_clients_is_what_can_be_done() -> None:
+    verbs = {entry["name"]: entry["verbs"] for entry in resource_list("")["resources"]}
+    assert "deletecollection" not in verbs["namespaces"]
+    assert "deletecollection" in verbs["services"]
+    assert NAMESPACES.verbs == tuple(verbs["namespaces"])
+    assert "delete" not in document_v2()["paths"]["/api/v1/namespaces"]

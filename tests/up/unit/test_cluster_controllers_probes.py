@@ -1,0 +1,244 @@
+"""Workloads: a Pod's address by annotation, and what its readiness probes make of it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.up.unit.cluster_here import START, Here, play
+from tests.up.unit.controllers_here import PODS, items
+from tests.up.unit.up_here import up
+
+from vipwire.kube.access.access import load_access
+from vipwire.kube.client import ApiSource
+from vipwire_up.controllers.endpoints.workloads import Workloads
+from vipwire_up.machines.heartbeat import Heartbeat
+from vipwire_up.machines.node import OWN, PROBES
+from vipwire_up.machines.objects import LocalObjects, RemoteObjects
+from vipwire_up.probing.kinds import RESOURCES
+from vipwire_up.probing.probe import ask
+from vipwire_up.probing.probes import NO_COMMANDS, Prober, Probes, Verdict, local_probes
+
+OWN_PROBES = {PROBES: OWN}
+
+
+def clock() -> datetime:
+    return START.astimezone(UTC)
+
+
+def pod(address: str = "127.0.0.1", probe: dict[str, Any] | None = None, port: int = 1) -> dict[str, Any]:
+    container: dict[str, Any] = {"name": "web", "image": "none", "ports": [{"name": "http", "containerPort": port}]}
+    if probe is not None:
+        container["readinessProbe"] = {"timeoutSeconds": 5, "periodSeconds": 1, "failureThreshold": 1} | probe
+    meta = {"name": "web-1", "labels": {"app": "web"}, "annotations": {"vipwire.io/address": address}}
+    return {"metadata": meta, "spec": {"containers": [container]}}
+
+
+def play_workloads(folder: Path, scenario: Any) -> None:
+    play(folder, scenario, hooks=(Workloads(clock),))
+
+
+def ready(value: dict[str, Any]) -> list[str]:
+    conditions = value["status"].get("conditions", ())
+    return [each["status"] for each in conditions if each["type"] == "Ready"]
+
+
+def test_a_pod_with_an_address_runs_there(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        made = await here.post(PODS, pod("10.0.0.5, fd00:0::5"))
+        assert made["status"]["podIPs"] == [{"ip": "10.0.0.5"}, {"ip": "fd00::5"}]
+        assert (made["status"]["phase"], ready(made)) == ("Running", ["True"])
+        body = {"metadata": {"annotations": {"vipwire.io/address": "10.0.0.6"}}}
+        code, moved = await here.send("PATCH", f"{PODS}/web-1", body, patch="merge-patch+json")
+        assert (code, moved["status"]["podIP"]) == (200, "10.0.0.6")
+
+    play_workloads(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("text", ["nonsense", "", "10.0.0.1,10.0.0.2"])
+def test_a_wrong_address_is_refused(tmp_path: Path, text: str) -> None:
+    async def scenario(here: Here) -> None:
+        code, status = await here.send("POST", PODS, pod(text))
+        assert code == 422
+        assert "metadata.annotations[vipwire.io/address]" in status["message"]
+
+    play_workloads(tmp_path, scenario)
+
+
+def test_answers_count_in_rows() -> None:
+    verdict = Verdict({"successThreshold": 2, "failureThreshold": 3})
+    seen = []
+    for good in (True, True, False, False, True, False, False, False, True, True):
+        verdict.hear(good=good)
+        seen.append(verdict.good)
+    assert seen == [None, True, True, True, True, True, True, False, False, True]
+
+
+@contextlib.asynccontextmanager
+async def answering(status: int) -> AsyncIterator[int]:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status if request.path == "/healthz" else 404)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("probe", "status", "problem"),
+    [
+        ({"tcpSocket": {"port": "http"}}, 200, ""),
+        ({"httpGet": {"port": "http", "path": "/healthz"}}, 204, ""),
+        ({"httpGet": {"port": "http", "path": "/healthz"}}, 302, ""),
+        ({"httpGet": {"port": "http", "path": "/healthz"}}, 500, "statuscode: 500"),
+        ({"httpGet": {"port": "other"}}, 200, "no port named other"),
+        ({"exec": {"command": ["true"]}}, 200, ""),
+        ({"exec": {"command": ["false"]}}, 200, "exit code 1"),
+        ({"exec": {"command": ["/no/such"]}}, 200, "No such file"),
+        ({}, 200, "neither"),
+    ],
+)
+def test_what_a_probe_asks(probe: dict[str, Any], status: int, problem: str) -> None:
+    async def scenario() -> str:
+        async with answering(status) as port:
+            value = pod(port=port) | {"status": {"podIP": "127.0.0.1"}}
+            return await ask({"timeoutSeconds": 20} | probe, value, "web")
+
+    said = asyncio.run(scenario())
+    assert (problem in said) if problem else (said == "")
+
+
+def test_nobody_there_and_a_command_that_takes_too_long() -> None:
+    value = pod() | {"status": {"podIP": "127.0.0.1"}}
+    assert "refused" in asyncio.run(ask({"timeoutSeconds": 20, "tcpSocket": {"port": 1}}, value, "web")).lower()
+    said = asyncio.run(ask({"timeoutSeconds": 1, "exec": {"command": ["sleep", "60"]}}, value, "web"))
+    assert said == "no answer within 1 s"
+
+
+async def until_ready(here: Here, state: str) -> None:
+    while True:
+        known = here.store.revision
+        _, value = await here.send("GET", f"{PODS}/web-1")
+        if ready(value) == [state]:
+            return
+        await here.store.until(known + 1)
+
+
+def test_a_pod_is_ready_while_its_probe_is_good_and_an_event_tells_why_not(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(local_probes(here.registry).run())
+            async with answering(200) as port:
+                probe = {"httpGet": {"port": port, "path": "/healthz"}}
+                made = await here.post(PODS, pod(probe=probe))
+                assert ready(made) == ["False"]
+                await until_ready(here, "True")
+            await until_ready(here, "False")
+            known = here.store.revision
+            while not (events := await items(here, "/api/v1/namespaces/default/events")):
+                await here.store.until(known + 1)
+                known = here.store.revision
+            assert events[0]["reason"] == "Unhealthy"
+            assert "Readiness probe failed: web:" in events[0]["message"]
+            running.cancel()
+
+    play_workloads(tmp_path, scenario)
+
+
+def test_commands_are_not_run_unless_allowed(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(local_probes(here.registry).run())
+            mark = tmp_path / "mark"
+            await here.post(PODS, pod(probe={"exec": {"command": ["touch", str(mark)]}}))
+            while True:
+                known = here.store.revision
+                _, value = await here.send("GET", f"{PODS}/web-1")
+                if NO_COMMANDS in str(value["status"]):
+                    break
+                await here.store.until(known + 1)
+            assert not mark.exists()
+            running.cancel()
+
+    play_workloads(tmp_path, scenario)
+
+
+def placed(name: str, node: str, port: int) -> dict[str, Any]:
+    value = pod(probe={"tcpSocket": {"port": port}})
+    spec = value["spec"] | ({"nodeName": node} if node else {})
+    return value | {"metadata": value["metadata"] | {"name": name}, "spec": spec}
+
+
+async def until_states(api: Here, /, **wanted: str) -> None:
+    """Wait until Pods are as ready as they should be."""
+    while True:
+        known = api.store.revision
+        found = {each["metadata"]["name"]: ready(each)[0] for each in await items(api, PODS)}
+        if found == wanted:
+            return
+        await api.store.until(known + 1)
+
+
+def test_a_machine_probes_its_own_pods_and_the_elected_one_the_others(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        async with answering(200) as port, asyncio.TaskGroup() as tasks:
+            await Heartbeat(
+                LocalObjects(here.registry, "test"), "n1", [], here.clock, annotations=OWN_PROBES
+            ).declare()
+            for name, node in (("here", "n1"), ("there", "n2"), ("nowhere", "")):
+                await here.post(PODS, placed(name, node, port))
+            machine = tasks.create_task(local_probes(here.registry, Prober("n1")).run())
+            await until_states(here, here="True", there="False", nowhere="False")
+            machine.cancel()
+            elected = tasks.create_task(local_probes(here.registry).run())
+            await until_states(here, here="True", there="True", nowhere="True")
+            elected.cancel()
+
+    play_workloads(tmp_path, scenario)
+
+
+def test_a_machine_that_joined_probes_with_the_rights_of_its_role(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with up(tmp_path, node="n1") as api, answering(200) as port, asyncio.TaskGroup() as tasks:
+            access = load_access(tmp_path / "node.kubeconfig")
+            async with RemoteObjects(access, "test") as objects:
+                await Heartbeat(objects, "n2", [], clock, annotations=OWN_PROBES).declare()
+                code, _ = await api.ask("POST", PODS, placed("there", "n2", port))
+                assert code == 201
+                machine = Probes(objects, ApiSource(access, RESOURCES).run, clock, Prober("n2"))
+                running = tasks.create_task(machine.run())
+                found = await api.until(PODS, lambda value: ready(value) == ["True"])
+                assert found["metadata"]["name"] == "there"
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_the_elected_one_probes_for_a_machine_that_is_not_ready_or_does_not_probe(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        heartbeat = Heartbeat(LocalObjects(here.registry, "test"), "n1", [], here.clock, annotations=OWN_PROBES)
+        await heartbeat.declare()
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(local_probes(here.registry).run())
+            async with answering(200) as port:
+                await here.post(PODS, placed("here", "n1", port))
+                await here.post(PODS, placed("other", "", port))
+                await until_states(here, here="False", other="True")
+                status = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+                code, _ = await here.send("PATCH", "/api/v1/nodes/n1/status", status, patch="merge-patch+json")
+                assert code == 200
+                await until_states(here, here="True", other="True")
+            running.cancel()
+
+    play_workloads(tmp_path, scenario)

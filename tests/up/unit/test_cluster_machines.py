@@ -1,0 +1,144 @@
+"""Machines and their Leases: a Node is Ready while it is heard of; the endpoints on one that is lost leave."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.up.unit.cluster_here import Here, play
+from tests.up.unit.controllers_here import SLICES, play_allocating
+
+from vipwire_up.controllers.endpoints.controller import EndpointController
+from vipwire_up.machines.heartbeat import Heartbeat
+from vipwire_up.machines.objects import LocalObjects
+from vipwire_up.machines.readiness import NodeReadiness
+
+
+class Seconds:
+    """A clock of seconds that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def ready(here: Here, name: str) -> dict[str, Any]:
+    _, node = await here.send("GET", f"/api/v1/nodes/{name}")
+    return next(dict(each) for each in node["status"]["conditions"] if each["type"] == "Ready")
+
+
+async def machine(here: Here, name: str, seconds: int = 40) -> Heartbeat:
+    found = Heartbeat(LocalObjects(here.registry, "test"), name, [], here.clock, seconds=seconds)
+    await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
+    await found.declare()
+    await found.beat()
+    return found
+
+
+async def pass_time(readiness: NodeReadiness, clock: Seconds, seconds: int) -> None:
+    for _ in range(seconds):
+        clock.now += 1
+        await readiness.step()
+
+
+def test_a_machine_is_ready_until_its_lease_is_over_and_again_when_it_is_back(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        clock = Seconds()
+        readiness = NodeReadiness(here.registry, clock=clock)
+        long, short = await machine(here, "long"), await machine(here, "short", seconds=5)
+        by_hand = {"metadata": {"name": "hand"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        await here.send("POST", "/api/v1/nodes", by_hand)
+        await readiness.step()
+        await pass_time(readiness, clock, 4)
+        assert (await ready(here, "short"))["status"] == "True"
+        await pass_time(readiness, clock, 1)
+        assert (await ready(here, "short"))["reason"] == "NodeStatusUnknown"
+        await pass_time(readiness, clock, 35)
+        assert [(await ready(here, name))["status"] for name in ("long", "hand")] == ["Unknown", "True"]
+        here.clock.move(seconds=45)
+        await short.beat()
+        await long.beat()
+        await readiness.step()
+        await pass_time(readiness, clock, 4)
+        assert [(await ready(here, name))["status"] for name in ("long", "short")] == ["True", "True"]
+        _, events = await here.send("GET", "/api/v1/namespaces/default/events")
+        assert sorted(each["involvedObject"]["name"] for each in events["items"]) == ["long", "short"]
+
+    play(tmp_path, scenario)
+
+
+def test_who_has_listened_all_the_time_judges_at_once_when_it_is_elected(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        clock = Seconds()
+        readiness = NodeReadiness(here.registry, clock=clock)
+        await machine(here, "far", seconds=5)
+        for _ in range(5):
+            await readiness.hear()
+            clock.now += 1
+        assert (await ready(here, "far"))["status"] == "True"
+        await readiness.step()
+        assert (await ready(here, "far"))["status"] == "Unknown"
+
+    play(tmp_path, scenario)
+
+
+def test_time_in_which_the_judge_slept_counts_for_nobody(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        clock = Seconds()
+        readiness = NodeReadiness(here.registry, clock=clock)
+        await machine(here, "far", seconds=5)
+        await readiness.step()
+        clock.now += 3600
+        await readiness.step()
+        assert (await ready(here, "far"))["status"] == "True"
+        await pass_time(readiness, clock, 5)
+        assert (await ready(here, "far"))["status"] == "Unknown"
+
+    play(tmp_path, scenario)
+
+
+def test_a_node_that_somebody_deletes_is_made_again(tmp_path: Path) -> None:
+    async def scenario(here: Here) -> None:
+        found = await machine(here, "gone")
+        assert (await here.send("DELETE", "/api/v1/nodes/gone"))[0] == 200
+        await found.beat()
+        assert (await ready(here, "gone"))["status"] == "True"
+
+    play(tmp_path, scenario)
+
+
+def test_the_endpoints_on_a_machine_that_is_lost_leave_and_come_back(tmp_path: Path) -> None:
+    async def ready_ones(here: Here, controller: EndpointController) -> set[str]:
+        await controller.step()
+        _, found = await here.send("GET", SLICES)
+        return {
+            endpoint["addresses"][0]
+            for each in found["items"]
+            for endpoint in each["endpoints"]
+            if endpoint["conditions"]["ready"] and endpoint["conditions"]["serving"]
+        }
+
+    async def scenario(here: Here) -> None:
+        clock = Seconds()
+        readiness, controller = NodeReadiness(here.registry, clock=clock), EndpointController(here.registry)
+        there = await machine(here, "there", seconds=5)
+        spec = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
+        assert (
+            await here.send(
+                "POST", "/api/v1/namespaces/default/services", {"metadata": {"name": "web"}, "spec": spec}
+            )
+        )[0] == 201
+        for name, node, address in (("a", "there", "10.1.0.5"), ("b", "elsewhere", "10.1.0.6")):
+            status = {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]}
+            pod = {"metadata": {"name": name, "labels": {"app": "web"}}, "status": status}
+            pod["spec"] = {"nodeName": node, "containers": [{"name": "c", "image": "none"}]}
+            assert (await here.send("POST", "/api/v1/namespaces/default/pods", pod))[0] == 201
+        assert await ready_ones(here, controller) == {"10.1.0.5", "10.1.0.6"}
+        await readiness.step()
+        await pass_time(readiness, clock, 5)
+        assert await ready_ones(here, controller) == {"10.1.0.6"}
+        here.clock.move(seconds=5)
+        await there.beat()
+        assert await ready_ones(here, controller) == {"10.1.0.5", "10.1.0.6"}
+
+    play_allocating(tmp_path, scenario)

@@ -1,0 +1,324 @@
+"""Several API servers over one etcd: any may be asked, nothing is given twice, controllers run once."""
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.up.unit.cluster_process import up as up_process
+from tests.up.unit.etcd_here import Etcd, members
+from tests.up.unit.store_here import etcd_store, now, prefix, settings
+from tests.up.unit.up_here import Up, up
+
+from vipwire.kube.access.access import load_access
+from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire_up.api.kinds.node import NAMESPACES, NODES
+from vipwire_up.api.kinds.plain import CONFIG_MAPS
+from vipwire_up.api.objects.errors import ApiError
+from vipwire_up.api.objects.object import key_of
+from vipwire_up.api.registry import Registry
+from vipwire_up.controllers.allocation.ranges import port_range
+from vipwire_up.controllers.election import Election
+from vipwire_up.controllers.own_services import OwnServices, api_service
+from vipwire_up.controllers.parts import Ranges
+from vipwire_up.joining.join import join
+from vipwire_up.joining.manage import create_token, dismiss
+from vipwire_up.joining.membership import Folder
+from vipwire_up.machines.objects import RemoteObjects
+from vipwire_up.running.server_identity import server_identity
+from vipwire_up.store.fence import HOLDING
+from vipwire_up.store.record import Check
+
+pytestmark = pytest.mark.slow
+
+SERVICES = "/api/v1/namespaces/default/services"
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[Etcd]:
+    with members(3) as running:
+        yield running
+
+
+def folder_of(tmp_path: Path, number: int) -> Path:
+    """Make the data directory of one more server: it has the cluster's authority."""
+    folder = tmp_path / f"server{number}"
+    if number and not folder.exists():
+        (folder / "pki").mkdir(parents=True)
+        for name in ("ca.crt", "ca.key"):
+            shutil.copy(tmp_path / "server0/pki" / name, folder / "pki")
+    return folder
+
+
+@contextlib.asynccontextmanager
+async def servers(etcd: Etcd, tmp_path: Path, count: int, **flags: Any) -> AsyncIterator[list[Up]]:
+    """Run some, in this process."""
+    place = prefix()
+    async with contextlib.AsyncExitStack() as stack:
+        found = []
+        for number in range(count):
+            folder = folder_of(tmp_path, number)
+            given = {"etcd": settings(etcd, place), "node": f"n{number}"} | flags
+            found.append(await stack.enter_async_context(up(folder, **given)))
+        yield found
+
+
+def test_any_server_shows_at_once_what_another_has_acknowledged(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with servers(etcd, tmp_path, 3) as found:
+            for number in range(30):
+                body = {"metadata": {"name": f"web-{number}"}, "spec": {"ports": [{"port": 80}]}}
+                code, made = await found[number % 3].ask("POST", SERVICES, body)
+                assert code == 201, made
+                for asked in found:
+                    code, seen = await asked.ask("GET", f"{SERVICES}/web-{number}")
+                    assert (code, seen["spec"]["clusterIP"]) == (200, made["spec"]["clusterIP"])
+            listed = [(await asked.ask("GET", SERVICES))[1]["items"] for asked in found]
+            assert listed[0] == listed[1] == listed[2]
+            await found[1].serves_others()
+
+    asyncio.run(scenario())
+
+
+def test_changes_of_one_object_at_several_servers_are_all_made(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with servers(etcd, tmp_path, 3) as found:
+            maps = "/api/v1/namespaces/default/configmaps"
+            code, _ = await found[0].ask("POST", maps, {"metadata": {"name": "one"}})
+            assert code == 201
+
+            async def change(number: int) -> None:
+                patch = {"data": {f"k{number}": "v"}}
+                code, answer = await found[number % 3].patch(f"{maps}/one", patch)
+                assert code == 200, answer
+
+            await asyncio.gather(*map(change, range(45)))
+            _, one = await found[0].ask("GET", f"{maps}/one")
+            assert len(one["data"]) == 45
+            stale = one | {"data": {"stale": "v"}}
+            code, _ = await found[1].ask("PUT", f"{maps}/one", stale)
+            assert code == 200
+            code, refused = await found[2].ask("PUT", f"{maps}/one", stale)
+            assert (code, refused["reason"]) == (409, "Conflict")
+
+    asyncio.run(scenario())
+
+
+def test_no_address_and_no_node_port_is_given_twice_under_load_while_members_die(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ranges = Ranges(("10.96.0.0/24",), port_range(30000, 30120))
+        async with servers(etcd, tmp_path, 3, ranges=ranges) as found:
+            made: list[str] = []
+
+            async def work(number: int) -> None:
+                for turn in range(12):
+                    name = f"s-{number}-{turn}"
+                    body = {"metadata": {"name": name}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}}
+                    code, answer = await found[number % 3].ask("POST", SERVICES, body)
+                    assert code in (201, 409, 500, 504), answer
+                    if code == 201:
+                        made.append(name)
+                    if code == 201 and turn % 3 == 0:
+                        await found[(number + 1) % 3].ask("DELETE", f"{SERVICES}/{name}")
+
+            async def harm() -> None:
+                for number in (0, 1):
+                    await asyncio.to_thread(etcd.stop, number)
+                    await asyncio.to_thread(etcd.start, number)
+                    await asyncio.to_thread(etcd.wait)
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(harm())
+                for number in range(9):
+                    tasks.create_task(work(number))
+            _, listed = await found[0].ask("GET", SERVICES)
+            specs = [each["spec"] for each in listed["items"]]
+            assert len(specs) > 20
+            addresses = Counter(spec["clusterIP"] for spec in specs)
+            ports = Counter(port["nodePort"] for spec in specs for port in spec["ports"] if "nodePort" in port)
+            assert set(addresses.values()) | set(ports.values()) == {1}
+            _, notes = await found[1].ask("GET", "/apis/networking.k8s.io/v1/ipaddresses")
+            assert {each["metadata"]["name"] for each in notes["items"]} >= set(addresses)
+
+    asyncio.run(scenario())
+
+
+def test_a_stopped_server_that_goes_on_writes_nothing_as_the_elected_one(etcd: Etcd) -> None:
+    async def scenario() -> None:
+        given = settings(etcd, prefix())
+        async with etcd_store(given) as first, etcd_store(given) as second:
+            registries = [Registry(store, now) for store in (first, second)]
+            for name in ("default", "kube-system"):
+                await registries[0].create(NAMESPACES, "", {"metadata": {"name": name}}, Options())
+            led = asyncio.Event()
+            fences: list[Check | None] = []
+
+            async def lead() -> None:
+                fences.append(HOLDING.get())
+                led.set()
+                await asyncio.get_running_loop().create_future()
+
+            async with asyncio.TaskGroup() as tasks:
+                one = tasks.create_task(Election(registries[0], "one").run(lead))
+                await led.wait()
+                led.clear()
+                two = tasks.create_task(Election(registries[1], "two").run(lead))
+                one.cancel()
+                await led.wait()  # at once: the first has given the Lease back
+                await first.newest()
+                body = {"metadata": {"name": "late"}}
+                for fence, holds in zip(fences, (False, True), strict=True):
+                    token = HOLDING.set(fence)
+                    with contextlib.nullcontext() if holds else pytest.raises(ApiError, match="modified"):
+                        await registries[0].create(CONFIG_MAPS, "default", body, Options())
+                    HOLDING.reset(token)
+                two.cancel()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_killed_servers_controllers_run_elsewhere_in_seconds_and_its_endpoints_go(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    place = prefix()
+    slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+
+    async def scenario(killed: "subprocess.Popen[str]") -> None:
+        async with up(folder_of(tmp_path, 1), etcd=settings(etcd, place), node="n1") as left:
+            _, found = await left.ask("GET", slices)
+            assert {each["metadata"]["name"] for each in found["items"]} >= {"kubernetes-n0", "kubernetes-n1"}
+            killed.kill()
+            await left.serves_others()  # so its controllers run
+            while "kubernetes-n0" in {each["metadata"]["name"] for each in found["items"]}:
+                await asyncio.sleep(0.2)
+                _, found = await left.ask("GET", slices)
+            _, endpoints = await left.ask("GET", "/api/v1/namespaces/default/endpoints/kubernetes")
+            assert endpoints["kind"] == "Endpoints"
+
+    flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n0")
+    with up_process(folder_of(tmp_path, 0), *flags) as killed:
+        asyncio.run(scenario(killed))
+
+
+def test_a_server_that_is_killed_and_started_again_has_its_lease_at_once(etcd: Etcd, tmp_path: Path) -> None:
+    place = prefix()
+    where = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/vipwire-server-n1"
+
+    async def scenario(left: Up, began: "subprocess.Popen[str]") -> None:
+        _, before = await left.ask("GET", where)
+        began.kill()
+        with up_process(folder_of(tmp_path, 1), *flags):
+            _, after = await left.ask("GET", where)
+            while after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]:
+                await asyncio.sleep(0.05)
+                _, after = await left.ask("GET", where)
+            assert after["spec"]["holderIdentity"] == before["spec"]["holderIdentity"] != ""
+            assert after["spec"]["leaseTransitions"] == 0
+
+    async def whole() -> None:
+        async with up(folder_of(tmp_path, 0), etcd=settings(etcd, place), node="n0") as left:
+            with up_process(folder_of(tmp_path, 1), *flags) as began:
+                await scenario(left, began)
+
+    flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n1")
+    asyncio.run(asyncio.wait_for(whole(), 120))
+
+
+def test_a_directory_names_its_server_once(tmp_path: Path) -> None:
+    first = server_identity(tmp_path, "n1")
+    assert server_identity(tmp_path, "n1") == first
+    for odd in (b"", b"\xff", b"../../etc"):
+        (tmp_path / "server-id").write_bytes(odd)
+        assert (other := server_identity(tmp_path, "n1")) != first
+        assert server_identity(tmp_path, "n1") == other
+    assert server_identity(tmp_path / "missing", "n1").startswith("n1_")  # it cannot be written
+
+
+def test_servers_that_differ_about_a_slice_do_not_write_as_fast_as_they_can(etcd: Etcd) -> None:
+    async def scenario() -> None:
+        seconds = [100.0]
+        async with etcd_store(settings(etcd, prefix())) as store:
+            registry = Registry(store, now)
+            for name in ("default", "kube-system"):
+                await registry.create(NAMESPACES, "", {"metadata": {"name": name}}, Options())
+            own = OwnServices(registry, clock=lambda: seconds[0])
+            await own.add(api_service(("192.0.2.1",), 6443, "n1"))
+            await own.step()
+            place = key_of(ENDPOINT_SLICES, "default", "kubernetes-n1")
+            await registry.delete(ENDPOINT_SLICES, "default", "kubernetes-n1", options=Options())
+            await store.newest()
+            assert await own.step()  # it is to look again
+            assert store.read(place) is None
+            seconds[0] += 1.0
+            assert not await own.step()
+            await store.newest()
+            assert store.read(place) is not None
+
+    asyncio.run(scenario())
+
+
+async def code_of(server: Up, token: str) -> int:
+    """Ask a server with a token; give the code."""
+    headers = {"Authorization": f"Bearer {token}"}
+    async with server.session.get(f"{server.url}{SERVICES}", headers=headers) as answer:
+        return answer.status
+
+
+async def until_codes(found: list[Up], token: str, wanted: int) -> None:
+    """Ask all servers until each answers as it should; who calls has a deadline."""
+    while {await code_of(each, token) for each in found} != {wanted}:  # noqa: ASYNC110  # each question takes a while
+        await asyncio.sleep(0.05)
+
+
+def test_a_token_is_good_at_all_servers_and_withdrawn_at_all_by_any(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with servers(etcd, tmp_path, 2) as found:
+            lists = [tmp_path / f"server{number}/tokens.csv" for number in range(2)]
+            lines = lists[0].read_text().splitlines(keepends=True)
+            viewer = next(line for line in lines if ",viewer," in line)
+            token = viewer.partition(",")[0]
+            await until_codes(found, token, 200)
+            with lists[1].open("a") as file:
+                file.write(viewer)  # as people did who copied the file
+            kept = "".join(line for line in lines if line != viewer)
+            lists[0].write_text(kept)
+            await until_codes(found, token, 401)
+            lists[0].write_text(f"{kept}{viewer}")
+            await until_codes(found, token, 200)
+            (tmp_path / "server1/revoked").write_text("user viewer\n")
+            await until_codes(found, token, 401)
+            assert (await found[0].ask("GET", SERVICES))[0] == 200
+
+    asyncio.run(scenario())
+
+
+async def until_refused(objects: RemoteObjects) -> None:
+    """Ask until the answer is 401; who calls has a deadline."""
+    with contextlib.suppress(ApiError):
+        while True:
+            await objects.list(NODES)
+            await asyncio.sleep(0.05)
+    with pytest.raises(ApiError, match="Unauthorized"):
+        await objects.list(NODES)
+
+
+def test_a_machine_that_left_at_one_server_is_refused_at_all(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with servers(etcd, tmp_path, 2) as found:
+            access = load_access(tmp_path / "server0/admin.kubeconfig")
+            words = (await create_token(access, 60, servers=False, description="")).split()
+            folder = Folder(tmp_path / "there")
+            token, pinned = words[words.index("--token") + 1], words[words.index("--ca-hash") + 1]
+            await join(folder, found[0].url, token, pinned, "n2")
+            async with RemoteObjects(folder.access(found[1].url), "test") as objects:
+                assert await objects.list(NODES)
+                await dismiss(access, "n2")
+                await until_refused(objects)
+
+    asyncio.run(scenario())

@@ -1,0 +1,299 @@
+"""etcd that is not this cluster's: nothing is acknowledged there, nothing is forgotten, and the servers say so."""
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.up.unit.etcd_here import Etcd, members
+from tests.up.unit.store_here import etcd_store, key, put, remove, settings, text_of
+from tests.up.unit.up_here import Up, up
+
+from vipwire_up.store.etcd.identity import Member, choose_cluster
+from vipwire_up.store.record import ConflictError, ForeignError
+
+pytestmark = pytest.mark.slow
+MAPS = "/api/v1/namespaces/default/configmaps"
+PREFIX = "/vipwire"
+PATIENCE = 60.0
+
+
+@contextlib.asynccontextmanager
+async def server(folder: Path, etcd: Etcd, name: str = "n0", place: str = PREFIX) -> AsyncIterator[Up]:
+    async with up(folder, etcd=settings(etcd, place), node=name) as found:
+        yield found
+
+
+async def create(found: Up, name: str) -> int:
+    """Create an object; return the status code."""
+    code, answer = await found.ask("POST", MAPS, {"metadata": {"name": name}})
+    assert code == 201 or answer["reason"] in {"ServerTimeout", "Timeout"}, answer
+    return code
+
+
+async def until(fact: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await fact():  # noqa: ASYNC110  # of another process nobody is told
+            await asyncio.sleep(0.05)
+
+
+async def ready(found: Up) -> bool:
+    return bool((await found.ask("GET", "/readyz"))[0] == 200)
+
+
+async def trouble(found: Up) -> str:
+    """Return why the server is not ready."""
+    code, text = await found.ask("GET", "/readyz?verbose")
+    assert (code, "[-]part-etcd failed" in text) in {(200, False), (500, True)}, text
+    return str(next((line for line in text.splitlines() if "part-etcd failed" in line), ""))
+
+
+async def is_troubled(found: Up) -> None:
+    await until(lambda: trouble(found))
+
+
+async def holds(found: Up, name: str) -> None:
+    """See that the last state is still read, and nothing is said to be gone."""
+    assert (await found.ask("GET", f"{MAPS}/{name}?resourceVersion=0"))[0] == 200
+    code, answer = await found.ask("GET", f"{MAPS}/{name}")
+    assert (code, answer["reason"]) in {(500, "ServerTimeout"), (504, "Timeout")}
+
+
+def play(etcd: Etcd, tmp_path: Path, story: Callable[[Up], Awaitable[None]]) -> None:
+    async def scenario() -> None:
+        async with server(tmp_path / "n0", etcd) as found:
+            assert await create(found, "first") == 201
+            await story(found)
+
+    asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
+async def apart(work: Callable[..., Any], *arguments: Any) -> Any:
+    return await asyncio.to_thread(work, *arguments)
+
+
+def snapshot(etcd: Etcd, number: int) -> str:
+    path = str(etcd.folder / "snapshot")
+    etcd.ctl("snapshot", "save", path, number=number)
+    return path
+
+
+def restore(etcd: Etcd, number: int, path: str, *flags: str) -> None:
+    """Make a stopped member's directory from a snapshot."""
+    place = f"http://127.0.0.1:{etcd.ports[number][1]}"
+    words = ["snapshot", "restore", path, "--data-dir", str(etcd.folder / f"m{number}"), "--name", f"m{number}"]
+    etcd.ctl(*words, "--initial-advertise-peer-urls", place, *flags)
+
+
+def put_right(etcd: Etcd) -> None:
+    """Give the cluster its member 0 back, as etcd's guide says."""
+    etcd.forget(0)
+    lost = re.search(r"^(\w+), started, m0,", etcd.ctl("member", "list", number=1), re.MULTILINE)
+    assert lost is not None
+    etcd.ctl("member", "remove", lost[1], number=1)
+    end = time.monotonic() + PATIENCE
+    while True:  # etcd refuses for some seconds after the removal
+        with contextlib.suppress(AssertionError):
+            etcd.ctl("member", "add", "m0", f"--peer-urls=http://127.0.0.1:{etcd.ports[0][1]}", number=1)
+            break
+        assert time.monotonic() < end
+    etcd.start(0, "--initial-cluster-state", "existing")
+    etcd.wait()
+
+
+@pytest.mark.parametrize("made", ["anew", "from a snapshot"])
+def test_a_member_that_became_another_cluster_is_told_and_gets_no_write(tmp_path: Path, made: str) -> None:
+    async def story(found: Up) -> None:
+        path = await apart(snapshot, etcd, 0)
+        assert await create(found, "second") == 201
+        await apart(etcd.forget, 0)
+        if made != "anew":
+            restore(etcd, 0, path, *etcd.alone(0))
+        etcd.start(0, *etcd.alone(0))
+        await apart(etcd.wait)
+        codes = [await create(found, f"during-{number}") for number in range(40)]
+        await is_troubled(found)
+        assert "127.0.0.1:" in await trouble(found)
+        assert codes.count(201) >= 35  # the two others are asked
+        assert (await found.ask("GET", f"{MAPS}/second"))[0] == 200
+        await apart(put_right, etcd)
+        await until(lambda: ready(found))
+        for number, code in enumerate(codes):
+            if code == 201:
+                assert (await found.ask("GET", f"{MAPS}/during-{number}"))[0] == 200
+
+    with members(3) as etcd:
+        play(etcd, tmp_path, story)
+
+
+def wiped(etcd: Etcd) -> None:
+    etcd.forget(0)
+    etcd.start(0)
+    etcd.wait()
+
+
+def emptied(etcd: Etcd) -> None:
+    etcd.ctl("del", "--prefix", f"{PREFIX}/")
+
+
+def overwritten(etcd: Etcd) -> None:
+    etcd.ctl("put", f"{PREFIX}/cluster", "0123456789abcdef")
+
+
+def another(etcd: Etcd) -> None:
+    """Start another cluster of etcd at the address, in which another cluster has the prefix, and is far ahead."""
+    etcd.forget(0)
+    etcd.start(0, "--initial-cluster-token", "another")
+    etcd.wait()
+    etcd.ctl("put", f"{PREFIX}/cluster", "0123456789abcdef")
+    for number in range(60):
+        etcd.ctl("put", f"{PREFIX}/objects/configmaps/default/strange-{number}", "{}")
+
+
+@pytest.mark.parametrize("happens", [wiped, emptied, overwritten, another], ids=lambda each: each.__name__)
+def test_a_prefix_that_is_not_ours_any_more_is_told_and_nothing_is_forgotten(
+    tmp_path: Path, happens: Callable[[Etcd], None]
+) -> None:
+    async def story(found: Up) -> None:
+        path = await apart(snapshot, etcd, 0)
+        async with found.session.get(f"{found.url}{MAPS}?watch=1&resourceVersion=0&timeoutSeconds=100") as watch:
+            await apart(happens, etcd)
+            assert await create(found, "refused") != 201
+            await is_troubled(found)
+            await holds(found, "first")
+            before = etcd.ctl("get", "--prefix", f"{PREFIX}/")
+            assert 201 not in await asyncio.gather(*(create(found, f"refused-{number}") for number in range(30)))
+            await asyncio.sleep(5)  # Leases, controllers and first objects have tried to write
+            assert etcd.ctl("get", "--prefix", f"{PREFIX}/") == before
+            await holds(found, "first")
+            await apart(etcd.forget, 0)
+            restore(etcd, 0, path, *etcd.alone(0))  # the backup is restored
+            etcd.start(0)
+            await apart(etcd.wait)
+            await until(lambda: ready(found))
+            assert (await found.ask("GET", f"{MAPS}/first"))[0] == 200
+            assert await create(found, "after") == 201
+            told = (await watch.content.read(1 << 20)).decode()
+            assert '"DELETED"' not in told
+            assert "strange" not in told
+
+    with members(1) as etcd:
+        play(etcd, tmp_path, story)
+
+
+def test_a_whole_etcd_that_is_restored_under_another_name_is_taken(tmp_path: Path) -> None:
+    def restored() -> None:
+        path = snapshot(etcd, 0)
+        every = ",".join(f"m{each}=http://127.0.0.1:{peer}" for each, (_, peer) in enumerate(etcd.ports))
+        for number in range(3):
+            etcd.forget(number)
+        for number in range(3):
+            restore(etcd, number, path, "--initial-cluster", every, "--initial-cluster-token", "restored")
+            etcd.start(number)
+        etcd.wait()
+
+    async def story(found: Up) -> None:
+        await apart(restored)
+        await until(lambda: ready(found))
+        assert (await found.ask("GET", f"{MAPS}/first"))[0] == 200
+        assert await create(found, "after") == 201
+
+    with members(3) as etcd:
+        play(etcd, tmp_path, story)
+
+
+def test_no_request_writes_below_a_prefix_that_is_not_ours_any_more() -> None:
+    async def scenario() -> None:
+        async with etcd_store(settings(etcd, PREFIX)) as store:
+            assert await store.claim(OURS) == OURS
+            store.keep_to(OURS)
+            (made,) = await store.write(put("one"))
+            await store.compact(made.revision)
+            await apart(emptied, etcd)
+            for refused in (put("two"), put("two", lifetime=60), put("one", "x", made.revision), remove("one", 1)):
+                with pytest.raises((ForeignError, ConflictError)):
+                    await store.write(refused)
+            with pytest.raises(ForeignError):
+                await store.newest()
+            with pytest.raises(ForeignError):
+                await store.compact(store.revision)
+            assert text_of(store.read(key("one"))) == ""
+            assert "emptied" in store.trouble
+            assert etcd.ctl("get", "--prefix", PREFIX) == ""
+
+    with members(1) as etcd:
+        asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+async def refuses_to_start(folder: Path, etcd: Etcd, place: str = PREFIX) -> str:
+    with pytest.raises(BaseExceptionGroup) as refused:
+        async with server(folder, etcd, place=place):
+            pass
+    return str(refused.value.exceptions[0])
+
+
+def test_a_start_at_an_empty_prefix_is_refused_where_there_was_a_cluster(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with server(tmp_path, etcd) as found:
+            assert await create(found, "first") == 201
+        said = await refuses_to_start(tmp_path, etcd, "/vipwrie")
+        assert "/vipwrie" in said
+        assert f"were at {PREFIX}:" in said
+        await apart(wiped, etcd)
+        assert f"remove etcd-cluster and server-id in {tmp_path}" in await refuses_to_start(tmp_path, etcd)
+        (tmp_path / "etcd-cluster").unlink()  # as an earlier version, or a join, leaves it
+        assert f"remove server-id in {tmp_path}" in await refuses_to_start(tmp_path, etcd)
+        assert etcd.ctl("get", "--prefix", f"{PREFIX}/") == ""
+        (tmp_path / "server-id").unlink()
+        async with server(tmp_path, etcd) as found:
+            assert (await found.ask("GET", f"{MAPS}/first"))[0] == 404
+
+    with members(1) as etcd:
+        asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
+def test_a_start_beside_a_member_of_another_cluster_asks_the_two_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with server(tmp_path, etcd) as found:
+            assert await create(found, "first") == 201
+        await apart(etcd.forget, 0)
+        etcd.start(0, *etcd.alone(0))
+        await apart(etcd.wait)
+        async with server(tmp_path, etcd) as found:
+            assert (await found.ask("GET", f"{MAPS}/first"))[0] == 200
+            assert "127.0.0.1:" in await trouble(found)
+            assert await create(found, "second") == 201
+        assert etcd.ctl("get", "--prefix", f"{PREFIX}/") == ""
+
+    with members(3) as etcd:
+        asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
+OURS, THEIRS = b"ours", b"theirs"
+
+
+@pytest.mark.parametrize(
+    ("answers", "servers", "known", "owner", "chosen"),
+    [
+        ([], 3, 1, OURS, 1),
+        ([Member(1, OURS), Member(2, OURS), Member(2, OURS)], 3, 1, OURS, 1),  # ours answers: it has a majority
+        ([Member(2, OURS), Member(2, OURS)], 3, 1, OURS, 2),  # restored
+        ([Member(2, OURS)], 3, 1, OURS, 1),  # restored alone, while the others do not answer
+        ([Member(2, b""), Member(2, b"")], 3, 1, OURS, 1),  # made anew
+        ([Member(2, THEIRS)] * 3, 3, 1, OURS, 1),
+        ([Member(2, OURS)], 1, 1, OURS, 2),
+        ([Member(2, b"")], 1, 1, None, 2),  # at a start, whose it is is judged afterwards
+        ([Member(2, b"")], 3, 1, None, 1),
+        ([Member(2, b"")], 3, 0, None, 2),
+        ([Member(2, b""), Member(1, OURS)], 3, 0, None, 0),
+        ([Member(2, b""), Member(1, OURS), Member(1, OURS)], 3, 0, None, 1),
+    ],
+)
+def test_the_cluster_that_is_asked(
+    answers: list[Member], servers: int, known: int, owner: bytes | None, chosen: int
+) -> None:
+    assert choose_cluster(answers, servers, known, owner) == chosen
