@@ -1,4 +1,4 @@
-"""The claim of `vipwire up`: its data directory and, if it runs a proxy, the network namespace. See `app.claim`."""
+"""Claims the data directory of `vipwire up` and, if it runs a proxy, the network namespace (`proxy.start.claim`)."""
 
 import contextlib
 import hashlib

@@ -11,8 +11,8 @@ from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.objects.cells import at
 from vipwire_up.api.objects.object import readable
 from vipwire_up.api.registry import Registry
-from vipwire_up.following.events import warn
 from vipwire_up.store.record import Key
+from vipwire_up.store_feed.events import warn
 
 REASON: Final = "PartFailed"
 _MOST: Final = 1000

@@ -31,9 +31,9 @@ from vipwire_up.api.objects.object import decoded, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.transition import Deletion
-from vipwire_up.following.feed import Feed
 from vipwire_up.namespace_conditions import with_conditions
 from vipwire_up.store.record import Key, Record, RecordChange
+from vipwire_up.store_feed.feed import Feed
 
 EVENTS_LIVE: Final = timedelta(seconds=EVENTS.lifetime)
 _OPTIONS: Final = Options(manager="vipwire-garbage-collector", validation="Ignore")

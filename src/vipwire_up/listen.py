@@ -26,10 +26,10 @@ from vipwire_up.credentials.shared import SharedCredentials
 from vipwire_up.dns.run import serve as serve_dns
 from vipwire_up.dns.settings import Settings as DnsSettings
 from vipwire_up.dns.watch import RESOURCES
-from vipwire_up.following.source import StoreSource
 from vipwire_up.joining.enrolment import Enrolment
-from vipwire_up.running.own_addresses import ReachableAddress, inner_socket, reachable_address
-from vipwire_up.running.part_metrics import PartFailures
+from vipwire_up.store_feed.source import StoreSource
+from vipwire_up.supervision.own_addresses import ReachableAddress, inner_socket, reachable_address
+from vipwire_up.supervision.part_metrics import PartFailures
 
 _NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _NAMES_BELOW: Final = ("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1")

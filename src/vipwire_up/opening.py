@@ -21,12 +21,12 @@ from vipwire.process import log
 from vipwire_up.api.stored import is_readable
 from vipwire_up.credentials.ca import Authority
 from vipwire_up.credentials.private_files import write_private
-from vipwire_up.running.server_identity import FILE
 from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.etcd.settings import EtcdSettings
 from vipwire_up.store.record import StoreError
 from vipwire_up.store.store import Store
+from vipwire_up.supervision.server_identity import FILE
 
 _NOTE: Final = "etcd-cluster"
 """In the data directory: at which prefix the objects are, and in which cluster of etcd, as of the last start."""

@@ -48,7 +48,6 @@ from vipwire_up.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire_up.controllers.servers import OwnSlices, Server
 from vipwire_up.credentials.file_modes import tell_loose_modes
 from vipwire_up.dns.settings import Settings as DnsSettings
-from vipwire_up.following.source import StoreSource
 from vipwire_up.garbage import GarbageCollector
 from vipwire_up.joining.ended_tokens import delete_ended_tokens
 from vipwire_up.listen import Place, serve_api, serve_names
@@ -59,12 +58,13 @@ from vipwire_up.machines.objects import LocalObjects
 from vipwire_up.machines.readiness import NodeReadiness
 from vipwire_up.opening import open_store
 from vipwire_up.probing.probes import Prober, local_probes
-from vipwire_up.running.beside import Ending
-from vipwire_up.running.own_addresses import internal_addresses
-from vipwire_up.running.parts import Part, Parts, simply
-from vipwire_up.running.server_identity import server_identity
 from vipwire_up.store.etcd.settings import EtcdSettings
 from vipwire_up.store.record import StoreError
+from vipwire_up.store_feed.source import StoreSource
+from vipwire_up.supervision.beside import Ending
+from vipwire_up.supervision.own_addresses import internal_addresses
+from vipwire_up.supervision.parts import Part, Parts, simply
+from vipwire_up.supervision.server_identity import server_identity
 
 _ENDING_SECONDS: Final = 5.0
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")

@@ -1,1 +1,1 @@
-"""The command line: every command by its name, shell completion and manual pages."""
+"""The command line: every command by its name, and shell completion."""

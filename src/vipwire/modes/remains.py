@@ -1,4 +1,4 @@
-"""The interface for removing what a mode left on a node beside rules of iptables: see `handover.leftovers`."""
+"""The interface for removing what a mode left on a node beside rules of iptables: see `proxy.handover.leftovers`."""
 
 from typing import TYPE_CHECKING, Protocol
 

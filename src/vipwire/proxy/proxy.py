@@ -1,4 +1,4 @@
-"""Puts a proxy together. Every part has its name here: start reading at this module."""
+"""Puts a proxy together. Every part has its name here."""
 
 import asyncio
 import contextlib

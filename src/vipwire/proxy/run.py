@@ -45,7 +45,7 @@ async def run_beside(
     """Run the proxy in a loop that others share, with a source of theirs, until a signal or cancelled.
 
     `begun` is told it once this machine is found to be able to; `counted` is exposed with its metrics. The caller has
-    claimed this network namespace: see `app.claim`. A refusal names `command`.
+    claimed this network namespace: see `proxy.start.claim`. A refusal names `command`.
     """
     require_net_admin(command)
     cyclic_garbage.look_rarely()

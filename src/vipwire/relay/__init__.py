@@ -1,1 +1,1 @@
-"""The relay: the process that carries every connection of userspace mode."""
+"""The relay: the process that carries the connections of userspace mode, and the datagrams of UDPRoutes."""

@@ -14,8 +14,8 @@ from vipwire.proxy.view.announced import AnnouncedAddress, announced_file, write
 from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.errors import ApiError
-from vipwire_up.following.events import event_about
 from vipwire_up.machines.objects import Objects, UnreachableError
+from vipwire_up.store_feed.events import event_about
 
 _TOLD_AGAIN: Final = 600.0
 _MOST_TOLD: Final = 1000

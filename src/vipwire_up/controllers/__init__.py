@@ -1,1 +1,1 @@
-"""The controllers that Services need: addresses and ports at admission, endpoints and announcements beside it."""
+"""The controllers that Services need: addresses, ports, EndpointSlices, LoadBalancer addresses, leases."""

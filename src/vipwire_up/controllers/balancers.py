@@ -22,9 +22,9 @@ from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.pool import Pool
 from vipwire_up.controllers.allocation.ranges import Network
 from vipwire_up.controllers.endpoints.selection import Name
-from vipwire_up.following.events import warn
-from vipwire_up.following.feed import Feed
 from vipwire_up.store.record import Key
+from vipwire_up.store_feed.events import warn
+from vipwire_up.store_feed.feed import Feed
 
 _OPTIONS: Final = Options(manager="vipwire-load-balancer", validation="Ignore")
 

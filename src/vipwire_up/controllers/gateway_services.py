@@ -28,9 +28,9 @@ from vipwire_up.controllers.allocation.pool import Pool
 from vipwire_up.controllers.allocation.ranges import Network
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
-from vipwire_up.following.events import warn
-from vipwire_up.following.feed import Feed
 from vipwire_up.store.record import Key
+from vipwire_up.store_feed.events import warn
+from vipwire_up.store_feed.feed import Feed
 
 GATEWAYS: Final = next(each for each in GATEWAY_RESOURCES if each.kind == "Gateway")
 _MANAGER: Final = "vipwire-gateway-addresses"

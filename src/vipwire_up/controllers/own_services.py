@@ -28,8 +28,8 @@ from vipwire_up.controllers.allocation.ranges import Network, networks_of
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire_up.controllers.parts import FIRST_CIDR
-from vipwire_up.following.feed import Feed
 from vipwire_up.store.record import Key
+from vipwire_up.store_feed.feed import Feed
 
 MANAGER: Final = "vipwire"
 API_SERVICE: Final = ("default", "kubernetes")

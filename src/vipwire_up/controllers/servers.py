@@ -25,9 +25,9 @@ from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire_up.controllers.lease import Claim, NotOursError, Observed, release_lease, write_lease
 from vipwire_up.controllers.own_services import API_SERVICE, DNS_SERVICE, MANAGER, SERVER
-from vipwire_up.following.feed import Feed
 from vipwire_up.machines.leases import SERVERS
 from vipwire_up.store.record import Key, Record, RecordChange
+from vipwire_up.store_feed.feed import Feed
 
 SECONDS: Final = 10
 EVERY: Final = 3.0

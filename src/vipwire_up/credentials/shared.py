@@ -21,9 +21,9 @@ from vipwire_up.credentials.machine_records import read_machine
 from vipwire_up.credentials.revocation import Revoked
 from vipwire_up.credentials.server_records import PREFIX as SERVERS
 from vipwire_up.credentials.server_records import ServerRecord, read_server, server_secret
-from vipwire_up.following.feed import Feed
 from vipwire_up.machines.objects import LocalObjects
 from vipwire_up.store.record import Key
+from vipwire_up.store_feed.feed import Feed
 
 NAMESPACE: Final = "kube-system"
 

@@ -18,7 +18,7 @@ from vipwire_up.credentials.private_files import write_private
 from vipwire_up.joining.membership import Folder, Member, Part, access_by_token, unverified
 from vipwire_up.joining.pinned import authority_of, certificate_of, encoded, key_of
 from vipwire_up.machines.objects import RemoteObjects, UnreachableError
-from vipwire_up.running.server_identity import server_identity
+from vipwire_up.supervision.server_identity import server_identity
 
 MANAGER: Final = "vipwire-join"
 _PATH: Final = "/vipwire.io/v1/"

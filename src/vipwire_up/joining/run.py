@@ -44,9 +44,9 @@ from vipwire_up.machines.objects import RemoteObjects, UnreachableError
 from vipwire_up.probing.kinds import RESOURCES as PROBED
 from vipwire_up.probing.probes import MANAGER as PROBER
 from vipwire_up.probing.probes import Prober, Probes
-from vipwire_up.running.beside import Ending
-from vipwire_up.running.own_addresses import internal_addresses
-from vipwire_up.running.parts import Part, Parts, simply
+from vipwire_up.supervision.beside import Ending
+from vipwire_up.supervision.own_addresses import internal_addresses
+from vipwire_up.supervision.parts import Part, Parts, simply
 
 _LOOK_SECONDS: Final = 30.0
 _RENEW_SECONDS: Final = 600.0

@@ -20,12 +20,12 @@ from vipwire_up.api.objects.cells import format_time
 from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.api.registry import Registry
-from vipwire_up.following.events import warn
-from vipwire_up.following.feed import Feed
 from vipwire_up.machines.heartbeat import SECONDS
 from vipwire_up.machines.leases import NODE_LEASES, seconds_of
 from vipwire_up.machines.node import is_ours, is_ready, lost
 from vipwire_up.store.record import Key, RecordChange
+from vipwire_up.store_feed.events import warn
+from vipwire_up.store_feed.feed import Feed
 
 _OPTIONS: Final = Options(manager="vipwire-node-readiness", validation="Ignore")
 _ASLEEP: Final = 5.0

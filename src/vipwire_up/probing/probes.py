@@ -30,13 +30,13 @@ from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.endpoints.workloads import probes, ready_condition
-from vipwire_up.following.events import event_about
-from vipwire_up.following.source import StoreSource
 from vipwire_up.machines.objects import LocalObjects, Objects, UnreachableError
 from vipwire_up.probing.commands import RunAs
 from vipwire_up.probing.kinds import RESOURCES, Machine, ProbedKind, ProbedObject, Workload
 from vipwire_up.probing.probe import ask, number
 from vipwire_up.store.record import Key
+from vipwire_up.store_feed.events import event_about
+from vipwire_up.store_feed.source import StoreSource
 
 MANAGER: Final = "vipwire-probes"
 NO_COMMANDS: Final = "commands are not run (--exec-probes of vipwire up or join allows them)"

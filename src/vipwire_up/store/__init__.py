@@ -1,4 +1,4 @@
-"""The embedded store: every change has a revision, what is acknowledged is on the disk, and history can be watched.
+"""The store, in SQLite or etcd: each change has a revision, is on the disk once acknowledged, and can be watched.
 
 It knows nothing of Kubernetes: keys, bytes and revisions only.
 """

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.addresses.pool import AddressPool
+from vipwire_l7.gateway.plan.address_pool import AddressPool
 from vipwire_l7.gateway.plan.kinds.objects import Item
 from vipwire_l7.gateway.run.status import merged
 from vipwire_l7.gateway.watch.objects import sound_status

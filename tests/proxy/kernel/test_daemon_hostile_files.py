@@ -190,13 +190,15 @@ def test_haproxy_serves_what_changes_beside_hostile_files(folder: Path, command:
 
     async def scenario() -> None:
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", "vipwire", command, *flags, stderr=-1)
-        async with echo():
-            serve("a.example.com")
-            await reached_through("a.example.com")
-            serve("b.example.com")
-            await reached_through("b.example.com")
-        process.terminate()
-        _, said = await process.communicate()
+        try:
+            async with echo():
+                serve("a.example.com")
+                await reached_through("a.example.com")
+                serve("b.example.com")
+                await reached_through("b.example.com")
+        finally:
+            process.terminate()
+            _, said = await process.communicate()
         assert b"Traceback" not in said
         assert process.returncode == 0
         assert all((name if name.isprintable() else ".yaml").encode() in said for name in NAMES)

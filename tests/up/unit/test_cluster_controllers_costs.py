@@ -21,8 +21,8 @@ from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.controllers.endpoints.selection import Selection
 from vipwire_up.controllers.own_services import OwnServices
-from vipwire_up.following.events import warn
 from vipwire_up.garbage import GarbageCollector
+from vipwire_up.store_feed.events import warn
 
 Step = Callable[[], Awaitable[object]]
 RANGE = (ipaddress.ip_network("198.18.0.0/16"),)

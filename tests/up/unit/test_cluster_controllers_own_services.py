@@ -10,7 +10,7 @@ from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices, api_se
 from vipwire_up.dns.settings import Settings
 from vipwire_up.dns.upstream.exchange import Server
 from vipwire_up.listen import without_service
-from vipwire_up.running.own_addresses import ReachableAddress, reachable_address
+from vipwire_up.supervision.own_addresses import ReachableAddress, reachable_address
 
 API = api_service(("192.0.2.1",), 6443, "node-1")
 DNS = dns_service(("192.0.2.1", "2001:db8::1"), 53, "node-1")

@@ -31,9 +31,9 @@ from vipwire_up.joining.join import join
 from vipwire_up.joining.manage import create_token, dismiss
 from vipwire_up.joining.membership import Folder
 from vipwire_up.machines.objects import RemoteObjects
-from vipwire_up.running.server_identity import server_identity
 from vipwire_up.store.fence import HOLDING
 from vipwire_up.store.record import Check
+from vipwire_up.supervision.server_identity import server_identity
 
 pytestmark = pytest.mark.slow
 

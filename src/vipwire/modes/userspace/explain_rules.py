@@ -1,4 +1,4 @@
-"""The rules of this mode as one packet meets them, for `xtables.traversal`. Pure."""
+"""The rules of this mode as one packet meets them, for `modes.xtables.traversal`. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -30,7 +30,7 @@ RELAY_SECONDS: Final = 2.0
 
 
 class RelayRemains:
-    """The relay of one family, for `handover.leftovers`."""
+    """The relay of one family, for `proxy.handover.leftovers`."""
 
     def __init__(self, family: Family) -> None:
         self._family = family

@@ -1,7 +1,7 @@
 """Finds and removes what modes other than the running one, and kube-proxy in any mode, left on this node.
 
 Only what has a name of ours or of kube-proxy's is looked at. Rules of iptables are removed here, for several modes
-share them (`handover.rules`); what else there is, each mode knows itself (`backends.remains`):
+share them (`proxy.handover.rules`); what else there is, each mode knows itself (`modes.remains`):
 
     before the rules   what goes first, such as tables of nftables; and what is in use is found out
     rules              of all modes at once, in both engines (nft and legacy)

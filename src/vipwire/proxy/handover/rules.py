@@ -1,6 +1,6 @@
 """Chains and rules of iptables that other modes have left, ours or kube-proxy's: found by name, removed by table.
 
-Which mode has which, its `RuleOwner` knows; what goes when two have the same names stands in `xtables.ownership`.
+Which mode has which, its `RuleOwner` knows; what goes when two have the same names: `modes.xtables.ownership`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -3,7 +3,7 @@
 `status`, `plan`, `explain` and `check` read it, so that they see what the proxy sees without being given its flags
 again. A proxy programs a network namespace, so each namespace has a record: the file proxy-NETNS.json. It is replaced
 as a whole when it changes, and every `SIGN_SECONDS`. Whether its proxy still runs, the claim of the namespace tells
-(`app.claim`):
+(`proxy.start.claim`):
 
     the claim's holder is the proxy that wrote the record    it runs
     nobody holds the claim, or another proxy does            it ended (`ended` is set), or it died

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER, service_name
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.addresses.pool import named
+from vipwire_l7.gateway.plan.address_pool import named
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting, GatewayWorld, Item
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.ingress.watch.objects import BackendService

@@ -13,7 +13,7 @@ from vipwire.kube.gateway_addresses import GATEWAY
 from vipwire.kube.resource import unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.gateway.plan.addresses.pool import AddressPool, Given, named
+from vipwire_l7.gateway.plan.address_pool import AddressPool, Given, named
 from vipwire_l7.gateway.plan.attach import Parent, parents_of
 from vipwire_l7.gateway.plan.datagrams import DatagramPlace, shares_of
 from vipwire_l7.gateway.plan.features import FEATURES, WITH_SERVICES

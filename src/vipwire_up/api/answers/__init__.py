@@ -1,1 +1,1 @@
-"""The API server's answers besides bare objects: tables, discovery, reviews and pages."""
+"""The form of the API server's answers: tables, metadata, pages, health."""

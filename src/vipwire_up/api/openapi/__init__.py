@@ -1,1 +1,1 @@
-"""The types of served objects, and the OpenAPI documents made from them."""
+"""The documents that describe the API: discovery and OpenAPI."""

@@ -24,8 +24,8 @@ from vipwire_up.api.objects.object import decoded
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.ranges import Network, networks_of
-from vipwire_up.following.feed import RETRY_SECONDS, Feed
 from vipwire_up.store.record import Key
+from vipwire_up.store_feed.feed import RETRY_SECONDS, Feed
 
 FINALIZER: Final = "networking.k8s.io/service-cidr-finalizer"
 _OPTIONS: Final = Options(manager="vipwire-service-cidrs", validation="Ignore")

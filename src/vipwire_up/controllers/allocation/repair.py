@@ -33,9 +33,9 @@ from vipwire_up.controllers.allocation.addresses import MANAGED_BY, address_obje
 from vipwire_up.controllers.allocation.holders import Holders
 from vipwire_up.controllers.allocation.ranges import networks_of
 from vipwire_up.controllers.endpoints.selection import Name
-from vipwire_up.following.events import warn
-from vipwire_up.following.feed import Feed
 from vipwire_up.store.record import Key, RecordChange
+from vipwire_up.store_feed.events import warn
+from vipwire_up.store_feed.feed import Feed
 
 _OPTIONS: Final = Options(manager=MANAGED_BY, validation="Ignore")
 _AT_ONCE: Final = 100

@@ -30,10 +30,10 @@ from vipwire_up.controllers.endpoints.arrange import check_slice
 from vipwire_up.controllers.endpoints.endpoints import Grouped, from_endpoints, from_pods
 from vipwire_up.controllers.endpoints.selection import Name, Selection
 from vipwire_up.controllers.endpoints.topology import NodeFacts, Shares, divide, is_auto, node_facts, shares
-from vipwire_up.following.events import warn
-from vipwire_up.following.feed import Feed
 from vipwire_up.machines.node import is_lost
 from vipwire_up.store.record import Key, RecordChange
+from vipwire_up.store_feed.events import warn
+from vipwire_up.store_feed.feed import Feed
 
 _OPTIONS: Final = Options(manager="vipwire-endpoints", validation="Ignore")
 _NOT_MIRRORED: Final = "endpointslice.kubernetes.io/skip-mirror"

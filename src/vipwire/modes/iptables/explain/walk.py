@@ -1,4 +1,4 @@
-"""A packet's way through the rules of this mode: which rules `xtables.traversal` tries, hook by hook. Pure.
+"""A packet's way through the rules of this mode: which rules `modes.xtables.traversal` tries, hook by hook. Pure.
 
 Chance is a parameter: `skipped` is how many of the rules that match by chance let the packet pass. Only the chain of
 a pool has such rules, so that as many walks as it has of them, and one more, are all that can happen.

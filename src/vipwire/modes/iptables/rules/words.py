@@ -1,4 +1,4 @@
-"""The words of rules that only this mode writes, exactly as iptables-save prints them; see `xtables.words`.
+"""The words of rules that only this mode writes, exactly as iptables-save prints them; see `modes.xtables.words`.
 
 Chances are what the kernel keeps: 31 bits.
 """

@@ -1,4 +1,4 @@
-"""The rules of ipvs mode as one packet meets them, for `xtables.traversal`: chains, and the sets they ask. Pure."""
+"""The chains and sets of ipvs mode as one packet meets them, for `modes.xtables.traversal`. Pure."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

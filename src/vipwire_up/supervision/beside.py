@@ -8,7 +8,7 @@ from vipwire.process.supervision import Begun, Supervisor
 from vipwire.proxy.loop import Source
 from vipwire.proxy.proxy import Proxy
 from vipwire.proxy.run import run_beside
-from vipwire_up.running.part_metrics import PartFailures
+from vipwire_up.supervision.part_metrics import PartFailures
 
 
 class Ending:

@@ -1,1 +1,0 @@
-"""Where Gateways have their addresses from: pools, and Services of their own. Pure."""

@@ -1,1 +1,0 @@
-"""Follows the store's changes, and reports Kubernetes Events."""
