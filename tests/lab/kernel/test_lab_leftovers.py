@@ -116,7 +116,7 @@ def test_drafts_of_killed_commands_are_swept_when_they_are_old(folder: Path) -> 
 
 def test_a_lab_ends_with_its_owner_when_stale_ones_are_taken_down(folder: Path) -> None:
     program = (
-        "import os, sys; from pathlib import Path; from vipwire_lab import state;"
+        "import os, sys; from pathlib import Path; from vipwire_lab.lab import state;"
         "from vipwire_lab.lab.cluster import Lab;"
         "from vipwire_lab.net.topology import make_topology; state.DIRECTORY = Path(sys.argv[1]);"
         "Lab(make_topology(pods=(0,)), sys.argv[2]).up(); os._exit(9)"  # as if it was killed
