@@ -72,6 +72,26 @@ def test_a_command_of_another_package_names_the_extra_to_install(program: Path, 
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        (("up", "--no-proxy", "--no-dns", "--data-dir"), "up"),
+        (("dns", "--manifests"), "up"),
+        (("token", "list", "--data-dir"), "up"),
+        (("ingress", "--manifests"), "l7"),
+        (("gateway", "--manifests"), "l7"),
+    ],
+)
+def test_a_command_whose_library_is_missing_names_the_extra_to_install(
+    program: Path, tmp_path: Path, command: tuple[str, ...], extra: str
+) -> None:
+    """The packages are there, as after `pip install vipwire`, and what they need is not."""
+    done = run(program, *command, tmp_path, PYTHONPATH=str(ROOT / "src"))
+    assert done.returncode == 1
+    assert f"vipwire[{extra}]" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", ["status", "plan", "diff", "explain", "check", "top", "trace", "drain", "view"])
 def test_commands_that_look_need_no_other_package(program: Path, command: str) -> None:
     assert run(program, command, "--help").returncode == 0

@@ -5,11 +5,12 @@ Every error is one line on stderr, never a traceback: the exit code is 2 for a w
 1 for everything else. Whatever is heavy is imported when it runs.
 """
 
+import contextlib
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -84,6 +85,20 @@ _TASKS: Final = {
 """The commands by task, as `--help` lists them; those that no task names come last."""
 
 
+@contextlib.contextmanager
+def _extra_named(name: Callable[[], str]) -> Iterator[None]:
+    """Turn the lack of a package into an error that names the extra to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        command = name()
+        extra = _EXTRAS.get(_ELSEWHERE.get(command, ("",))[0].partition(".")[0])
+        if extra is None:
+            raise
+        text = f"`vipwire {command}` needs the package {error.name}: install `vipwire[{extra}]`"
+        raise click.ClickException(text) from None
+
+
 class LazyGroup(click.Group):
     """A group that knows the names of commands without importing them, so that `--help` stays quick."""
 
@@ -96,16 +111,8 @@ class LazyGroup(click.Group):
         if cmd_name not in _ELSEWHERE:
             return super().get_command(ctx, cmd_name)
         module, attribute, _ = _ELSEWHERE[cmd_name]
-        try:
+        with _extra_named(lambda: cmd_name):
             command = getattr(importlib.import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            house = module.partition(".")[0]
-            if house not in _EXTRAS:
-                raise
-            extra = _EXTRAS[house]
-            raise click.ClickException(
-                f"`vipwire {cmd_name}` needs the package {error.name}: install `vipwire[{extra}]`"
-            ) from None
         if not isinstance(command, click.Command):
             raise TypeError(f"{module}.{attribute} is not a command")
         return command
@@ -113,7 +120,8 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, which SIGTERM ends also as the first process of a container, whatever it has done so far."""
         end_by_sigterm()
-        return super().invoke(ctx)
+        with _extra_named(lambda: ctx.invoked_subcommand or ""):
+            return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
