@@ -71,7 +71,7 @@ quick: compiled
 # The unit tests once more on the system's own Python, where that is another one: errors are other ones there. Laws are
 # about what is pure, and that is the same in every Python.
 debian: compiled
-	@if [ -x .venv-debian/bin/python ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'not slow and not kernel' $(UNITS); fi
+	@if [ -x .venv-debian/bin/python ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'not slow and not kernel' $(UNITS) $(if $(filter-out project,$(HOUSE)),,tests/project); fi
 
 # Two processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
 pytest: compiled
