@@ -179,6 +179,7 @@ def metrics() -> Iterator[str]:
         "--resolv-conf=",
         "--http-address=127.0.0.1:9153",
     ):
+        wait_for("http://127.0.0.1:9153/ready")
         page = wait_for("http://127.0.0.1:9153/metrics").decode()
         yield from (f"dns {each}" for each in sorted(set(metric_names(page))))
 
@@ -188,6 +189,7 @@ def gateway() -> Iterator[str]:
     build_namespace()
     binds = ("--http=127.0.0.1:8000", "--https=127.0.0.1:8443", "--metrics-bind-address=127.0.0.1:9100")
     with running("gateway", "--ingress", f"--manifests={OBJECTS}", "--run-dir=/run/gateway", *binds):
+        wait_for("http://127.0.0.1:9100/readyz")
         page = wait_for("http://127.0.0.1:9100/metrics").decode()
         yield from sorted(set(metric_names(page)))
         yield from files_below(Path("/run/gateway"))
