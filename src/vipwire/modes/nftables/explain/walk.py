@@ -9,9 +9,10 @@ A rule that somebody changed is no text of ours: it is noted, passed over, and w
 import sys
 from collections.abc import Mapping
 
+from vipwire.modes.nftables.explain.evaluate import Evaluation, UnknownFactError
 from vipwire.modes.nftables.explain.table import Run, Table
-from vipwire.modes.nftables.explain.trial import Trial
 from vipwire.modes.nftables.language import RuleSyntaxError
+from vipwire.modes.nftables.language.grammar import parse_rule
 from vipwire.modes.nftables.table import text as texts
 from vipwire.modes.nftables.table.names import CHAIN, Chain, IntervalElement, Object, ObjectKey, is_memory
 from vipwire.plan.resolve import Packet
@@ -106,8 +107,8 @@ class Walker:
             self.run.uncertain = True
             return None
         try:
-            return Trial(self, chain, rule, state).execute()
-        except RuleSyntaxError:
+            return Evaluation(self, chain, rule, state).execute(parse_rule(rule, self.table.family))
+        except (RuleSyntaxError, UnknownFactError):
             effect = "what this does cannot be told; passed over"
             self._note(f"{self._hook}: chain {chain}", rule, effect, state)
             self.run.uncertain = True

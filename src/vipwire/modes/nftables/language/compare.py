@@ -11,7 +11,7 @@ from vipwire.errors import DecodeError
 from vipwire.linux.netlink.attributes import attribute, attributes, number_of, text_of, walk
 from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables import wire
-from vipwire.modes.nftables.language.rules import CompiledRule
+from vipwire.modes.nftables.language.emit import CompiledRule
 
 _NAME, _DATA = 1, 2
 _OPERATION, _OPERAND = 2, 3  # NFTA_CMP_OP, NFTA_CMP_DATA

@@ -6,7 +6,7 @@ expressions); the numbers in them are nft's own, not the kernel's.
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables.userdata import entry, number
@@ -45,12 +45,13 @@ Load = Callable[[int, int], bytes]
 
 
 class Field(Value, frozen=True):
-    """Something of a packet or a connection.
+    """Something of a packet or a connection, by the words of nft: `ip daddr`.
 
     `size` is in bytes. `typeof` is empty for what no set can be declared with; `scratch` is how many words are needed
     while it is computed.
     """
 
+    name: str
     type: Type
     size: int
     order: Order
@@ -70,6 +71,23 @@ class Header(Field, frozen=True):
     base: int = 0
     offset: int = 0
     protocol: int = 0
+
+
+class Numgen(Field, frozen=True):
+    """A number by chance, or in turn."""
+
+    in_turn: bool = False
+    modulus: int = 1
+    offset: int = 0
+
+
+class Jhash(Field, frozen=True):
+    """A hash of other fields, Jenkins'."""
+
+    sources: tuple[Field, ...] = ()
+    modulus: int = 1
+    seed: int = 0
+    offset: int = 0
 
 
 _PAYLOAD, _META, _NUMGEN, _CONCAT, _VERDICT = 7, 9, 23, 13, 1
@@ -92,93 +110,95 @@ EMPTY_TYPEOF = number(0, _CONCAT) + entry(1, b"")
 VERDICT_TYPEOF = number(0, _VERDICT) + entry(1, b"")
 
 
-def _header(type_: Type, size: int, place: tuple[int, int], typeof: bytes, protocol: int = 0) -> Header:
+def _header(name: str, type_: Type, size: int, place: tuple[int, int], typeof: bytes, protocol: int = 0) -> Header:
     base, offset = place
 
     def load(word: int, _: int) -> bytes:
         return kernel.payload(word, base, offset, size)
 
-    return Header(type_, size, Order.NETWORK, load, typeof, 0, base, offset, protocol)
+    return Header(name, type_, size, Order.NETWORK, load, typeof, 0, base, offset, protocol)
 
 
-def _meta(key: int, type_: Type, size: int) -> Field:
+def _meta(name: str, key: int, type_: Type, size: int) -> Field:
     def load(word: int, _: int) -> bytes:
         return kernel.meta(word, key)
 
-    return Field(type_, size, Order.HOST, load, _typeof(_META, (0, key)))
+    return Field(name, type_, size, Order.HOST, load, _typeof(_META, (0, key)))
 
 
-def _ct(key: int, type_: Type, size: int, direction: int | None = None, order: Order = Order.HOST) -> Field:
+def _ct(
+    name: str, key: int, type_: Type, size: int, direction: int | None = None, order: Order = Order.HOST
+) -> Field:
     def load(word: int, _: int) -> bytes:
         return kernel.ct(word, key, direction)
 
-    return Field(type_, size, order, load)
+    return Field(name, type_, size, order, load)
 
 
-def _fib(flags: int) -> Field:
+def _fib(name: str, flags: int) -> Field:
     def load(word: int, _: int) -> bytes:
         return kernel.fib(word, flags)
 
-    return Field(Type.FIB_ADDRESS_TYPE, 4, Order.HOST, load)
+    return Field(name, Type.FIB_ADDRESS_TYPE, 4, Order.HOST, load)
 
 
-def _ports(word: str, offset: int, typeof: int) -> dict[tuple[str, ...], Field]:
+def _ports(word: str, offset: int, typeof: int) -> list[Field]:
     place = (kernel.TRANSPORT_HEADER, offset)
-    plain = _header(Type.SERVICE, 2, place, _typeof(_PAYLOAD, (0, _PROTOCOL_TH), (1, typeof)))
-    found: dict[tuple[str, ...], Field] = {("th", word): plain}
-    for protocol, value in PROTOCOLS.items():
-        found[protocol, word] = _header(Type.SERVICE, 2, place, b"", value)
-    return found
+    plain = _header(f"th {word}", Type.SERVICE, 2, place, _typeof(_PAYLOAD, (0, _PROTOCOL_TH), (1, typeof)))
+    return [plain, *(_header(f"{p} {word}", Type.SERVICE, 2, place, b"", value) for p, value in PROTOCOLS.items())]
 
 
 PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
 
-_COMMON: dict[tuple[str, ...], Field] = {
-    ("meta", "l4proto"): _meta(kernel.META_L4PROTO, Type.PROTOCOL, 1),
-    ("meta", "priority"): _meta(kernel.META_PRIORITY, Type.CLASS_ID, 4),
-    ("meta", "mark"): _meta(kernel.META_MARK, Type.MARK, 4),
-    ("iifname",): _meta(kernel.META_IIFNAME, Type.INTERFACE_NAME, 16),
-    ("oifname",): _meta(kernel.META_OIFNAME, Type.INTERFACE_NAME, 16),
-    ("ct", "state"): _ct(kernel.CT_STATE, Type.CT_STATE, 4),
-    ("ct", "status"): _ct(kernel.CT_STATUS, Type.CT_STATUS, 4),
-    ("ct", "direction"): _ct(kernel.CT_DIRECTION, Type.CT_DIRECTION, 1),
-    ("ct", "packets"): _ct(kernel.CT_PACKETS, Type.INTEGER, 8),
-    ("ct", "mark"): _ct(kernel.CT_MARK, Type.MARK, 4),
-    ("ct", "original", "proto-dst"): _ct(kernel.CT_PROTO_DST, Type.SERVICE, 2, 0, Order.NETWORK),
-    ("ct", "reply", "proto-src"): _ct(kernel.CT_PROTO_SRC, Type.SERVICE, 2, 1, Order.NETWORK),
-    ("fib", "saddr", "type"): _fib(kernel.FIB_SADDR),
-    ("fib", "daddr", "type"): _fib(kernel.FIB_DADDR),
-    **_ports("sport", 0, 1),
-    **_ports("dport", 2, 2),
-}
+L4PROTO = _meta("meta l4proto", kernel.META_L4PROTO, Type.PROTOCOL, 1)
+_COMMON = [
+    L4PROTO,
+    _meta("meta priority", kernel.META_PRIORITY, Type.CLASS_ID, 4),
+    _meta("meta mark", kernel.META_MARK, Type.MARK, 4),
+    _meta("iifname", kernel.META_IIFNAME, Type.INTERFACE_NAME, 16),
+    _meta("oifname", kernel.META_OIFNAME, Type.INTERFACE_NAME, 16),
+    _ct("ct state", kernel.CT_STATE, Type.CT_STATE, 4),
+    _ct("ct status", kernel.CT_STATUS, Type.CT_STATUS, 4),
+    _ct("ct direction", kernel.CT_DIRECTION, Type.CT_DIRECTION, 1),
+    _ct("ct packets", kernel.CT_PACKETS, Type.INTEGER, 8),
+    _ct("ct mark", kernel.CT_MARK, Type.MARK, 4),
+    _ct("ct original proto-dst", kernel.CT_PROTO_DST, Type.SERVICE, 2, 0, Order.NETWORK),
+    _ct("ct reply proto-src", kernel.CT_PROTO_SRC, Type.SERVICE, 2, 1, Order.NETWORK),
+    _fib("fib saddr type", kernel.FIB_SADDR),
+    _fib("fib daddr type", kernel.FIB_DADDR),
+    *_ports("sport", 0, 1),
+    *_ports("dport", 2, 2),
+]
 
 
 def _addresses(
     word: str, type_: Type, size: int, places: tuple[int, int], ids: tuple[int, int, int]
-) -> dict[tuple[str, ...], Field]:
+) -> Iterator[Field]:
     protocol, source, destination = ids
-    found: dict[tuple[str, ...], Field] = {}
     for name, offset, typeof in (("saddr", places[0], source), ("daddr", places[1], destination)):
         note = _typeof(_PAYLOAD, (0, protocol), (1, typeof))
-        found[word, name] = _header(type_, size, (kernel.NETWORK_HEADER, offset), note)
-    return found
+        yield _header(f"{word} {name}", type_, size, (kernel.NETWORK_HEADER, offset), note)
+
+
+def _by_words(*fields: Field) -> dict[tuple[str, ...], Field]:
+    return {tuple(field.name.split()): field for field in fields}
 
 
 _FIELDS: dict[Family, dict[tuple[str, ...], Field]] = {
-    Family.IPV4: {
-        **_COMMON,
-        **_addresses("ip", Type.IPV4_ADDRESS, 4, (12, 16), (_PROTOCOL_IP, 11, 12)),
-        ("ct", "original", "ip", "saddr"): _ct(kernel.CT_SRC_IP, Type.IPV4_ADDRESS, 4, 0, Order.NETWORK),
-        ("ct", "original", "ip", "daddr"): _ct(kernel.CT_DST_IP, Type.IPV4_ADDRESS, 4, 0, Order.NETWORK),
-        ("ct", "reply", "ip", "saddr"): _ct(kernel.CT_SRC_IP, Type.IPV4_ADDRESS, 4, 1, Order.NETWORK),
-    },
-    Family.IPV6: {
-        **_COMMON,
-        **_addresses("ip6", Type.IPV6_ADDRESS, 16, (8, 24), (_PROTOCOL_IP6, 8, 9)),
-        ("ct", "original", "ip6", "saddr"): _ct(kernel.CT_SRC_IP6, Type.IPV6_ADDRESS, 16, 0, Order.NETWORK),
-        ("ct", "original", "ip6", "daddr"): _ct(kernel.CT_DST_IP6, Type.IPV6_ADDRESS, 16, 0, Order.NETWORK),
-        ("ct", "reply", "ip6", "saddr"): _ct(kernel.CT_SRC_IP6, Type.IPV6_ADDRESS, 16, 1, Order.NETWORK),
-    },
+    Family.IPV4: _by_words(
+        *_COMMON,
+        *_addresses("ip", Type.IPV4_ADDRESS, 4, (12, 16), (_PROTOCOL_IP, 11, 12)),
+        _ct("ct original ip saddr", kernel.CT_SRC_IP, Type.IPV4_ADDRESS, 4, 0, Order.NETWORK),
+        _ct("ct original ip daddr", kernel.CT_DST_IP, Type.IPV4_ADDRESS, 4, 0, Order.NETWORK),
+        _ct("ct reply ip saddr", kernel.CT_SRC_IP, Type.IPV4_ADDRESS, 4, 1, Order.NETWORK),
+    ),
+    Family.IPV6: _by_words(
+        *_COMMON,
+        *_addresses("ip6", Type.IPV6_ADDRESS, 16, (8, 24), (_PROTOCOL_IP6, 8, 9)),
+        _ct("ct original ip6 saddr", kernel.CT_SRC_IP6, Type.IPV6_ADDRESS, 16, 0, Order.NETWORK),
+        _ct("ct original ip6 daddr", kernel.CT_DST_IP6, Type.IPV6_ADDRESS, 16, 0, Order.NETWORK),
+        _ct("ct reply ip6 saddr", kernel.CT_SRC_IP6, Type.IPV6_ADDRESS, 16, 1, Order.NETWORK),
+    ),
 }
 
 
@@ -219,7 +239,8 @@ def _numgen(words: Scanner) -> Field:
         return kernel.numgen(word, kind, modulus, offset)
 
     typeof = _typeof(_NUMGEN, (0, kind), (1, modulus), (2, offset))
-    return Field(Type.INTEGER, 4, Order.HOST, load, typeof)
+    in_turn = kind == kernel.NUMGEN_INCREMENTAL
+    return Numgen("numgen", Type.INTEGER, 4, Order.HOST, load, typeof, 0, in_turn, modulus, offset)
 
 
 def _jhash(words: Scanner, family: Family) -> Field:
@@ -236,7 +257,8 @@ def _jhash(words: Scanner, family: Family) -> Field:
         hashed = load_fields(sources, free, free + length // 4)
         return hashed + kernel.jhash((free, length), word, modulus, seed, offset)
 
-    return Field(Type.INTEGER, 4, Order.HOST, load, b"", length // 4)
+    scratch = length // 4
+    return Jhash("jhash", Type.INTEGER, 4, Order.HOST, load, b"", scratch, sources, modulus, seed or 0, offset)
 
 
 def _check_range(words: Scanner, modulus: int, offset: int) -> None:

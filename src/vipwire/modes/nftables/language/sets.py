@@ -107,7 +107,7 @@ def _group(kind: int, *parts: bytes) -> bytes:
 def _part(text: str, family: Family) -> Field:
     if text in _TYPES:
         type_, size, order = _TYPES[text]
-        return Field(type_, size, order, _no_load)
+        return Field(text, type_, size, order, _no_load)
     words = Scanner(text)
     field = parse_field(words, family)
     if words:

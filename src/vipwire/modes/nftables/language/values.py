@@ -10,15 +10,15 @@ from vipwire.modes.nftables.language.scan import Scanner
 
 _CLASS_ID = re.compile(r"([0-9a-f]{0,4}):([0-9a-f]{1,4})")
 _CLASS_WORDS = {"none": 0, "0": 0, "root": 0xFFFFFFFF}  # include/uapi/linux/pkt_sched.h: TC_H_UNSPEC, TC_H_ROOT
-_CT_STATES = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}
-_CT_STATUSES = {"expected": 1, "seen-reply": 2, "assured": 4, "confirmed": 8, "snat": 16, "dnat": 32, "dying": 512}
+CT_STATES = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}
+CT_STATUSES = {"expected": 1, "seen-reply": 2, "assured": 4, "confirmed": 8, "snat": 16, "dnat": 32, "dying": 512}
 _CT_DIRECTIONS = {"original": 0, "reply": 1}
-_ADDRESS_TYPES = {"unspec": 0, "unicast": 1, "local": 2, "broadcast": 3, "anycast": 4, "multicast": 5}
+ADDRESS_TYPES = {"unspec": 0, "unicast": 1, "local": 2, "broadcast": 3, "anycast": 4, "multicast": 5}
 _NAMES = {
-    Type.CT_STATE: _CT_STATES,
-    Type.CT_STATUS: _CT_STATUSES,
+    Type.CT_STATE: CT_STATES,
+    Type.CT_STATUS: CT_STATUSES,
     Type.CT_DIRECTION: _CT_DIRECTIONS,
-    Type.FIB_ADDRESS_TYPE: _ADDRESS_TYPES,
+    Type.FIB_ADDRESS_TYPE: ADDRESS_TYPES,
     Type.PROTOCOL: PROTOCOLS,
 }
 _BYTES = frozenset({Type.PROTOCOL, Type.CT_DIRECTION})
