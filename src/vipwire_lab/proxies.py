@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from vipwire.process.files import replace_file
 from vipwire_lab.lab import manifests, state
 from vipwire_lab.lab.cluster import Lab
 from vipwire_lab.net.errors import LabError
@@ -33,9 +34,7 @@ def start_proxies(lab: Lab, mode: str) -> None:
     """
     folder = folder_of(lab)
     folder.mkdir()
-    draft = folder / ".lab.new"
-    draft.write_text(manifests.as_yaml(manifests.example(lab.topology)), encoding="utf-8")
-    draft.rename(folder / "lab.yaml")
+    replace_file(folder / "lab.yaml", manifests.as_yaml(manifests.example(lab.topology)).encode())
     cidrs = _cluster_cidrs(lab)
     started = []
     for node in lab.topology.nodes:

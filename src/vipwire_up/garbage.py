@@ -16,16 +16,17 @@ import functools
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from vipwire.model.times import format_time, time_or_none
 from vipwire.process.supervision import Guard
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.catalogue import BY_ID, RESOURCES
 from vipwire_up.api.kinds.node import NAMESPACES
 from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.objects.cells import at, format_time, parse_time
+from vipwire_up.api.objects.cells import at
 from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import decoded, readable
 from vipwire_up.api.objects.resource import Object
@@ -126,7 +127,7 @@ class GarbageCollector:
                 await self._change(key, functools.partial(_without_finalizer, name=_FOREGROUND))
         if key.resource == NAMESPACES.id:
             await self._empty(key)
-        due = parse_time(meta["deletionTimestamp"])
+        due = time_or_none(meta["deletionTimestamp"])
         if key.resource == PODS.id and due and due <= self._registry.clock():
             await self._registry.delete(PODS, key.namespace, key.name, options=_OPTIONS, deletion=Deletion(grace=0))
 
@@ -205,9 +206,9 @@ def _owners_of(meta: Object) -> tuple[str, ...]:
 def _end(event: Object, now: datetime) -> datetime:
     """Return when an Event expires. A time in the future, which a writer may have given, counts as now."""
     last = event.get("lastTimestamp") or event.get("eventTime") or at(event, "metadata", "creationTimestamp")
-    seen = parse_time(last) or now
+    seen = time_or_none(last) or now
     try:
-        return min(seen if seen.tzinfo else seen.replace(tzinfo=UTC), now) + EVENTS_LIVE
+        return min(seen, now) + EVENTS_LIVE
     except OverflowError:  # so early, in a zone, that it was before the first year
         return now
 

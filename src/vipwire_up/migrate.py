@@ -15,13 +15,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from vipwire.process.files import sync
 from vipwire_up.api.kinds.catalogue import BY_ID
 from vipwire_up.api.kinds.plain import LEASES
 from vipwire_up.api.objects.object import readable
 from vipwire_up.controllers.lease import NAMESPACE
 from vipwire_up.controllers.servers import EVERY, lease_name
 from vipwire_up.opening import claimed_by, fingerprint
-from vipwire_up.store.database import FILE_NAME, Database, lock, sync
+from vipwire_up.store.database import FILE_NAME, Database, lock
 from vipwire_up.store.etcd.client import Client
 from vipwire_up.store.etcd.layout import at_revision
 from vipwire_up.store.etcd.settings import EtcdSettings

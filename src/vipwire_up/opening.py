@@ -18,9 +18,9 @@ from vipwire.errors import ConfigError
 from vipwire.linux.host.addresses import read_addresses
 from vipwire.model.net import format_address
 from vipwire.process import log
+from vipwire.process.files import write_private
 from vipwire_up.api.stored import is_readable
 from vipwire_up.credentials.ca import Authority
-from vipwire_up.credentials.private_files import write_private
 from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.etcd.settings import EtcdSettings

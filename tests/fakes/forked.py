@@ -31,7 +31,7 @@ _IMPORTED: Final = (
     "vipwire.config.file",
     "vipwire.config.flags.parse",
     "vipwire.inspect.drain.command",
-    "vipwire.process.early_sighup",
+    "vipwire.process.early_signals",
     "vipwire.process.log",
 )
 PROGRAM: Final = "VIPWIRE_PROGRAM"

@@ -15,6 +15,7 @@ from typing import Final
 import click
 
 from vipwire.errors import VipwireError
+from vipwire.process.files import create_file
 from vipwire.process.terminal import plain_errors, say, warn
 
 
@@ -191,13 +192,10 @@ def _write(name: str, program: str, root: Path) -> None:
 def _make_flags(path: Path, content: str) -> None:
     """Write a file of flags, which may hold a token, for its owner alone; keep one that is there. Raise OSError."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        create_file(path, content.encode())
     except FileExistsError:
         if path.stat().st_mode & 0o077:
             warn(f"{path}: other users can read or change these flags: chmod 600 {path}")
-        return
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(content)
 
 
 def _start(names: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from vipwire import __version__
-from vipwire.process.first_process import end_by_sigterm
+from vipwire.process.early_signals import end_by_sigterm
 from vipwire.process.terminal import usage_error
 
 if TYPE_CHECKING:
@@ -194,9 +194,9 @@ class GoFlagsCommand(click.Command):
 
             self.params = list(flag_options())
             return super().parse_args(ctx, args)
-        from vipwire.process import early_sighup  # noqa: PLC0415  # only needed by this command
+        from vipwire.process import early_signals  # noqa: PLC0415  # only needed by this command
 
-        early_sighup.remember()
+        early_signals.remember()
         from vipwire.cli.proxy import given_flags  # noqa: PLC0415  # from here on a SIGHUP ends nothing
 
         given = given_flags(args)

@@ -8,8 +8,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from vipwire.process import cyclic_garbage, early_sighup, lean_prometheus
-from vipwire.process.first_process import end_by_sigterm
+from vipwire.process import cyclic_garbage, early_signals, lean_prometheus
+from vipwire.process.early_signals import end_by_sigterm
 
 
 def start() -> None:
@@ -25,7 +25,7 @@ def start() -> None:
 def _proxy(words: Sequence[str]) -> None:
     """Run the proxy and end the process; return if it is the help or the version that is wanted."""
     end_by_sigterm()
-    early_sighup.remember()
+    early_signals.remember()
     cyclic_garbage.rest()
     lean_prometheus.prepare()
     from vipwire.cli.proxy import given_flags, run  # noqa: PLC0415  # from here on a SIGHUP ends nothing

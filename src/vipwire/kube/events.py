@@ -22,6 +22,7 @@ from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, Witness, ignored
 from vipwire.model.text import visible
+from vipwire.model.times import format_time
 from vipwire.model.value import Value
 
 COMPONENT = "vipwire"
@@ -188,4 +189,4 @@ class EventRecorder:
 
 
 def _timestamp(now: float) -> str:
-    return dt.datetime.fromtimestamp(now, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(dt.datetime.fromtimestamp(now, dt.UTC))

@@ -5,7 +5,6 @@ notes the rest, with the field's path as Kubernetes writes it. An object with th
 briefly: its first problems in full, then how many more there are.
 """
 
-import datetime as dt
 import functools
 import re
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Prefix, Protocol, parse_address
 from vipwire.model.problem import Problem
 from vipwire.model.special_addresses import SPECIAL_FIRST_BYTES, special_use
+from vipwire.model.times import parse_time
 
 MOST_PROBLEMS = 20
 """As many problems of one object are told in full."""
@@ -169,10 +169,7 @@ def _members(choices: type[Enum]) -> Mapping[str, Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _instant(text: str) -> float:
-    parsed = dt.datetime.fromisoformat(text)
-    if parsed.tzinfo is None:
-        raise ValueError(text)
-    return parsed.timestamp()
+    return parse_time(text).timestamp()
 
 
 def ordinary_address(text: str) -> Address | None:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 
-from vipwire.process import early_sighup
+from vipwire.process import early_signals
 
 
 class Stop:
@@ -18,7 +18,7 @@ class Stop:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.end, number.name)
         loop.add_signal_handler(signal.SIGHUP, hung_up)
-        if early_sighup.taken():  # while the proxy was starting
+        if early_signals.taken():  # while the proxy was starting
             hung_up()
 
     def make_room(self, successor: str) -> None:

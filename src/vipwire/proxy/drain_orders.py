@@ -18,6 +18,7 @@ from vipwire.errors import ConfigError
 from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName
 from vipwire.model.net import format_address, parse_address
+from vipwire.process.files import replace_file
 
 _VERSION: Final = 1
 
@@ -78,10 +79,8 @@ def change_orders(
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with _locked(path.with_suffix(".lock")):
         orders = tuple(change(read_orders(path)))
-        draft = path.with_suffix(".new")
-        draft.write_text(json.dumps({"version": _VERSION, "drained": [_entry(order) for order in orders]}, indent=1))
-        draft.chmod(0o644)
-        draft.replace(path)
+        content = json.dumps({"version": _VERSION, "drained": [_entry(order) for order in orders]}, indent=1)
+        replace_file(path, content.encode())
     return orders
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from vipwire.model.net import Protocol
+from vipwire.process.files import replace_file
 from vipwire_lab.demo.objects import POD_CIDRS, TOPOLOGY
 from vipwire_lab.demo.process import Listened
 from vipwire_lab.lab import state
@@ -120,9 +121,7 @@ class Stage:
 
     def write(self, name: str, objects: Iterable[Manifest]) -> None:
         """Write a file in the folder, or replace it, by a rename, so that nobody reads half of it."""
-        draft = self.folder / f".{name}.new"
-        draft.write_text(as_yaml(objects))
-        draft.rename(self.folder / f"{name}.yaml")
+        replace_file(self.folder / f"{name}.yaml", as_yaml(objects).encode())
 
     @property
     def proxy_command(self) -> list[str]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from vipwire.model.times import format_time
 from vipwire_up.api.objects import names
-from vipwire_up.api.objects.cells import format_time
 from vipwire_up.api.objects.errors import Cause, duplicate, forbidden, invalid, required
 from vipwire_up.api.objects.object import KEPT_META, new_uid, random_name
 from vipwire_up.api.objects.resource import Object, Resource

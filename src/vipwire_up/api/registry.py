@@ -21,6 +21,7 @@ from datetime import datetime
 from typing import Any
 
 from vipwire.kube.resource import without_nulls
+from vipwire.model.times import format_time
 from vipwire_up.api.admission import NOTHING_ADDED, Admission, Admissions, Admitted, Attempt, Operation
 from vipwire_up.api.bodies.sent import (
     Options,
@@ -34,7 +35,6 @@ from vipwire_up.api.bodies.sent import (
 from vipwire_up.api.committing import Commits
 from vipwire_up.api.kinds.node import IMMORTAL, NAMESPACES
 from vipwire_up.api.metadata import check_metadata, keep_metadata, mark_deleted, name_new
-from vipwire_up.api.objects.cells import format_time
 from vipwire_up.api.objects.errors import (
     Cause,
     already_exists,

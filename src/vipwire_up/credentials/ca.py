@@ -29,7 +29,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vipwire.errors import ConfigError
 from vipwire.process import log
-from vipwire_up.credentials.private_files import write_private
+from vipwire.process.files import write_private
 
 _YEARS_OF_AUTHORITY: Final = dt.timedelta(days=3650)
 _YEAR: Final = dt.timedelta(days=365)

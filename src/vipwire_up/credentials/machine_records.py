@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from vipwire_up.api.objects.cells import at, format_time
+from vipwire.model.times import format_time, parse_time
+from vipwire_up.api.objects.cells import at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.credentials.secret_text import encoded, lines_of
 
@@ -74,8 +75,6 @@ def _read(lines: Iterable[str]) -> Iterable[Given]:
     for line in lines:
         serial, _, until = line.partition(" ")
         try:
-            moment = datetime.fromisoformat(until)
-            if moment.tzinfo is not None:
-                yield Given(int(serial, 16), moment)
+            yield Given(int(serial, 16), parse_time(until))
         except ValueError:
             continue

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from vipwire_up.api.objects.cells import at, format_time
+from vipwire.model.times import format_time, parse_time
+from vipwire_up.api.objects.cells import at
 from vipwire_up.api.objects.resource import Object
 
 NAMESPACE: Final = "kube-system"
@@ -115,9 +116,4 @@ def _text(value: object) -> str:
 
 
 def _time(text: str) -> datetime | None:
-    if not text:
-        return None
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(text)
-    return found
+    return parse_time(text) if text else None

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
+from vipwire.model.times import format_time
 from vipwire.process import log
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.plain import LEASES
-from vipwire_up.api.objects.cells import format_time
 from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.machines.leases import NODE_LEASES, held, new_lease

@@ -20,11 +20,12 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from vipwire.model.names import ObjectName
+from vipwire.model.times import format_time
 from vipwire.process.supervision import Guard
 from vipwire.state.event import Deleted, EventOf, Listed, Upserted
 from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.objects.cells import at, format_time
+from vipwire_up.api.objects.cells import at
 from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.objects.resource import Object

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from vipwire.process.files import sync
 from vipwire_up.store.record import FullError, Key, Record, RecordChange, StoreError
 
 FILE_NAME: Final = "store.db"
@@ -239,15 +240,6 @@ def leftovers(path: Path) -> Iterator[Path]:
             yield beside
     if any(os.path.lexists(path.with_name("pki") / name) for name in ("ca.crt", "ca.key")):
         yield path.with_name("pki")
-
-
-def sync(path: Path) -> None:
-    """Write a file, or the names in a directory, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _prepared(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.process import log
-from vipwire_up.credentials.private_files import write_private
+from vipwire.process.files import write_private
 
 FILE: Final = "server-id"
 _FORM: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

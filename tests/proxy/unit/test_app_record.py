@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from vipwire.config.flags.parse import build_config, explicit_flags, parse_flags
+from vipwire.process.files import state_file
 from vipwire.process.single_instance import Holder
-from vipwire.process.state_files import state_file
 from vipwire.proxy.start import record
 from vipwire.proxy.start.record import ProxyRecord, ProxyState, Recorder, open_record, read_record
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vipwire.process import early_sighup
+from vipwire.process import early_signals
 from vipwire.process.signals import Stop
 
 
@@ -15,14 +15,14 @@ from vipwire.process.signals import Stop
 def _forgotten() -> Iterator[None]:
     """Leave nothing remembered."""
     yield
-    early_sighup.taken()
+    early_signals.taken()
 
 
 def test_one_that_came_before_counts_once() -> None:
-    early_sighup.remember()
+    early_signals.remember()
     os.kill(os.getpid(), signal.SIGHUP)
-    assert early_sighup.taken()
-    assert not early_sighup.taken()
+    assert early_signals.taken()
+    assert not early_signals.taken()
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -32,7 +32,7 @@ def test_whoever_listens_is_told_of_it(*, early: bool) -> None:
     async def start() -> None:
         Stop(lambda: heard.append("hung up"))
 
-    early_sighup.remember()
+    early_signals.remember()
     if early:
         os.kill(os.getpid(), signal.SIGHUP)
     asyncio.run(start())

@@ -12,6 +12,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from vipwire.model.text import visible_document, visible_lines
+from vipwire.model.times import parse_time
 from vipwire.process.columns import Column, Grid, Prose
 
 WIDTH_OF_A_FILE: Final = 160
@@ -114,7 +115,7 @@ def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str | Text]],
 
 def ago(when: str, now: float) -> str:
     """Write how long ago a time (RFC 3339) was, roughly: `3 s ago`, `5 min ago`, `2 h ago`."""
-    seconds = max(0.0, now - datetime.fromisoformat(when).timestamp())
+    seconds = max(0.0, now - parse_time(when).timestamp())
     for most, unit, size in ((100, "s", 1), (100 * 60, "min", 60), (48 * 3600, "h", 3600)):
         if seconds < most:
             return f"{seconds / size:.0f} {unit} ago"

@@ -18,6 +18,7 @@ from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.gate import Gate, is_loopback
 from vipwire.inspect.page.look import Look
 from vipwire.inspect.page.site import PageSite
+from vipwire.process.files import create_file
 from vipwire.proxy.serve.listen import listen, split_address
 
 _SHORTEST_TOKEN: Final = 16
@@ -106,9 +107,7 @@ def _make_token(path: Path) -> str:
     token = secrets.token_hex(24)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(f"{token}\n")
+        create_file(path, f"{token}\n".encode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot write the token: {error.strerror}") from error
     return token

@@ -7,7 +7,6 @@ to doubt the cache. Only an exec plugin's answer is kept, until it expires or th
 import asyncio
 import base64
 import contextlib
-import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +16,7 @@ from msgspec import Struct
 
 from vipwire.errors import ConfigError
 from vipwire.kube.access.kubeconfig import Exec
+from vipwire.model.times import parse_time
 from vipwire.model.value import Value
 
 EXEC_TIMEOUT = 60.0
@@ -178,7 +178,7 @@ def _read_answer(output: bytes, version: str | None) -> tuple[Credential, float 
     if not status.token and certificate is None:
         raise ValueError("neither a token nor a certificate with its key")
     expires = status.expiration_timestamp
-    until = dt.datetime.fromisoformat(expires).timestamp() if expires else None
+    until = parse_time(expires).timestamp() if expires else None
     return Credential(f"Bearer {status.token}" if status.token else "", certificate), until
 
 

@@ -25,8 +25,8 @@ from vipwire.model.net import Prefix, format_address, parse_address
 from vipwire.model.node import Node
 from vipwire.model.value import Value
 from vipwire.process import log
+from vipwire.process.files import SIGN_SECONDS, remove_gone, replace_file, state_file
 from vipwire.process.single_instance import Holder
-from vipwire.process.state_files import SIGN_SECONDS, remove_gone, state_file
 from vipwire.proxy.start.claim import running_proxy
 
 _VERSION: Final = 1
@@ -178,11 +178,8 @@ class Recorder:
         if self._path is None or (last and replace(last, seen=0.0) == record and now - last.seen < SIGN_SECONDS):
             return
         self._last = replace(record, seen=now)
-        draft = self._path.with_suffix(".new")
         try:
-            draft.write_bytes(msgspec.json.encode(self._last))
-            draft.chmod(0o644)
-            draft.replace(self._path)
+            replace_file(self._path, msgspec.json.encode(self._last))
         except OSError as error:
             log.detail(2, "the record of this proxy cannot be written", path=self._path, error=error)
 

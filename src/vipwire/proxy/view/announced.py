@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from vipwire.process import log
-from vipwire.process.state_files import state_file
+from vipwire.process.files import replace_file, state_file
 
 
 class AnnouncedAddress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,11 +31,8 @@ def announced_file(state_dir: str) -> Path:
 
 def write_announced(path: Path, addresses: Mapping[str, AnnouncedAddress]) -> None:
     """Replace the file as a whole. Where it cannot be written, only the page lacks it."""
-    draft = path.with_suffix(".new")
     try:
-        draft.write_bytes(msgspec.json.encode(addresses))
-        draft.chmod(0o644)
-        draft.replace(path)
+        replace_file(path, msgspec.json.encode(addresses))
     except OSError as error:
         log.detail(2, "announced addresses cannot be written", path=path, error=error)
 

@@ -18,7 +18,7 @@ from vipwire.model.service import Service
 from vipwire.plan.plan import Forward, ServicePlan, Target
 from vipwire.plan.planner import PlanChange
 from vipwire.process import log
-from vipwire.process.state_files import state_file
+from vipwire.process.files import replace_file, state_file
 from vipwire.proxy.sync.engine import Line, Outcome
 from vipwire.state.event import Event, Upserted
 
@@ -135,10 +135,7 @@ class History:
 
     def _shorten(self, path: Path, most: int) -> None:
         last = path.read_bytes().splitlines(keepends=True)[-most:] if path.exists() and most > 0 else []
-        draft = path.with_suffix(".new")
-        draft.write_bytes(b"".join(last))
-        draft.chmod(0o644)
-        draft.replace(path)
+        replace_file(path, b"".join(last))
         self._lines = len(last)
 
 

@@ -15,6 +15,7 @@ from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.model.names import ObjectName
+from vipwire.model.times import format_time
 from vipwire.process import log
 from vipwire_l7.gateway.plan.statuses import Json
 from vipwire_l7.gateway.watch.objects import Known
@@ -118,7 +119,7 @@ class GatewayStatusWriter:
         known: Known = found.state
         if self._written.get(key) == (known.version, status):
             return
-        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # noqa: TID251  # this is the shell
+        now = format_time(dt.datetime.now(dt.UTC))  # noqa: TID251  # this is the shell
         made = merged(status, known.status, self._controller, now)
         if made != known.status:
             self._written[key] = known.version, status

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final
 
+from vipwire.model.times import time_or_none
 from vipwire_up.api.bodies.quantity import PATTERN, read_quantity, written
-from vipwire_up.api.objects.cells import parse_time
 from vipwire_up.api.objects.errors import Cause, bad_request, invalid, required, too_long, unsupported
 from vipwire_up.api.objects.schema import Field, Shape, Type
 
@@ -140,7 +140,7 @@ def _decode_number(value: float, name: str, path: str) -> int | str:
 
 def _check_text(value: str, name: str, path: str) -> None:
     if name in ("time", "microtime"):
-        if value and (not _TIME.fullmatch(value) or parse_time(value) is None):
+        if value and (not _TIME.fullmatch(value) or time_or_none(value) is None):
             raise bad_request(f"{path}: parsing time {json.dumps(value[:64])}: not a time as RFC 3339 has it")
     elif name == "quantity" and read_quantity(value) is None:
         raise bad_request(f"{path}: quantities must match the regular expression '{PATTERN.pattern}'")

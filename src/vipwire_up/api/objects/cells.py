@@ -1,9 +1,10 @@
 """The cells that `kubectl get` prints for many kinds: ages, lists and other columns."""
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
+from vipwire.model.times import time_or_none
 from vipwire_up.api.objects.resource import Column, Object
 
 NONE: Final = "<none>"
@@ -34,22 +35,9 @@ def at(value: Any, *path: str | int) -> Any:
     return value
 
 
-def parse_time(text: Any) -> datetime | None:
-    """Read a time as JSON has it; None for none and nonsense."""
-    try:
-        return datetime.fromisoformat(text) if isinstance(text, str) and text else None
-    except ValueError:
-        return None
-
-
-def format_time(moment: datetime) -> str:
-    """Write a time as Kubernetes' metav1.Time: RFC 3339, in seconds, UTC."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def age(text: Any, now: datetime) -> str:
     """Return how long ago something was, in one or two units."""
-    moment = parse_time(text)
+    moment = time_or_none(text)
     return duration((now - moment).total_seconds()) if moment else UNKNOWN
 
 

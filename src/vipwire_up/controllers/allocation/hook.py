@@ -13,12 +13,12 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
+from vipwire.model.times import format_time
 from vipwire_up.api.admission import Admitted, Attempt, Operation
 from vipwire_up.api.kinds.rules.families import NONE, check_addresses, moves
 from vipwire_up.api.kinds.rules.service import is_reached_from_outside, wants_health_check
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.addresses import family_of
-from vipwire_up.api.objects.cells import format_time
 from vipwire_up.api.objects.errors import internal, not_valid
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.allocation.addresses import Addresses

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
+from vipwire.model.times import format_time
 from vipwire_up.api.admission import Admitted, Attempt, Operation
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.objects.cells import at, format_time
+from vipwire_up.api.objects.cells import at
 from vipwire_up.api.objects.errors import invalid, not_valid
 from vipwire_up.api.objects.resource import Object
 

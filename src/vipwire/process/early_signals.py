@@ -1,6 +1,8 @@
-"""Remembers a SIGHUP that comes before the proxy handles it: by default it would end the process."""
+"""Handles signals that come early: SIGHUP would end the process, SIGTERM not end a container's first one."""
 
+import os
 import signal
+import sys
 from types import FrameType
 
 _came: list[int] = []
@@ -21,3 +23,9 @@ def taken() -> bool:
     found = bool(_came)
     _came.clear()
     return found
+
+
+def end_by_sigterm() -> None:
+    """Let SIGTERM end this process even if it is the first, which the kernel spares what it has not asked for."""
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -1,4 +1,4 @@
-"""Names the files that a network namespace has in the state directory, and removes those of namespaces that are gone.
+"""Writes files whole or not at all, and keeps the files that a network namespace has in the state directory.
 
     proxy-NETNS.json, changes-NETNS.jsonl, announced-NETNS.json
 
@@ -29,7 +29,7 @@ _SILENT_SECONDS: Final = 10 * SIGN_SECONDS
 _OLD_SECONDS: Final = 24 * 3600.0
 _SO_NETNS_COOKIE: Final = 71
 _COOKIE: Final = struct.Struct("Q")
-_FILE: Final = re.compile(r"(?:proxy|changes|announced)-(.+)\.(?:json|jsonl|new|lock)")
+_FILE: Final = re.compile(r"(?:proxy|changes|announced)-(.+?)\.(?:jsonl?(?:\.new)?|new|lock)")
 _BY_COOKIE: Final = re.compile(r"([0-9a-f]{8})-\d+")
 
 
@@ -111,3 +111,52 @@ def _inode() -> str:
         return str(os.stat("/proc/self/ns/net").st_ino)  # noqa: PTH116 - a name below /proc
     except OSError:
         return "unknown"
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
+    """Replace a file in one step. A `durable` one is on the disk when this returns. Raise OSError."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)  # the draft of a process that was killed
+    try:
+        create_file(fresh, content, mode=mode, durable=durable)
+        fresh.rename(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)  # a full disk needs the space
+        raise
+    if durable:
+        sync(path.parent)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a file that its owner alone can read, durably. Raise OSError."""
+    replace_file(path, content, mode=0o600, durable=True)
+
+
+def update_private(path: Path, content: bytes) -> None:
+    """Write a private file unless it has this content: then a full disk does no harm. Raise OSError."""
+    try:
+        if path.read_bytes() == content:
+            return
+    except FileNotFoundError:
+        pass
+    write_private(path, content)
+
+
+def create_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+    """Create a file. Raise FileExistsError if the name is taken, also by a link; OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fchmod(file.fileno(), mode)
+        if durable:
+            os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk. Raise OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
