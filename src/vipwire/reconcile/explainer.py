@@ -1,51 +1,26 @@
 """An optional interface of a backend, for people: its objects as text, and a packet's way through them.
 
-Optional: where a mode lacks it, the plan is still explained, only without the kernel's objects.
+Optional: where a mode lacks it, the plan is still explained, only without the kernel's objects. A mode follows the
+packet on each path that chance leaves open; `merge` makes one walk of these paths, for every mode.
 """
 
-import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final, NamedTuple, Protocol, TypeVar
+from itertools import takewhile
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from vipwire.model.net import Address
 from vipwire.model.value import Value
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class ObjectState(enum.Enum):
-    """The comparison of an observed object with the plan; the value is for people."""
-
-    PLANNED = "as planned"
-    DIFFERENT = "not as planned"
-    MISSING = "missing"
-    FOREIGN = "not ours"
-
-
-class Step(NamedTuple):
-    """One object of the kernel that a packet meets, and what it does to this packet.
-
-    `object` names it (`chain services`), `text` is the rule or element as the mode's tool shows it.
-    """
-
-    object: str
-    text: str
-    effect: str
-    state: ObjectState
-
-
-class End(enum.Enum):
-    """The end of a packet, as far as the kernel's objects tell. UNKNOWN: one of them cannot be read."""
-
-    ANSWERED = "answered"
-    DROPPED = "dropped"
-    REJECTED = "rejected"
-    UNTOUCHED = "untouched"
-    UNKNOWN = "unknown"
+Endpoint = tuple[Address, int]
+_SHOWN: Final = 4
+"""The most paths whose own steps are shown; the others are counted."""
 
 
 class Direct(NamedTuple):
@@ -66,25 +41,50 @@ BY_CHANCE: Final = "each new connection goes to one of them by chance"
 IN_TURN: Final = "new connections go to them in turn"
 BY_ADDRESS: Final = "the client's address decides which of them it gets"
 BY_ADDRESS_AND_PORT: Final = "the client's address and port decide which of them it gets"
-"""How a target is chosen, for `Walk.choice`; modes that know other ways have words of their own."""
+BY_HASH: Final = f"{BY_ADDRESS}, the same on every node"
+BY_MAGLEV: Final = f"{BY_ADDRESS_AND_PORT} (Maglev), the same on every node"
+"""How a target is chosen, for `Path.choice`; modes that know other ways have words of their own."""
+
+
+@dataclass(slots=True)
+class Path:
+    """One path of a packet, of those that chance leaves open; `share` is its probability.
+
+    `target` is the endpoint that the packet is sent to, `masqueraded` whether that sees the node instead of the
+    client. `end` is DROPPED or REJECTED if an object refuses the packet. `uncertain`: an object on the path cannot be
+    read. `choice` is how a target is chosen, as a sentence; "" where that was not seen.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    share: Fraction = Fraction(1)
+    end: End = End.UNTOUCHED
+    target: Endpoint | None = None
+    masqueraded: bool = False
+    uncertain: bool = False
+    choice: str = ""
+
+    @property
+    def outcome(self) -> End:
+        """The end of the packet on this path."""
+        return End.ANSWERED if self.target is not None and self.end is End.UNTOUCHED else self.end
 
 
 class Walk(Value, frozen=True):
     """A packet's way through the kernel's objects.
 
     `shares` are the probabilities of what a new connection meets: a target (address, port), or None where this slot
-    leads nowhere; they add up to 1 if `end` is ANSWERED, and are empty otherwise. `masqueraded` are the targets'
-    addresses that see the node instead of the client. `remembered` is the target to which session affinity binds this
-    client now, with the seconds that are left. `relayed`: the client's connection ends on this node, and another one
-    begins here, so that every target sees the node. `refuses_strays`: in this mode the address is the node's own, so
-    that ports which no Service has are refused, where the plan leaves such packets alone. `choice` is how a target is
-    chosen, as a sentence; "" where that was not seen. `affinity` says in how far session affinity is kept otherwise
-    than by remembering clients. `direct` is what sockets meet before there is a packet; None: nothing.
+    leads nowhere; they add up to 1 if `end` is ANSWERED. `masqueraded` are the targets' addresses that see the node
+    instead of the client. `remembered` is the target to which session affinity binds this client now, with the
+    seconds that are left. `relayed`: the client's connection ends on this node, and another one begins here, so that
+    every target sees the node. `refuses_strays`: in this mode the address is the node's own, so that ports which no
+    Service has are refused, where the plan leaves such packets alone. `choice` is as a path's. `affinity` says in how
+    far session affinity is kept otherwise than by remembering clients. `direct` is what sockets meet before there is
+    a packet; None: nothing.
     """
 
     end: End
     steps: tuple[Step, ...] = ()
-    shares: Mapping[tuple[Address, int] | None, Fraction] | None = None
+    shares: Mapping[Endpoint | None, Fraction] | None = None
     masqueraded: frozenset[Address] = frozenset()
     remembered: tuple[Address, int, float] | None = None
     relayed: bool = False
@@ -92,6 +92,72 @@ class Walk(Value, frozen=True):
     choice: str = ""
     affinity: str = ""
     direct: Direct | None = None
+
+
+def merge(paths: Sequence[Path], **more: Any) -> Walk:
+    """Make one walk of all paths of a packet; `more` are fields of the walk that the mode alone knows."""
+    shares: dict[Endpoint | None, Fraction] = {}
+    for path in paths:
+        target = path.target if path.outcome is End.ANSWERED else None
+        shares[target] = shares.get(target, Fraction(0)) + path.share
+    return Walk(
+        _end(paths),
+        tuple(_merge_steps(paths)),
+        shares if any(path.target for path in paths) else None,
+        frozenset(path.target[0] for path in paths if path.target and path.masqueraded),
+        choice=paths[0].choice,
+        **more,
+    )
+
+
+def _end(paths: Sequence[Path]) -> End:
+    if any(path.uncertain for path in paths):
+        return End.UNKNOWN
+    return End.ANSWERED if any(path.outcome is End.ANSWERED for path in paths) else paths[0].outcome
+
+
+def _merge_steps(paths: Sequence[Path]) -> list[Step]:
+    """Merge the steps of all paths: equal ones once, a path's own ones behind those of the paths before it.
+
+    A path that ends otherwise than most (its element is missing) is told behind all others.
+    """
+    usual = next((path for path in paths if path.outcome is End.ANSWERED), paths[0])
+    alike = list(dict.fromkeys(tuple(path.steps) for path in paths if path.outcome is usual.outcome))
+    merged, place = list(usual.steps), 0
+    shown = len(alike) if len(alike) == _SHOWN + 1 else _SHOWN  # a line for one more could show that one
+    for steps in alike[:shown]:
+        place = _insert(merged, steps) or place
+    if len(alike) > shown and place:
+        before = merged[place - 1]
+        merged.insert(place, Step(before.where, before.object, effects=(Effect(Verdict.MORE, len(alike) - shown),)))
+    for path in paths:
+        if path.outcome is not usual.outcome:
+            share = f"{float(path.share) * 100:.3g} % of new connections"
+            merged.append(Step("", share, "", ObjectState.DIFFERENT, (Effect(Verdict.DIVERGE),)))
+            merged += path.steps[_common(usual.steps, path.steps) :]
+    return merged
+
+
+def _insert(merged: list[Step], steps: Sequence[Step]) -> int:
+    """Insert the missing steps before the next one that is there; return the place behind the last, 0 if none."""
+    at = place = 0
+    own: list[Step] = []
+    for step in steps:
+        if step not in merged[at:]:
+            own.append(step)
+            continue
+        found = merged.index(step, at)
+        merged[found:found] = own
+        at = found + len(own)
+        place = at if own else place
+        at, own = at + 1, []
+    merged += own
+    return len(merged) if own else place
+
+
+def _common(one: Sequence[Step], other: Sequence[Step]) -> int:
+    """Count the steps with which both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 class Explainer(Protocol[K, V]):

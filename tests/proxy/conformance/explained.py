@@ -184,9 +184,7 @@ def _remembers(explanation: Explanation) -> bool:
 
 def _story(question: Question, words: str, explanation: Explanation, heard: Iterable[object]) -> str:
     walk = explanation.walk
-    steps = (
-        [f"  {step.object}: {step.text} -> {step.effect}" for step in walk.steps] if walk else ["  the plan alone"]
-    )
+    steps = [f"  {step.place}: {step.text} -> {step.effect}" for step in walk.steps] if walk else ["  the plan alone"]
     seen = [f"  {number} times {each}" for each, number in Counter(map(str, heard)).items()]
     headline = f"explain is not true: {question.source} to {question.target}: {words}"
     return "\n".join([headline, f"plan: {explanation.outcome}", *steps, "packets:", *seen])

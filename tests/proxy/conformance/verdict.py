@@ -15,7 +15,7 @@ from vipwire.model.net import Address, format_address, format_endpoint, parse_ad
 from vipwire.model.spread import Algorithm
 from vipwire.proxy.serve import health
 from vipwire.proxy.serve.service_health import WEIGHT_HEADER
-from vipwire.reconcile.explainer import End
+from vipwire.reconcile.steps import End
 from vipwire_lab.lab.outcome import Outcome, ProbeResult
 
 Endpoint = tuple[Address, int]

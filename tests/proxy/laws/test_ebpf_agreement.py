@@ -37,7 +37,8 @@ from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.affinity import sticky_actions
 from vipwire.plan.plan import Forward, FrontendKey, ServicePlan
 from vipwire.plan.resolve import Answered, Packet, Plan, from_pod, resolve
-from vipwire.reconcile.explainer import End, ObjectState, Walk
+from vipwire.reconcile.explainer import Walk
+from vipwire.reconcile.steps import End, ObjectState
 
 ALL = Flag.NODE | Flag.POD
 QUICK = settings(max_examples=500, phases=[Phase.generate], database=None)

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from tests.proxy.laws.worlds import World, packets_for, worlds
 
 from vipwire.model.net import Address
-from vipwire.modes.iptables.explain.explainer import walk
-from vipwire.modes.iptables.explain.walk import Table, run
+from vipwire.modes.iptables.explain.walk import Table, run, walk
 from vipwire.modes.iptables.rules.names import Key, Rules
 from vipwire.modes.iptables.rules.render import render
 from vipwire.modes.iptables.rules.settings import Settings
 from vipwire.modes.iptables.rules.skeleton import node_objects
 from vipwire.plan.plan import Action, Forward, Frontend, FrontendKey, ServicePlan, Target
 from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve, serves_node_ports
-from vipwire.reconcile.explainer import End, ObjectState, Walk
+from vipwire.reconcile.explainer import Walk
+from vipwire.reconcile.steps import End, ObjectState, Step, Verdict
 
 SETTINGS = Settings(localhost_node_ports=False)
 REFUSALS = {End.DROPPED, End.REJECTED}
@@ -197,7 +197,7 @@ def test_a_client_that_is_remembered_goes_where_it_went(data: st.DataObject, pai
     assert isinstance(outcome, Answered)
     action = taken(outcome, packet, pair.plan)
     assert isinstance(action, Forward)
-    lists = {word for step in pair.walk(packet).steps for word in remembering(step.effect)}
+    lists = {word for step in pair.walk(packet).steps for word in remembering(step)}
     assert bool(lists) is (action.affinity_seconds is not None)
     for name in lists:
 
@@ -209,5 +209,5 @@ def test_a_client_that_is_remembered_goes_where_it_went(data: st.DataObject, pai
         assert (bound.target, bound.more) == (again.target, False), "nothing is left to chance"
 
 
-def remembering(effect: str) -> list[str]:
-    return [part.rpartition(" in ")[2] for part in effect.split(", ") if part.startswith("remembers ")]
+def remembering(step: Step) -> list[str]:
+    return [str(each.detail).rpartition(" in ")[2] for each in step.effects if each.verdict is Verdict.REMEMBER]

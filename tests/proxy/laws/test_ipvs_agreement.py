@@ -21,7 +21,8 @@ from vipwire.modes.ipvs.render import RenderSettings, render
 from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.plan.plan import Action, Forward, Frontend, FrontendKey, Reject, ServicePlan
 from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve
-from vipwire.reconcile.explainer import End, ObjectState, Walk
+from vipwire.reconcile.explainer import Walk
+from vipwire.reconcile.steps import End, ObjectState
 
 
 class Both(NamedTuple):

@@ -19,7 +19,8 @@ from vipwire.modes.userspace.settings import Choices
 from vipwire.modes.userspace.skeleton import node_objects
 from vipwire.plan.plan import FrontendKey, ServicePlan
 from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, resolve
-from vipwire.reconcile.explainer import End, ObjectState, Walk
+from vipwire.reconcile.explainer import Walk
+from vipwire.reconcile.steps import End, ObjectState
 
 CHOICES = Choices(localhost_node_ports=False)
 

@@ -16,7 +16,8 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.delta import Delta
-from vipwire.reconcile.explainer import End, ObjectState, Step, Walk
+from vipwire.reconcile.explainer import Walk
+from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict
 from vipwire_lab.lab import manifests
 from vipwire_lab.lab.manifests import Backend, Port
 from vipwire_lab.net.topology import DEFAULT
@@ -86,7 +87,7 @@ class Teller:
         return self._walk
 
 
-REFUSING = Walk(End.REJECTED, (Step("chain no", "reject", "rejects it", ObjectState.FOREIGN),))
+REFUSING = Walk(End.REJECTED, (Step("", "chain no", "reject", ObjectState.FOREIGN, (Effect(Verdict.REJECT),)),))
 
 
 def make_config(folder: Path, objects: Iterable[Any], *flags: str) -> Config:

@@ -13,7 +13,8 @@ from vipwire.inspect.explain.packet import read_packet
 from vipwire.inspect.node.situation import Situation, plan_family
 from vipwire.inspect.node.source import list_once, make_source
 from vipwire.model.net import Family, parse_address
-from vipwire.reconcile.explainer import End, Walk
+from vipwire.reconcile.explainer import Walk
+from vipwire.reconcile.steps import End
 from vipwire_lab.lab import manifests
 from vipwire_lab.lab.manifests import Backend, Port
 from vipwire_lab.net.topology import DEFAULT

@@ -11,7 +11,8 @@ from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
 from vipwire.inspect.explain.packet import read_packet
 from vipwire.model.net import Address, parse_address
-from vipwire.reconcile.explainer import BY_CHANCE, IN_TURN, Direct, End, Walk
+from vipwire.reconcile.explainer import BY_CHANCE, IN_TURN, Direct, Walk
+from vipwire.reconcile.steps import End
 from vipwire_lab.lab import manifests
 from vipwire_lab.lab.manifests import Backend
 from vipwire_lab.net.topology import DEFAULT

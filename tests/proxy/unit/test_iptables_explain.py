@@ -11,13 +11,14 @@ from tests.fakes.values import cidr, endpoint, ips, node_plan, port, service, sl
 
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.model.service import TrafficPolicy
-from vipwire.modes.iptables.explain.explainer import IptablesExplainer, walk
-from vipwire.modes.iptables.explain.walk import Table
+from vipwire.modes.iptables.explain.explainer import IptablesExplainer
+from vipwire.modes.iptables.explain.walk import Table, walk
 from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key, Rules
 from vipwire.modes.iptables.rules.recent import Recent, ticks_per_second
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import diff
-from vipwire.reconcile.explainer import BY_ADDRESS, BY_CHANCE, IN_TURN, End, ObjectState, Walk
+from vipwire.reconcile.explainer import BY_ADDRESS, BY_CHANCE, IN_TURN, Walk
+from vipwire.reconcile.steps import End, ObjectState, Verdict
 
 POD, CLIENT, OTHER = "10.1.0.9", "203.0.113.2", "203.0.113.200"
 NODE = "192.168.0.2"
@@ -118,12 +119,13 @@ def test_where_nobody_answers_only_those_who_may_come_are_told() -> None:
     assert not diff(objects(made), objects(made))
 
 
-@pytest.mark.parametrize(("count", "more"), [(4, []), (5, []), (6, ["2 more like these"])])
-def test_one_more_endpoint_is_shown_and_several_are_counted(count: int, more: list[str]) -> None:
+@pytest.mark.parametrize(("count", "more"), [(4, []), (5, []), (6, [2])])
+def test_one_more_endpoint_is_shown_and_several_are_counted(count: int, more: list[int]) -> None:
     made = World()
     made.put(service(), slice_of("web", *(endpoint(f"10.1.0.{number}") for number in range(1, count + 1))))
     made.sync()
-    assert [step.effect for step in way(made, packet(POD, "10.96.0.1")).steps if "more" in step.effect] == more
+    found = [effect for step in way(made, packet(POD, "10.96.0.1")).steps for effect in step.effects]
+    assert [effect.detail for effect in found if effect.verdict is Verdict.MORE] == more
 
 
 def test_affinity_without_rules_for_it_is_said(world: World) -> None:

@@ -11,8 +11,7 @@ from vipwire.model.endpoint import EndpointPort
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
-from vipwire.modes.iptables.explain.explainer import walk
-from vipwire.modes.iptables.explain.walk import Table
+from vipwire.modes.iptables.explain.walk import Table, walk
 from vipwire.modes.iptables.limits import shortcomings
 from vipwire.modes.iptables.rules.render import render
 from vipwire.modes.iptables.rules.settings import Settings
@@ -21,7 +20,7 @@ from vipwire.modes.iptables.rules.words import chance
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import End
+from vipwire.reconcile.steps import End
 
 LOCAL = TrafficPolicy.LOCAL
 FLAT = Settings(counters=False, tree=False)

@@ -14,13 +14,13 @@ from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.modes.iptables.counts.by_service import Ledger, count, endpoints_of
 from vipwire.modes.iptables.counts.rule_counters import RuleCounter
-from vipwire.modes.iptables.explain.explainer import walk
-from vipwire.modes.iptables.explain.walk import Table
+from vipwire.modes.iptables.explain.walk import Table, walk
 from vipwire.modes.iptables.rules.names import FILTER, NAT
 from vipwire.modes.iptables.rules.tree import LEAF
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import End, Walk
+from vipwire.reconcile.explainer import Walk
+from vipwire.reconcile.steps import End
 
 NODE = replace(node_plan(), port_ranges=True)
 CLIENT, POD = "203.0.113.2", "10.1.0.9"

@@ -34,7 +34,8 @@ from vipwire.modes.xtables.rule_text import parse_rule
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta, diff
-from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN, End, ObjectState, Walk
+from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN, Walk
+from vipwire.reconcile.steps import End, ObjectState, Verdict
 
 WEB = VirtualServer(6, ip("10.96.0.1"), 80)
 MARKED = VirtualServer(0, Address(b""), 0, 7)
@@ -219,7 +220,7 @@ def test_what_is_missing_is_named(missing: ObjectKey, end: End, said: str) -> No
     held = {key: value for key, value in wanted.items() if key != missing}
     walk = walked(held, wanted)
     assert walk.end is end
-    assert said in {step.object for step in walk.steps if step.state is ObjectState.MISSING}
+    assert said in {step.place for step in walk.steps if step.state is ObjectState.MISSING}
 
 
 def test_what_others_have_put_behind_a_service_is_named() -> None:
@@ -244,7 +245,7 @@ def test_who_finishes_its_connections_counts_for_a_hash_of_the_source() -> None:
         hashed = Scheduling("sh", Flag.SCHEDULER_1)
         expected = connection_shares(hashed, {gone: Forwarding(0), **reals}, packet.source)
         assert walk.shares == {(real.address, real.port): share for real, share in expected.items()}
-        assert ("finishes its connections", ObjectState.PLANNED) in {(step.effect, step.state) for step in walk.steps}
+        assert ((Verdict.FINISH,), ObjectState.PLANNED) in {(step.verdicts, step.state) for step in walk.steps}
         met |= walk.shares.keys()
     assert met == {(real.address, real.port) for real in reals}
 
@@ -279,9 +280,9 @@ def test_a_virtual_server_without_its_servers_refuses_and_they_are_named(persist
     for resting, lacking in (({}, ips("10.0.0.1", "10.0.0.2")), (finishing, ips("10.0.0.2"))):
         found = IpvsExplainer(Family.IPV4, lambda: resting).walk(held, wanted, packet)  # noqa: B023 - asked at once
         assert (found.end, found.shares) == (End.REJECTED, None)
-        said = {(step.object, step.effect) for step in found.steps if step.state is not ObjectState.PLANNED}
-        assert {(f"-> {format_endpoint(pod, 8080)}", "does not exist") for pod in lacking} <= said
-        assert ("TCP 10.96.0.1:80", "has nobody for it, so the client is refused") in said
+        said = {(step.object, step.state, step.verdicts) for step in found.steps}
+        assert {(f"-> {format_endpoint(pod, 8080)}", ObjectState.MISSING, ()) for pod in lacking} <= said
+        assert ("TCP 10.96.0.1:80", ObjectState.DIFFERENT, (Verdict.EMPTY,)) in said
 
 
 def test_nothing_in_the_kernel() -> None:

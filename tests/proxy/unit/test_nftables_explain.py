@@ -20,7 +20,8 @@ from vipwire.modes.nftables.table.render import render
 from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, BY_CHANCE, IN_TURN, End, ObjectState
+from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, BY_CHANCE, IN_TURN
+from vipwire.reconcile.steps import End, ObjectState
 from vipwire_lab.lab import manifests
 from vipwire_lab.lab.manifests import Port
 from vipwire_lab.net.topology import DEFAULT

@@ -27,7 +27,7 @@ from vipwire.modes.nftables.table.script import steps
 from vipwire.modes.nftables.table.skeleton import compiled, node_objects
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
-from vipwire.reconcile.explainer import ObjectState
+from vipwire.reconcile.steps import ObjectState
 
 FAMILIES = pytest.mark.parametrize("family", Family)
 CLIENT, VIP, POD, NODE = map(parse_address, ("203.0.113.9", "10.96.0.1", "10.244.1.11", "192.168.0.1"))
@@ -128,15 +128,15 @@ def said(
     has, should = (fastpath.fastpath_objects(packets) for packets in (observed, wanted))
     table = Table(Family.IPV4, has, should, own=frozenset({NODE}))
     packet = Packet(NODE if node else CLIENT, VIP, protocol, 80, "" if node else "eth0", from_node=node)
-    steps_ = offloading(table, packet, [Run(target=(target, 80))])
-    return "; ".join(f"{each.state.name}: {each.effect}" for each in steps_)
+    found = offloading(table, packet, Run(target=(target, 80)))
+    return "; ".join(f"{each.state.name}: {each.effect}" for each in found)
 
 
 def test_explain_says_after_how_many_packets_and_where_the_plan_has_it_otherwise() -> None:
     assert said(20, 20) == "PLANNED: carries the connection past all rules after 20 packets"
     assert said(7, 20) == "DIFFERENT: carries the connection past all rules after 7 packets"
     assert said(20, 0).startswith(ObjectState.DIFFERENT.name)
-    assert said(0, 20) == "MISSING: is missing here: all packets meet the rules"
+    assert said(0, 20) == "MISSING: does not exist"
     assert said(0, 0) == ""
 
 

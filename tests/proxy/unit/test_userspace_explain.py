@@ -14,7 +14,8 @@ from vipwire.modes.userspace.skeleton import node_objects
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta, diff
-from vipwire.reconcile.explainer import IN_TURN, End, ObjectState, Walk
+from vipwire.reconcile.explainer import IN_TURN, Walk
+from vipwire.reconcile.steps import End, ObjectState, Verdict
 
 NODE = ip("192.168.0.2")
 TO_WEB = Packet(ip("203.0.113.9"), ip("10.96.0.1"), Protocol.TCP, 80, "eth0")
@@ -71,7 +72,7 @@ def test_a_rule_of_somebody_else_is_judged_or_makes_the_end_unknown(words: str, 
 
     found = walked(add)
     assert found.end is end
-    if "cannot be told" in " ".join(step.effect for step in found.steps):
+    if any(Verdict.UNREADABLE in step.verdicts for step in found.steps):
         assert end is End.UNKNOWN
 
 

@@ -8,11 +8,11 @@ from tests.fakes.values import ip
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import Address, Protocol
-from vipwire.modes.xtables.match import Header, Lookup, Surroundings, judge
+from vipwire.modes.xtables.match import Header, Listed, Lookup, Surroundings, compare_rules, judge
 from vipwire.modes.xtables.rule_text import Condition, Rule, parse_rule
-from vipwire.modes.xtables.traversal import Listed, Traversal
+from vipwire.modes.xtables.traversal import Traversal
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import ObjectState, Step
+from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict
 
 NODE = ip("192.168.0.2")
 
@@ -136,9 +136,9 @@ def test_a_rule_whose_quotes_do_not_end_is_a_decode_error() -> None:
         parse_rule('-m comment --comment "')
 
 
-def passed(chains: Mapping[str, Iterable[str]], asked: Packet | None = None) -> tuple[str, Traversal]:
+def passed(chains: Mapping[str, Iterable[str]], asked: Packet | None = None) -> tuple[Verdict | None, Traversal]:
     around = Around(chains)
-    way = Traversal(around, around, Header.of(asked or packet()))
+    way = Traversal(around, Header.of(asked or packet()))
     return way.hook("nat", "PREROUTING"), way
 
 
@@ -165,7 +165,7 @@ def test_chains_are_passed_in_order(rules: list[str], verdict: str, *, uncertain
     many = {f"MANY{depth}": [f"-j MANY{depth + 1}"] * 9 for depth in range(12)}
     chains = {"PREROUTING": rules, "A": ["-j RETURN", "-j DROP"], "LOOP": ["-j LOOP"], "MANY": ["-j MANY0"], **many}
     found, way = passed({**chains, "MANY12": []})
-    assert (found, way.uncertain) == (verdict, uncertain)
+    assert (found.name if found else "", way.uncertain) == (verdict, uncertain)
 
 
 def test_targets_change_the_packet() -> None:
@@ -174,13 +174,17 @@ def test_targets_change_the_packet() -> None:
     )
     assert (way.header.mark, way.header.destination, way.header.port) == (0x4000, ip("::1"), 9)
     assert way.header.translated
-    assert [step.effect for step in way.steps] == ["sets the mark 0x4000", "goes to M", "sends it to [::1]:9"]
+    assert [effect for step in way.steps for effect in step.effects] == [
+        Effect(Verdict.MARK, "0x4000"),
+        Effect(Verdict.JUMP, "M"),
+        Effect(Verdict.DNAT, "[::1]:9"),
+    ]
     found, way = passed({"PREROUTING": ["-p tcp -j REDIRECT --to-ports 99"]})
-    assert (found, way.header.port) == ("REDIRECT", 99)
+    assert (found, way.header.port) == (Verdict.REDIRECT, 99)
     found, way = passed(
         {"PREROUTING": ["-j SET --map-set KNOWN dst,dst --map-mark", "-m mark --mark 0x7 -j MASQUERADE"]}
     )
-    assert (found, way.masqueraded) == ("MASQUERADE", True)
+    assert (found, way.masqueraded) == (Verdict.MASQUERADE, True)
 
 
 def test_nothing_is_drawn_behind_what_cannot_be_told() -> None:
@@ -201,9 +205,17 @@ def test_a_rule_that_is_missing_is_named_where_the_packet_would_meet_it() -> Non
             return [Listed(text, ObjectState.MISSING) for text in texts]
 
     around = Lacking()
-    way = Traversal(around, around, Header.of(packet()))
-    assert way.hook("filter", "INPUT") == ""
+    way = Traversal(around, Header.of(packet()))
+    assert way.hook("filter", "INPUT") is None
     assert way.steps == [
-        Step("filter INPUT", "-d 10.96.0.1/32 -j DROP", "is missing here", ObjectState.MISSING),
-        Step("filter INPUT", "", "does not exist", ObjectState.MISSING),
+        Step("filter INPUT", "", "-d 10.96.0.1/32 -j DROP", ObjectState.MISSING),
+        Step("filter INPUT", "", "", ObjectState.MISSING),
     ]
+    assert [step.effect for step in way.steps] == ["is missing here", "does not exist"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "states"), [("AB", "PP"), ("XAB", "DPP"), ("BA", "PD"), ("A", "PM"), ("", "MM"), (None, "M")]
+)
+def test_rules_are_compared_in_their_order(seen: str | None, states: str) -> None:
+    assert "".join(rule.state.name[0] for rule in compare_rules(seen, "AB")) == states

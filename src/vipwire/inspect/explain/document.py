@@ -97,7 +97,7 @@ def _walk_document(walk: Walk | None) -> Document:
     document: Document = {
         "outcome": walk.end.value,
         "path": [
-            {"object": step.object, "text": step.text, "effect": step.effect, "state": step.state.value}
+            {"object": step.place, "text": step.text, "effect": step.effect, "state": step.state.value}
             for step in walk.steps
         ],
     }

@@ -24,7 +24,8 @@ from vipwire.model.spread import Algorithm
 from vipwire.plan.plan import Forward, Frontend, Target
 from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
 from vipwire.proxy.serve.service_health import ServiceHealthCheck
-from vipwire.reconcile.explainer import Direct, End, Walk
+from vipwire.reconcile.explainer import Direct, Walk
+from vipwire.reconcile.steps import End
 
 _Shares = Mapping[tuple[Address, int] | None, Fraction]
 _NEARLY = Fraction(1, 100)

@@ -10,7 +10,8 @@ from vipwire.model.spread import Algorithm
 from vipwire.plan.annotations import read_wishes
 from vipwire.plan.plan import Forward, Masquerade
 from vipwire.plan.resolve import Answered, Dropped, Packet, Rejected, from_pod
-from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN, End, Walk
+from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN, Walk
+from vipwire.reconcile.steps import End
 
 _MANY = 5
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from vipwire.inspect.command.show import coloured, table
 from vipwire.process.columns import GAP, NARROWEST_PROSE, Column, Prose, unbroken
-from vipwire.reconcile.explainer import ObjectState
+from vipwire.reconcile.steps import ObjectState
 
 _HOLDS: Final = frozenset({".", ":", "goto", "jump"})
 """Words that hold those beside them together: of an element's key, its value, its verdict."""

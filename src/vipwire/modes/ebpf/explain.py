@@ -23,10 +23,11 @@ from vipwire.modes.ebpf.names import (
 )
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
-from vipwire.reconcile.explainer import Direct, Explainer, ObjectState, Step, Walk
+from vipwire.reconcile.explainer import Direct, Explainer, Walk
+from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, state_of
 
 _SHOWN: Final = 4
-_ELSEWHERE: Final = "nothing: the rules below serve it"
+_SOCKETS: Final = "programs of sockets"
 
 
 class EbpfExplainer:
@@ -38,7 +39,7 @@ class EbpfExplainer:
     def __init__(self, family: Family, rules: Explainer[Any, Any], *, pods: bool = True) -> None:
         self._family, self._rules = family, rules
         self._led = Flag.NODE | Flag.POD if pods else Flag.NODE
-        self._parts: dict[int, tuple[Mapping[Any, Any], dict[Any, Any]]] = {}
+        self._parts: list[tuple[Mapping[Any, Any], dict[Any, Any]]] = []
 
     def script(self, delta: Delta[Any, Any], *, anew: bool = False) -> Iterable[str]:
         """Write a difference: as nft's commands, and what is written into maps as comments of these."""
@@ -70,12 +71,12 @@ class EbpfExplainer:
 
     def _of(self, objects: Mapping[Any, Any]) -> dict[Any, Any]:
         """Leave out what is not the rules'; the same mapping gives the same one, which the rules' explainer keeps."""
-        known = self._parts.get(id(objects))
-        if known is None or known[0] is not objects:
-            if len(self._parts) > 1:
-                self._parts.clear()
-            known = self._parts[id(objects)] = objects, rules_of(objects)
-        return known[1]
+        for whole, part in self._parts:
+            if whole is objects:
+                return part
+        made = rules_of(objects)
+        self._parts = [*self._parts[-1:], (objects, made)]
+        return made
 
     def _hook(self, packet: Packet) -> OurKey:
         """Name the program that sockets of this kind meet first."""
@@ -112,15 +113,15 @@ class EbpfExplainer:
         if held is None and planned is None:
             if packet.protocol is not Protocol.SCTP and any(is_ours(each) for each in observed):
                 text = f"{format_endpoint(packet.destination, packet.port)}/{packet.protocol.label}"
-                yield Step("programs of sockets", text, _ELSEWHERE, ObjectState.PLANNED)
+                yield Step("", _SOCKETS, text, effects=(Effect(Verdict.LEAVE),))
             return
         if self._hook(packet) not in observed:
-            yield Step("programs of sockets", "", "are not in force", ObjectState.MISSING)
+            yield Step("", _SOCKETS, state=ObjectState.MISSING)
         if held is None:
-            yield Step("programs of sockets", describe(key), _ELSEWHERE, ObjectState.MISSING)
+            yield Step("", _SOCKETS, describe(key), ObjectState.MISSING, (Effect(Verdict.LEAVE),))
             return
-        state = ObjectState.PLANNED if held == planned else ObjectState.DIFFERENT
-        yield Step("programs of sockets", describe(key), self._effect(held, packet), state)
+        effect = Effect(Verdict.CONNECT, self._effect(held, packet))
+        yield Step("", _SOCKETS, describe(key), state_of(key, observed, wanted), (effect,))
 
     def _effect(self, held: bytes, packet: Packet) -> str:
         shown = self._named(set(endpoints(self._family, held)))

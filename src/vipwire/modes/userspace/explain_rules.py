@@ -6,10 +6,9 @@ from typing import Final
 
 from vipwire.model.net import Address
 from vipwire.modes.userspace.names import PORT, Chain, Key, Rule, Value
-from vipwire.modes.xtables.match import Header, Surroundings
+from vipwire.modes.xtables.match import Header, Listed, Surroundings, compare_rules
 from vipwire.modes.xtables.save import BUILT_IN
-from vipwire.modes.xtables.traversal import Listed
-from vipwire.reconcile.explainer import ObjectState
+from vipwire.reconcile.steps import ObjectState, state_of
 
 PortOf = Callable[[str], int]
 """Tells at which port a front is; 0 if that is not known."""
@@ -43,33 +42,19 @@ class FrontRules(Surroundings):
         key = Chain(table, chain)
         if chain not in BUILT_IN and key not in self.observed and key not in self.wanted:
             return None
-        return self._fixed(key) if self._is_fixed(key) else self._listed(key)
-
-    def _is_fixed(self, key: Chain) -> bool:
-        return any(isinstance(objects.get(key), tuple) for objects in (self.observed, self.wanted))
-
-    def _fixed(self, key: Chain) -> Iterator[Listed]:
-        """List a chain whose rules never change."""
         seen, planned = self.observed.get(key), self.wanted.get(key)
-        there, wanted = (each if isinstance(each, tuple) else () for each in (seen, planned))
-        if key not in self.observed:
-            yield Listed("", ObjectState.MISSING)
-        for words in there:
-            yield Listed(words, ObjectState.PLANNED if words in wanted else _strange(key, self.wanted))
-        yield from (Listed(words, ObjectState.MISSING) for words in wanted if words not in there)
+        if isinstance(seen, tuple) or isinstance(planned, tuple):  # a chain whose rules never change
+            there, meant = (each if isinstance(each, tuple) else () for each in (seen, planned))
+            strange = ObjectState.DIFFERENT if key in self.wanted else ObjectState.FOREIGN
+            return compare_rules(there if key in self.observed else None, meant, strange)
+        return self._listed(key)
 
     def _listed(self, key: Chain) -> Iterator[Listed]:
         if key in self.wanted and key not in self.observed:
             yield Listed("", ObjectState.MISSING)
-        for rule in sorted(self._members.get(key, ()), key=lambda rule: not rule.first):
-            yield self._rule(rule, self._state(rule))
         missing = (rule for rule in self._planned.get(key, ()) if rule not in self.observed)
-        yield from (self._rule(rule, ObjectState.MISSING) for rule in missing)
-
-    def _state(self, rule: Rule) -> ObjectState:
-        if rule not in self.wanted:
-            return ObjectState.FOREIGN
-        return ObjectState.PLANNED if self.wanted[rule] == self.observed.get(rule) else ObjectState.DIFFERENT
+        for rule in (*sorted(self._members.get(key, ()), key=lambda rule: not rule.first), *missing):
+            yield self._rule(rule, state_of(rule, self.observed, self.wanted))
 
     def _rule(self, rule: Rule, state: ObjectState) -> Listed:
         """Fill in the port of the front, where the relay has told it."""
@@ -79,7 +64,3 @@ class FrontRules(Surroundings):
         words = rule.words.replace(PORT, str(port) if port else _NO_PORT)
         shown = words if port else rule.words.replace(PORT, f"<port of {rule.front}>")
         return Listed(words, state, shown, rule.front)
-
-
-def _strange(key: Chain, wanted: Mapping[Key, Value]) -> ObjectState:
-    return ObjectState.DIFFERENT if key in wanted else ObjectState.FOREIGN

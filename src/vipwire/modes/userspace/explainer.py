@@ -1,13 +1,12 @@
 """userspace mode for people: differences as lines to read, and a packet's way through rules to a listener. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from vipwire.model.net import Address, Family, Prefix, Protocol, format_endpoint
+from vipwire.model.net import Address, Family, Prefix, Protocol, format_address, format_endpoint
 from vipwire.modes.userspace.explain_rules import FrontRules, PortOf
-from vipwire.modes.userspace.names import FILTER, NAT, Front, Key, Value
+from vipwire.modes.userspace.names import Front, Key, Value
 from vipwire.modes.userspace.script import script
 from vipwire.modes.xtables.match import Header, goes_here
 from vipwire.modes.xtables.traversal import Traversal
@@ -15,25 +14,25 @@ from vipwire.modes.xtables.words import RESTORE
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import (
-    BY_ADDRESS,
-    BY_ADDRESS_AND_PORT,
     BY_CHANCE,
+    BY_HASH,
+    BY_MAGLEV,
     IN_TURN,
-    End,
-    ObjectState,
-    Step,
+    Endpoint,
+    Path,
     Walk,
+    merge,
 )
+from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, state_of
 from vipwire.relay.messages import Listener, Place
 
 _UNKNOWN_PORT: Final = 65535
-_REFUSALS: Final = {"DROP": End.DROPPED, "REJECT": End.REJECTED}
 _CHOICES: Final = {
     "round-robin": IN_TURN,
     "random": BY_CHANCE,
     "least-connections": "each new connection goes to the one with the fewest open connections for its weight",
-    "source-hash": f"{BY_ADDRESS}, the same on every node",
-    "maglev": f"{BY_ADDRESS_AND_PORT} (Maglev), the same on every node",
+    "source-hash": BY_HASH,
+    "maglev": BY_MAGLEV,
 }
 
 
@@ -81,105 +80,88 @@ class UserspaceExplainer:
     ) -> Walk:
         """Follow a packet through the observed rules to a listener."""
         if not observed:
-            return Walk(End.UNTOUCHED, (Step("relay", "", "nothing of userspace mode is here", ObjectState.MISSING),))
-        return _Way(FrontRules(observed, wanted, own, self._port_of), packet).follow()
+            return Walk(End.UNTOUCHED, (Step("", "relay", state=ObjectState.MISSING),))
+        way = _Way(FrontRules(observed, wanted, own, self._port_of), packet)
+        paths = list(way.follow())
+        return merge(paths, relayed=way.relayed)
 
 
 class _Way:
-    """The way of one packet."""
+    """The way of one packet through translation, the filter and the listener. `relayed`: a listener took it."""
 
     def __init__(self, rules: FrontRules, packet: Packet) -> None:
         self._rules, self._packet, self._header = rules, packet, Header.of(packet)
-        self._tables = Traversal(rules, rules, self._header)
+        self._tables = Traversal(rules, self._header)
+        self.relayed = False
 
-    def follow(self) -> Walk:
-        """Follow the packet through translation, the filter and the listener."""
-        walk = self._walk()
-        return replace(walk, end=End.UNKNOWN) if self._tables.uncertain else walk
-
-    def _walk(self) -> Walk:
-        tables, packet = self._tables, self._packet
-        verdict = tables.hook(NAT, "OUTPUT" if packet.from_node else "PREROUTING")
-        if verdict in ("DNAT", "REDIRECT"):
-            front = tables.ended.detail if tables.ended is not None else ""
-            here = verdict == "REDIRECT" or goes_here(self._header, self._rules)
-            return self._served(Front(front)) if front or here else self._sent_away()
-        hooks = ["OUTPUT"] if packet.from_node else []
-        hooks.append("INPUT" if packet.to_node else "FORWARD")
-        while verdict not in _REFUSALS and hooks:
-            verdict = tables.hook(FILTER, hooks.pop(0))
-        if verdict in _REFUSALS:
-            return self._ended(_REFUSALS[verdict])
+    def follow(self) -> Iterator[Path]:
+        """Follow the packet; yield a path for each endpoint that may get it."""
+        tables = self._tables
+        for verdict in tables.pass_hooks():
+            if verdict in (Verdict.DNAT, Verdict.REDIRECT):
+                front = tables.ended.detail if tables.ended is not None else ""
+                here = verdict is Verdict.REDIRECT or goes_here(self._header, self._rules)
+                if front or here:
+                    yield from self._relay(Front(front))
+                else:  # a rule that is not ours has translated it
+                    yield self._path(target=(self._header.destination, self._header.port))
+                return
+            if verdict is not None and verdict.end is not None:
+                yield self._path(end=verdict.end)
+                return
         listening = self._listening_at()
-        return self._served(listening) if listening is not None else self._ended(End.UNTOUCHED)
+        yield from [self._path()] if listening is None else self._relay(listening)
 
-    def _sent_away(self) -> Walk:
-        """Follow a packet that somebody else's rule has translated."""
-        target = self._header.destination, self._header.port
-        return Walk(End.ANSWERED, tuple(self._tables.steps), {target: Fraction(1)})
-
-    def _ended(self, end: End) -> Walk:
-        return Walk(end, tuple(self._tables.steps))
-
-    def _state(self, front: Front) -> ObjectState:
-        if front not in self._rules.wanted:
-            return ObjectState.FOREIGN
-        same = self._rules.wanted[front] == self._rules.observed.get(front)
-        return ObjectState.PLANNED if same else ObjectState.DIFFERENT
+    def _path(
+        self,
+        end: End = End.UNTOUCHED,
+        target: Endpoint | None = None,
+        share: Fraction = Fraction(1),
+        choice: str = "",
+    ) -> Path:
+        tables = self._tables
+        return Path(tables.steps, share, end, target, self.relayed, tables.uncertain, choice)
 
     def _listening_at(self) -> Front | None:
         packet = self._packet
         for key, value in self._rules.observed.items():
             if not isinstance(key, Front) or not isinstance(value, Listener) or value.protocol != packet.protocol:
                 continue
-            if any(place == (packet.destination, packet.port) for place in _places(value)):
+            if any((place.address, place.port) == (packet.destination, packet.port) for place in value.binds):
                 return key
         return None
 
-    def _served(self, front: Front) -> Walk:
+    def _relay(self, front: Front) -> Iterator[Path]:
+        """Yield a path for each endpoint of a listener."""
         listener, note = self._rules.observed.get(front), self._tables.note
         if not isinstance(listener, Listener):
-            note(f"listener {front.front}".rstrip(), "", "nobody listens there", ObjectState.MISSING)
-            return self._ended(End.REJECTED)
-        effect = f"is relayed to one of {len(listener.shares)}, {listener.algorithm}"
-        note(f"listener {front.front}", _listening(listener), effect, self._state(front))
+            note(f"listener {front.front}".rstrip())
+            yield self._path(End.REJECTED)
+            return
+        effect = Effect(Verdict.RELAY, f"{len(listener.shares)}, {listener.algorithm}")
+        state = state_of(front, self._rules.observed, self._rules.wanted)
+        note(f"listener {front.front}", _listening(listener), state, effect)
         if listener.sources is not None and not _admits(listener.sources, self._packet.source):
-            return self._ended(End.REJECTED)
+            yield self._path(End.REJECTED)
+            return
+        self.relayed, choice = True, _CHOICES.get(listener.algorithm, "")
         total = sum(share.weight for share in listener.shares)
-        shares: dict[tuple[Address, int] | None, Fraction] = {
-            (Address(share.place.address), share.place.port or self._packet.port): Fraction(share.weight, total)
-            for share in listener.shares
-        }
-        masqueraded = frozenset(Address(share.place.address) for share in listener.shares)
-        choice = _CHOICES.get(listener.algorithm, "")
-        return Walk(End.ANSWERED, tuple(self._tables.steps), shares, masqueraded, relayed=True, choice=choice)
+        for share in listener.shares:
+            target = Address(share.place.address), share.place.port or self._packet.port
+            yield self._path(target=target, share=Fraction(share.weight, total), choice=choice)
 
 
 def _admits(sources: Iterable[tuple[bytes, int]], source: Address) -> bool:
     return any(source in Prefix(Address(network), length) for network, length in sources)
 
 
-def _places(listener: Listener) -> Iterator[tuple[bytes, int]]:
-    return ((place.address, place.port) for place in listener.binds)
-
-
 def _listening(listener: Listener) -> str:
     """Describe what a listener does."""
-    binds = ", ".join(
-        format_endpoint(Address(place.address), place.port) if place.port else f"{_host(place.address)} (any port)"
-        for place in listener.binds
-    )
-    to = ", ".join(_endpoint(share.place) for share in listener.shares)
+    binds = ", ".join(_place(each, "any port") for each in listener.binds)
+    to = ", ".join(_place(share.place, "the client's port") for share in listener.shares)
     return f"listen for {listener.name} at {binds}/{Protocol(listener.protocol).label}, {listener.algorithm}: {to}"
 
 
-def _endpoint(place: Place) -> str:
-    return (
-        format_endpoint(Address(place.address), place.port)
-        if place.port
-        else f"{_host(place.address)} (the client's port)"
-    )
-
-
-def _host(address: bytes) -> str:
-    return format_endpoint(Address(address), 0).rpartition(":")[0].strip("[]")
+def _place(place: Place, any_port: str) -> str:
+    address = Address(place.address)
+    return format_endpoint(address, place.port) if place.port else f"{format_address(address)} ({any_port})"

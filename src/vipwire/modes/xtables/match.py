@@ -4,7 +4,7 @@ What the packet itself does not say (addresses of the node, sets, lists, chance)
 that do not know say None, and so does whatever a condition holds that is not understood.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from vipwire.model.net import Address, Protocol, format_address, parse_address
 from vipwire.modes.xtables.rule_text import Condition
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import Step
+from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict
 
 _SCALE: Final = 1 << 31
 """The kernel keeps chances in 31 bits."""
@@ -46,8 +46,43 @@ class Lookup(NamedTuple):
     steps: tuple[Step, ...] = ()
 
 
+class Listed(NamedTuple):
+    """A rule of a chain, in the words of iptables-save, and how it compares with the plan. No text: the chain itself.
+
+    `shown` is what a person is shown of it, where that is not the text. `detail` is what the mode knows of the rule.
+    """
+
+    text: str
+    state: ObjectState
+    shown: str = ""
+    detail: str = ""
+
+
+def compare_rules(
+    seen: Sequence[str] | None, planned: Sequence[str], strange: ObjectState = ObjectState.DIFFERENT
+) -> Iterator[Listed]:
+    """Compare a chain's rules, in their order, with the planned ones; those that are missing come last.
+
+    `seen` is None where the chain does not exist. `strange` is the state of rules that are not in the plan.
+    """
+    if seen is None:
+        if planned:
+            yield Listed("", ObjectState.MISSING)
+        return
+    at = 0
+    for rule in seen:
+        found = rule in planned[at:]
+        at = planned.index(rule, at) + 1 if found else at
+        yield Listed(rule, ObjectState.PLANNED if found else strange)
+    yield from (Listed(rule, ObjectState.MISSING) for rule in planned if rule not in seen)
+
+
 class Surroundings:
     """Answers what rules ask beside the packet; None for what cannot be told. Each mode overrides its part."""
+
+    def rules(self, table: str, chain: str, header: Header) -> Iterable[Listed] | None:
+        """List the rules of a chain that the packet may match, missing ones last; None if there is no such chain."""
+        raise NotImplementedError
 
     def owns(self, address: Address) -> bool:
         """Report whether an address is one of this node."""
@@ -80,7 +115,7 @@ class Judgement:
 
     holds: bool | None = True
     steps: list[Step] = field(default_factory=list)
-    effects: list[str] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
 
 
 def judge(conditions: tuple[Condition, ...], header: Header, surroundings: Surroundings) -> Judgement:
@@ -212,7 +247,7 @@ class _Judging:
     def remembered(self, condition: Condition) -> bool | None:
         """Match `-m recent --set`, always."""
         client, name = format_address(self._header.source), self._list(condition)
-        self._judgement.effects.append(f"remembers {client} in {name}")
+        self._judgement.effects.append(Effect(Verdict.REMEMBER, f"{client} in {name}"))
         return True
 
     def _list(self, condition: Condition) -> str:

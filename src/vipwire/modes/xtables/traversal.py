@@ -4,42 +4,34 @@ What takes effect is noted, and what is missing of what the packet would have me
 noted and passed over, and the way is uncertain from there on.
 """
 
-from collections.abc import Callable, Iterable
-from typing import ClassVar, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import ClassVar, Final
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import format_endpoint, parse_address
-from vipwire.modes.xtables.match import Header, Judgement, Surroundings, judge, masked, would_hold
+from vipwire.modes.xtables.match import (
+    Header,
+    Judgement,
+    Listed,
+    Surroundings,
+    goes_here,
+    judge,
+    masked,
+    would_hold,
+)
 from vipwire.modes.xtables.rule_text import Rule, parse_rule
-from vipwire.reconcile.explainer import ObjectState, Step
+from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict
 
 _DEEPEST: Final = 16
 _MOST_RULES: Final = 20_000
 """Rules that are tried at most: chains that jump to each other in every way would take for ever."""
-_ENDS: Final = frozenset({"ACCEPT", "DROP", "REJECT", "DNAT", "REDIRECT", "MASQUERADE"})
-"""The targets that end a built-in chain."""
-_BACK: Final = "RETURN"
-_VERDICTS: Final = {"ACCEPT": "accepts it", "DROP": "drops it", "REJECT": "refuses it", _BACK: "goes back"}
-
-
-class Listed(NamedTuple):
-    """A rule of a chain, in the words of iptables-save, and how it compares with the plan. No text: the chain itself.
-
-    `shown` is what a person is shown of it, where that is not the text. `detail` is what the mode knows of the rule.
-    """
-
-    text: str
-    state: ObjectState
-    shown: str = ""
-    detail: str = ""
-
-
-class Chains(Protocol):
-    """The rules that a packet meets."""
-
-    def rules(self, table: str, chain: str, header: Header) -> Iterable[Listed] | None:
-        """List the rules of a chain that the packet may match, missing ones last; None if there is no such chain."""
-        ...
+_VERDICTS: Final = {each.name: each for each in (Verdict.ACCEPT, Verdict.DROP, Verdict.REJECT, Verdict.RETURN)}
+_ENDS: Final = frozenset(
+    {Verdict.ACCEPT, Verdict.DROP, Verdict.REJECT, Verdict.DNAT, Verdict.REDIRECT, Verdict.MASQUERADE}
+)
+"""The verdicts that end a built-in chain."""
+_Outcome = tuple[Verdict | None, list[Effect]]
+"""The verdict of a rule, None to go on, and its effects, if anything happens."""
 
 
 class UnknownRuleError(ValueError):
@@ -49,26 +41,45 @@ class UnknownRuleError(ValueError):
 class Traversal:
     """One packet on its way. `ended` is the rule whose verdict ended the last built-in chain."""
 
-    def __init__(self, chains: Chains, surroundings: Surroundings, header: Header) -> None:
-        self._chains, self._surroundings, self.header = chains, surroundings, header
+    def __init__(self, surroundings: Surroundings, header: Header) -> None:
+        self._surroundings, self.header = surroundings, header
         self.steps: list[Step] = []
         self.uncertain = False
         self.masqueraded = False
         self.ended: Listed | None = None
         self._where, self._depth, self._tried = "", 0, 0
 
-    def hook(self, table: str, chain: str) -> str:
-        """Pass a built-in chain; return the target that ended it, "" if none did."""
+    def pass_hooks(self) -> Iterator[Verdict | None]:
+        """Pass the built-in chains of nat and filter that the packet meets; yield the verdict of each.
+
+        The next hook depends on the packet's destination, which a verdict may have translated.
+        """
+        from_node = self.header.packet.from_node
+        yield self.hook("nat", "OUTPUT" if from_node else "PREROUTING")
+        local = goes_here(self.header, self._surroundings)
+        if from_node:
+            yield self.hook("filter", "OUTPUT")
+            yield self.hook("nat", "POSTROUTING")
+        if local:
+            yield self.hook("filter", "INPUT")
+        elif not from_node:
+            yield self.hook("filter", "FORWARD")
+            yield self.hook("nat", "POSTROUTING")
+
+    def hook(self, table: str, chain: str) -> Verdict | None:
+        """Pass a built-in chain; return the verdict that ended it, None if none did."""
         self._where, self.ended = f"{table} {chain}", None
-        verdict = self._chain(table, chain, self._chains.rules(table, chain, self.header) or ())
-        return "" if verdict == _BACK else verdict
+        verdict = self._chain(table, chain, self._surroundings.rules(table, chain, self.header) or ())
+        return None if verdict is Verdict.RETURN else verdict
 
-    def note(self, name: str, text: str, effect: str, state: ObjectState) -> None:
-        """Note an object on the way."""
-        self.steps.append(Step(name, text, effect, state))
+    def note(
+        self, name: str, text: str = "", state: ObjectState = ObjectState.MISSING, effect: Effect | None = None
+    ) -> None:
+        """Note an object on the way that is no rule; without an effect: that it is missing."""
+        self.steps.append(Step("", name, text, state, (effect,) if effect else ()))
 
-    def _chain(self, table: str, name: str, rules: Iterable[Listed]) -> str:
-        """Evaluate a chain; return the verdict that ended all, RETURN behind a goto, "" to go on."""
+    def _chain(self, table: str, name: str, rules: Iterable[Listed]) -> Verdict | None:
+        """Evaluate a chain; return the verdict that ended all, RETURN behind a goto, None to go on."""
         self._depth += 1
         try:
             if self._depth > _DEEPEST:
@@ -80,30 +91,27 @@ class Traversal:
                     return verdict
         finally:
             self._depth -= 1
-        return ""
+        return None
 
     def _missing(self, chain: str, listed: Listed) -> None:
         """Note a rule, or the chain itself, that is not there although the packet would meet it."""
-        if not listed.text:
-            self.note(self._place(chain), "", "does not exist", listed.state)
-        elif would_hold(parse_rule(listed.text).conditions, self.header, self._surroundings):
-            self.note(self._place(chain), listed.shown or listed.text, "is missing here", listed.state)
+        if not listed.text or would_hold(parse_rule(listed.text).conditions, self.header, self._surroundings):
+            self.steps.append(self._step(chain, listed))
 
-    def _rule(self, table: str, chain: str, listed: Listed) -> str:
-        """Try a rule; return its verdict, "" to go on."""
-        at, text = len(self.steps), listed.shown or listed.text
+    def _rule(self, table: str, chain: str, listed: Listed) -> Verdict | None:
+        """Try a rule; return its verdict, None to go on."""
+        at = len(self.steps)
         try:
             judgement, verdict, effects = self._tried_on(table, listed)
         except (DecodeError, ValueError):
-            effect = "what this does cannot be told; passed over"
-            self.steps[at:] = [Step(self._place(chain), text, effect, listed.state)]
+            self.steps[at:] = [self._step(chain, listed, Effect(Verdict.UNREADABLE))]
             self.uncertain = True
-            return ""
+            return None
         if told := [*judgement.effects, *effects]:
-            self.steps[at:at] = [Step(self._place(chain), text, ", ".join(told), listed.state), *judgement.steps]
+            self.steps[at:at] = [self._step(chain, listed, *told), *judgement.steps]
         return verdict
 
-    def _tried_on(self, table: str, listed: Listed) -> tuple[Judgement, str, list[str]]:
+    def _tried_on(self, table: str, listed: Listed) -> tuple[Judgement, Verdict | None, list[Effect]]:
         """Judge the packet by a rule, and do what it says; raise an error if it is not understood."""
         self._tried += 1
         if self._tried > _MOST_RULES:
@@ -113,45 +121,44 @@ class Traversal:
         if judgement.holds is False:
             missing = (step for step in judgement.steps if step.state is ObjectState.MISSING)
             self.steps += [step for step in missing if step not in self.steps]
-            return Judgement(holds=False), "", []
+            return Judgement(holds=False), None, []
         if judgement.holds is None or rule.unknown:
             raise UnknownRuleError(rule.unknown or listed.text)
-        return judgement, *self._act(table, rule, listed)
+        verdict, effects = self._act(table, rule)
+        if verdict in _ENDS and self.ended is None:
+            self.ended = listed
+        return judgement, verdict, effects
 
-    def _act(self, table: str, rule: Rule, listed: Listed) -> tuple[str, list[str]]:
-        """Execute a rule's target; return its verdict, and words for it where anything happens."""
+    def _act(self, table: str, rule: Rule) -> _Outcome:
+        """Execute a rule's target."""
         if not rule.target:
-            return "", []
-        if rule.target in _VERDICTS:
-            if rule.target in _ENDS:
-                self.ended = listed
-            return rule.target, [_VERDICTS[rule.target]]
+            return None, []
+        if verdict := _VERDICTS.get(rule.target):
+            return verdict, [Effect(verdict)]
         if (change := self._CHANGES.get(rule.target)) is not None:
             effects = change(self, rule)
-            if rule.target in _ENDS:
-                self.ended = listed
-                return rule.target, effects
-            return "", effects
+            verdict = effects[-1].verdict if effects else None
+            return verdict if verdict in _ENDS else None, effects
         return self._jump(table, rule)
 
-    def _jump(self, table: str, rule: Rule) -> tuple[str, list[str]]:
+    def _jump(self, table: str, rule: Rule) -> _Outcome:
         """Evaluate the chain of a jump; without steps in it there is nothing to tell."""
-        rules = self._chains.rules(table, rule.target, self.header)
+        rules = self._surroundings.rules(table, rule.target, self.header)
         if rules is None or rule.options:
             raise UnknownRuleError(rule.target)
         before = len(self.steps)
         verdict = self._chain(table, rule.target, rules)
-        told = [f"goes to {rule.target}"] if verdict in _ENDS or len(self.steps) > before else []
+        effect = Effect(Verdict.GOTO if rule.goto else Verdict.JUMP, rule.target)
+        told = [effect] if verdict in _ENDS or len(self.steps) > before else []
         if verdict in _ENDS:
             return verdict, told
-        return _BACK if rule.goto else "", told
+        return Verdict.RETURN if rule.goto else None, told
 
-    def _mark(self, rule: Rule) -> list[str]:
+    def _mark(self, rule: Rule) -> list[Effect]:
         value, mask = masked(rule.option("--set-xmark"))
-        self.header.mark = self.header.mark & ~mask ^ value
-        return [f"sets the mark {self.header.mark:#x}"]
+        return self._set_mark(self.header.mark & ~mask ^ value)
 
-    def _mark_of_set(self, rule: Rule) -> list[str]:
+    def _mark_of_set(self, rule: Rule) -> list[Effect]:
         """Set the mark of a set's element: `-j SET --map-set NAME FIELDS --map-mark`."""
         name, *rest = rule.options[rule.options.index("--map-set") + 1 :]
         if rest[1:] != ["--map-mark"]:
@@ -160,37 +167,39 @@ class Traversal:
         if found is None:
             raise ValueError(name)
         self.steps += found.steps
-        if not found.found:
-            return []
-        self.header.mark = found.mark
-        return [f"sets the mark {self.header.mark:#x}"]
+        return self._set_mark(found.mark) if found.found else []
 
-    def _translate(self, rule: Rule) -> list[str]:
+    def _set_mark(self, mark: int) -> list[Effect]:
+        self.header.mark = mark
+        return [Effect(Verdict.MARK, f"{mark:#x}")]
+
+    def _translate(self, rule: Rule) -> list[Effect]:
         text, header = rule.option("--to-destination"), self.header
         host, port = text, header.port
         if text.startswith("[") or text.count(":") == 1:
             host, _, number = text.rpartition(":") if not text.endswith("]") else (text, "", str(port))
             port = int(number)
         header.destination, header.port, header.translated = parse_address(host.strip("[]")), port, True
-        return [f"sends it to {format_endpoint(header.destination, header.port)}"]
+        return [Effect(Verdict.DNAT, format_endpoint(header.destination, header.port))]
 
-    def _redirect(self, rule: Rule) -> list[str]:
+    def _redirect(self, rule: Rule) -> list[Effect]:
         self.header.port, self.header.translated = int(rule.option("--to-ports")), True
-        return [f"sends it to port {self.header.port} of this node"]
+        return [Effect(Verdict.REDIRECT, self.header.port)]
 
-    def _masquerade(self, rule: Rule) -> list[str]:
+    def _masquerade(self, rule: Rule) -> list[Effect]:
         del rule
         self.masqueraded = True
-        return ["masquerades it: the endpoint sees this node"]
+        return [Effect(Verdict.MASQUERADE)]
 
-    def _bound_segments(self, rule: Rule) -> list[str]:
+    def _bound_segments(self, rule: Rule) -> list[Effect]:
         rule.option("--set-mss")
-        return ["bounds the segments' size"]
+        return [Effect(Verdict.CLAMP)]
 
-    def _place(self, chain: str) -> str:
-        return self._where if self._where.endswith(f" {chain}") else f"{self._where}: {chain}"
+    def _step(self, chain: str, listed: Listed, *effects: Effect) -> Step:
+        name = "" if self._where.endswith(f" {chain}") else chain
+        return Step(self._where, name, listed.shown or listed.text, listed.state, effects)
 
-    _CHANGES: ClassVar[dict[str, Callable[["Traversal", Rule], list[str]]]] = {
+    _CHANGES: ClassVar[dict[str, Callable[["Traversal", Rule], list[Effect]]]] = {
         "MARK": _mark,
         "SET": _mark_of_set,
         "DNAT": _translate,

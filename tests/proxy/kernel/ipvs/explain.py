@@ -24,7 +24,8 @@ from vipwire.modes.ipvs.explain.explainer import IpvsExplainer
 from vipwire.modes.ipvs.objects.names import Object, ObjectKey
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import diff
-from vipwire.reconcile.explainer import End, ObjectState, Walk
+from vipwire.reconcile.explainer import Walk
+from vipwire.reconcile.steps import End, ObjectState, Verdict
 from vipwire_lab.lab.cluster import Lab
 from vipwire_lab.lab.outcome import Outcome, ProbeResult, pods_of
 
@@ -184,7 +185,7 @@ def test_who_finishes_connections_is_told_and_is_no_difference(
             delta = diff(seen.observed, seen.wanted)
             assert not delta, f"{delta.added} {delta.changed} {delta.removed}"
             walk = seen.walk("client", VIP[family])
-            assert [step.effect for step in walk.steps if step.text == "weight 0"] == ["finishes its connections"]
+            assert [step.verdicts for step in walk.steps if step.text == "weight 0"] == [(Verdict.FINISH,)]
             results = lab.probe("client", VIP[family], 80, count=6, parallel=1)
             agree(lab, seen, walk, results, "client", "source" if chosen else "plain")
         finally:
@@ -254,7 +255,7 @@ def test_a_rule_of_somebody_else_makes_it_uncertain(lab: Lab, proxy: IpvsProxy) 
     seen.look()
     walk = seen.walk("client", VIP[Family.IPV4])
     assert walk.end is End.UNKNOWN
-    assert any("cannot be told" in step.effect for step in walk.steps)
+    assert any(Verdict.UNREADABLE in step.verdicts for step in walk.steps)
     lab.run(NODE, f"iptables-legacy -t nat -D KUBE-SERVICES {rule}".split())
     seen.look()
     assert seen.walk("client", VIP[Family.IPV4]).end is End.ANSWERED

@@ -1,13 +1,13 @@
 """A packet's way through the rules of this mode: which rules `modes.xtables.traversal` tries, hook by hook. Pure.
 
 Chance is a parameter: `skipped` is how many of the rules that match by chance let the packet pass. Only the chain of
-a pool has such rules, so that as many walks as it has of them, and one more, are all that can happen.
+a pool has such rules, so that as many paths as it has of them, and one more, are all that can happen.
 
 Of a dispatch chain only the entries of the packet's own frontend are tried: no other can match, in whatever order.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Final
@@ -15,20 +15,19 @@ from typing import Final
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.iptables.rules import bpf, names
 from vipwire.modes.iptables.rules.frontend_code import ANY_PORT, decode, encode
-from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, FILTER, NAT, ROOT, ROOTS, Key, Rules
+from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, ROOT, ROOTS, Key, Rules
 from vipwire.modes.iptables.rules.read import last_port
 from vipwire.modes.iptables.rules.skeleton import jump_keys
-from vipwire.modes.xtables.match import Header, Surroundings
+from vipwire.modes.xtables.match import Header, Listed, Surroundings, compare_rules
 from vipwire.modes.xtables.save import BUILT_IN
-from vipwire.modes.xtables.traversal import Listed, Traversal
+from vipwire.modes.xtables.traversal import Traversal
 from vipwire.plan.plan import FrontendKey
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import BY_ADDRESS, BY_CHANCE, IN_TURN, ObjectState, Step
+from vipwire.reconcile.explainer import BY_CHANCE, BY_HASH, IN_TURN, Path, Walk, merge
+from vipwire.reconcile.steps import ObjectState, Verdict
 
-_CERTAIN: Final = Fraction(1)
 _JUMPS: Final = jump_keys()[::-1]
 """Each was put before all others of its chain: the last comes first."""
-_REFUSALS: Final = {"DROP": "drop", "REJECT": "reject"}
 
 Recall = Callable[[str], float | None]
 """Tells how many seconds ago the packet's source was last seen in a list of `-m recent`; None if it is not in it."""
@@ -57,54 +56,40 @@ class Table:
 
 
 @dataclass(slots=True)
-class Run:
-    """One walk. `target` is where DNAT sent the packet, `share` how likely this way is, `more` whether others are.
+class Run(Path):
+    """One path. `more` is whether other paths are left.
 
-    `met` is the list that the client was found in, with the seconds that it is still remembered. `choice` is how a
-    target is chosen.
+    `met` is how many seconds more the client is remembered in the list that it was found in.
     """
 
-    verdict: str = ""
-    target: tuple[Address, int] | None = None
-    masqueraded: bool = False
-    share: Fraction = _CERTAIN
     more: bool = False
     met: float | None = None
-    uncertain: bool = False
-    choice: str = ""
-    steps: list[Step] = field(default_factory=list)
+
+
+def walk(table: Table, packet: Packet, recall: Recall = lambda _: None) -> Walk:
+    """Follow a packet in every way that chance may take, and as a client that is remembered."""
+    runs = [run(table, packet)]
+    while runs[-1].more:
+        runs.append(run(table, packet, len(runs)))
+    bound = run(table, packet, recall=recall)
+    remembered = (*bound.target, bound.met) if bound.met is not None and bound.target is not None else None
+    remembers = any(Verdict.REMEMBER in step.verdicts for each in runs for step in each.steps)
+    affinity = "" if remembers else "clients are not remembered: there is no rule for it"
+    return merge(runs, remembered=remembered, affinity=affinity)
 
 
 def run(table: Table, packet: Packet, skipped: int = 0, recall: Recall = lambda _: None) -> Run:
     """Follow the first packet of a connection through the chains that it meets."""
-    done = Run()
-    rules = _Rules(table, packet, done, skipped, recall)
-    header = Header.of(packet)
-    way = Traversal(rules, rules, header)
-    for hook in _hooks(way, packet, table):
-        verdict = way.hook(*hook)
-        if verdict == "DNAT":
+    done, header = Run(), Header.of(packet)
+    way = Traversal(_Rules(table, packet, done, skipped, recall), header)
+    for verdict in way.pass_hooks():
+        if verdict is Verdict.DNAT:
             done.target = header.destination, header.port
-        if verdict in _REFUSALS:
-            done.verdict = _REFUSALS[verdict]
+        if verdict is not None and verdict.end is not None:
+            done.end = verdict.end
             break
     done.steps, done.uncertain, done.masqueraded = way.steps, way.uncertain, way.masqueraded
     return done
-
-
-def _hooks(way: Traversal, packet: Packet, table: Table) -> Iterator[tuple[str, str]]:
-    """Name the built-in chains that the packet passes; where it goes is known once its destination is translated."""
-    yield NAT, "OUTPUT" if packet.from_node else "PREROUTING"
-    if packet.from_node:
-        yield FILTER, "OUTPUT"
-    local = way.header.destination in table.own if way.header.translated else packet.to_node
-    if packet.from_node:
-        yield NAT, "POSTROUTING"
-    if local:
-        yield FILTER, "INPUT"
-    elif not packet.from_node:
-        yield FILTER, "FORWARD"
-        yield NAT, "POSTROUTING"
 
 
 class _Rules(Surroundings):
@@ -139,7 +124,7 @@ class _Rules(Surroundings):
 
     def run_program(self, code: str, source: Address) -> bool:
         """Run our program, which hashes the client's address; raise ValueError for any other."""
-        self._run.choice = f"{BY_ADDRESS}, the same on every node"
+        self._run.choice = BY_HASH
         return bpf.matches(code, source)
 
     def rules(self, table: str, chain: str, header: Header) -> Iterable[Listed] | None:
@@ -160,13 +145,9 @@ class _Rules(Surroundings):
             yield Key(CHAIN, table, chain)
 
     def _listed(self, keys: Iterable[Key]) -> Iterator[Listed]:
-        """Yield the rules of keys, with what the plan says of each; those that are missing last."""
         for key in keys:
-            seen, planned = self._table.observed.get(key, ()), self._table.wanted.get(key, ())
-            for at, rule in enumerate(seen):
-                state = ObjectState.DIFFERENT if key in self._table.wanted else ObjectState.FOREIGN
-                yield Listed(rule, ObjectState.PLANNED if planned[at : at + 1] == (rule,) else state)
-            yield from (Listed(rule, ObjectState.MISSING) for rule in planned[len(seen) :])
+            strange = ObjectState.DIFFERENT if key in self._table.wanted else ObjectState.FOREIGN
+            yield from compare_rules(self._table.observed.get(key, ()), self._table.wanted.get(key, ()), strange)
 
     def _codes(self, table: str, root: str, header: Header) -> tuple[int, ...]:
         family, protocol = self._table.family, self._packet.protocol

@@ -1,21 +1,20 @@
 """ipvs mode for people: its objects as the tools write them, and a packet's way through those that were observed."""
 
 from collections.abc import Callable, Iterable, Mapping
-from fractions import Fraction
 from pathlib import Path
 
 from vipwire.linux.netlink.ipvs import Forwarding, RealServer, VirtualServer
 from vipwire.model.net import Address, Family
 from vipwire.modes.ipvs.explain.objects import KernelObjects
 from vipwire.modes.ipvs.explain.rules import Node
-from vipwire.modes.ipvs.explain.shares import choice
 from vipwire.modes.ipvs.explain.templates import find_template
-from vipwire.modes.ipvs.explain.walk import Way, follow
+from vipwire.modes.ipvs.explain.walk import follow
 from vipwire.modes.ipvs.objects.commands import commands
 from vipwire.modes.ipvs.objects.names import DEVICE, Object, ObjectKey
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
-from vipwire.reconcile.explainer import End, ObjectState, Step, Walk
+from vipwire.reconcile.explainer import Walk, merge
+from vipwire.reconcile.steps import End, ObjectState, Step
 
 _CONNECTIONS = Path("/proc/thread-self/net/ip_vs_conn")
 
@@ -57,8 +56,7 @@ class IpvsExplainer:
     ) -> Walk:
         """Follow a packet through the observed objects."""
         if not observed:
-            missing = Step(DEVICE, "", "nothing of ipvs mode is in the kernel", ObjectState.MISSING)
-            return Walk(End.UNTOUCHED, (missing,))
+            return Walk(End.UNTOUCHED, (Step("", DEVICE, state=ObjectState.MISSING),))
         if self._seen is None or self._seen[0] is not observed or self._seen[1] is not wanted:
             held = KernelObjects.of(observed)
             held.reals.update((server, dict(reals)) for server, reals in self._resting().items())
@@ -66,35 +64,21 @@ class IpvsExplainer:
             self._node = Node(self.family, held, KernelObjects.of(wanted))
         assert self._node is not None  # noqa: S101 - it was made together with what was seen
         node = Node(self.family, self._node.held, self._node.wanted, own)
-        return _told(follow(node, packet), node, packet)
+        return walk(node, packet)
 
 
-def _told(way: Way, node: Node, packet: Packet) -> Walk:
-    """Convert what the packet met into steps of an explanation."""
-    end = End.UNKNOWN if way.uncertain else way.end
-    shares: dict[tuple[Address, int] | None, Fraction] = {
-        (real.address, real.port or packet.port): share for real, share in way.shares.items()
-    }
-    if end is not End.ANSWERED or way.server is None:
-        as_planned = all(step.state is ObjectState.PLANNED for step in way.steps)
-        strays = end is End.REJECTED and way.server is None and packet.destination in node.wanted.vips and as_planned
-        return Walk(end, tuple(way.steps), refuses_strays=strays)
-    remembered, scheduling = None, node.held.servers[way.server]
-    if scheduling.persistence:
-        taking = {real.address: real.port for real, how in node.held.reals[way.server].items() if how.weight}
-        remembered = find_template(_connections(), way.server, packet.source, taking)
-    affinity = (
-        "" if scheduling.persistence else "clients are not remembered: only that choice keeps them where they are"
-    )
-    return Walk(
-        end,
-        tuple(way.steps),
-        shares,
-        frozenset(way.masqueraded),
-        remembered,
-        choice=choice(scheduling),
-        affinity=affinity,
-    )
+def walk(node: Node, packet: Packet) -> Walk:
+    """Follow a packet, with what IPVS remembers of its client."""
+    server, paths = follow(node, packet)
+    if server is None:
+        planned = all(step.state is ObjectState.PLANNED for step in paths[0].steps)
+        refused = paths[0].end is End.REJECTED and not paths[0].uncertain
+        return merge(paths, refuses_strays=refused and planned and packet.destination in node.wanted.vips)
+    if not node.held.servers[server].persistence:
+        affinity = "clients are not remembered: only that choice keeps them where they are"
+        return merge(paths, affinity=affinity)
+    taking = {real.address: real.port for real, how in node.held.reals.get(server, {}).items() if how.weight}
+    return merge(paths, remembered=find_template(_connections(), server, packet.source, taking))
 
 
 def _connections() -> Iterable[str]:

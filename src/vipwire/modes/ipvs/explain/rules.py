@@ -1,16 +1,16 @@
 """The chains and sets of ipvs mode as one packet meets them, for `modes.xtables.traversal`. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from vipwire.linux.netlink.ipset import Element
 from vipwire.model.net import Address, Family
 from vipwire.modes.ipvs.explain.objects import KernelObjects
 from vipwire.modes.ipvs.objects.describe import describe_element
 from vipwire.modes.ipvs.objects.names import ChainName
-from vipwire.modes.xtables.match import Header, Lookup, Surroundings
+from vipwire.modes.xtables.match import Header, Listed, Lookup, Surroundings, compare_rules
 from vipwire.modes.xtables.save import BUILT_IN
-from vipwire.modes.xtables.traversal import Listed
-from vipwire.reconcile.explainer import ObjectState, Step
+from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,8 @@ class Node(Surroundings):
         key = ChainName(table, chain)
         if chain not in BUILT_IN and key not in self.held.chains and key not in self.wanted.chains:
             return None
-        return self._listed(key)
-
-    def _listed(self, key: ChainName) -> Iterator[Listed]:
-        rules, wanted = self.held.chains.get(key), self.wanted.chains.get(key, ())
-        if rules is None:
-            if wanted:
-                yield Listed("", ObjectState.MISSING)
-            return
-        yield from (Listed(text, planned(text in wanted)) for text in rules)
-        yield from (Listed(text, ObjectState.MISSING) for text in wanted if text not in rules)
+        strange = ObjectState.DIFFERENT if key in self.wanted.chains else ObjectState.FOREIGN
+        return compare_rules(self.held.chains.get(key), self.wanted.chains.get(key, ()), strange)
 
     def look_up(self, name: str, fields: str, header: Header) -> Lookup | None:
         """Look an element up in a set; return what was found or should have been, or None where that is unknown."""
@@ -51,17 +43,16 @@ class Node(Surroundings):
         if addresses is None:
             return None
         found = self.held.find(name, addresses, protocol, header.port)
-        missing = self.wanted.find(name, addresses, protocol, header.port)
         if found is not None:
-            mark, known = self.held.elements[name][found], found in self.wanted.elements.get(name, ())
-            step = Step(f"ipset {name}", describe_element(found), "is met", planned(known))
-            return Lookup(found=True, mark=mark, steps=(step,))
-        if missing is None:
-            return Lookup(found=False)
-        effect = "is missing, so the packet does not meet it"
-        return Lookup(
-            found=False, steps=(Step(f"ipset {name}", describe_element(missing), effect, ObjectState.MISSING),)
-        )
+            held, wanted = self.held.elements[name], self.wanted.elements.get(name, {})
+            return Lookup(found=True, mark=held[found], steps=(_element(name, found, state_of(found, held, wanted)),))
+        missing = self.wanted.find(name, addresses, protocol, header.port)
+        return Lookup(found=False, steps=() if missing is None else (_element(name, missing, ObjectState.MISSING),))
+
+
+def _element(name: str, element: Element, state: ObjectState) -> Step:
+    effects = () if state is ObjectState.MISSING else (Effect(Verdict.MEET),)
+    return Step("", f"ipset {name}", describe_element(element), state, effects)
 
 
 def _addresses(fields: str, header: Header) -> tuple[Address, ...] | None:
@@ -76,8 +67,3 @@ def _addresses(fields: str, header: Header) -> tuple[Address, ...] | None:
         return ()
     chosen = {"src": header.source, "dst": header.destination}
     return tuple(chosen[word] for index, word in enumerate(words) if index != 1)
-
-
-def planned(same: bool) -> ObjectState:  # noqa: FBT001 - the question is in the name
-    """Return the state of something observed: as planned or not."""
-    return ObjectState.PLANNED if same else ObjectState.DIFFERENT

@@ -4,121 +4,127 @@
     a process here      mangle and nat OUTPUT ▸ IPVS; what IPVS does not take: filter OUTPUT, for this node INPUT
     a chosen server     nat POSTROUTING, with the server's address
 
-The rules are interpreted as they were observed. One that cannot be understood is passed over, and what comes out is
-not certain.
+Each real server that takes new connections is a path of its own.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
-from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, VirtualServer
+from vipwire.linux.netlink.ipvs import Method, RealServer, VirtualServer
 from vipwire.model.net import Address, format_address, format_endpoint
-from vipwire.modes.ipvs.explain.rules import Node, planned
-from vipwire.modes.ipvs.explain.shares import connection_shares
+from vipwire.modes.ipvs.explain.rules import Node
+from vipwire.modes.ipvs.explain.shares import choice, connection_shares
 from vipwire.modes.ipvs.objects.describe import describe_server
 from vipwire.modes.ipvs.objects.names import DEVICE
 from vipwire.modes.xtables.match import Header
 from vipwire.modes.xtables.traversal import Traversal
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import End, ObjectState, Step
+from vipwire.reconcile.explainer import Path
+from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, state_of
 
-_REFUSALS = {"DROP": End.DROPPED, "REJECT": End.REJECTED}
 _METHODS = {Method.MASQUERADE: "by translation", Method.ROUTE: "as it is", Method.TUNNEL: "in a tunnel"}
 
 
-@dataclass(slots=True)
-class Way:
-    """What the packet has met. `server` is the virtual server that took it, `shares` where it goes from there."""
-
-    end: End = End.UNTOUCHED
-    server: VirtualServer | None = None
-    shares: dict[RealServer, Fraction] = field(default_factory=dict)
-    masqueraded: set[Address] = field(default_factory=set)
-    uncertain: bool = False
-    steps: list[Step] = field(default_factory=list)
-
-
-def follow(node: Node, packet: Packet) -> Way:
-    """Follow the first packet of a connection."""
+def follow(node: Node, packet: Packet) -> tuple[VirtualServer | None, list[Path]]:
+    """Follow the first packet of a connection: to the virtual server that takes it, and from there on each path."""
     walker = _Walker(node, packet)
-    walker.go()
-    walker.way.uncertain = walker.tables.uncertain
-    return walker.way
+    server = walker.pass_hooks()
+    if server is None:
+        return None, [walker.path(end=walker.end)]
+    return server, list(walker.balanced(server))
 
 
 class _Walker:
-    """Takes a packet from hook to hook."""
+    """Takes a packet from hook to hook. `end` is that of a packet that is refused on the way."""
 
     def __init__(self, node: Node, packet: Packet) -> None:
         self.node, self.packet, self.header = node, packet, Header.of(packet)
-        self.tables = Traversal(node, node, self.header)
-        self.way = Way(steps=self.tables.steps)
+        self.tables = Traversal(node, self.header)
+        self.end = End.UNTOUCHED
 
-    def go(self) -> None:
-        """Pass the hooks in order until one of them decides."""
+    def path(self, **more: Any) -> Path:
+        """Return the path so far."""
+        return Path(list(self.tables.steps), uncertain=self.tables.uncertain, **more)
+
+    def pass_hooks(self) -> VirtualServer | None:
+        """Pass the hooks in order until one of them decides; return the virtual server that takes the packet."""
         first = "OUTPUT" if self.packet.from_node else "PREROUTING"
         if self.refused("mangle", first) or self.refused("nat", first):
-            return
-        local = self.is_local()
+            return None
+        local = self.delivered_here()
         if self.packet.from_node:
-            if not self.served() and not self.refused("filter", "OUTPUT") and local:
+            server = self.virtual_server()
+            if server is None and not self.refused("filter", "OUTPUT") and local:
                 self.refused("filter", "INPUT")
-        elif not local:
+            return server
+        if not local:
             self.refused("filter", "FORWARD")
         elif not self.refused("mangle", "INPUT") and not self.refused("filter", "INPUT"):
-            self.served()
+            return self.virtual_server()
+        return None
 
     def refused(self, table: str, chain: str) -> bool:
-        """Pass a built-in chain; tell whether the packet ended there."""
-        refused = _REFUSALS.get(self.tables.hook(table, chain))
-        if refused is not None:
-            self.way.end = refused
-        return refused is not None
+        """Pass a built-in chain; report whether the packet ended there."""
+        verdict = self.tables.hook(table, chain)
+        if verdict is None or verdict.end is None:
+            return False
+        self.end = verdict.end
+        return True
 
-    def is_local(self) -> bool:
-        """Report whether routing delivers the packet here; note by what, and what is missing."""
-        held, wanted, address = self.node.held, self.node.wanted, self.packet.destination
-        mark, text = self.header.mark, format_address(address)
-        if mark in held.marks and address in held.routes:
-            state = planned(mark in wanted.marks and address in wanted.routes)
-            self.tables.note(f"ip rule fwmark {mark:#x}", text, "leads to IPVS on this node", state)
-            return True
-        if mark in wanted.marks and address in wanted.routes:
-            self.tables.note(f"ip rule fwmark {mark:#x}", text, "does not lead to IPVS", ObjectState.MISSING)
-        if address in held.vips:
-            self.tables.note(DEVICE, text, "has the address: taken in", planned(address in wanted.vips))
-            return True
-        if address in wanted.vips:
-            self.tables.note(DEVICE, text, "lacks the address", ObjectState.MISSING)
-        return self.packet.to_node or address in self.node.own
+    def delivered_here(self) -> bool:
+        """Report whether routing delivers the packet here; note by which object, and which are missing."""
+        node, address, mark = self.node, self.packet.destination, self.header.mark
+        marked = [mark in each.marks and address in each.routes for each in (node.held, node.wanted)]
+        owned = [address in each.vips for each in (node.held, node.wanted)]
+        ways = ((f"ip rule fwmark {mark:#x}", marked, Verdict.ROUTE), (DEVICE, owned, Verdict.DELIVER))
+        for name, (held, wanted), verdict in ways:
+            if held:
+                state = ObjectState.PLANNED if wanted else ObjectState.DIFFERENT
+                self.tables.note(name, format_address(address), state, Effect(verdict))
+                return True
+            if wanted:
+                self.tables.note(name, format_address(address))
+        return self.packet.to_node or address in node.own
 
-    def served(self) -> bool:
-        """Find the virtual server, by mark first, and follow its real servers. Report whether there is one."""
+    def virtual_server(self) -> VirtualServer | None:
+        """Find the virtual server, by mark first, and note it; note those that are missing if there is none."""
         place = VirtualServer(self.packet.protocol, self.packet.destination, self.packet.port)
         marked = VirtualServer(0, Address(b""), 0, self.header.mark)
         candidates = [marked, place] if self.header.mark else [place]
-        found = next((server for server in candidates if server in self.node.held.servers), None)
-        if found is None:
-            for server in candidates:
-                if server in self.node.wanted.servers:
-                    self.tables.note(describe_server(server), "", "does not exist", ObjectState.MISSING)
-            return False
-        self.note_server(found)
-        reals = self.node.held.reals.get(found, {})
-        self.way.server = found
-        self.way.shares = self.shares(found, reals)
-        self.way.end = End.ANSWERED if self.way.shares else End.REJECTED
-        self.way.steps += self.real_steps(found, reals)
-        if not self.way.shares:
-            nobody = not any(how.weight for how in self.node.wanted.reals.get(found, {}).values())
-            self.tables.note(
-                describe_server(found), "", "has nobody for it, so the client is refused", planned(nobody)
-            )
-        self.leave(reals)
-        return True
+        held, wanted = self.node.held.servers, self.node.wanted.servers
+        for server in candidates:
+            if server in held:
+                persistence = f" persistent {held[server].persistence} s" if held[server].persistence else ""
+                state, words = state_of(server, held, wanted), held[server].scheduler + persistence
+                self.tables.note(describe_server(server), words, state, Effect(Verdict.BALANCE))
+                return server
+        for server in candidates:
+            if server in wanted:
+                self.tables.note(describe_server(server))
+        return None
 
-    def shares(self, server: VirtualServer, reals: Mapping[RealServer, Forwarding]) -> dict[RealServer, Fraction]:
+    def balanced(self, server: VirtualServer) -> Iterator[Path]:
+        """Follow a packet to each real server; it passes POSTROUTING unless it keeps its source or stays here."""
+        reals, shares = self.node.held.reals.get(server, {}), self.shares(server)
+        self.tables.steps += self.real_steps(server, shares)
+        how_chosen = choice(self.node.held.servers[server])
+        if not shares:
+            nobody = not any(how.weight for how in self.node.wanted.reals.get(server, {}).values())
+            state = ObjectState.PLANNED if nobody else ObjectState.DIFFERENT
+            self.tables.note(describe_server(server), "", state, Effect(Verdict.EMPTY))
+            yield self.path(end=End.REJECTED, choice=how_chosen)
+        steps, mark = self.tables.steps, self.header.mark
+        for real, share in shares.items():
+            self.tables.steps, masqueraded = list(steps), False
+            target = real.address, real.port or self.packet.port
+            stays = real.address in self.node.own and not self.packet.from_node
+            if reals[real].method is Method.MASQUERADE and not stays:
+                self.header.destination, self.header.port, self.header.mark = *target, mark
+                masqueraded = self.tables.hook("nat", "POSTROUTING") is Verdict.MASQUERADE
+            yield self.path(share=share, target=target, masqueraded=masqueraded, choice=how_chosen)
+
+    def shares(self, server: VirtualServer) -> dict[RealServer, Fraction]:
         """Return the shares of real servers.
 
         A process here that chose no source sends to a VIP from the VIP itself. The rules do the same to it as to this
@@ -129,51 +135,19 @@ class _Walker:
             sources.add(self.packet.destination)
         found: dict[RealServer, Fraction] = {}
         for source in sources:
-            for real, share in connection_shares(how, reals, source).items():
+            for real, share in connection_shares(how, self.node.held.reals.get(server, {}), source).items():
                 found[real] = found.get(real, Fraction(0)) + share / len(sources)
         return found
 
-    def note_server(self, server: VirtualServer) -> None:
-        """Note the virtual server that takes the packet."""
-        how, same = self.node.held.servers[server], self.node.wanted.servers.get(server)
-        words = [how.scheduler, *([f"persistent {how.persistence} s"] if how.persistence else [])]
-        state = ObjectState.FOREIGN if same is None else planned(same == how)
-        self.tables.note(describe_server(server), " ".join(words), "takes the packet", state)
-
-    def real_steps(self, server: VirtualServer, reals: Mapping[RealServer, Forwarding]) -> Iterator[Step]:
+    def real_steps(self, server: VirtualServer, shares: dict[RealServer, Fraction]) -> Iterator[Step]:
         """Yield each real server with its weight and its share, and those that are missing."""
-        wanted = self.node.wanted.reals.get(server, {})
-        for real, how in reals.items():
-            effect, state = "gets nothing new", ObjectState.FOREIGN
-            if share := self.way.shares.get(real):
-                effect = f"gets {float(share) * 100:.3g} %, {_METHODS.get(how.method, how.method.name.lower())}"
-            if real in wanted:
-                state = planned(wanted[real] == how)
-            elif not how.weight:
-                effect, state = "finishes its connections", ObjectState.PLANNED
-            yield _real_step(real, how, effect, state)
-        for real, how in wanted.items():
-            if real not in reals:
-                yield _real_step(real, how, "does not exist", ObjectState.MISSING)
-
-    def leave(self, reals: Mapping[RealServer, Forwarding]) -> None:
-        """Pass POSTROUTING for each server; what returns directly or stays on this node keeps its source.
-
-        How it is for the first is told; of the others only what differs.
-        """
-        tables, header, told = self.tables, self.header, len(self.way.steps)
-        mark = header.mark
-        for real, how in reals.items():
-            stays = real.address in self.node.own and not self.packet.from_node
-            if real not in self.way.shares or how.method is not Method.MASQUERADE or stays:
-                continue
-            before = len(tables.steps)
-            header.destination, header.port, header.mark = real.address, real.port or self.packet.port, mark
-            if tables.hook("nat", "POSTROUTING") == "MASQUERADE":
-                self.way.masqueraded.add(real.address)
-            known = tables.steps[told:before]
-            tables.steps[before:] = [step for step in tables.steps[before:] if step not in known]
-
-
-def _real_step(real: RealServer, how: Forwarding, effect: str, state: ObjectState) -> Step:
-    return Step(f"-> {format_endpoint(real.address, real.port)}", f"weight {how.weight}", effect, state)
+        held, wanted = (each.reals.get(server, {}) for each in (self.node.held, self.node.wanted))
+        for real, how in (held | {real: how for real, how in wanted.items() if real not in held}).items():
+            state, effect = state_of(real, held, wanted), Effect(Verdict.IDLE)
+            if share := shares.get(real):
+                method = _METHODS.get(how.method, how.method.name.lower())
+                effect = Effect(Verdict.SHARE, f"{float(share) * 100:.3g} %, {method}")
+            elif state is ObjectState.FOREIGN and not how.weight:
+                state, effect = ObjectState.PLANNED, Effect(Verdict.FINISH)
+            effects = () if state is ObjectState.MISSING else (effect,)
+            yield Step("", f"-> {format_endpoint(real.address, real.port)}", f"weight {how.weight}", state, effects)

@@ -1,18 +1,18 @@
 """What becomes of later packets of a connection: does a flowtable take them past the rules? Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from vipwire.model.net import Protocol
 from vipwire.modes.nftables.explain.table import Run, Table
 from vipwire.modes.nftables.table.fastpath import ENTRY, FASTPATH, KEY, packets_of
 from vipwire.modes.nftables.table.names import Chain, Object, ObjectKey
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import ObjectState, Step
+from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict
 
 
-def offloading(table: Table, packet: Packet, runs: Sequence[Run]) -> tuple[Step, ...]:
+def offloading(table: Table, packet: Packet, run: Run) -> tuple[Step, ...]:
     """Say after how many packets a forwarded connection is offloaded; nothing where it never is."""
-    forwarded = any(each.target and each.target[0] not in table.own for each in runs)
+    forwarded = run.outcome is End.ANSWERED and run.target is not None and run.target[0] not in table.own
     if packet.protocol is not Protocol.TCP or packet.from_node or not forwarded:
         return ()
     found, wanted = _packets(table.observed), _packets(table.wanted)
@@ -20,9 +20,9 @@ def offloading(table: Table, packet: Packet, runs: Sequence[Run]) -> tuple[Step,
         return ()
     name = f"flowtable {FASTPATH}"
     if not found:
-        return (Step(name, "", "is missing here: all packets meet the rules", ObjectState.MISSING),)
+        return (Step("", name, state=ObjectState.MISSING),)
     state = ObjectState.PLANNED if found == wanted else ObjectState.DIFFERENT
-    return (Step(name, "", f"carries the connection past all rules after {found} packets", state),)
+    return (Step("", name, "", state, (Effect(Verdict.OFFLOAD, found),)),)
 
 
 def _packets(objects: Mapping[ObjectKey, Object]) -> int:

@@ -1,38 +1,31 @@
-"""The input of a walk through the table, observed and planned, and what the walk has met so far. Pure."""
+"""The input of a walk through the table, observed and planned, and one path through it. Pure."""
 
 import itertools
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
 
 from vipwire.model.net import Address, Family
 from vipwire.modes.nftables.language import SetSpec
 from vipwire.modes.nftables.table.names import SET, Chain, Hook, IntervalElement, Object, ObjectKey
-from vipwire.reconcile.explainer import ObjectState, Step
+from vipwire.reconcile.explainer import Path
 
 
 @dataclass(slots=True)
-class Run:
-    """One walk. `target` is where DNAT sent the packet.
+class Run(Path):
+    """One path through the table.
 
     `modulus` is from how many slots one was drawn, `offset` the number of the first; `slot` is where the drawn one
     was looked up: the map's name, and its key without the slot. Nothing else on the way depends on the slot.
-    `met` is what was remembered of the client, and `asked` the maps that were asked for it. `choice` is how a slot is
-    chosen.
+    `met` is what was remembered of the client, and `asked` the maps that were asked for it.
     """
 
-    verdict: str = ""
-    target: tuple[Address, int] | None = None
-    masqueraded: bool = False
     modulus: int = 1
     offset: int = 0
     slot: tuple[str, bytes] | None = None
     met: tuple[str, bytes] | None = None
     asked: list[str] = field(default_factory=list)
-    uncertain: bool = False
-    choice: str = ""
-    steps: list[Step] = field(default_factory=list)
 
 
 Memory = Mapping[tuple[str, bytes], bytes]
@@ -41,12 +34,11 @@ Memory = Mapping[tuple[str, bytes], bytes]
 
 @dataclass(frozen=True)
 class Table:
-    """The observed objects, the wanted ones, what is remembered of clients, and this node's own addresses."""
+    """The observed objects, the wanted ones, and this node's own addresses."""
 
     family: Family
     observed: Mapping[ObjectKey, Object]
     wanted: Mapping[ObjectKey, Object]
-    memory: Memory = field(default_factory=dict)
     own: frozenset[Address] = frozenset()
 
     @cached_property
@@ -54,23 +46,6 @@ class Table:
         """Name the sets of ranges."""
         both = itertools.chain(self.observed.items(), self.wanted.items())
         return frozenset(name for (name, _), value in both if isinstance(value, IntervalElement))
-
-    def spec(self, name: str) -> SetSpec | None:
-        """Find how a set is declared."""
-        found = self.wanted.get((SET, name.encode()))
-        return found if isinstance(found, SetSpec) else None
-
-    def remembering(self, memory: Memory) -> Self:
-        """Return the same table with what is remembered of clients."""
-        made = replace(self, memory=memory)
-        made.__dict__.update(ranges=self.ranges, hooked=self.hooked)  # what does not depend on it
-        return made
-
-    def state(self, key: ObjectKey) -> ObjectState:
-        """Compare an observed object with the plan."""
-        if key not in self.wanted:
-            return ObjectState.FOREIGN
-        return ObjectState.PLANNED if self.wanted[key] == self.observed.get(key) else ObjectState.DIFFERENT
 
     @cached_property
     def hooked(self) -> dict[str, list[tuple[str, Chain]]]:
@@ -84,3 +59,34 @@ class Table:
         for name, (hook, chain) in sorted(both.items(), key=lambda item: item[1][0].priority):
             found.setdefault(hook.hook, []).append((name, chain))
         return found
+
+    def spec(self, name: str) -> SetSpec | None:
+        """Find how a set is declared."""
+        found = self.wanted.get((SET, name.encode()))
+        return found if isinstance(found, SetSpec) else None
+
+    def find(self, objects: Mapping[ObjectKey, Object], name: str, key: bytes) -> ObjectKey | None:
+        """Find the element of a set, or the interval, that a key meets."""
+        if (name, key) in objects and not isinstance(objects[name, key], IntervalElement):
+            return name, key
+        if name not in self.ranges:
+            return None
+        spec = self.spec(name)
+        if spec is not None and spec.key[-1] == "meta priority":  # the rule turns a slot into network order
+            key = key[:-4] + int.from_bytes(key[-4:], sys.byteorder).to_bytes(4)
+        for (owner, first), value in objects.items():
+            if owner == name and isinstance(value, IntervalElement) and self._within(first, key, value.last):
+                return owner, first
+        return None
+
+    def _within(self, first: bytes, key: bytes, last: bytes) -> bool:
+        """Compare part by part: addresses as a whole, everything else word by word."""
+        width, at = self.family.bits // 8, 0
+        if not len(first) == len(key) == len(last):
+            return False
+        while at < len(key):
+            end = at + (width if at == 0 or len(key) - at == width else 4)
+            if not first[at:end] <= key[at:end] <= last[at:end]:
+                return False
+            at = end
+        return True

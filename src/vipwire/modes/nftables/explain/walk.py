@@ -1,30 +1,66 @@
 """A packet's way through the table: what the kernel would do with its first packet, rule by rule. Pure.
 
-This interprets the text of the rules that the table was observed to hold, in the part of nft's language in which they
-are written. Chance is a parameter: `choice` is what `numgen` draws, so that every slot of a pool can be tried.
+`language.grammar` parses the observed rules: what compiles is evaluated. Chance is a parameter: `choice` is what
+`numgen` draws, so that every slot of a pool can be tried.
 
-A rule that somebody changed is no text of ours: it is noted, passed over, and what comes out is not certain.
+Of the first packet of a connection a few facts are not known here, such as the client's port and the interface that
+it leaves by. A rule that asks for them, or that somebody changed, is noted and passed over, and the end is uncertain.
 """
 
-import sys
-from collections.abc import Mapping
+import struct
+from collections.abc import Callable
+from operator import and_, or_, xor
+from types import MappingProxyType
+from typing import Final, assert_never
 
-from vipwire.modes.nftables.explain.evaluate import Evaluation, UnknownFactError
-from vipwire.modes.nftables.explain.table import Run, Table
-from vipwire.modes.nftables.language import RuleSyntaxError
-from vipwire.modes.nftables.language.grammar import parse_rule
+from vipwire.linux.netlink.nftables import expressions as kernel
+from vipwire.linux.netlink.nftables.elements import Verdict as Ruling
+from vipwire.linux.netlink.nftables.wire import Code
+from vipwire.model import jhash
+from vipwire.model.net import Address, Family
+from vipwire.modes.nftables.explain.table import Memory, Run, Table
+from vipwire.modes.nftables.language import RuleSyntaxError, grammar
+from vipwire.modes.nftables.language.fields import PROTOCOLS, Field, Jhash, Numgen
+from vipwire.modes.nftables.language.grammar import Part, Rule, parse_rule
+from vipwire.modes.nftables.language.values import ADDRESS_TYPES, CT_STATES, CT_STATUSES
 from vipwire.modes.nftables.table import text as texts
-from vipwire.modes.nftables.table.names import CHAIN, Chain, IntervalElement, Object, ObjectKey, is_memory
+from vipwire.modes.nftables.table.counts import COUNTING
+from vipwire.modes.nftables.table.names import (
+    CHAIN,
+    Chain,
+    CommentedElement,
+    IntervalElement,
+    Object,
+    ObjectKey,
+    is_memory,
+)
+from vipwire.modes.nftables.table.names import Verdict as ChainElement
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import ObjectState, Step
+from vipwire.reconcile.explainer import BY_CHANCE, BY_HASH, BY_MAGLEV, IN_TURN
+from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, state_of
 
-_DEEPEST = 16
+_DEEPEST: Final = 16
 """So many jumps the kernel allows."""
+_HOST: Final = struct.Struct("=I")
+_OPERATORS: Final = {"and": and_, "or": or_, "xor": xor}
+_CHOICES: Final = {
+    BY_CHANCE: "by chance",
+    IN_TURN: "in turn",
+    BY_HASH: "by the client's address",
+    BY_MAGLEV: "by the client's address and port",
+}
+_NOTHING: Final[Memory] = MappingProxyType({})
+Going = bool | Verdict
+"""Whether the rule goes on to its next part, or the verdict that ends its chain; RETURN goes on behind the jump."""
 
 
-def run(table: Table, packet: Packet, choice: int = 0) -> Run:
+class UnknownFactError(Exception):
+    """A rule asks for something that is not known of the packet."""
+
+
+def run(table: Table, packet: Packet, choice: int = 0, memory: Memory = _NOTHING) -> Run:
     """Follow the first packet of a connection through the hooks that it meets."""
-    walker = Walker(table, packet, choice)
+    walker = _Walker(table, packet, choice, memory)
     if packet.from_node:
         hooks = ["output", "postrouting"]
         later = ["prerouting", "input"]  # over loopback; NAT was decided on the way out
@@ -44,11 +80,11 @@ def run(table: Table, packet: Packet, choice: int = 0) -> Run:
     return walker.run
 
 
-class Walker:
+class _Walker:
     """The packet, and where it is."""
 
-    def __init__(self, table: Table, packet: Packet, choice: int) -> None:
-        self.table, self.packet, self.choice = table, packet, choice
+    def __init__(self, table: Table, packet: Packet, choice: int, memory: Memory) -> None:
+        self.table, self.packet, self.choice, self._memory = table, packet, choice, memory
         self.run = Run()
         self.destination, self.port = packet.destination, packet.port
         self.priority = bytes(4)
@@ -59,9 +95,7 @@ class Walker:
     @property
     def to_own(self) -> bool:
         """Whether the packet now goes to this node itself."""
-        if self.run.target is None:
-            return self.packet.to_node
-        return self.destination in self.table.own
+        return self.packet.to_node if self.run.target is None else self.destination in self.table.own
 
     def hook(self, name: str, *, nat: bool) -> bool:
         """Evaluate the chains of one hook; report whether the packet ended there."""
@@ -69,7 +103,9 @@ class Walker:
         for chain_name, chain in self.table.hooked.get(name, []):
             if chain.hook is not None and chain.hook.type == "nat" and (not nat or self._settled(name)):
                 continue
-            if self.chain(chain_name) in ("drop", "reject"):
+            verdict = self.chain(chain_name)
+            if verdict is not None and verdict.end is not None:
+                self.run.end = verdict.end
                 return True
         return False
 
@@ -77,101 +113,285 @@ class Walker:
         """Report whether NAT is decided: what has its new address at a hook meets no further chain for that."""
         return self.run.target is not None if hook in ("prerouting", "output") else self.run.masqueraded
 
-    def chain(self, name: str) -> str:
-        """Evaluate a chain; return the verdict that ends the walk, or "" to continue behind the jump."""
+    def chain(self, name: str) -> Verdict | None:
+        """Evaluate a chain; return the verdict that ends the walk, None to continue behind the jump."""
         key: ObjectKey = (CHAIN, name.encode())
         chain, wanted = self.table.observed.get(key), self.table.wanted.get(key)
         planned = wanted.rules if isinstance(wanted, Chain) else ()
         if not isinstance(chain, Chain):
-            self._note(f"chain {name}", "", "does not exist", ObjectState.MISSING)
-            return ""
+            self._note(f"chain {name}", "", ObjectState.MISSING)
+            return None
         self._depth += 1
         if self._depth > _DEEPEST:
             raise RuleSyntaxError("chains jump in a circle", name, 0)
+        found: Verdict | None = None
         for index, rule in enumerate(chain.rules):
-            verdict = self.rule(name, rule, planned=index < len(planned) and planned[index] == rule)
-            if verdict is not None:
-                self._depth -= 1
-                return verdict
-        for rule in planned[len(chain.rules) :]:
-            self._note(f"{self._hook}: chain {name}", rule, "is missing here", ObjectState.MISSING)
+            same = planned[index : index + 1] == (rule,)
+            found = self._rule(name, rule, ObjectState.PLANNED if same else ObjectState.DIFFERENT)
+            if found is not None:
+                break
+        else:
+            self.run.steps += (self.step(name, rule, ObjectState.MISSING) for rule in planned[len(chain.rules) :])
         self._depth -= 1
-        return ""
+        return None if found is Verdict.RETURN else found
 
-    def rule(self, chain: str, rule: str, *, planned: bool) -> str | None:
-        """Try a rule; None to go on with the next one, otherwise what the chain returns."""
-        state = ObjectState.PLANNED if planned else ObjectState.DIFFERENT
-        if rule.startswith("#"):
-            effect = "is not as we wrote it; passed over"
-            self._note(f"{self._hook}: chain {chain}", rule, effect, ObjectState.DIFFERENT)
-            self.run.uncertain = True
-            return None
+    def _rule(self, chain: str, text: str, state: ObjectState) -> Verdict | None:
+        """Try a rule; return its verdict, None to go on with the next rule."""
         try:
-            return Evaluation(self, chain, rule, state).execute(parse_rule(rule, self.table.family))
+            return _Evaluation(self, chain, text, state).execute(parse_rule(text, self.table.family))
         except (RuleSyntaxError, UnknownFactError):
-            effect = "what this does cannot be told; passed over"
-            self._note(f"{self._hook}: chain {chain}", rule, effect, state)
+            self.run.steps.append(self.step(chain, text, state, Effect(Verdict.UNREADABLE)))
             self.run.uncertain = True
             return None
 
-    def _note(self, name: str, text: str, effect: str, state: ObjectState) -> None:
-        self.run.steps.append(Step(name, text, effect, state))
+    def step(self, chain: str, text: str, state: ObjectState, *effects: Effect) -> Step:
+        """Describe a rule of the current hook."""
+        return Step(self._hook, f"chain {chain}", text, state, effects)
 
-    def note_rule(self, chain: str, rule: str, effects: list[str], state: ObjectState, at: int) -> None:
-        """Note a rule that took effect, before the elements that it met."""
-        self.run.steps.insert(at, Step(f"{self._hook}: chain {chain}", rule, ", ".join(effects), state))
+    def _note(self, name: str, text: str, state: ObjectState, *effects: Effect) -> None:
+        self.run.steps.append(Step("", name, text, state, effects))
 
     def look_up(self, name: str, key: bytes) -> Object | None:
         """Find an element, and note it; note a planned one that is not there."""
-        table = self.table
+        table, run = self.table, self.run
         spec = table.spec(name)
         single = spec is None or "interval" not in spec.flags  # slots of ranges are tried one by one
-        if self.run.modulus > 1 and self.run.slot is None and single and key.endswith(self.priority):
-            self.run.slot = name, key[: -len(self.priority)]
+        if run.modulus > 1 and run.slot is None and single and key.endswith(self.priority):
+            run.slot = name, key[: -len(self.priority)]
         if is_memory(name):
-            self.run.asked.append(name)
-        if (name, key) in table.memory:
-            self.run.met = name, key
-            return table.memory[name, key]
-        where = self._find(table.observed, name, key)
-        if where is not None:
-            value = table.observed[where]
-            state = table.state(where)
-            effect = "is met" if state is ObjectState.PLANNED else "is met, and no plan has it so"
-            self._note(f"element of {name}", texts.element_text(table.family, where, value), effect, state)
+            run.asked.append(name)
+        if (name, key) in self._memory:
+            run.met = name, key
+            return self._memory[name, key]
+        if (where := table.find(table.observed, name, key)) is not None:
+            value, state = table.observed[where], state_of(where, table.observed, table.wanted)
+            text = texts.element_text(table.family, where, value)
+            self._note(f"element of {name}", text, state, Effect(Verdict.MEET))
             return value
-        planned = self._find(table.wanted, name, key)
-        if planned is not None:
-            text = texts.element_text(table.family, planned, table.wanted[planned])
-            self._note(f"element of {name}", text, "is missing, so the packet does not meet it", ObjectState.MISSING)
+        if (where := table.find(table.wanted, name, key)) is not None:
+            text = texts.element_text(table.family, where, table.wanted[where])
+            self._note(f"element of {name}", text, ObjectState.MISSING)
         return None
 
-    def _find(self, objects: Mapping[ObjectKey, Object], name: str, key: bytes) -> ObjectKey | None:
-        if (name, key) in objects and not isinstance(objects[name, key], IntervalElement):
-            return name, key
-        if name not in self.table.ranges:
-            return None
-        key = self._ordered(name, key)
-        for (owner, first), value in objects.items():
-            if owner == name and isinstance(value, IntervalElement) and self._within(first, key, value.last):
-                return owner, first
+
+class _Evaluation:
+    """One rule at work on the walker's packet."""
+
+    def __init__(self, walker: _Walker, chain: str, text: str, state: ObjectState) -> None:
+        self._walker, self._chain, self._text, self._state = walker, chain, text, state
+        self._effects: list[Effect] = []
+        self._at = len(walker.run.steps)
+
+    def execute(self, rule: Rule) -> Verdict | None:
+        """Evaluate the rule's parts as long as it matches; return the verdict that ends its chain, None to go on."""
+        for part in rule.parts:
+            going = self._evaluate(part)
+            if isinstance(going, Verdict):
+                return going
+            if not going:
+                return None
+        self._done()
         return None
 
-    def _ordered(self, name: str, key: bytes) -> bytes:
-        """Turn a slot at the end of a key of intervals into network order, as the rule does."""
-        spec = self.table.spec(name)
-        if spec is None or spec.key[-1] != "meta priority":
-            return key
-        return key[:-4] + int.from_bytes(key[-4:], sys.byteorder).to_bytes(4)
+    def _done(self, *effects: Effect) -> None:
+        """Note that the rule took effect, before the elements that it met."""
+        if effects := (*self._effects, *effects):
+            self._effects = []
+            step = self._walker.step(self._chain, self._text, self._state, *effects)
+            self._walker.run.steps.insert(self._at, step)
 
-    def _within(self, first: bytes, key: bytes, last: bytes) -> bool:
-        """Compare part by part: addresses as a whole, everything else word by word."""
-        width, at = self.table.family.bits // 8, 0
-        if not len(first) == len(key) == len(last):
+    def _end(self, verdict: Verdict) -> Verdict:
+        """Note the rule with its verdict, and return that."""
+        self._done(Effect(verdict))
+        return verdict
+
+    def _evaluate(self, part: Part) -> Going:
+        return self._match(part) if isinstance(part, grammar.Match) else self._execute(part)
+
+    def _match(self, part: grammar.Match) -> Going:
+        match part:
+            case grammar.Compare(field, constant, mask, negated):
+                data = self._value(field)[: len(constant)]
+                if mask:
+                    data = bytes(map(and_, data, mask))
+                return (data == constant) is not negated
+            case grammar.Bits(field, bits, exactly, negated):
+                data = self._value(field)
+                met = data == bits if exactly else any(map(and_, data, bits))
+                return met is not negated
+            case grammar.Exceeds(field, limit):
+                return int.from_bytes(self._value(field), kernel.HOST_ORDER) > limit
+            case grammar.Member(key, name, negated):
+                return (self._walker.look_up(name, self._key(key)) is not None) is not negated
+            case grammar.VerdictMap(key, name):
+                return self._verdict_map(name, self._key(key))
+            case _:
+                assert_never(part)
+
+    def _execute(self, part: grammar.Statement) -> Going:  # noqa: C901, PLR0911  # a case for each shape
+        walker = self._walker
+        match part:
+            case Ruling(code, chain):
+                return self._rule(Code(code), chain)
+            case grammar.Counter() | grammar.AddFlow():
+                return True
+            case grammar.Reject(code):
+                return self._end(Verdict.RESET if code is None else Verdict.REJECT)
+            case grammar.Masquerade():
+                walker.run.masqueraded = True
+                return self._end(Verdict.MASQUERADE)
+            case grammar.DnatTo(address, port):
+                return self._translate(address, port)
+            case grammar.DnatMap(key, name):
+                length = 4 if walker.table.family is Family.IPV4 else 16
+                data = _data(walker.look_up(name, self._key(key)))
+                if len(data) < length:
+                    return False
+                port = int.from_bytes(data[length : length + 2]) if len(data) > length else None
+                return self._translate(data[:length], port)
+            case grammar.SetMeta(meta, value):
+                return self._set(meta, value)
+            case grammar.UpdateSet(name, operation):
+                if operation != kernel.DYNSET_DELETE and name not in COUNTING:
+                    self._effects.append(Effect(Verdict.REMEMBER, "the client"))
+                return True
+            case _:
+                assert_never(part)
+
+    def _rule(self, code: Code, chain: str) -> Going:
+        walker = self._walker
+        match code:
+            case Code.JUMP:
+                before = len(walker.run.steps)
+                verdict = walker.chain(chain)
+                if verdict or len(walker.run.steps) > before:  # a chain that met nothing is not told
+                    self._done(Effect(Verdict.JUMP, chain))
+                return verdict or True
+            case Code.GOTO:
+                return self._go(chain)
+            case Code.DROP:
+                return self._end(Verdict.DROP)
+            case Code.ACCEPT:
+                return self._end(Verdict.ACCEPT)
+            case _:
+                return Verdict.RETURN
+
+    def _go(self, chain: str) -> Verdict:
+        self._done(Effect(Verdict.GOTO, chain))
+        return self._walker.chain(chain) or Verdict.RETURN
+
+    def _verdict_map(self, name: str, key: bytes) -> Going:
+        found = self._walker.look_up(name, key)
+        if not isinstance(found, ChainElement | IntervalElement) or not found.chain:
             return False
-        while at < len(key):
-            end = at + (width if at == 0 or len(key) - at == width else 4)
-            if not first[at:end] <= key[at:end] <= last[at:end]:
-                return False
-            at = end
+        return self._go(found.chain)
+
+    def _translate(self, address: bytes, port: int | None) -> Going:
+        walker = self._walker
+        self._done(Effect(Verdict.DNAT, "this endpoint"))
+        walker.destination = Address(address)
+        if port is not None:
+            walker.port = port
+        walker.run.target = walker.destination, walker.port
+        return Verdict.DNAT
+
+    def _set(self, meta: int, value: bytes | grammar.Computed | grammar.Mapped) -> bool:
+        walker = self._walker
+        match value:
+            case grammar.Mapped(key, name):
+                made = _data(walker.look_up(name, self._key(key)))
+                if not made:
+                    return False
+            case grammar.Computed(field, operator, number):
+                made = self._register(field)
+                if operator:
+                    made = _HOST.pack(_OPERATORS[operator](_HOST.unpack(made)[0], number))
+            case _:
+                made, operator = value, ""
+        if meta == kernel.META_PRIORITY:
+            walker.priority = made
+        else:
+            raised = _HOST.unpack(made)[0] & ~walker.mark
+            walker.mark = _HOST.unpack(made)[0]
+            if raised:
+                self._effects.append(Effect(Verdict.MARK_MASQUERADE))
         return True
+
+    # fields
+
+    def _key(self, key: tuple[Field, ...]) -> bytes:
+        return b"".join(map(self._register, key))
+
+    def _register(self, field: Field) -> bytes:
+        value = self._value(field)
+        return value.ljust(4 * field.words, b"\0")
+
+    def _value(self, field: Field) -> bytes:
+        match field:
+            case Numgen(modulus=modulus, offset=offset, in_turn=in_turn):
+                return self._draw(modulus, offset, IN_TURN if in_turn else BY_CHANCE)
+            case Jhash():
+                return self._hash(field)
+            case _ if field.name in _FACTS:
+                return _FACTS[field.name](self._walker)
+        raise UnknownFactError(field.name)
+
+    def _draw(self, modulus: int, offset: int, choice: str) -> bytes:
+        """Choose the slot that is this walk's parameter."""
+        run = self._walker.run
+        self._note_choice(modulus, choice)
+        run.modulus, run.offset = modulus, offset
+        return _HOST.pack(offset + self._walker.choice % modulus)
+
+    def _hash(self, field: Jhash) -> bytes:
+        """Choose the slot that the client decides; with its port, which nobody knows beforehand, the parameter's."""
+        try:
+            key = self._key(field.sources)
+        except UnknownFactError:
+            return self._draw(field.modulus, field.offset, BY_MAGLEV)
+        self._note_choice(field.modulus, BY_HASH)
+        return _HOST.pack(field.offset + jhash.slot(key, field.seed, field.modulus))
+
+    def _note_choice(self, modulus: int, choice: str) -> None:
+        self._effects.append(Effect(Verdict.DRAW, f"{modulus} slots {_CHOICES[choice]}"))
+        self._walker.run.choice = choice
+
+
+def _data(found: Object | None) -> bytes:
+    """Return the data of an element, or nothing."""
+    if isinstance(found, CommentedElement | IntervalElement):
+        return found.data
+    return found if isinstance(found, bytes) else b""
+
+
+def _type_of(*, own: bool) -> bytes:
+    return _HOST.pack(ADDRESS_TYPES["local" if own else "unicast"])
+
+
+def _port(walker: _Walker) -> bytes:
+    return walker.port.to_bytes(2)
+
+
+_FACTS: Final[dict[str, Callable[[_Walker], bytes]]] = {
+    "meta l4proto": lambda walker: bytes((walker.packet.protocol,)),
+    "meta priority": lambda walker: walker.priority,
+    "meta mark": lambda walker: _HOST.pack(walker.mark),
+    "iifname": lambda walker: walker.packet.interface.encode().ljust(16, b"\0"),
+    "fib saddr type": lambda walker: _type_of(
+        own=walker.packet.source in walker.table.own or walker.packet.from_node
+    ),
+    "fib daddr type": lambda walker: _type_of(own=walker.to_own),
+    "ct state": lambda _: _HOST.pack(CT_STATES["new"]),
+    "ct status": lambda walker: _HOST.pack(CT_STATUSES["dnat"] if walker.run.target is not None else 0),
+    "ct direction": lambda _: bytes(1),
+    "ct mark": lambda _: bytes(4),
+    "ct packets": lambda _: (1).to_bytes(8, kernel.HOST_ORDER),
+    "ct original proto-dst": lambda walker: walker.packet.port.to_bytes(2),
+    "ct reply proto-src": _port,
+    **dict.fromkeys((f"{protocol} dport" for protocol in ("th", *PROTOCOLS)), _port),
+}
+"""What is known of the first packet of a connection, by nft's words."""
+for _ip in ("ip", "ip6"):
+    _FACTS[f"{_ip} saddr"] = _FACTS[f"ct original {_ip} saddr"] = lambda walker: walker.packet.source
+    _FACTS[f"{_ip} daddr"] = _FACTS[f"ct reply {_ip} saddr"] = lambda walker: walker.destination
+    _FACTS[f"ct original {_ip} daddr"] = lambda walker: walker.packet.destination

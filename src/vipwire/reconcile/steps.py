@@ -1,0 +1,120 @@
+"""What a packet meets in the kernel: an object, its state beside the plan, and its verdict on the packet, as values.
+
+Modes yield steps. The words that a person reads are here, once for all modes.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class ObjectState(enum.Enum):
+    """The comparison of an observed object with the plan; the value is for people."""
+
+    PLANNED = "as planned"
+    DIFFERENT = "not as planned"
+    MISSING = "missing"
+    FOREIGN = "not ours"
+
+
+class End(enum.Enum):
+    """The end of a packet, as far as the kernel's objects tell. UNKNOWN: one of them cannot be read."""
+
+    ANSWERED = "answered"
+    DROPPED = "dropped"
+    REJECTED = "rejected"
+    UNTOUCHED = "untouched"
+    UNKNOWN = "unknown"
+
+
+class Verdict(enum.Enum):
+    """The effect of an object on a packet. The value is the text for people, with the detail in its braces."""
+
+    ACCEPT = "lets it pass"
+    DROP = "drops it"
+    REJECT = "rejects it"
+    RESET = "answers with a TCP reset"
+    RETURN = "goes back"
+    JUMP = "goes through {}"
+    GOTO = "goes to {}"
+    DNAT = "sends it to {}"
+    REDIRECT = "sends it to port {} of this node"
+    MASQUERADE = "replaces the client's address by the node's"
+    MARK = "sets the mark {}"
+    MARK_MASQUERADE = "marks it for masquerading"
+    DRAW = "chooses one of {}"
+    REMEMBER = "remembers {}"
+    CLAMP = "bounds the segments' size"
+    MEET = "is met"
+    UNREADABLE = "what this does cannot be told; passed over"
+    DELIVER = "has the address: taken in"
+    ROUTE = "leads to IPVS on this node"
+    BALANCE = "takes the packet"
+    SHARE = "gets {}"
+    IDLE = "gets nothing new"
+    FINISH = "finishes its connections"
+    EMPTY = "has nobody for it, so the client is refused"
+    RELAY = "is relayed to one of {}"
+    CONNECT = "{}"
+    LEAVE = "nothing: the rules below serve it"
+    OFFLOAD = "carries the connection past all rules after {} packets"
+    DIVERGE = "goes another way:"
+    MORE = "{} more like these"
+
+    @property
+    def end(self) -> End | None:
+        """The end of a packet that is refused; None if it goes on."""
+        return _REFUSALS.get(self)
+
+
+_REFUSALS = {Verdict.DROP: End.DROPPED, Verdict.REJECT: End.REJECTED, Verdict.RESET: End.REJECTED}
+
+
+class Effect(NamedTuple):
+    """A verdict with its detail: the chain of a jump, the endpoint of a translation."""
+
+    verdict: Verdict
+    detail: object = ""
+
+    def __str__(self) -> str:
+        return self.verdict.value.format(self.detail)
+
+
+class Step(NamedTuple):
+    """One object of the kernel that a packet meets, and its effects on this packet.
+
+    `where` is the hook, `object` names the object (`chain services`); one of them may be empty. `text` is the rule or
+    element as the mode's tool shows it. An object that is missing has no effects.
+    """
+
+    where: str
+    object: str
+    text: str = ""
+    state: ObjectState = ObjectState.PLANNED
+    effects: tuple[Effect, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Hook and object: `prerouting: chain services`."""
+        return ": ".join(filter(None, (self.where, self.object)))
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The effects by name, without their details."""
+        return tuple(effect.verdict for effect in self.effects)
+
+    @property
+    def effect(self) -> str:
+        """The effects in words."""
+        if self.state is ObjectState.MISSING and not self.effects:
+            return "is missing here" if self.text else "does not exist"
+        return ", ".join(map(str, self.effects))
+
+
+def state_of(key: Any, observed: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> ObjectState:
+    """Compare one object of the kernel with the plan."""
+    if key not in observed:
+        return ObjectState.MISSING
+    if key not in wanted:
+        return ObjectState.FOREIGN
+    return ObjectState.PLANNED if observed[key] == wanted[key] else ObjectState.DIFFERENT
