@@ -22,7 +22,7 @@ from tests.proxy.conformance.verdict import answering, disagreement, page_disagr
 
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import build_config, parse_flags
-from vipwire.inspect.explain.explanation import Explanation, agreement, explain
+from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, explain
 from vipwire.inspect.explain.packet import read_packet
 from vipwire.inspect.explain.routes import interface_towards, source_towards
 from vipwire.inspect.node.family_view import EjectedUntil, FamilyView
@@ -124,7 +124,7 @@ class Witness:
         """Tell who answers, when all that was written is in the kernel; fail if it says that nobody does."""
         Witness.asked[self._config.proxy_mode] += 1
         said = question.before
-        if said is None or agreement(said)[0] is False:
+        if said is None or agreement(said)[0] is Agreement.OTHERWISE:
             said = self._second_look(question)
         return answering(said)
 

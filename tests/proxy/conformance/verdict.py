@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from tests.proxy.conformance.proxy import Answer as Page
 
-from vipwire.inspect.explain.explanation import Explanation, agreement, bypassed, seen_source
+from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, bypassed, seen_source
 from vipwire.model.net import Address, format_address, format_endpoint, parse_address
 from vipwire.model.spread import Algorithm
 from vipwire.proxy.serve import health
@@ -51,7 +51,7 @@ def disagreement(
 def answering(explanation: Explanation) -> frozenset[Address]:
     """Name who answers a client, as it is said; fail if anything else is said, or the kernel holds something else."""
     agrees, words = agreement(explanation)
-    assert agrees is not False, f"the kernel would do otherwise: {words}"
+    assert agrees is not Agreement.OTHERWISE, f"the kernel would do otherwise: {words}"
     assert explanation.planned is End.ANSWERED, f"it says {explanation.planned.value}: {explanation.outcome}"
     return frozenset(address for address, _ in _pool(explanation))
 
@@ -77,7 +77,7 @@ def _differences(
 ) -> Iterator[str]:
     agrees, words = agreement(explanation)
     walk, delta = explanation.walk, explanation.side.delta
-    if walk is not None and agrees is not True and not delta:
+    if walk is not None and agrees is not Agreement.SAME and not delta:
         yield f"the kernel holds what is planned, yet: {words}"
     end = explanation.planned if walk is None else walk.end
     if end is End.UNKNOWN:
@@ -108,7 +108,7 @@ def _answers(explanation: Explanation, answers: Iterable[Endpoint]) -> Iterator[
 
 def _sources(explanation: Explanation, results: Sequence[ProbeResult]) -> Iterator[str]:
     """Say who saw the client otherwise than is said; while the kernel does not do what is planned, nothing is."""
-    if agreement(explanation)[0] is False:
+    if agreement(explanation)[0] is Agreement.OTHERWISE:
         return
     targets = {(target.address, target.port): target for target in explanation.pool}
     for result in results:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from vipwire.inspect.command.show import coloured, shown_time, table
-from vipwire.inspect.explain.explanation import Explanation, agreement, seen_source, state_of
+from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, seen_source
 from vipwire.inspect.explain.reasons import reasons
 from vipwire.inspect.explain.way import Way
 from vipwire.inspect.status.document import Document, share_text
@@ -23,12 +23,13 @@ from vipwire.reconcile.explainer import Walk
 
 _MANY = 20
 _BEHIND_THE_DOT: Final = 4
+_AGREES: Final = {Agreement.SAME: True, Agreement.OTHERWISE: False}
 
 
 def explain_document(explanation: Explanation) -> Document:
     """Build the document of an explanation."""
     packet = explanation.packet
-    agrees, difference = agreement(explanation)
+    state, difference = agreement(explanation)
     document: Document = {
         "kind": "Explanation",
         "node": explanation.situation.node_name,
@@ -62,8 +63,8 @@ def explain_document(explanation: Explanation) -> Document:
         ],
         "healthChecks": [_health_check(check) for check in explanation.health_checks],
         "kernel": {
-            "agrees": agrees,
-            "state": state_of(explanation),
+            "agrees": _AGREES.get(state),
+            "state": state.value,
             "difference": difference,
             "earlier": [each.document for each in explanation.earlier],
             **_walk_document(explanation.walk),

@@ -6,6 +6,7 @@ checks    what vipwire itself answers (`health`)  │
 flows     what connection tracking holds          ┘
 """
 
+import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -24,10 +25,10 @@ from vipwire.model.spread import Algorithm
 from vipwire.plan.plan import Forward, Frontend, Target
 from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
 from vipwire.proxy.serve.service_health import ServiceHealthCheck
-from vipwire.reconcile.explainer import Direct, Walk
+from vipwire.reconcile.explainer import Direct, Endpoint, Walk
 from vipwire.reconcile.steps import End
 
-_Shares = Mapping[tuple[Address, int] | None, Fraction]
+_Shares = Mapping[Endpoint | None, Fraction]
 _NEARLY = Fraction(1, 100)
 _MANY = 5
 
@@ -39,6 +40,16 @@ SourceTowards = Callable[[Address], Address | None]
 
 ObstacleTowards = Callable[[Address], str]
 """Says why this node cannot send to an address; "" if it can."""
+
+
+class Agreement(enum.Enum):
+    """The comparison of plan and kernel for one packet. UNDECIDED: a chain of another program may decide."""
+
+    SAME = "same"
+    OTHERWISE = "otherwise"
+    UNDECIDED = "undecided"
+    UNKNOWN = "unknown"
+
 
 _ENDS = {Answered: End.ANSWERED, Dropped: End.DROPPED, Rejected: End.REJECTED}
 
@@ -170,8 +181,8 @@ def explain(
     return made
 
 
-def agreement(explanation: Explanation) -> tuple[bool | None, str]:
-    """Compare plan and kernel: whether they agree (None if unknown), and in what they differ.
+def agreement(explanation: Explanation) -> tuple[Agreement, str]:
+    """Compare plan and kernel: whether they agree, and in what they differ.
 
     Where a chain of others may decide before vipwire's rules, nobody can tell what the kernel does. The kernel is its
     routes, too: without one to the destination a process here sends nothing that a rule could meet.
@@ -179,23 +190,14 @@ def agreement(explanation: Explanation) -> tuple[bool | None, str]:
     agrees, difference = _agreement_of_rules(explanation)
     direct = _direct(explanation)
     if direct is not None and direct.difference:
-        return False, "; ".join(filter(None, (difference, direct.difference)))
-    if direct is not None and agrees is False:
-        return False, f"{difference}; sockets to which programs give an endpoint when they connect are as planned"
-    if agrees and (missing := _missing_route(explanation)):
-        return False, missing
-    if agrees and explanation.earlier:
-        return None, _listed([str(each) for each in explanation.earlier])
+        return Agreement.OTHERWISE, "; ".join(filter(None, (difference, direct.difference)))
+    if direct is not None and agrees is Agreement.OTHERWISE:
+        return agrees, f"{difference}; sockets to which programs give an endpoint when they connect are as planned"
+    if agrees is Agreement.SAME and (missing := _missing_route(explanation)):
+        return Agreement.OTHERWISE, missing
+    if agrees is Agreement.SAME and explanation.earlier:
+        return Agreement.UNDECIDED, _listed([str(each) for each in explanation.earlier])
     return agrees, difference
-
-
-def state_of(explanation: Explanation) -> str:
-    """Name the kernel's state for this packet in a word: `same`, `otherwise`, `undecided` or `unknown`."""
-    agrees, _ = agreement(explanation)
-    if agrees is None:
-        decided = _agreement_of_rules(explanation)[0] is None
-        return "unknown" if decided or not explanation.earlier else "undecided"
-    return "same" if agrees else "otherwise"
 
 
 def _direct(explanation: Explanation) -> Direct | None:
@@ -226,33 +228,33 @@ def _missing_route(explanation: Explanation) -> str:
     return ""
 
 
-def _agreement_of_rules(explanation: Explanation) -> tuple[bool | None, str]:
-    walk = explanation.walk
+def _agreement_of_rules(explanation: Explanation) -> tuple[Agreement, str]:
+    walk, planned = explanation.walk, explanation.planned
     if walk is None:
         reason = explanation.side.obstacle or explanation.side.remains or "this mode does not show a packet's way"
-        return None, reason
+        return Agreement.UNKNOWN, reason
     if walk.end is End.UNKNOWN:
-        return None, "somebody has changed rules on the way, and what they do now cannot be told"
+        return Agreement.UNKNOWN, "somebody has changed rules on the way, and what they do now cannot be told"
     if walk.refuses_strays and explanation.frontend is None:
-        return True, ""
-    if walk.end is not explanation.planned:
-        return False, f"the plan says {explanation.planned.value}, the kernel would leave it {walk.end.value}"
-    if walk.end is not End.ANSWERED:
-        return True, ""
-    return _same_answer(explanation, walk)
+        return Agreement.SAME, ""
+    difference = ""
+    if walk.end is not planned:
+        difference = f"the plan says {planned.value}, the kernel would leave it {walk.end.value}"
+    elif isinstance(explanation.outcome, Answered):
+        difference = _other_answer(explanation, explanation.outcome, walk)
+    return Agreement.OTHERWISE if difference else Agreement.SAME, difference
 
 
-def _same_answer(explanation: Explanation, walk: Walk) -> tuple[bool, str]:
-    planned: dict[tuple[Address, int], Fraction] = {
-        (target.address, target.port): share for target, share in explanation.pool.items()
-    }
-    if not _same_shares(planned, walk.shares or {}):
-        return False, "; ".join(_share_differences(planned, walk.shares or {}))
-    assert isinstance(explanation.outcome, Answered)  # noqa: S101 - it is what `planned` says
-    reached = explanation.outcome.masqueraded & {target.address for target in explanation.pool}
+def _other_answer(explanation: Explanation, outcome: Answered, walk: Walk) -> str:
+    """Describe in what the kernel's answer differs from the plan's; "" if in nothing."""
+    planned = {(target.address, target.port): share for target, share in explanation.pool.items()}
+    held = walk.shares or {}
+    if not _same_shares(planned, held):
+        return "; ".join(_share_differences(planned, held))
+    reached = outcome.masqueraded & {target.address for target in explanation.pool}
     if walk.masqueraded != reached and not walk.relayed and not _delivered_here(explanation):
-        return False, "the kernel masquerades for other endpoints than the plan says"
-    return True, ""
+        return "the kernel masquerades for other endpoints than the plan says"
+    return ""
 
 
 def _delivered_here(explanation: Explanation) -> bool:
@@ -260,13 +262,13 @@ def _delivered_here(explanation: Explanation) -> bool:
     return any(target.address in explanation.situation.own_addresses for target in explanation.pool)
 
 
-def _same_shares(planned: Mapping[tuple[Address, int], Fraction], held: _Shares) -> bool:
+def _same_shares(planned: Mapping[Endpoint, Fraction], held: _Shares) -> bool:
     """Compare shares. Slots are whole: Maglev's table, and weights that do not fit it, are met but nearly."""
     wanted = {target for target, share in planned.items() if share}
     return wanted == held.keys() and all(abs(held[target] - planned[target]) <= _NEARLY for target in wanted)
 
 
-def _share_differences(planned: Mapping[tuple[Address, int], Fraction], held: _Shares) -> Iterable[str]:
+def _share_differences(planned: Mapping[Endpoint, Fraction], held: _Shares) -> Iterable[str]:
     """Describe how two distributions differ."""
     if None in held:
         yield f"{share_text(held[None])} of new connections go to nobody"
