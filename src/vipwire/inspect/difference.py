@@ -31,7 +31,7 @@ def _family(side: FamilyView, services: list[Service] | None) -> Document:
     if services is not None:
         delta = FamilyView.within(delta, _keys(side, services))
         document |= {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
-    taker = side.explainer.script_taker() if side.explainer is not None else ""
+    taker = side.explainer.tool if side.explainer is not None else ""
     objects = [side.mode.describe(key) for keys in (delta.added, delta.changed, delta.removed) for key in keys]
     return document | {"tool": taker, "script": _script(side, delta), "objects": objects}
 
@@ -45,7 +45,8 @@ def _script(side: FamilyView, delta: Delta[Any, Any]) -> list[str]:
     if not delta:
         return []
     if side.explainer is not None:
-        return list(side.explainer.script(delta, anew=bool(side.remains)))
+        first = side.explainer.removal() if side.remains else ()
+        return [*first, *side.explainer.script(delta)]
     assert side.mode is not None  # noqa: S101 - the caller has looked
     words = (("add", delta.added), ("change", delta.changed), ("delete", delta.removed))
     return [f"{verb} {side.mode.describe(key)}" for verb, keys in words for key in keys]

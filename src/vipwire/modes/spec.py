@@ -168,7 +168,7 @@ class Driver:
         del config
         return Place()
 
-    def explainer(self, family: Family, mode: Any) -> "Explainer[Any, Any] | None":
+    def explainer(self, family: Family, mode: Any) -> "Explainer[Any, Any, Any] | None":
         """Build what explains its objects, as `mode` sees them; None where there is nothing of the kind."""
         del family, mode
         return None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import takewhile
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from vipwire.model.net import Address
 from vipwire.model.value import Value
@@ -18,6 +18,7 @@ from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 Endpoint = tuple[Address, int]
 _SHOWN: Final = 4
 """The most paths whose own steps are shown; the others are counted."""
@@ -160,23 +161,41 @@ def _common(one: Sequence[Step], other: Sequence[Step]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-class Explainer(Protocol[K, V]):
-    """Makes one mode's objects of one family understandable."""
+class Explainer(Generic[K, V, T]):
+    """Makes one mode's objects of one family understandable.
 
-    def script(self, delta: Delta[K, V], *, anew: bool = False) -> Iterable[str]:
-        """Write a difference as commands of the mode's own tool, a line each; `anew` to remove what remains first."""
-        ...
+    `tool` is the program that takes a script of this family: `nft -f -`.
+    """
 
-    def script_taker(self) -> str:
-        """Name the program that takes such a script of this family: `nft -f -`."""
-        ...
+    def __init__(self, tool: str) -> None:
+        self.tool = tool
+        self._arranged: tuple[Mapping[K, V], Mapping[K, V], frozenset[Address], T] | None = None
+
+    def script(self, delta: Delta[K, V]) -> Iterable[str]:
+        """Write a difference as commands of the mode's own tool, a line each."""
+        raise NotImplementedError
 
     def remains(self) -> str:
         """Name what stands in our place in the kernel although `observe` reads nothing of ours; "" for nothing."""
-        ...
+        return ""
+
+    def removal(self) -> Iterable[str]:
+        """Write the commands that remove what remains."""
+        return ()
+
+    def arrange(self, observed: Mapping[K, V], wanted: Mapping[K, V], own: frozenset[Address]) -> T:
+        """Prepare objects for `follow`; `wanted` are the plan's, `own` this node's addresses."""
+        raise NotImplementedError
+
+    def follow(self, objects: T, packet: Packet) -> Walk:
+        """Follow a packet through the observed objects."""
+        raise NotImplementedError
 
     def walk(
         self, observed: Mapping[K, V], wanted: Mapping[K, V], packet: Packet, own: frozenset[Address] = frozenset()
     ) -> Walk:
-        """Follow a packet through the observed objects; `wanted` are the plan's, `own` this node's addresses."""
-        ...
+        """Follow a packet. The same objects are arranged only once, for many packets."""
+        known = self._arranged
+        if known is None or known[0] is not observed or known[1] is not wanted or known[2] != own:
+            known = self._arranged = observed, wanted, own, self.arrange(observed, wanted, own)
+        return self.follow(known[3], packet)

@@ -16,7 +16,7 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.delta import Delta
-from vipwire.reconcile.explainer import Walk
+from vipwire.reconcile.explainer import Explainer, Walk
 from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict
 from vipwire_lab.lab import manifests
 from vipwire_lab.lab.manifests import Backend, Port
@@ -58,32 +58,29 @@ class Shelf:
         return bool(self.objects)
 
 
-class Teller:
+class Teller(Explainer[str, str, None]):
     """Explains a shelf: every packet ends as the test says."""
 
     def __init__(self, walk: Walk, remains: str = "") -> None:
+        super().__init__("shelf --family IPv4")
         self._walk, self._remains = walk, remains
 
-    def script(self, delta: Delta[str, str], *, anew: bool = False) -> Iterable[str]:
-        yield from ["clear"] if anew else []
+    def script(self, delta: Delta[str, str]) -> Iterable[str]:
         yield from (f"delete {key}" for key in delta.removed)
         yield from (f"set {key} {new}" for key, (_, new) in delta.changed.items())
         yield from (f"set {key} {value}" for key, value in delta.added.items())
 
-    def script_taker(self) -> str:
-        return "shelf --family IPv4"
-
     def remains(self) -> str:
         return self._remains
 
-    def walk(
-        self,
-        observed: Mapping[str, str],
-        wanted: Mapping[str, str],
-        packet: Packet,
-        own: frozenset[Address] = frozenset(),
-    ) -> Walk:
-        del observed, wanted, packet, own
+    def removal(self) -> Iterable[str]:
+        return ("clear",)
+
+    def arrange(self, observed: Mapping[str, str], wanted: Mapping[str, str], own: frozenset[Address]) -> None:
+        del observed, wanted, own
+
+    def follow(self, objects: None, packet: Packet) -> Walk:
+        del objects, packet
         return self._walk
 
 

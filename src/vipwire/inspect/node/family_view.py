@@ -31,7 +31,7 @@ class FamilyView:
     node: NodePlan
     plans: Mapping[ObjectName, ServicePlan]
     mode: Mode | None = None
-    explainer: Explainer[Any, Any] | None = None
+    explainer: Explainer[Any, Any, Any] | None = None
     node_objects: Mapping[Any, Any] = field(default_factory=dict)
     rendered: Mapping[ObjectName, Rendered[Any, Any]] = field(default_factory=dict)
     observed: Mapping[Any, Any] | None = None

@@ -75,7 +75,7 @@ class Kernel:
 
     def __init__(self, config: Config) -> None:
         self.modes: dict[Family, Mode] = {}
-        self.explainers: dict[Family, Explainer[Any, Any] | None] = {}
+        self.explainers: dict[Family, Explainer[Any, Any, Any] | None] = {}
         self.obstacles: dict[Family, str] = {}
         try:
             self.modes = build_modes(config, families())
@@ -190,7 +190,7 @@ def plan_family(
 
 
 def observed(
-    side: FamilyView, mode: Mode | None, explainer: Explainer[Any, Any] | None, obstacle: str = ""
+    side: FamilyView, mode: Mode | None, explainer: Explainer[Any, Any, Any] | None, obstacle: str = ""
 ) -> FamilyView:
     """Add what a mode renders and what it sees in the kernel; `obstacle` says why there is no mode."""
     if mode is None:

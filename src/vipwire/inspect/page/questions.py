@@ -70,7 +70,7 @@ def _rules(side: FamilyView, service: Service) -> Document:
     objects = {**rendered.own, **rendered.shared}
     lines = list(_script(side, Delta(added=dict(objects))))
     drift = side.drift(service.name)
-    document["tool"] = side.explainer.script_taker() if side.explainer is not None else ""
+    document["tool"] = side.explainer.tool if side.explainer is not None else ""
     document |= {"lines": lines[:MOST_LINES], "more": max(0, len(lines) - MOST_LINES)}
     document["drift"] = list(_script(side, drift))[:MOST_LINES] if drift else []
     return document

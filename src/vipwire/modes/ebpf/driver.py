@@ -67,7 +67,7 @@ class EbpfDriver(Driver):
         """Return where the rules decide. The programs decide before a packet is made."""
         return RULES.place(config)
 
-    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any] | None:
+    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any, Any] | None:
         """Build what explains programs and rules."""
         from vipwire.modes.ebpf.explain import EbpfExplainer  # noqa: PLC0415  # not to run
 

@@ -7,7 +7,7 @@ with the plan, and shown; a socket that they translate sends no packet to the Se
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.modes.ebpf.layout import HEAD, Flag, Head, endpoints, frontend_key, read_endpoint, version
@@ -30,53 +30,51 @@ _SHOWN: Final = 4
 _SOCKETS: Final = "programs of sockets"
 
 
-class EbpfExplainer:
+class Programs(NamedTuple):
+    """All objects of the mode, and the rules among them as nftables mode's explainer arranges them."""
+
+    observed: Mapping[Any, Any]
+    wanted: Mapping[Any, Any]
+    rules: Any
+
+
+class EbpfExplainer(Explainer[Any, Any, Programs]):
     """Explains programs and rules of one family. `rules` is nftables mode's explainer.
 
     `pods`: the programs tell sockets of Pods from others. Where they do not, Pods meet the rules, whatever maps say.
     """
 
-    def __init__(self, family: Family, rules: Explainer[Any, Any], *, pods: bool = True) -> None:
+    def __init__(self, family: Family, rules: Explainer[Any, Any, Any], *, pods: bool = True) -> None:
+        super().__init__(rules.tool)
         self._family, self._rules = family, rules
         self._led = Flag.NODE | Flag.POD if pods else Flag.NODE
-        self._parts: list[tuple[Mapping[Any, Any], dict[Any, Any]]] = []
 
-    def script(self, delta: Delta[Any, Any], *, anew: bool = False) -> Iterable[str]:
+    def script(self, delta: Delta[Any, Any]) -> Iterable[str]:
         """Write a difference: as nft's commands, and what is written into maps as comments of these."""
         theirs, ours = split(delta)
-        yield from self._rules.script(theirs, anew=anew)
+        yield from self._rules.script(theirs)
         for sign, part in (("+", ours.added), ("~", ours.changed), ("-", ours.removed)):
             for key in sorted(part):
                 yield f"# {sign} {describe(key)}"
 
-    def script_taker(self) -> str:
-        """Name nft: what the programs know is not for a tool to write."""
-        return self._rules.script_taker()
-
     def remains(self) -> str:
-        """Say what the rules' explainer says."""
+        """Name what remains of the rules."""
         return self._rules.remains()
 
-    def walk(
-        self,
-        observed: Mapping[Any, Any],
-        wanted: Mapping[Any, Any],
-        packet: Packet,
-        own: frozenset[Address] = frozenset(),
-    ) -> Walk:
+    def removal(self) -> Iterable[str]:
+        """Remove that."""
+        return self._rules.removal()
+
+    def arrange(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], own: frozenset[Address]) -> Programs:
+        """Leave to the rules' explainer what is not the programs'."""
+        return Programs(observed, wanted, self._rules.arrange(rules_of(observed), rules_of(wanted), own))
+
+    def follow(self, objects: Programs, packet: Packet) -> Walk:
         """Say what the programs do when a socket names this address, then follow the packet through the rules."""
-        found = self._rules.walk(self._of(observed), self._of(wanted), packet, own)
+        observed, wanted, rules = objects
+        found = self._rules.follow(rules, packet)
         steps = (*self._programs(observed, wanted, packet), *found.steps)
         return replace(found, steps=steps, direct=self._direct(observed, wanted, packet))
-
-    def _of(self, objects: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Leave out what is not the rules'; the same mapping gives the same one, which the rules' explainer keeps."""
-        for whole, part in self._parts:
-            if whole is objects:
-                return part
-        made = rules_of(objects)
-        self._parts = [*self._parts[-1:], (objects, made)]
-        return made
 
     def _hook(self, packet: Packet) -> OurKey:
         """Name the program that sockets of this kind meet first."""

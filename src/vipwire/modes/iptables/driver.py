@@ -37,7 +37,7 @@ class IptablesDriver(Driver):
         """Name what node ports on 127.0.0.1 need."""
         return LOOPBACK_SYSCTLS if config.iptables.localhost_node_ports else ()
 
-    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any]:
+    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any, Any]:
         """Build what explains chains."""
         from vipwire.modes.iptables.explain.explainer import IptablesExplainer  # noqa: PLC0415  # not to run
 

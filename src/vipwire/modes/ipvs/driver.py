@@ -48,7 +48,7 @@ class IpvsDriver(Driver):
         del config
         return Place(BEHIND_ALL, _OUTPUT)
 
-    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any]:
+    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any, Any]:
         """Build what explains virtual servers."""
         from vipwire.modes.ipvs.explain.explainer import IpvsExplainer  # noqa: PLC0415  # not to run
 

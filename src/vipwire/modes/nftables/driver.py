@@ -44,7 +44,7 @@ class NftablesDriver(Driver):
         del config
         return Place(DSTNAT, DSTNAT, TABLE)
 
-    def explainer(self, family: Family, mode: Any) -> "Explainer[Any, Any]":
+    def explainer(self, family: Family, mode: Any) -> "Explainer[Any, Any, Any]":
         """Build what explains a table."""
         from vipwire.modes.nftables.explain.explainer import NftablesExplainer  # noqa: PLC0415  # not to run
 

@@ -38,7 +38,7 @@ class UserspaceDriver(Driver):
         """Return where rules lead to the relay; without rules its sockets see what all nat chains have left."""
         return Place(BEHIND_ALL, BEHIND_ALL) if config.userspace_bind else Place()
 
-    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any]:
+    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any, Any]:
         """Build what explains a relay."""
         from vipwire.modes.userspace.explainer import UserspaceExplainer  # noqa: PLC0415  # not to run
 

@@ -19,6 +19,7 @@ from vipwire.reconcile.explainer import (
     BY_MAGLEV,
     IN_TURN,
     Endpoint,
+    Explainer,
     Path,
     Walk,
     merge,
@@ -36,18 +37,18 @@ _CHOICES: Final = {
 }
 
 
-class UserspaceExplainer:
+class UserspaceExplainer(Explainer[Key, Value, FrontRules]):
     """Explains this mode's objects of one family. `port_of` tells at which port a front is, 0 if that is unknown."""
 
     def __init__(self, family: Family, port_of: PortOf = lambda _: 0) -> None:
-        self.family, self._port_of = family, port_of
+        super().__init__(RESTORE[family])
+        self._port_of = port_of
 
-    def script(self, delta: Delta[Key, Value], *, anew: bool = False) -> Iterable[str]:
+    def script(self, delta: Delta[Key, Value]) -> Iterable[str]:
         """Write a difference: listeners as comments, rules as input of iptables-restore.
 
         Ports that only a relay will choose stand there as the name of their listener.
         """
-        del anew
         for sign, objects in (("-", delta.removed), ("+", delta.added)):
             yield from (f"# {sign} {_listening(value)}" for value in objects.values() if isinstance(value, Listener))
         yield from (f"# ~ {_listening(new)}" for _, new in delta.changed.values() if isinstance(new, Listener))
@@ -63,26 +64,18 @@ class UserspaceExplainer:
             )
         yield from text.splitlines()
 
-    def script_taker(self) -> str:
-        """Name iptables-restore, of the family."""
-        return RESTORE[self.family]
+    def arrange(
+        self, observed: Mapping[Key, Value], wanted: Mapping[Key, Value], own: frozenset[Address]
+    ) -> FrontRules:
+        """Arrange the rules by chain."""
+        return FrontRules(observed, wanted, own, self._port_of)
 
-    def remains(self) -> str:
-        """Return "": everything with our names is read."""
-        return ""
-
-    def walk(
-        self,
-        observed: Mapping[Key, Value],
-        wanted: Mapping[Key, Value],
-        packet: Packet,
-        own: frozenset[Address] = frozenset(),
-    ) -> Walk:
+    def follow(self, objects: FrontRules, packet: Packet) -> Walk:
         """Follow a packet through the observed rules to a listener."""
-        if not observed:
+        if not objects.observed:
             return Walk(End.UNTOUCHED, (Step("", "relay", state=ObjectState.MISSING),))
-        way = _Way(FrontRules(observed, wanted, own, self._port_of), packet)
-        paths = list(way.follow())
+        way = _Way(objects, packet)
+        paths = list(way.paths())
         return merge(paths, relayed=way.relayed)
 
 
@@ -94,7 +87,7 @@ class _Way:
         self._tables = Traversal(rules, self._header)
         self.relayed = False
 
-    def follow(self) -> Iterator[Path]:
+    def paths(self) -> Iterator[Path]:
         """Follow the packet; yield a path for each endpoint that may get it."""
         tables = self._tables
         for verdict in tables.pass_hooks():

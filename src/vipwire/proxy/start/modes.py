@@ -43,7 +43,7 @@ def attach_counters(config: Config, metrics: Metrics) -> None:
         getattr(metrics, name).read = read
 
 
-def build_explainer(config: Config, family: Family, mode: Mode) -> "Explainer[Any, Any] | None":
+def build_explainer(config: Config, family: Family, mode: Mode) -> "Explainer[Any, Any, Any] | None":
     """Build what explains the selected mode's objects, as `mode` sees them; None where it has nothing of the kind."""
     return driver_of(selected(config)).explainer(family, mode)
 

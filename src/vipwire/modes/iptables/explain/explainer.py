@@ -10,7 +10,7 @@ from vipwire.modes.iptables.rules.recent import Recent
 from vipwire.modes.xtables.words import RESTORE
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
-from vipwire.reconcile.explainer import Walk
+from vipwire.reconcile.explainer import Explainer, Walk
 
 
 class ScriptWriter(Protocol):
@@ -22,33 +22,22 @@ class ScriptWriter(Protocol):
         """Write the input of every run, in order."""
 
 
-class IptablesExplainer:
+class IptablesExplainer(Explainer[Key, Rules, Table]):
     """Explains the rules of one family, in the network namespace of the calling thread."""
 
     def __init__(self, writer: ScriptWriter) -> None:
+        super().__init__(RESTORE[writer.family])
         self._writer = writer
 
-    def script(self, delta: Delta[Key, Rules], *, anew: bool = False) -> Iterable[str]:
+    def script(self, delta: Delta[Key, Rules]) -> Iterable[str]:
         """Write a difference as a sync would: the input of `iptables-restore --noflush`."""
-        del anew
         return [line for text in self._writer.script(delta) for line in text.splitlines()]
 
-    def script_taker(self) -> str:
-        """Name iptables-restore, of the family."""
-        return RESTORE[self._writer.family]
+    def arrange(self, observed: Mapping[Key, Rules], wanted: Mapping[Key, Rules], own: frozenset[Address]) -> Table:
+        """Keep the rules as they are."""
+        return Table(self._writer.family, observed, wanted, own)
 
-    def remains(self) -> str:
-        """Return "": every chain of ours is read."""
-        return ""
-
-    def walk(
-        self,
-        observed: Mapping[Key, Rules],
-        wanted: Mapping[Key, Rules],
-        packet: Packet,
-        own: frozenset[Address] = frozenset(),
-    ) -> Walk:
-        """Follow a packet through the rules."""
+    def follow(self, objects: Table, packet: Packet) -> Walk:
+        """Follow a packet through the rules, with what the kernel remembers of its source."""
         recent = Recent()
-        table = Table(self._writer.family, observed, wanted, own)
-        return walk(table, packet, lambda name: recent.seen(name, packet.source))
+        return walk(objects, packet, lambda name: recent.seen(name, packet.source))

@@ -13,7 +13,7 @@ from vipwire.modes.ipvs.objects.commands import commands
 from vipwire.modes.ipvs.objects.names import DEVICE, Object, ObjectKey
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
-from vipwire.reconcile.explainer import Walk, merge
+from vipwire.reconcile.explainer import Explainer, Walk, merge
 from vipwire.reconcile.steps import End, ObjectState, Step
 
 _CONNECTIONS = Path("/proc/thread-self/net/ip_vs_conn")
@@ -22,7 +22,7 @@ _CONNECTIONS = Path("/proc/thread-self/net/ip_vs_conn")
 Resting = Callable[[], Mapping[VirtualServer, Mapping[RealServer, Forwarding]]]
 
 
-class IpvsExplainer:
+class IpvsExplainer(Explainer[ObjectKey, Object, Node]):
     """Explains ipvs mode's objects of one family, in the network namespace of the calling thread.
 
     What is observed lacks the real servers that finish their connections. `resting` tells of them, as they were when
@@ -30,45 +30,30 @@ class IpvsExplainer:
     """
 
     def __init__(self, family: Family, resting: Resting = dict) -> None:
+        super().__init__("sh")  # the commands are of ipset, iptables, ipvsadm and ip
         self.family, self._resting = family, resting
-        self._node: Node | None = None
-        self._seen: tuple[Mapping[ObjectKey, Object], Mapping[ObjectKey, Object]] | None = None
 
-    def script(self, delta: Delta[ObjectKey, Object], *, anew: bool = False) -> Iterable[str]:
-        """Write a difference as commands of ipset, iptables, ipvsadm and ip; nothing ever has to be made anew."""
-        del anew
+    def script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
+        """Write a difference as commands of ipset, iptables, ipvsadm and ip."""
         return commands(self.family, delta)
 
-    def script_taker(self) -> str:
-        """Name a shell: the commands are of ipset, iptables, ipvsadm and ip."""
-        return "sh"
+    def arrange(
+        self, observed: Mapping[ObjectKey, Object], wanted: Mapping[ObjectKey, Object], own: frozenset[Address]
+    ) -> Node:
+        """Arrange the objects by kind."""
+        held = KernelObjects.of(observed)
+        held.reals.update((server, dict(reals)) for server, reals in self._resting().items())
+        return Node(self.family, held, KernelObjects.of(wanted), own)
 
-    def remains(self) -> str:
-        """Return "": everything with our names is read, and nothing else matters."""
-        return ""
-
-    def walk(
-        self,
-        observed: Mapping[ObjectKey, Object],
-        wanted: Mapping[ObjectKey, Object],
-        packet: Packet,
-        own: frozenset[Address] = frozenset(),
-    ) -> Walk:
-        """Follow a packet through the observed objects."""
-        if not observed:
-            return Walk(End.UNTOUCHED, (Step("", DEVICE, state=ObjectState.MISSING),))
-        if self._seen is None or self._seen[0] is not observed or self._seen[1] is not wanted:
-            held = KernelObjects.of(observed)
-            held.reals.update((server, dict(reals)) for server, reals in self._resting().items())
-            self._seen = observed, wanted
-            self._node = Node(self.family, held, KernelObjects.of(wanted))
-        assert self._node is not None  # noqa: S101 - it was made together with what was seen
-        node = Node(self.family, self._node.held, self._node.wanted, own)
-        return walk(node, packet)
+    def follow(self, objects: Node, packet: Packet) -> Walk:
+        """Follow a packet, with what IPVS remembers of its client."""
+        return walk(objects, packet)
 
 
 def walk(node: Node, packet: Packet) -> Walk:
-    """Follow a packet, with what IPVS remembers of its client."""
+    """Follow a packet; where nothing of ipvs mode is in the kernel, say so."""
+    if node.held == KernelObjects():
+        return Walk(End.UNTOUCHED, (Step("", DEVICE, state=ObjectState.MISSING),))
     server, paths = follow(node, packet)
     if server is None:
         planned = all(step.state is ObjectState.PLANNED for step in paths[0].steps)

@@ -21,26 +21,20 @@ from vipwire.modes.nftables.table.names import TABLE, Object, ObjectKey, handle_
 from vipwire.modes.nftables.table.read import has_table
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
-from vipwire.reconcile.explainer import Walk, merge
+from vipwire.reconcile.explainer import Explainer, Walk, merge
 from vipwire.reconcile.steps import End, ObjectState, Step
 
 
-class NftablesExplainer:
+class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
     """Explains the table `vipwire` of one family, in the network namespace of the calling thread."""
 
     def __init__(self, family: Family) -> None:
+        super().__init__("nft -f -")
         self.family = family
-        self._table: Table | None = None
 
-    def script(self, delta: Delta[ObjectKey, Object], *, anew: bool = False) -> Iterable[str]:
-        """Write a difference as commands of nft; `anew`: without the table that is there."""
-        name = text.table_name(self.family)
-        first = [f"delete table {name}"] if anew else []
-        return [*first, *(line for command in text.script(self.family, delta) for line in command.splitlines())]
-
-    def script_taker(self) -> str:
-        """Name nft."""
-        return "nft -f -"
+    def script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
+        """Write a difference as commands of nft."""
+        return (line for command in text.script(self.family, delta) for line in command.splitlines())
 
     def remains(self) -> str:
         """Report a table of our name in which nothing of our layout was found; "" if there is none."""
@@ -49,18 +43,19 @@ class NftablesExplainer:
         name = text.table_name(self.family)
         return f"table {name} was made by another version of vipwire, or by somebody else" if there else ""
 
-    def walk(
-        self,
-        observed: Mapping[ObjectKey, Object],
-        wanted: Mapping[ObjectKey, Object],
-        packet: Packet,
-        own: frozenset[Address] = frozenset(),
-    ) -> Walk:
+    def removal(self) -> Iterable[str]:
+        """Delete that table."""
+        return (f"delete table {text.table_name(self.family)}",)
+
+    def arrange(
+        self, observed: Mapping[ObjectKey, Object], wanted: Mapping[ObjectKey, Object], own: frozenset[Address]
+    ) -> Table:
+        """Make a table of the objects."""
+        return Table(self.family, observed, wanted, own)
+
+    def follow(self, objects: Table, packet: Packet) -> Walk:
         """Follow a packet through the table."""
-        table = self._table
-        if table is None or table.observed is not observed or table.wanted is not wanted or table.own != own:
-            self._table = table = Table(self.family, observed, wanted, own=own)
-        return walk(table, packet, self._memory(run(table, packet).asked) if observed else {})
+        return walk(objects, packet, self._memory(run(objects, packet).asked) if objects.observed else {})
 
     def _memory(self, maps: Iterable[str]) -> dict[tuple[str, bytes], Element]:
         """Read what session affinity remembers in some maps: (map, key) to the element."""
