@@ -14,6 +14,7 @@ from functools import cached_property
 
 from vipwire.inspect.earlier.look import EarlierChain
 from vipwire.inspect.explain.health_checks import checks_at
+from vipwire.inspect.explain.suggestions import listed
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import share_text, shares
@@ -30,7 +31,6 @@ from vipwire.reconcile.steps import End
 
 _Shares = Mapping[Endpoint | None, Fraction]
 _NEARLY = Fraction(1, 100)
-_MANY = 5
 
 EarlierThan = Callable[[Packet], tuple[EarlierChain, ...]]
 """Finds the chains of others that may decide about a packet before vipwire."""
@@ -196,7 +196,7 @@ def agreement(explanation: Explanation) -> tuple[Agreement, str]:
     if agrees is Agreement.SAME and (missing := _missing_route(explanation)):
         return Agreement.OTHERWISE, missing
     if agrees is Agreement.SAME and explanation.earlier:
-        return Agreement.UNDECIDED, _listed([str(each) for each in explanation.earlier])
+        return Agreement.UNDECIDED, listed([str(each) for each in explanation.earlier])
     return agrees, difference
 
 
@@ -221,7 +221,7 @@ def _missing_route(explanation: Explanation) -> str:
         return ""
     lost = [target for target, share in explanation.pool.items() if share and obstacle(target.address)]
     if lost:
-        return f"no route leads to {_listed([format_endpoint(each.address, each.port) for each in lost])}"
+        return f"no route leads to {listed([format_endpoint(each.address, each.port) for each in lost])}"
     through = explanation.pool.keys() - bypassed(explanation)
     if through and not packet.from_node and (why := obstacle(packet.source)):
         return f"no route leads back to the client {format_address(packet.source)} ({why})"
@@ -273,16 +273,12 @@ def _share_differences(planned: Mapping[Endpoint, Fraction], held: _Shares) -> I
     if None in held:
         yield f"{share_text(held[None])} of new connections go to nobody"
     if left_out := [format_endpoint(*target) for target, share in planned.items() if share and target not in held]:
-        yield f"nothing goes to {_listed(left_out)}"
+        yield f"nothing goes to {listed(left_out)}"
     extra = [target for target in held if target is not None and target not in planned]
     if extra:
-        yield f"some go to {_listed([format_endpoint(*target) for target in extra])}, which the plan does not have"
+        yield f"some go to {listed([format_endpoint(*target) for target in extra])}, which the plan does not have"
     if not (left_out or extra or None in held):
         yield "the shares of the endpoints are others"
-
-
-def _listed(words: list[str]) -> str:
-    return ", ".join(words[:_MANY]) + (f" and {len(words) - _MANY} more" if len(words) > _MANY else "")
 
 
 def seen_source(explanation: Explanation, target: Target) -> Address | None:

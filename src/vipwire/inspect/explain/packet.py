@@ -1,10 +1,10 @@
 """The words of a packet: `10.96.0.10:80`, `[fd00::10]:53/udp`, `default/web:http`, and where it comes from."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from vipwire.errors import ConfigError
 from vipwire.inspect.explain.health_checks import answers_checks, health_checks
-from vipwire.inspect.explain.suggestions import find_services, meant, similar_addresses
+from vipwire.inspect.explain.suggestions import find_services, listed, meant, similar_addresses
 from vipwire.inspect.node.situation import Situation
 from vipwire.model.net import Address, Family, Protocol, family_of, format_address, is_loopback, parse_address
 from vipwire.model.number import port_number
@@ -120,7 +120,7 @@ def hints(situation: Situation, packet: Packet) -> Iterator[str]:
     if answers_checks(situation, packet):
         here += [f"{port}/tcp (health check)" for port in checks]
     if here:
-        yield f"served at this address: {_listed(here)}"
+        yield f"served at this address: {listed(sorted(set(here)), 8)}"
         return
     owners = {key.address: str(frontend.port_name) for key, frontend in keys.items() if key.address is not None}
     if near := similar_addresses(packet.destination, owners):
@@ -136,8 +136,3 @@ def hints(situation: Situation, packet: Packet) -> Iterator[str]:
 
 def _port_text(key: FrontendKey) -> str:
     return f"{key.port}/{key.protocol.label}" + (" (node port)" if key.address is None else "")
-
-
-def _listed(ports: Iterable[str]) -> str:
-    shown = sorted(set(ports))
-    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")

@@ -1,7 +1,7 @@
 """Suggests Services, addresses and ports that are near to one that does not exist."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from vipwire.errors import ConfigError
 from vipwire.model.names import ObjectName
@@ -41,6 +41,11 @@ def meant(text: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
     if not options:
         return "; there is none at all"
     return f"; there is {', '.join(options)}" if len(options) <= 2 * _MANY else f"; there are {len(options)} others"
+
+
+def listed(words: Sequence[str], most: int = 5) -> str:
+    """Join words by commas; of many only the first, and how many there are more."""
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 def similar_addresses(address: Address, owners: Mapping[Address, str]) -> list[str]:

@@ -47,23 +47,18 @@ class IpvsExplainer(Explainer[ObjectKey, Object, Node]):
 
     def follow(self, objects: Node, packet: Packet) -> Walk:
         """Follow a packet, with what IPVS remembers of its client."""
-        return walk(objects, packet)
-
-
-def walk(node: Node, packet: Packet) -> Walk:
-    """Follow a packet; where nothing of ipvs mode is in the kernel, say so."""
-    if node.held == KernelObjects():
-        return Walk(End.UNTOUCHED, (Step("", DEVICE, state=ObjectState.MISSING),))
-    server, paths = follow(node, packet)
-    if server is None:
-        planned = all(step.state is ObjectState.PLANNED for step in paths[0].steps)
-        refused = paths[0].end is End.REJECTED and not paths[0].uncertain
-        return merge(paths, refuses_strays=refused and planned and packet.destination in node.wanted.vips)
-    if not node.held.servers[server].persistence:
-        affinity = "clients are not remembered: only that choice keeps them where they are"
-        return merge(paths, affinity=affinity)
-    taking = {real.address: real.port for real, how in node.held.reals.get(server, {}).items() if how.weight}
-    return merge(paths, remembered=find_template(_connections(), server, packet.source, taking))
+        held = objects.held
+        if held == KernelObjects():
+            return Walk(End.UNTOUCHED, (Step("", DEVICE, state=ObjectState.MISSING),))
+        server, paths = follow(objects, packet)
+        if server is None:
+            planned = all(step.state is ObjectState.PLANNED for step in paths[0].steps)
+            refused = paths[0].end is End.REJECTED and not paths[0].uncertain
+            return merge(paths, refuses_strays=refused and planned and packet.destination in objects.wanted.vips)
+        if not held.servers[server].persistence:
+            return merge(paths, affinity="clients are not remembered: only that choice keeps them where they are")
+        taking = {real.address: real.port for real, how in held.reals.get(server, {}).items() if how.weight}
+        return merge(paths, remembered=find_template(_connections(), server, packet.source, taking))
 
 
 def _connections() -> Iterable[str]:
