@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -33,6 +34,8 @@ _IMPORTED: Final = (
     "vipwire.inspect.drain.command",
     "vipwire.process.early_signals",
     "vipwire.process.log",
+    "vipwire_up.machine_cli",
+    "vipwire_up.joining.run",
 )
 PROGRAM: Final = "VIPWIRE_PROGRAM"
 """Variable with the path of an installed `vipwire` that is run in place of this checkout."""
@@ -92,13 +95,26 @@ def run(lab: Lab, host: str, arguments: Sequence[str], timeout: float) -> "subpr
     """Run it to its end on a host of a lab; raise subprocess.TimeoutExpired if that takes too long."""
     with tempfile.TemporaryDirectory(prefix="vipwire-forked-") as folder:
         output, errors = Path(folder, "output"), Path(folder, "errors")
-        process = started(lab, host, arguments, output, errors)
-        try:
-            status = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-        return subprocess.CompletedProcess(list(arguments), status, _text(output), _text(errors))
+        return _finish(started(lab, host, arguments, output, errors), arguments, output, errors, timeout)
+
+
+def run_here(arguments: Sequence[str], timeout: float) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end in the network namespace of this thread; raise subprocess.TimeoutExpired."""
+    with tempfile.TemporaryDirectory(prefix="vipwire-forked-") as folder:
+        output, errors = Path(folder, "output"), Path(folder, "errors")
+        here = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/ns/net")
+        return _finish(Forked(here, arguments, output, errors), arguments, output, errors, timeout)
+
+
+def _finish(
+    process: Forked, arguments: Sequence[str], output: Path, errors: Path, timeout: float
+) -> "subprocess.CompletedProcess[str]":
+    try:
+        status = process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return subprocess.CompletedProcess(list(arguments), status, _text(output), _text(errors))
 
 
 def _text(path: Path) -> str:

@@ -21,7 +21,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from tests.up.unit.cluster_process import VIPWIRE, up
+from tests.fakes.forked import run_here
+from tests.up.unit.cluster_process import up
 
 PEM = serialization.Encoding.PEM
 HOST = "127.0.0.1"
@@ -69,10 +70,9 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 def create_token(folder: Path, *flags: str) -> tuple[str, str]:
     """Make a token; give it with the hash of the authority."""
-    command = [*VIPWIRE, "token", "create", "--data-dir", str(folder), *flags]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"--token (\S+) --ca-hash (\S+)", said)
-    assert found, said
+    done = run_here(["token", "create", "--data-dir", str(folder), *flags], timeout=60)
+    found = re.search(r"--token (\S+) --ca-hash (\S+)", done.stdout)
+    assert found, done
     return found[1], found[2]
 
 
@@ -230,6 +230,5 @@ def http(body: bytes, *more: str, status: str = "200 OK", length: int | None = N
 
 def join(port: int, token: str, pinned: str, folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
     """Run `vipwire join` to its end, which has to come."""
-    command = [*VIPWIRE, "join", f"https://{HOST}:{port}", "--token", token, "--ca-hash", pinned]
-    command += ["--data-dir", str(folder), "--no-proxy", "--node-name", "victim", *more]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    command = ["join", f"https://{HOST}:{port}", "--token", token, "--ca-hash", pinned]
+    return run_here([*command, "--data-dir", str(folder), "--no-proxy", "--node-name", "victim", *more], timeout=60)
