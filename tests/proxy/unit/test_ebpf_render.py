@@ -8,7 +8,7 @@ from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
 from vipwire.model.spread import Algorithm, Spread
 from vipwire.modes.ebpf.counts import counts
-from vipwire.modes.ebpf.layout import HEAD, Flag, Head, endpoint_slot, endpoints, frontend_key, read_endpoint
+from vipwire.modes.ebpf.layout import HEAD, Flag, Head, endpoint_slot, frontend_key
 from vipwire.modes.ebpf.names import FRONTENDS, MEMBERS, describe, is_ours, split
 from vipwire.modes.ebpf.render import render
 from vipwire.modes.ebpf.stretches import COOLING_SECONDS, FullError, Stretches
@@ -197,13 +197,6 @@ def test_ejection_is_left_to_the_rules_whose_connections_are_watched() -> None:
     plan = ServicePlan(NAME, (frontend(Forward(BOTH, Masquerade.NEVER)),))
     assert render(Family.IPV4, plan)
     assert not render(Family.IPV4, dataclasses.replace(plan, wishes=Wishes(eject_after=3)))
-
-
-def test_a_target_has_slots_by_its_weight() -> None:
-    plan = ServicePlan(NAME, (frontend(Forward(BOTH, Masquerade.NEVER, spread=Spread(weights=(3, 1)))),))
-    (held,) = render(Family.IPV4, plan).values()
-    dealt = [read_endpoint(each)[0] for each in endpoints(Family.IPV4, held)]
-    assert sorted(dealt) == sorted([HERE.address] * 3 + [THERE.address])
 
 
 def test_datagrams_have_members() -> None:

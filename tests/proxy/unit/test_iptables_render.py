@@ -1,6 +1,5 @@
 """Rules have kube-proxy's text: the example of its documentation, its counts, each kind of chain in each policy."""
 
-import re
 from typing import Any
 
 import pytest
@@ -123,12 +122,6 @@ def test_chances_are_printed_as_the_kernel_keeps_them() -> None:
     ]
 
 
-def test_endpoints_have_equal_chances_one_after_the_other() -> None:
-    world = world_of(service(), "10.1.0.1", "10.1.0.2", "10.1.0.3")
-    rules = world.chain(suffix(world, "SVC"))[1:]
-    assert ["0.33333333349" in rules[0], "0.50000000000" in rules[1], "statistic" in rules[2]] == [True, True, False]
-
-
 def test_among_very_many_endpoints_theirs_are_rules_without_comments_as_kube_proxy_has_them() -> None:
     world = world_of(service("web", "10.96.0.1", affinity_seconds=60), "10.1.0.1", "10.1.0.2", crowded=True)
     assert [rule for rule in world.chain(suffix(world, "SVC")) if "KUBE-SEP" in rule] == [
@@ -155,19 +148,6 @@ def _choices(world: World) -> list[str]:
     """Name the endpoints' chains in the order in which they are chosen."""
     rules = world.chain(suffix(world, "SVC"))
     return list(dict.fromkeys(rule.rpartition(" ")[2] for rule in rules if "KUBE-SEP" in rule))
-
-
-def test_affinity_asks_every_endpoint_first_and_remembers_in_the_endpoints_chain() -> None:
-    world = world_of(service(affinity_seconds=10800), "10.1.0.1", "10.1.0.2")
-    rules = world.chain(suffix(world, "SVC"))
-    asked = [rule for rule in rules if "--rcheck --seconds 10800 --reap" in rule]
-    assert rules[1:3] == asked
-    for rule in asked:
-        chain = rule.rpartition(" ")[2]
-        assert f"--name {chain} --mask 255.255.255.255 --rsource -j {chain}" in rule
-        assert (
-            f"-m recent --set --name {chain} --mask 255.255.255.255 --rsource -m tcp -j DNAT" in world.chain(chain)[1]
-        )
 
 
 def test_without_the_match_recent_there_is_no_affinity() -> None:
@@ -210,85 +190,6 @@ def test_masquerade_all_has_no_exception_and_no_detector_has_no_rule() -> None:
     assert "MASQ" not in "".join(nobody.chain(suffix(nobody, "SVC")))
 
 
-def test_an_external_policy_cluster_masquerades_what_enters() -> None:
-    world = world_of(service(external_ips=ips("1.2.3.4")), "10.1.0.1")
-    assert world.chain(suffix(world, "EXT")) == [
-        '-m comment --comment "masquerade traffic for default/web external destinations" -j KUBE-MARK-MASQ',
-        f"-j {suffix(world, 'SVC')}",
-    ]
-
-
-def test_an_external_policy_local_lets_pods_and_the_node_reach_everybody() -> None:
-    world = world_of(service(external_ips=ips("1.2.3.4"), external_policy=LOCAL), "10.1.0.1")
-    everybody, here = suffix(world, "SVC"), suffix(world, "SVL")
-    to = "traffic for default/web external destinations"
-    assert world.chain(suffix(world, "EXT")) == [
-        f'-s 10.0.0.0/8 -m comment --comment "pod {to}" -j {everybody}',
-        f'-m comment --comment "masquerade LOCAL {to}" -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ',
-        f'-m comment --comment "route LOCAL {to}" -m addrtype --src-type LOCAL -j {everybody}',
-        f"-j {here}",
-    ]
-
-
-def test_an_external_policy_local_without_an_endpoint_here_drops_what_is_from_outside() -> None:
-    world = World()
-    subject = service("web", "10.96.0.1", port(node_port=30080), external_ips=ips("1.2.3.4"), external_policy=LOCAL)
-    world.put(subject, slice_of("web", endpoint("10.2.0.1")))
-    world.sync()
-    assert sorted(world.chain("KUBE-EXTERNAL-SERVICES", "filter")) == [
-        '-d 1.2.3.4/32 -p tcp -m comment --comment "default/web has no local endpoints" -m tcp --dport 80 -j DROP',
-        (
-            '-p tcp -m comment --comment "default/web has no local endpoints" -m addrtype --dst-type LOCAL -m tcp '
-            "--dport 30080 -j DROP"
-        ),
-    ]
-    assert len(world.chain(suffix(world, "EXT"))) == 3
-    assert not [chain for chain in world.tables.tables["nat"] if chain.startswith("KUBE-SVL")]
-
-
-def test_an_internal_policy_local_uses_the_chain_of_that_name() -> None:
-    world = world_of(service(internal_policy=LOCAL), "10.1.0.1")
-    assert world.chain("KUBE-SERVICES")[0].endswith(suffix(world, "SVL"))
-    assert not [chain for chain in world.tables.tables["nat"] if chain.startswith("KUBE-SVC-")]
-
-
-def test_who_has_no_endpoints_is_refused_everywhere() -> None:
-    world = World()
-    subject = service("web", "10.96.0.1", port(node_port=30080), load_balancer_ips=ips("1.2.3.4"))
-    world.put(subject)
-    world.sync()
-    refusal = "-j REJECT --reject-with tcp-reset"
-    words = '-p tcp -m comment --comment "default/web has no endpoints"'
-    first, _ = world.chain("KUBE-SERVICES", "filter")
-    assert first == f"-d 10.96.0.1/32 {words} -m tcp --dport 80 {refusal}"
-    assert sorted(world.chain("KUBE-EXTERNAL-SERVICES", "filter")) == [
-        f"-d 1.2.3.4/32 {words} -m tcp --dport 80 {refusal}",
-        f"{words} -m addrtype --dst-type LOCAL -m tcp --dport 30080 {refusal}",
-    ]
-    assert world.chain("KUBE-NODEPORTS") == []
-
-
-def test_source_ranges_admit_some_and_drop_what_keeps_its_destination() -> None:
-    subject = service(
-        load_balancer_ips=ips("1.2.3.4"), source_ranges=(cidr("192.168.0.0/24"), cidr("203.0.113.0/25"))
-    )
-    world = world_of(subject, "10.1.0.1")
-    enter, guard = suffix(world, "EXT"), suffix(world, "FW")
-    note = '-m comment --comment "default/web loadbalancer IP"'
-    assert world.chain(guard) == [
-        f"-s 1.2.3.4/32 {note} -j {enter}",
-        f"-s 192.168.0.0/24 {note} -j {enter}",
-        f"-s 203.0.113.0/25 {note} -j {enter}",
-        '-m comment --comment "other traffic to default/web will be dropped by KUBE-PROXY-FIREWALL"',
-    ]
-    assert world.chain("KUBE-PROXY-FIREWALL", "filter") == [
-        (
-            f'-d 1.2.3.4/32 -p tcp -m comment --comment "default/web traffic not accepted by {guard}" '
-            "-m tcp --dport 80 -j DROP"
-        )
-    ]
-
-
 def test_an_endpoint_at_a_node_port_that_is_for_some_sources_only_is_reached_by_way_of_another_service() -> None:
     node = node_plan(Family.IPV4)
     here = "192.168.0.2"
@@ -311,21 +212,6 @@ def test_an_endpoint_at_a_node_port_that_is_for_some_sources_only_is_reached_by_
     assert walk(table, packet).end is End.ANSWERED
     past = packet._replace(destination=ip(here), port=30080, to_node=True)
     assert walk(table, past).end is End.DROPPED
-
-
-def test_node_ports_enter_like_external_addresses_and_count_what_is_from_loopback() -> None:
-    world = World(settings=Settings())
-    world.put(service("web", "10.96.0.1", port(node_port=30080)), slice_of("web", endpoint("10.2.0.1")))
-    world.sync()
-    enter = suffix(world, "EXT")
-    words = '-p tcp -m comment --comment "default/web" -m tcp --dport 30080'
-    assert world.chain("KUBE-NODEPORTS") == [
-        f"-d 127.0.0.0/8 {words} -m nfacct --nfacct-name localhost_nps_accepted_pkts -j {enter}",
-        f"{words} -j {enter}",
-    ]
-    assert world.chain("KUBE-FORWARD", "filter")[0] == (
-        "-m conntrack --ctstate INVALID -m nfacct --nfacct-name ct_state_invalid_dropped_pkts -j DROP"
-    )
 
 
 def test_a_health_check_port_is_accepted_once_for_every_port_of_the_service() -> None:
@@ -435,45 +321,6 @@ def test_the_longest_names_make_comments_that_fit() -> None:
     comments = [rule.split('"')[1] for rule in rules if '"' in rule]
     assert max(map(len, comments)) <= 255
     assert any("p" * 15 in text for text in comments)
-
-
-def test_node_ports_may_have_sources_of_their_own() -> None:
-    subject = service(
-        "web",
-        "10.96.0.1",
-        port(node_port=30080),
-        load_balancer_ips=ips("1.2.3.4"),
-        source_ranges=(cidr("192.168.0.0/24"),),
-        annotations=(("vipwire.io/nodeport-source-ranges", "203.0.113.0/25"),),
-    )
-    world = world_of(subject, "10.1.0.1")
-    guard, enter = suffix(world, "NPFW"), suffix(world, "EXT")
-    assert world.chain("KUBE-NODEPORTS")[0].endswith(f"-j {guard}")
-    assert world.chain(guard) == [
-        f'-s 203.0.113.0/25 -m comment --comment "default/web node port" -j {enter}',
-        '-m comment --comment "other traffic to default/web will be dropped by KUBE-PROXY-FIREWALL"',
-    ]
-    dropped = world.chain("KUBE-PROXY-FIREWALL", "filter")
-    (local,) = (rule for rule in dropped if "--dport 30080" in rule)
-    assert "--dst-type LOCAL" in local
-    assert [rule.endswith(" -j DROP") for rule in dropped] == [True, True]
-
-
-def test_one_memory_may_serve_all_ports() -> None:
-    world = World()
-    subject = service(
-        "web",
-        "10.96.0.1",
-        port(80, "a"),
-        port(81, "b"),
-        affinity_seconds=60,
-        annotations=(("vipwire.io/affinity-scope", "service"),),
-    )
-    ports = [EndpointPort(name, Protocol.TCP, 8080) for name in ("a", "b")]
-    world.put(subject, slice_of("web", endpoint("10.1.0.1"), ports=ports))
-    world.sync()
-    assert len(set(re.findall(r"--name (\S+)", world.tables.save("nat")))) == 1
-    assert world.tables.save("nat").count("--set --name KUBE-AFF-") == 2
 
 
 def test_what_is_asked_for_in_vain_is_said() -> None:

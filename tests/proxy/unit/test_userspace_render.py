@@ -43,60 +43,11 @@ def rules(objects: dict[Key, Value], chain: str) -> list[str]:
     return [key.words for key in objects if isinstance(key, Rule) and key.chain == chain]
 
 
-def addresses(listener: Listener) -> list[str]:
-    return [".".join(map(str, share.place.address)) for share in listener.shares]
-
-
-def test_a_cluster_ip_is_a_front_that_pods_and_the_node_are_led_to() -> None:
-    objects = rendered(service(), LOCAL, REMOTE)
-    ((name, listener),) = fronts(objects).items()
-    assert listener.binds == (Place(ip("192.168.0.2"), 0),)
-    assert listener.shares == (Share(Place(ip("10.1.0.1"), 8080)), Share(Place(ip("10.1.0.2"), 8080)))
-    words = (
-        '-d 10.96.0.1/32 -p tcp -m comment --comment "default/web" -m tcp --dport 80 '
-        "-j DNAT --to-destination 192.168.0.2:{port}"
-    )
-    assert rules(objects, names.PORTALS_CONTAINER) == rules(objects, names.PORTALS_HOST) == [words]
-    assert {key.front for key in objects if isinstance(key, Rule) and key.table == NAT} == {name}
-    assert rules(objects, names.PORTALS_REJECT) == [
-        '-d 10.96.0.1/32 -m comment --comment "default/web cluster IP has no such port" -j KUBE-PORTALS-REFUSE'
-    ]
-
-
 def test_where_the_node_has_no_address_packets_are_redirected() -> None:
     objects = rendered(service(), LOCAL, address=None)
     ((_, listener),) = fronts(objects).items()
     assert listener.binds == (Place(bytes(4), 0),)
     assert rules(objects, names.PORTALS_CONTAINER)[0].endswith("-j REDIRECT --to-ports {port}")
-
-
-def test_with_a_local_policy_the_outside_has_a_front_of_its_own() -> None:
-    subject = service(external_ips=(ip("198.18.0.1"),), external_policy=TrafficPolicy.LOCAL)
-    objects = rendered(subject, LOCAL, REMOTE)
-    found = fronts(objects)
-    name = "default/web external IP 198.18.0.1:80/tcp"
-    outside, here = found[name], found[f"{name} (from this node)"]
-    assert (addresses(outside), addresses(here)) == (["10.1.0.1"], ["10.1.0.1", "10.1.0.2"])
-    led = {key.chain: key.front for key in objects if isinstance(key, Rule) and "198.18.0.1" in key.words}
-    assert led[names.PORTALS_CONTAINER].endswith("/tcp")
-    assert led[names.PORTALS_POD] == led[names.PORTALS_HOST] == here.name
-
-
-def test_without_a_local_endpoint_the_outside_is_dropped_and_pods_are_not() -> None:
-    subject = service(external_ips=(ip("198.18.0.1"),), external_policy=TrafficPolicy.LOCAL)
-    objects = rendered(subject, REMOTE)
-    assert [words for words in rules(objects, names.PORTALS_CONTAINER) if "198.18.0.1" in words] == []
-    assert len(rules(objects, names.PORTALS_POD)) == 1
-    assert rules(objects, names.PORTALS_DROP) == [
-        '-d 198.18.0.1/32 -p tcp -m comment --comment "default/web has no local endpoints" -m tcp --dport 80 -j DROP'
-    ]
-
-
-def test_without_endpoints_there_is_no_front_and_everybody_is_refused() -> None:
-    objects = rendered(service(external_ips=(ip("198.18.0.1"),)))
-    assert fronts(objects) == {}
-    refused = [words for words in rules(objects, names.PORTALS_REJECT) if "has no endpoints" in words]
-    assert [words.split()[1] for words in refused] == ["10.96.0.1/32", "198.18.0.1/32"]
 
 
 def test_a_node_port_is_a_socket_on_every_address_that_serves_it() -> None:
@@ -108,20 +59,6 @@ def test_a_node_port_is_a_socket_on_every_address_that_serves_it() -> None:
     assert rules(objects, names.NODEPORT_NON_LOCAL) == [
         '-p tcp -m comment --comment "default/web" -m tcp --dport 30080 -m conntrack --ctstate NEW -j ACCEPT'
     ]
-
-
-def test_datagrams_from_outside_are_led_past_the_socket_of_their_node_port() -> None:
-    subject = service("web", "10.96.0.1", port(53, "dns", Protocol.UDP, node_port=30053))
-    objects = rendered(subject, LOCAL)
-    listener = fronts(objects)["default/web:dns node port node port 30053/udp"]
-    own = Place(ip("192.168.0.2"), 0)
-    assert listener.binds == (own, Place(own.address, 30053), Place(b"\x7f\0\0\1", 30053))
-    (lead,) = rules(objects, names.NODEPORT_CONTAINER)
-    assert lead.startswith('-p udp -m comment --comment "default/web:dns" -m udp --dport 30053 -j DNAT ')
-    assert lead.endswith(" --to-destination 192.168.0.2:{port}")
-    assert rules(objects, names.NODEPORT_HOST) == []
-    (accepting,) = rules(objects, names.NODEPORT_NON_LOCAL)
-    assert accepting.endswith("-m conntrack --ctstate NEW --ctorigdstport 30053 -j ACCEPT")
 
 
 def test_a_node_port_that_no_address_serves_has_no_socket() -> None:
@@ -153,49 +90,6 @@ def test_node_ports_are_served_on_loopback_of_both_families_unless_that_is_left_
         assert (Place(ip(loopback), 30080) in listener.binds) is expected
 
 
-def test_a_node_port_for_some_sources_is_led_to_and_others_are_dropped() -> None:
-    subject = service(
-        "web",
-        "10.96.0.1",
-        port(80, node_port=30080),
-        annotations=(("vipwire.io/nodeport-source-ranges", "203.0.113.0/24"),),
-    )
-    objects = rendered(subject, LOCAL)
-    listener = fronts(objects)["default/web node port node port 30080/tcp"]
-    assert listener.binds == (Place(ip("192.168.0.2"), 0),)
-    assert listener.sources == ((ip("203.0.113.0"), 24),)
-    (lead,) = rules(objects, names.NODEPORT_CONTAINER)
-    assert lead.startswith('-s 203.0.113.0/24 -p tcp -m comment --comment "default/web" -m tcp --dport 30080 -j DNAT')
-    (drop,) = rules(objects, names.NODEPORT_FILTER)
-    assert drop.endswith('--comment "default/web from other sources to the node port" -m tcp --dport 30080 -j DROP')
-
-
-def test_without_endpoints_those_who_may_come_are_refused_before_the_others_are_dropped() -> None:
-    subject = service(load_balancer_ips=(ip("198.18.0.9"),), source_ranges=(cidr("203.0.113.0/24"),))
-    objects = rendered(subject)
-    refuse, drop = (key for key in objects if isinstance(key, Rule) and key.chain == names.PORTALS_DROP)
-    assert refuse.first
-    assert refuse.words.startswith("-s 203.0.113.0/24 -d 198.18.0.9/32 ")
-    assert refuse.words.endswith("-j KUBE-PORTALS-REFUSE")
-    assert not drop.first
-    assert drop.words.startswith("-d 198.18.0.9/32 ")
-    assert drop.words.endswith("-j DROP")
-    assert not [words for words in rules(objects, names.PORTALS_REJECT) if "198.18.0.9" in words]
-
-
-def test_an_address_of_the_node_itself_is_refused_behind_the_node_ports_that_may_answer_there() -> None:
-    own = (ip("192.168.0.2"),)
-    objects = rendered(service(external_ips=own), addresses=own)
-    assert [words for words in rules(objects, names.PORTALS_REJECT) if "192.168.0.2" in words] == []
-    (refusal,) = rules(objects, names.PORTALS_OWN_DENY)
-    assert refusal.startswith("-d 192.168.0.2/32 -p tcp ")
-    assert refusal.endswith("-j KUBE-PORTALS-REFUSE")
-    objects = rendered(service("other", "10.96.0.2", port(80, node_port=80)), LOCAL, addresses=own)
-    (kept,) = (key for key in objects if isinstance(key, Rule) and key.chain == names.PORTALS_OWN)
-    assert kept.first
-    assert kept.words == '-p tcp -m comment --comment "default/other" -m tcp --dport 80 -j RETURN'
-
-
 def test_an_address_of_the_node_that_serves_no_node_ports_is_refused_like_any_other() -> None:
     own = (ip("192.168.0.2"),)
     objects = rendered(service(external_ips=own), addresses=own, node_port_addresses=())
@@ -210,13 +104,6 @@ def test_rules_for_node_ports_leave_loopback_alone_where_it_serves_none(wanted: 
     jumps = [words for words in jumps if "--dst-type LOCAL" in words]
     assert len(jumps) == 3
     assert all(words.startswith(f"{expected}-m ") for words in jumps)
-
-
-def test_sctp_is_refused_and_says_why() -> None:
-    objects = rendered(service("web", "10.96.0.1", port(9, "sctp", Protocol.SCTP)), LOCAL)
-    assert fronts(objects) == {}
-    note = '--comment "default/web:sctp SCTP is not relayed"'
-    assert any(note in words for words in rules(objects, names.PORTALS_REJECT))
 
 
 @pytest.mark.parametrize(
@@ -234,20 +121,6 @@ def test_connections_are_dealt_in_turn_unless_a_service_asks_otherwise(
 ) -> None:
     (listener,) = fronts(rendered(service(annotations=tuple(annotations.items())), LOCAL)).values()
     assert listener.algorithm == algorithm
-
-
-def test_weights_affinity_and_the_proxy_protocol_reach_the_relay() -> None:
-    asked = {
-        "vipwire.io/weights": '{"10.1.0.2": 3}',
-        "vipwire.io/proxy-protocol": "v2",
-        "vipwire.io/affinity-scope": "service",
-    }
-    (listener,) = fronts(
-        rendered(service(affinity_seconds=60, annotations=tuple(asked.items())), LOCAL, REMOTE)
-    ).values()
-    assert [share.weight for share in listener.shares] == [1, 3]
-    assert (listener.affinity, listener.proxy_protocol) == (60, 2)
-    assert (listener.group, listener.whole) == ("default/web Cluster", True)
 
 
 def test_frontends_of_a_port_share_what_they_remember_and_ask_those_of_the_other_policy() -> None:
@@ -404,20 +277,6 @@ def test_objects_have_names_for_people() -> None:
 
 def ranging(text: str, *ports: ServicePort, **fields: Any) -> Service:
     return service("web", "10.96.0.1", *ports, annotations=(("vipwire.io/port-range", text),), **fields)
-
-
-def test_a_range_is_one_front_and_one_rule_for_each_chain() -> None:
-    objects = rendered(ranging("8000-9000", port(8080)), LOCAL, port_ranges=True)
-    name, listener = next((name, each) for name, each in fronts(objects).items() if each.span[1])
-    assert name == "default/web cluster IP 10.96.0.1:8000-9000/tcp"
-    assert listener.span == (8000, 9000)
-    assert listener.shares == (Share(Place(ip("10.1.0.1"), 0)),)  # it keeps the client's port
-    words = (
-        '-d 10.96.0.1/32 -p tcp -m comment --comment "default/web" -m tcp --dport 8000:9000 '
-        "-j DNAT --to-destination 192.168.0.2:{port}"
-    )
-    for chain in (names.PORTALS_CONTAINER, names.PORTALS_HOST):
-        assert [each for each in rules(objects, chain) if "8000:9000" in each] == [words]
 
 
 def test_a_range_whose_endpoints_have_another_port_is_relayed_there() -> None:
