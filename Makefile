@@ -68,10 +68,17 @@ UNITS = $(wildcard tests/$(or $(HOUSE),*)/unit)
 quick: compiled
 	@$(PYTEST) -q -n $$(($$(nproc) + 1)) --dist loadscope -m 'not kernel' $(UNITS) tests/proxy/laws tests/proxy/cases tests/project
 
-# The unit tests once more on the system's own Python, where that is another one: errors are other ones there. Laws are
-# about what is pure, and that is the same in every Python.
+# The unit tests that meet processes, sockets, files and parsers, once more on the system's own Python, where that is
+# another one: the texts of errors differ there, and groups of exceptions do. All else is the same in every Python, and
+# tests/project/test_plain_errors_on_debian.py runs the commands themselves on it.
+OUTSIDE = app_loop cli_ config_ host_ http_ inspect_live inspect_page_site inspect_source kube_access kube_client \
+	kube_manifests kube_watch process_ serve_ userspace_relay xtables_tool \
+	ingress_failures ingress_watch gateway_manifests \
+	cluster_api_bounds cluster_api_wire cluster_ca cluster_damaged cluster_join cluster_keys cluster_lost cluster_probing \
+	cluster_relay cluster_store_strangers cluster_up_settings dns_limits dns_server dns_upstream
+OUTSIDE_TESTS = $(strip $(foreach each,$(OUTSIDE),$(wildcard $(addsuffix /test_$(each)*.py,$(UNITS)))))
 debian: compiled
-	@if [ -x .venv-debian/bin/python ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'not slow and not kernel' $(UNITS) $(if $(filter-out project,$(HOUSE)),,tests/project); fi
+	@if [ -x .venv-debian/bin/python ] && [ -n "$(OUTSIDE_TESTS)" ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'not slow and not kernel' $(OUTSIDE_TESTS); fi
 
 # Two processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
 pytest: compiled
