@@ -70,26 +70,6 @@ def test_a_pod_is_not_masqueraded_at_a_range() -> None:
     assert not way(world_of(ranged(), *PODS), "10.96.0.1", 10123, POD).masqueraded
 
 
-def test_another_target_port_takes_the_whole_range() -> None:
-    world = world_of(ranged(), *PODS, port=80)
-    assert targets(way(world, "10.96.0.1", 10123)) == {(pod, 80) for pod in PODS}
-
-
-def test_one_rule_is_there_for_each_address_whatever_the_size() -> None:
-    world = world_of(ranged(external_ips=ips("1.2.3.4")), *PODS)
-    assert [rule.partition(" -j ")[0] for rule in world.chain("KUBE-RANGES")] == [
-        '-d 1.2.3.4/32 -p tcp -m comment --comment "default/rtp external IP" -m tcp --dport 10000:20000',
-        '-d 10.96.0.1/32 -p tcp -m comment --comment "default/rtp cluster IP" -m tcp --dport 10000:20000',
-    ]
-    assert world.chain("KUBE-SERVICES")[-1].endswith("-j KUBE-RANGES"), "a port counts before a range"
-    (last,) = {
-        rules[1].partition("-j ")[2]
-        for chain, rules in world.tables.tables[NAT].items()
-        if chain.startswith("KUBE-SEP-") and "10.1.0.1" in rules[0] and not rules[1].endswith(":10000")
-    }
-    assert last == "DNAT --to-destination 10.1.0.1"
-
-
 def test_a_node_port_in_the_range_goes_to_the_port_of_the_endpoint() -> None:
     world = world_of(ranged(node_port=15000), *PODS)
     seen = world.backend.observe()

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from tests.fakes.values import cidr, endpoint, ip, node_plan, port, service, slice_of
+from tests.fakes.values import endpoint, ip, node_plan, port, service, slice_of
 
-from vipwire.linux.netlink.ipvs import Method, RealServer, Scheduling, VirtualServer
+from vipwire.linux.netlink.ipvs import RealServer, Scheduling, VirtualServer
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol
-from vipwire.model.service import Service, ServicePort, TrafficPolicy
+from vipwire.model.service import Service, ServicePort
 from vipwire.modes.ipvs.marks import FOREIGN, Marks, MarkScope
 from vipwire.modes.ipvs.objects.chains import parted, rules_text
 from vipwire.modes.ipvs.objects.commands import commands
-from vipwire.modes.ipvs.objects.names import ChainName, Entry, MarkRule, Object, ObjectKey, RangeRule
+from vipwire.modes.ipvs.objects.names import ChainName, Object, ObjectKey, RangeRule
 from vipwire.modes.ipvs.render import RenderSettings, render
 from vipwire.modes.ipvs.termination_policy import TerminationPolicy
 from vipwire.plan.frontends import plan_service
@@ -33,97 +33,6 @@ def planned(*endpoints: Any, of: ServicePort = port(8080), **fields: Any) -> Ser
 
 def rendered(plan: ServicePlan, marks: Marks) -> dict[ObjectKey, Object]:
     return dict(render(RenderSettings(Family.IPV4, "rr"), marks, plan).own)
-
-
-def shared(plan: ServicePlan, marks: Marks) -> dict[ObjectKey, Object]:
-    return dict(render(RenderSettings(Family.IPV4, "rr"), marks, plan).shared)
-
-
-def marked(objects: dict[ObjectKey, Object]) -> dict[int, set[tuple[str, int]]]:
-    """Find the virtual servers of marks with their real servers."""
-    found: dict[int, set[tuple[str, int]]] = {key.mark: set() for key in objects if isinstance(key, VirtualServer)}
-    for key in objects:
-        if isinstance(key, RealServer):
-            found[key.server.mark].add((".".join(map(str, key.address)), key.port))
-    return {mark: reals for mark, reals in found.items() if mark}
-
-
-def rules(objects: dict[ObjectKey, Object], table: str, chain: str) -> list[str]:
-    return [key.words for key in objects if isinstance(key, RangeRule) and key[:2] == (table, chain)]
-
-
-def test_a_range_is_a_rule_that_marks_and_a_virtual_server_that_leaves_the_port_alone() -> None:
-    marks = Marks(BIT)
-    objects = rendered(planned(LOCAL, REMOTE), marks)
-    mark = marks.mark(KEY, MarkScope.INSIDE)
-    both = {("10.1.0.1", 0), ("10.1.0.2", 0)}
-    assert marked(objects) == {mark: both, mark | BIT: both}
-    words = f'-d {VIP}/32 -p tcp -m comment --comment "default/web" -m tcp --dport 8000:9000'
-    assert rules(objects, "mangle", "KUBE-IPVS-RANGES") == [f"{words} -j MARK --set-xmark {mark:#x}/0xffffffff"]
-    assert rules(objects, "nat", "KUBE-IPVS-RANGES")[-1] == f"{words} -j ACCEPT"
-    assert rules(objects, "filter", "KUBE-IPVS-RANGES") == [f"{words} -j RETURN"]
-    (entry,) = (key for key in objects if isinstance(key, Entry) and key.set == "KUBE-RANGES")
-    assert objects[entry] == mark, "by which the next process knows the virtual server"
-    hairpins = rules(objects, "nat", "KUBE-IPVS-RANGES-HAIRPIN")
-    assert [words.split()[:4] for words in hairpins] == [
-        ["-s", f"{pod}/32", "-d", f"{pod}/32"] for pod in ("10.1.0.1", "10.1.0.2")
-    ]
-
-
-def test_another_target_port_is_that_of_the_real_servers() -> None:
-    objects = rendered(planned(REMOTE, of=port(8001)), Marks(BIT))
-    assert set().union(*marked(objects).values()) == {("10.1.0.2", 8080)}
-    assert not rules(objects, "nat", "KUBE-IPVS-RANGES-HAIRPIN")
-
-
-def test_with_a_local_policy_clients_outside_have_a_mark_of_their_own() -> None:
-    marks = Marks(BIT)
-    fields: dict[str, Any] = {"external_ips": (ip("1.1.1.1"),), "external_policy": TrafficPolicy.LOCAL}
-    objects = rendered(planned(LOCAL, REMOTE, **fields), marks)
-    key = KEY._replace(address=ip("1.1.1.1"))
-    inside, outside = marks.mark(key, MarkScope.INSIDE), marks.mark(key)
-    found = marked(objects)
-    assert found[outside] == {("10.1.0.1", 0)}
-    assert found[inside] == found[inside | BIT] == {("10.1.0.1", 0), ("10.1.0.2", 0)}
-    (words,) = rules(objects, "mangle", "KUBE-IPVS-RANGES-LOCAL")
-    assert f"{outside:#x}/" in words
-    away = rendered(planned(REMOTE, **fields), marks)
-    for table in ("mangle", "filter"):
-        (words,) = rules(away, table, "KUBE-IPVS-RANGES-NO-LOCAL")
-        assert words.endswith("-j KUBE-NO-LOCAL-ENDPOINTS")
-
-
-def test_a_tcp_range_without_endpoints_lets_open_connections_end_and_takes_no_new_ones() -> None:
-    marks = Marks(BIT)
-    objects = rendered(planned(), marks)
-    mark = marks.mark(KEY, MarkScope.INSIDE)
-    assert marked(objects) == {mark: set(), mark | BIT: set()}
-    (words,) = rules(objects, "filter", "KUBE-IPVS-RANGES-NONE")
-    assert words.endswith("-j KUBE-IPVS-RANGES-REFUSE")
-    assert not marked(rendered(planned(of=port(8080, protocol=Protocol.UDP)), Marks(BIT)))
-
-
-def test_sources_that_may_come_are_let_through_before_others_are_dropped() -> None:
-    fields: dict[str, Any] = {"load_balancer_ips": (ip("1.1.1.1"),), "source_ranges": (cidr("203.0.113.0/24"),)}
-    objects = rendered(planned(REMOTE, **fields), Marks(BIT))
-    for table in ("mangle", "filter"):
-        first, last = rules(objects, table, "KUBE-IPVS-RANGES-FIREWALL")
-        assert first.startswith("-s 203.0.113.0/24 -d 1.1.1.1/32")
-        assert (first.rpartition(" ")[2], last.rpartition(" ")[2]) == ("RETURN", "DROP")
-
-
-def test_a_range_may_be_answered_directly() -> None:
-    marks = Marks(BIT)
-    fields: dict[str, Any] = {"external_ips": (ip("1.1.1.1"),), "annotations": (("vipwire.io/forwarding", "dsr"),)}
-    plan = planned(REMOTE, **fields)
-    objects = rendered(plan, marks)
-    mark = marks.mark(KEY._replace(address=ip("1.1.1.1")), MarkScope.INSIDE)
-    assert MarkRule(mark) in shared(plan, marks)
-    (how,) = (value for key, value in objects.items() if isinstance(key, RealServer) and key.server.mark == mark)
-    assert getattr(how, "method", None) is Method.ROUTE
-    (words,) = rules(objects, "mangle", "KUBE-IPVS-RANGES-SEGMENTS")
-    assert "--sport 8000:9000" in words
-    assert not [each for each in rules(objects, "nat", "KUBE-IPVS-RANGES") if "1.1.1.1" in each]
 
 
 def test_no_mark_is_one_that_others_give_a_meaning() -> None:

@@ -21,7 +21,7 @@ from vipwire.modes.xtables.save import BUILT_IN
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan, PodBridge
 from vipwire.reconcile.delta import Delta, diff
-from vipwire.relay.messages import Listener, Place, Share
+from vipwire.relay.messages import Listener, Place
 
 LOCAL, REMOTE = endpoint("10.1.0.1", "node-1"), endpoint("10.1.0.2")
 RULES = Choices()
@@ -277,20 +277,6 @@ def test_objects_have_names_for_people() -> None:
 
 def ranging(text: str, *ports: ServicePort, **fields: Any) -> Service:
     return service("web", "10.96.0.1", *ports, annotations=(("vipwire.io/port-range", text),), **fields)
-
-
-def test_a_range_whose_endpoints_have_another_port_is_relayed_there() -> None:
-    objects = rendered(ranging("80-90"), LOCAL, port_ranges=True)
-    (listener,) = (each for each in fronts(objects).values() if each.span[1])
-    assert listener.shares == (Share(Place(ip("10.1.0.1"), 8080)),)
-
-
-def test_a_range_that_nobody_serves_is_refused_or_dropped_as_its_port_is() -> None:
-    refused = rendered(ranging("80-90"), port_ranges=True)
-    assert any("--dport 80:90" in each for each in rules(refused, names.PORTALS_REJECT))
-    local = ranging("80-90", internal_policy=TrafficPolicy.LOCAL)
-    dropped = rendered(local, REMOTE, port_ranges=True)
-    assert any("--dport 80:90" in each for each in rules(dropped, names.PORTALS_DROP))
 
 
 def problems(asked: Service, choices: Choices = RULES, **fields: Any) -> list[str]:
