@@ -5,6 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from vipwire.cli.main import main
 
 LONG = "9" * 5000  # Python's int() reads 4,300 digits
 ARABIC = "\u0663\u0660"  # 30, which Python's int() reads
@@ -41,8 +44,15 @@ def test_what_is_no_number_is_an_error_in_one_line(command: str, tmp_path: Path)
     (tmp_path / "config.yaml").write_text(
         f"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\noomScoreAdj: {LONG}\n"
     )
-    argv = [sys.executable, "-m", "vipwire", *command.format(folder=tmp_path).split()]
+    result = CliRunner().invoke(main, command.format(folder=tmp_path).split())
+    assert result.exit_code in (1, 2)
+    assert isinstance(result.exception, SystemExit), "no traceback"
+    assert sum(line.startswith("error: ") for line in result.stderr.splitlines()) == 1
+
+
+def test_the_proxy_that_starts_without_click_refuses_them_too() -> None:
+    argv = [sys.executable, "-m", "vipwire", "proxy", "-v", LONG]
     done = subprocess.run(argv, capture_output=True, check=False, text=True, timeout=60)
-    assert done.returncode in (1, 2)
+    assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert sum(line.startswith("error: ") for line in done.stderr.splitlines()) == 1

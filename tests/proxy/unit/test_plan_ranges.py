@@ -113,7 +113,8 @@ def ports_of(key: FrontendKey | RangeKey) -> range:
 
 
 def overlap(one: FrontendKey | RangeKey, other: FrontendKey | RangeKey) -> bool:
-    return one[:2] == other[:2] and bool(set(ports_of(one)) & set(ports_of(other)))
+    ours, theirs = ports_of(one), ports_of(other)
+    return one[:2] == other[:2] and max(ours.start, theirs.start) < min(ours.stop, theirs.stop)
 
 
 def claimant(number: int) -> Claimant:
