@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from vipwire.config.configuration import Config
-from vipwire.config.file import written
-from vipwire.config.flags.parse import default_text
-from vipwire.config.flags.table import FLAGS, Flag, Group
-from vipwire.config.schema import ValueKind, file_paths, setting_of
-from vipwire.proxy.reconfigure import value_at
+from vipwire.config.configuration import ROWS
+from vipwire.config.flags.table import FLAGS, flag_text
+from vipwire.config.kinds import ValueKind
+from vipwire.config.schema import Group, Setting
 
 PATH = Path(__file__).parent.parent / "docs" / "configuration.md"
 
@@ -17,7 +15,7 @@ _INTRODUCTION = """\
 
 This page has every flag of `vipwire proxy`, as `vipwire proxy --help` prints it, and the field of
 `KubeProxyConfiguration` (`kubeproxy.config.k8s.io/v1alpha1`) that the flag sets. `make docs` writes it from
-`src/vipwire/config/flags/table.py`.
+the rows in `src/vipwire/config`.
 
 * Flags are in Go's style: `--flag=value` or `--flag value`; booleans `--flag` or `--flag=false`.
 * With `--config` vipwire ignores most flags and warns, as kube-proxy does. Flags marked * count beside a file.
@@ -49,31 +47,8 @@ Flags that count beside a file override it at each reading as at the start. Flag
 | field | default | a change |
 |---|---|---|
 """
-_KINDS = {
-    ValueKind.BOOL: "true or false",
-    ValueKind.INT: "number",
-    ValueKind.FLOAT: "number",
-    ValueKind.DURATION: "duration",
-    ValueKind.STRINGS: "list",
-    ValueKind.GATES: "Name=bool,...",
-    ValueKind.VMODULE: "file=N,...",
-    ValueKind.QUANTITY: "quantity",
-    ValueKind.STRING: "string",
-}
-_NOT_IN_FILES = frozenset(
-    (
-        "master",
-        "manifests",
-        "proxy_mode_fallback",
-        "init_only",
-        "takeover",
-        "cleanup_all",
-        "state_dir",
-        "cleanup",
-        "write_config_to",
-        "config_file",
-    )
-)
+_KINDS = {ValueKind.BOOL: "true or false", ValueKind.INT: "number"}
+"""Words for kinds that `--help` writes otherwise."""
 
 
 def document() -> str:
@@ -83,12 +58,12 @@ def document() -> str:
 
 
 def _changes() -> Iterator[str]:
-    defaults = Config()
-    for path, field in file_paths(Config):
-        described = setting_of(field)
-        value = written(value_at(defaults, path), described.kind)
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        yield f"| `{path}` | {f'`{text}`' if value not in ('', None, {}, []) else ''} | {described.applied.value} |"
+    for row in ROWS.values():
+        if row.in_file:
+            value = row.kind.plain(row.default)
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            default = f"`{text}`" if value not in ("", None, {}, []) else ""
+            yield f"| `{row.path}` | {default} | {row.applied.value} |"
 
 
 def _group(group: Group) -> Iterator[str]:
@@ -105,14 +80,20 @@ def _group(group: Group) -> Iterator[str]:
     yield ""
 
 
-def _row(flag: Flag) -> str:
-    default = default_text(flag)
-    fields = [f"`{path}`" for path in flag.paths if path not in _NOT_IN_FILES]
-    cells = (_name(flag), _KINDS[flag.kind], f"`{default}`" if default else "", ", ".join(fields), flag.help)
+def _row(flag: Setting) -> str:
+    default = flag_text(flag)
+    fields = [f"`{path}`" for path in flag.paths if ROWS[path].in_file]
+    cells = (
+        _name(flag),
+        _KINDS.get(flag.kind, flag.kind.usage),
+        f"`{default}`" if default else "",
+        ", ".join(fields),
+        flag.help,
+    )
     return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
 
 
-def _name(flag: Flag) -> str:
+def _name(flag: Setting) -> str:
     short = f"`-{flag.short}`" if flag.short else ""
     long = "" if flag.short == flag.name else f"`--{flag.name}`"
     return ", ".join(filter(None, (short, long))) + (" *" if flag.with_config else "")

@@ -16,9 +16,9 @@ import click
 
 from vipwire import __version__
 from vipwire.cli.main import main
-from vipwire.config.flags.parse import default_text
-from vipwire.config.flags.table import FLAGS, Flag, Group
+from vipwire.config.flags.table import FLAGS, flag_text
 from vipwire.config.flags.usage import usage
+from vipwire.config.schema import Group, Setting
 
 SECTION: Final = 8
 _WITH_FLAGS: Final = {("proxy",): True, ("cleanup",): False}
@@ -95,8 +95,8 @@ def _flags() -> Iterator[str]:
         yield from _list((usage(flag), _explained(flag)) for flag in FLAGS.values() if flag.group is group)
 
 
-def _explained(flag: Flag) -> str:
-    default = default_text(flag)
+def _explained(flag: Setting) -> str:
+    default = flag_text(flag)
     beside = " Counts beside --config." if flag.with_config and flag.group is not Group.OLD else ""
     return f"{flag.help}{beside}" + (f" Default: {default}." if default not in ("", "false") else "")
 

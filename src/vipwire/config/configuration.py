@@ -1,18 +1,32 @@
 """The whole configuration of vipwire as one frozen value.
 
-It is KubeProxyConfiguration v1alpha1, with its sections in `config_sections`, and after it what only flags can say.
-Durations are float seconds. What a field means together with others (the mode where none was named, the section of
-the selected mode, `primary` in nftables mode) is answered here, once, by properties.
+It is KubeProxyConfiguration v1alpha1, with its sections in `sections`, and what only flags can say. Durations are
+float seconds. What a field means together with others (the mode where none was named, the section of the selected
+mode, `primary` in nftables mode) is answered here, once, by properties.
 """
 
-import dataclasses
 import enum
-import re
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
-from vipwire.config.gates import Gates, enabled_gates
-from vipwire.config.modes import DEFAULT, registered
-from vipwire.config.schema import Applied, Section, ValueKind, section, setting, setting_of
+from msgspec.structs import replace
+
+from vipwire.config.checks import (
+    ABOVE_0,
+    PRIMARY,
+    OneOf,
+    cidr_or_primary,
+    host_port,
+    is_version,
+    must,
+    port_range,
+    reads,
+    within,
+)
+from vipwire.config.gates import KNOWN_GATES, Gates, enabled_gates, gate_errors
+from vipwire.config.kinds import ValueKind
+from vipwire.config.modes import DEFAULT, mode_names, registered
+from vipwire.config.schema import Applied, Group, Section, Setting, rows_of, setting
 from vipwire.config.sections import (
     EBPF,
     IPVS,
@@ -22,6 +36,7 @@ from vipwire.config.sections import (
     DetectLocal,
     IPTables,
     Logging,
+    Masquerading,
     NFTables,
     Winkernel,
 )
@@ -30,13 +45,10 @@ from vipwire.model.value import Value
 
 API_VERSION: Final = "kubeproxy.config.k8s.io/v1alpha1"
 KIND: Final = "KubeProxyConfiguration"
-PRIMARY: Final = "primary"
-"""The word that stands in `nodePortAddresses` for the Node's own primary addresses."""
 HEALTHZ_PORT: Final = 10256
 METRICS_PORT: Final = 10249
 VIEW_PORT: Final = 10247
-_LIVE: Final = Applied.LIVE
-_NEVER: Final = Applied.NEVER
+_LIVE, _NEVER = Applied.LIVE, Applied.NEVER
 
 
 class LocalMode(enum.Enum):
@@ -57,56 +69,133 @@ class SyncSettings(Value, frozen=True):
     masquerade_all: bool
 
 
-class Config(Section, frozen=True):
-    """Everything an operator can say: the fields of KubeProxyConfiguration, then what only flags say.
+def _userspace_bind(value: str) -> Iterator[str]:
+    if value not in ("", "vip", "none"):
+        yield "must be vip, none or empty" + ("; loopback was removed" if value == "loopback" else "")
 
-    An empty `healthz_bind_address`, `metrics_bind_address` or `view_bind_address` means no such server.
-    `explicit` holds the dotted paths, in the file's names (`nftables.minSyncPeriod`), that a file or a flag has
-    chosen a value for.
+
+class Config(Section, frozen=True):
+    """Everything an operator can say: the fields of KubeProxyConfiguration, and what only flags say.
+
+    Fields stand in the order of `--help`. An empty `healthz_bind_address`, `metrics_bind_address` or
+    `view_bind_address` means no such server. `explicit` holds the dotted paths, in the file's names
+    (`nftables.minSyncPeriod`), that a file or a flag has chosen a value for.
     """
 
-    feature_gates: Gates = setting("featureGates", ValueKind.GATES, (), applied=_LIVE)
-    client_connection: ClientConnection = section("clientConnection", ClientConnection)
-    logging: Logging = section("logging", Logging)
-    hostname_override: str = setting("hostnameOverride", ValueKind.STRING, "")
-    bind_address: str = setting("bindAddress", ValueKind.STRING, "0.0.0.0", applied=_LIVE)  # noqa: S104  # kube-proxy's default
-    healthz_bind_address: str = setting("healthzBindAddress", ValueKind.STRING, "0.0.0.0:10256", applied=_LIVE)
-    metrics_bind_address: str = setting("metricsBindAddress", ValueKind.STRING, "127.0.0.1:10249", applied=_LIVE)
-    bind_address_hard_fail: bool = setting("bindAddressHardFail", ValueKind.BOOL, default=False, applied=_LIVE)
-    enable_profiling: bool = setting("enableProfiling", ValueKind.BOOL, default=False, applied=_LIVE)
+    # fmt: off
+    master: str = setting(
+        "master", "Address of the API server; overrides the one in the kubeconfig.", "", group=Group.SOURCE,
+        in_file=False)
+    manifests: tuple[str, ...] = setting(
+        "manifests", "Read Services and endpoints from this file or folder (YAML or JSON) and follow its changes, "
+        "instead of an API server. May be repeated.", (), group=Group.SOURCE, in_file=False, repeats=True,
+        path_of_file=True)
+    hostname_override: str = setting(
+        "hostname-override", "Name of the Node that this proxy serves; the host name by default.", "",
+        group=Group.SOURCE, beside_file=True)
+    config_sync_period: float = setting(
+        "config-sync-period", "How often vipwire checks again everything that it knows. Must be greater than 0.",
+        900.0, group=Group.SOURCE, check=ABOVE_0, applied=_NEVER)
+    client_connection: ClientConnection = setting(default=ClientConnection(), group=Group.SOURCE)
+    config_file: str = setting(
+        "config", "KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1). With it, most other flags are "
+        "ignored, with a warning.", "", group=Group.FILE, in_file=False, path_of_file=True, own=True)
+    write_config_to: str = setting(
+        "write-config-to", "Write the configuration that results from all flags and the file to this file, and exit.",
+        "", group=Group.FILE, in_file=False, path_of_file=True, own=True)
+    feature_gates: Gates = setting(
+        "feature-gates",
+        f"Feature gates, as Name=true,Other=false. Known: {', '.join(sorted(KNOWN_GATES))}. "
+        "Other gates cause a warning and have no effect.", (),
+        group=Group.FILE, check=gate_errors, read_as=ValueKind.GATES, applied=_LIVE)
+    mode: str = setting(
+        "proxy-mode", f"One of {', '.join(mode_names())}; empty means {DEFAULT}.", "", group=Group.MODE,
+        check=OneOf(mode_names, f"must be {{}} or blank (blank means {DEFAULT})", blank=True))
+    proxy_mode_fallback: bool = setting(
+        "proxy-mode-fallback", "If the kernel lacks what the mode needs, use the next mode that works (after ipvs: "
+        "iptables, nftables, userspace). Without this flag vipwire exits with an error.", group=Group.MODE,
+        in_file=False)
+    iptables: IPTables = setting(default=IPTables(), group=Group.MODE)
+    nftables: NFTables = setting(default=NFTables(), group=Group.MODE)
+    ipvs: IPVS = setting(default=IPVS(), group=Group.IPVS)
+    winkernel: Winkernel = setting(default=Winkernel())
+    port_range: str = setting(
+        "proxy-port-range", "Ports to listen on, as begin-end (both inclusive); empty means any. Unused in other "
+        "modes.", "", group=Group.USERSPACE,
+        check=must(lambda text: port_range(text) is not None, "must be a port range such as 30000-32767, or empty"),
+        mode="userspace")
+    udp_idle_timeout: float = setting(
+        "udp-timeout", "How long an idle UDP flow is kept. Must be greater than 0. Unused in other modes.", 0.25,
+        group=Group.USERSPACE, check=ABOVE_0, written=False, mode="userspace")
+    userspace_bind: str = setting(
+        "userspace-bind", "Write no iptables rules; listen at the VIPs (vip) or at the proxy's own ports (none). "
+        "Empty means with rules.", "", group=Group.USERSPACE, check=_userspace_bind, written=False, mode="userspace")
+    ebpf: EBPF = setting(default=EBPF(), group=Group.EBPF, written=False)
+    bind_address: str = setting(
+        "bind-address", "The Node's primary IP address, if it is not the one in the Node object. vipwire binds "
+        "nothing to it. An IPv6 address makes IPv6 the primary family.",
+        "0.0.0.0", group=Group.TRAFFIC,  # noqa: S104  # kube-proxy's default
+        check=must(lambda text: reads(parse_address, text), "must be an IP address"), applied=_LIVE)
+    node_port_addresses: tuple[str, ...] = setting(
+        "nodeport-addresses", "Comma-separated CIDRs: NodePorts answer at the node's addresses in them. Or the word "
+        "primary. Empty means all addresses; in nftables mode, primary.", (), group=Group.TRAFFIC,
+        check=cidr_or_primary, applied=_LIVE)
+    detect_local_mode: str = setting(
+        "detect-local-mode", "How vipwire recognises traffic of this node's Pods: ClusterCIDR, NodeCIDR, "
+        "BridgeInterface or InterfaceNamePrefix; empty means ClusterCIDR.", "", group=Group.TRAFFIC,
+        check=OneOf(
+            lambda: tuple(mode.value for mode in LocalMode),
+            "must be {} or blank (blank means ClusterCIDR)", blank=True),
+        applied=_LIVE)
+    cluster_cidr: str = setting(
+        "cluster-cidr", "The Pods' addresses, for ClusterCIDR: one CIDR, or one of each family, separated by a "
+        "comma.", "", group=Group.TRAFFIC, file_name="clusterCIDR", applied=_LIVE)
+    detect_local: DetectLocal = setting(default=DetectLocal(), group=Group.TRAFFIC)
+    conntrack: Conntrack = setting(default=Conntrack(), group=Group.CONNTRACK)
+    healthz_bind_address: str = setting(
+        "healthz-bind-address", "IP and port of /healthz, /livez and /readyz; empty disables them.",
+        f"0.0.0.0:{HEALTHZ_PORT}", group=Group.SERVERS, check=host_port, applied=_LIVE)
+    metrics_bind_address: str = setting(
+        "metrics-bind-address", "IP and port of /metrics, /proxyMode, /configz; empty disables them.",
+        f"127.0.0.1:{METRICS_PORT}", group=Group.SERVERS, check=host_port, applied=_LIVE)
+    view_bind_address: str = setting(
+        "view-bind-address", "IP and port of the page of `vipwire view`, such as 127.0.0.1:10247; empty serves none. "
+        "Beyond loopback it asks for the token in the file view-token of --state-dir.", "", group=Group.SERVERS,
+        check=host_port, in_file=False, own=True)
+    bind_address_hard_fail: bool = setting(
+        "bind-address-hard-fail", "Exit if one of these ports cannot be bound, instead of trying again every 5 s.",
+        group=Group.SERVERS, applied=_LIVE)
+    enable_profiling: bool = setting(
+        "profiling", "Serve /debug on the metrics port: stacks, a profile, the log level.", group=Group.SERVERS,
+        applied=_LIVE)
+    counters: Counters = setting(default=Counters(), group=Group.SERVERS, written=False)
     show_hidden_metrics_for_version: str = setting(
-        "showHiddenMetricsForVersion", ValueKind.STRING, "", applied=_NEVER
-    )
-    mode: str = setting("mode", ValueKind.STRING, "")
-    iptables: IPTables = section("iptables", IPTables)
-    ipvs: IPVS = section("ipvs", IPVS)
-    nftables: NFTables = section("nftables", NFTables)
-    winkernel: Winkernel = section("winkernel", Winkernel)
-    counters: Counters = section("counters", Counters, written=False)
-    ebpf: EBPF = section("ebpf", EBPF, written=False)
-    detect_local_mode: str = setting("detectLocalMode", ValueKind.STRING, "", applied=_LIVE)
-    detect_local: DetectLocal = section("detectLocal", DetectLocal)
-    cluster_cidr: str = setting("clusterCIDR", ValueKind.STRING, "", applied=_LIVE)
-    node_port_addresses: tuple[str, ...] = setting("nodePortAddresses", ValueKind.STRINGS, (), applied=_LIVE)
-    oom_score_adj: int = setting("oomScoreAdj", ValueKind.INT, -999, pointer=True, applied=_LIVE)
-    conntrack: Conntrack = section("conntrack", Conntrack)
-    config_sync_period: float = setting("configSyncPeriod", ValueKind.DURATION, 900.0, applied=_NEVER)
-    port_range: str = setting("portRange", ValueKind.STRING, "", mode="userspace")
-    udp_idle_timeout: float = setting("udpIdleTimeout", ValueKind.DURATION, 0.25, written=False, mode="userspace")
-    userspace_bind: str = setting("userspaceBind", ValueKind.STRING, "", written=False, mode="userspace")
-    windows_run_as_service: bool = setting("windowsRunAsService", ValueKind.BOOL, default=False, applied=_NEVER)
+        "show-hidden-metrics-for-version", "Accepted as <major>.<minor>; vipwire hides no metrics.", "",
+        group=Group.SERVERS, check=is_version, applied=_NEVER)
+    cleanup: bool = setting(
+        "cleanup", "Remove everything that vipwire has programmed, and exit; the same as `vipwire cleanup`.",
+        group=Group.PROCESS, in_file=False, own=True)
+    cleanup_all: bool = setting(
+        "cleanup-all", "With --cleanup, or as `vipwire cleanup --all`: remove what has names of a running "
+        "kube-proxy's, too. Otherwise that stays, for it is kube-proxy's by now.", group=Group.PROCESS, in_file=False,
+        own=True)
+    state_dir: str = setting(
+        "state-dir", "Folder for state that commands share with the running proxy: drained endpoints, the proxy's "
+        "own record.", "/run/vipwire", group=Group.PROCESS, in_file=False, own=True)
+    init_only: bool = setting(
+        "init-only", "Set kernel settings, which needs full privileges, and exit. To run later CAP_NET_ADMIN is "
+        "enough.", group=Group.PROCESS, in_file=False, own=True)
+    takeover: bool = setting(
+        "takeover", "Take the place of the vipwire proxy or up that runs in this network namespace: it ends first, "
+        "the rules stay, and no connection is lost. Without it a second one does not start.", group=Group.PROCESS,
+        in_file=False, own=True)
+    oom_score_adj: int = setting(
+        "oom-score-adj", "The oom-score-adj of this process, -1000 to 1000.", -999, group=Group.PROCESS,
+        check=within(-1000, 1000), pointer=True, applied=_LIVE)
+    logging: Logging = setting(default=Logging(), group=Group.LOGGING)
+    windows_run_as_service: bool = setting(applied=_NEVER)
+    # fmt: on
 
-    master: str = ""
-    manifests: tuple[str, ...] = ()
-    view_bind_address: str = ""
-    state_dir: str = "/run/vipwire"
-    proxy_mode_fallback: bool = False
-    init_only: bool = False
-    takeover: bool = False
-    cleanup: bool = False
-    cleanup_all: bool = False
-    write_config_to: str = ""
-    config_file: str = ""
     explicit: frozenset[str] = frozenset()
 
     @property
@@ -149,46 +238,32 @@ class Config(Section, frozen=True):
         """
         settings = registered(self.proxy_mode).settings
         periods, masquerading = getattr(self, settings.periods), getattr(self, settings.masquerading)
-        values = {
-            "sync_period": periods.sync_period,
-            "min_sync_period": periods.min_sync_period,
-            "masquerade_bit": masquerading.masquerade_bit,
-            "masquerade_all": masquerading.masquerade_all,
-        }
         if not self.mode:
-            values |= self._inherited()
-        return SyncSettings(**values)
+            periods = masquerading = self._inheriting()
+        return SyncSettings(
+            sync_period=periods.sync_period,
+            min_sync_period=periods.min_sync_period,
+            masquerade_bit=masquerading.masquerade_bit,
+            masquerade_all=masquerading.masquerade_all,
+        )
 
-    def _inherited(self) -> dict[str, Any]:
-        defaults = IPTables()
-        return {
+    def _inheriting(self) -> NFTables:
+        chosen = {
             name: getattr(self.iptables, name)
-            for name, field in NFTables.__dataclass_fields__.items()
-            if hasattr(defaults, name)
-            and getattr(self.iptables, name) != getattr(defaults, name)
-            and f"nftables.{setting_of(field).name}" not in self.explicit
+            for name, row in Masquerading.settings.items()
+            if getattr(self.iptables, name) != getattr(IPTables(), name)
+            and f"nftables.{row.path}" not in self.explicit
         }
+        return replace(self.nftables, **chosen)
+
+
+ROWS: Final[dict[str, Setting]] = {row.path: row for row in rows_of(Config)}
+"""Every field that is no section, by its path in the file, or by its attribute if no file has it."""
 
 
 def split_cidrs(text: str) -> tuple[str, ...]:
     """Split `clusterCIDR` at its commas, without blanks around the parts; nothing for an empty string."""
     return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
-
-
-def port_range(text: str) -> range | None:
-    """Read `begin-end` (both inclusive), `begin+size` or one port; empty and `0-0` give an empty range: any port.
-
-    None where the text is none of these. Source: apimachinery's ParsePortRange.
-    """
-    match = re.fullmatch(r"\s*(\d{1,5})(?:([-+])(\d{1,5}))?\s*", text, re.ASCII) if text.strip() else None
-    if match is None:
-        return None if text.strip() else range(0)
-    first, last = int(match[1]), int(match[3] or match[1])
-    if match[2] == "+":
-        last += first
-    if not first <= last <= 65535:
-        return None
-    return range(first, last + 1) if last else range(0)
 
 
 def complete(config: Config) -> Config:
@@ -203,7 +278,7 @@ def complete(config: Config) -> Config:
         healthz = f"[::]:{HEALTHZ_PORT}"
     if ipv6 and "metricsBindAddress" not in config.explicit:
         metrics = f"[::1]:{METRICS_PORT}"
-    return dataclasses.replace(
+    return replace(
         config,
         healthz_bind_address=with_port(healthz, HEALTHZ_PORT),
         metrics_bind_address=with_port(metrics, METRICS_PORT),

@@ -1,35 +1,22 @@
-"""Describes a field of the configuration: its name in the file, its kind, its zero value, when changes take effect.
+"""A row of the configuration: a field, its flag, its default, its check and its meaning, said once.
 
-That one description drives the reader and the writer of the file (`config_file`), the flags (`flags_table`) and what
-a running proxy does about a changed file (`reload`), so that they cannot diverge.
+The rows drive the reader and the writer of the file, the
+flags, `--help` and the documentation, validation, and what a running proxy does about a changed file.
 
 Go's zero values matter for every ConfigMap that kubeadm has written, where unset fields stand as `0s`, `0` or `""`:
 in a field that is not a pointer the zero value *means* the default; in a pointer field only `null` does.
 """
 
-import dataclasses
 import enum
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
-from vipwire.model.value import Value, dataclass_field
-
-
-class ValueKind(enum.Enum):
-    """The kind of a value; the enum's value says what is allowed, for error messages."""
-
-    STRING = "a string"
-    BOOL = "true or false"
-    INT = "a whole number"
-    FLOAT = "a number"
-    DURATION = "a duration such as 30s, 1m30s, 500ms, 24h0m0s or 0"
-    STRINGS = "a list of strings"
-    GATES = "a mapping of feature gates to true or false"
-    QUANTITY = "a quantity such as 0, 512, 64Ki or 1M"
-    VMODULE = "a list of {filePattern, verbosity}"
-    SECTION = "a mapping"
+from vipwire.config.checks import Check
+from vipwire.config.kinds import ValueKind
+from vipwire.model.value import Value
 
 
 class Applied(enum.Enum):
@@ -40,81 +27,166 @@ class Applied(enum.Enum):
     NEVER = "no effect"
 
 
-class Setting(Value, frozen=True):
-    """A field in the file: its name, its kind, and whether Go has a pointer there.
+class Group(enum.Enum):
+    """The sections of `--help`, in order; the value is the heading."""
 
-    `written` is false for fields of older versions, which are read but not written. `applied` says when a change
-    counts; a field that nobody has thought about needs a restart. `mode` names the one mode that reads it.
+    SOURCE = "Where Services come from"
+    FILE = "Configuration file"
+    MODE = "How Services are carried"
+    IPVS = "ipvs mode"
+    USERSPACE = "userspace mode"
+    EBPF = "ebpf mode"
+    TRAFFIC = "Addresses and local traffic"
+    CONNTRACK = "Connection tracking"
+    SERVERS = "Health, metrics and debugging"
+    PROCESS = "This process"
+    LOGGING = "Logging"
+    OLD = "Accepted so that old command lines keep working"
+
+
+_KIND_OF: Final = {
+    str: ValueKind.STRING,
+    bool: ValueKind.BOOL,
+    int: ValueKind.INT,
+    float: ValueKind.DURATION,
+    tuple: ValueKind.STRINGS,
+}
+
+
+class Setting(Value, frozen=True):
+    """One row.
+
+    `name` and `text` are the flag and its meaning, in the section `group` of `--help`; "" where the field has none.
+    A `*` in them stands for the name of the section. The kind is that of the default, for a float a duration, unless
+    `read_as` is another. `check` says what is allowed (of a list: for each item).
+
+    `file_name` is the field's name in the file, if it is not the attribute's in camel case. `in_file` is false for
+    what only flags say, `written` for fields that are written only where they differ from the default. `pointer` says
+    that Go has a pointer there. `applied` says when a change counts; a field that nobody has thought about needs a
+    restart. `mode` names the one mode that reads it.
+
+    Of the flag: `beside_file` says that it counts beside a `--config` file although the file has the field. `repeats`
+    flags take one value each time. `path_of_file` flags name a file. `own` flags are about one process and are told
+    to no other. `first` flags stand before the others of their group. `warning` is said whenever the flag is used.
+    `short` is its short name.
+
+    `path` is the dotted path in the file's names, `attribute` the one in Python's. `paths` are the paths of all
+    fields that the flag sets: none means that it is handled by itself or does nothing.
     """
 
-    name: str
-    kind: ValueKind
-    pointer: bool = False
-    written: bool = True
+    name: str = ""
+    text: str = ""
+    default: Any = False
+    group: Group = Group.OLD
+    read_as: ValueKind | None = None
+    check: Check | None = None
+    file_name: str = ""
     applied: Applied = Applied.RESTART
+    pointer: bool = False
+    in_file: bool = True
+    written: bool = True
     mode: str = ""
+    beside_file: bool = False
+    repeats: bool = False
+    path_of_file: bool = False
+    own: bool = False
+    first: bool = False
+    warning: str = ""
+    short: str = ""
+    path: str = ""
+    attribute: str = ""
+    paths: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> ValueKind:
+        """The kind of its value."""
+        return self.read_as or _KIND_OF.get(type(self.default), ValueKind.SECTION)
+
+    @property
+    def with_config(self) -> bool:
+        """Whether the flag counts beside a `--config` file; all others are ignored then, as in kube-proxy."""
+        return self.beside_file or not self.in_file
+
+    @property
+    def help(self) -> str:
+        """The meaning of the flag, in one paragraph."""
+        return self.text or f"{self.warning[:1].upper()}{self.warning[1:]}."
+
+    def value(self, config: Any) -> Any:
+        """Read this field of a configuration."""
+        return attrgetter(self.attribute)(config)
 
 
-class _Described(msgspec.StructMeta):
-    """Makes a section: what `setting` and `section` have said of its fields stays in their `metadata`."""
+_P = ParamSpec("_P")
 
-    __dataclass_fields__: "dict[str, dataclasses.Field[Any]]"
 
-    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> "_Described":
-        said = {key: value for key, value in namespace.items() if isinstance(value, dataclasses.Field)}
-        made = super().__new__(cls, name, bases, {**namespace, **{key: _made(said[key]) for key in said}}, **options)
-        made.__dataclass_fields__ = {key: dataclass_field(key, said.get(key)) for key in made.__struct_fields__}
+def _declaring(row: Callable[_P, Setting]) -> Callable[_P, Any]:
+    return row
+
+
+setting: Final = _declaring(Setting)
+"""Declares a row where its field is declared, of the field's type."""
+
+
+class _SectionMeta(msgspec.StructMeta):
+    """Makes a section: its rows stay in `settings`, by attribute. A subclass may give another default."""
+
+    settings: dict[str, Setting]
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> "_SectionMeta":
+        rows = {key: row for base in bases if isinstance(base, cls) for key, row in base.settings.items()}
+        for key, said in namespace.items():
+            if isinstance(said, Setting):
+                rows[key] = said
+            elif key in rows:
+                rows[key] = msgspec.structs.replace(rows[key], default=said)
+        defaults = {
+            key: msgspec.field(default=row.default, name=row.file_name or None)
+            for key, row in rows.items()
+            if key in namespace
+        }
+        made = super().__new__(cls, name, bases, {**namespace, **defaults}, **options)
+        names = dict(zip(made.__struct_fields__, made.__struct_encode_fields__, strict=True))
+        made.settings = {
+            key: msgspec.structs.replace(row, path=names[key] if row.in_file else key, attribute=key)
+            for key, row in ((key, rows[key]) for key in names if key in rows)
+        }
         return made
 
 
-def _made(said: "dataclasses.Field[Any]") -> Any:
-    if said.default_factory is dataclasses.MISSING:
-        return said.default
-    return msgspec.field(default_factory=said.default_factory)
+class Section(Value, frozen=True, rename="camel", metaclass=_SectionMeta):
+    """The base of the configuration's sections: values, whose fields `setting` declares."""
 
 
-class Section(Value, frozen=True, metaclass=_Described):
-    """The base of the configuration's sections: values, whose fields `setting` and `section` declare."""
+_S = TypeVar("_S", bound=Section)
 
 
-def setting(
-    name: str,
-    kind: ValueKind,
-    default: object,
-    *,
-    pointer: bool = False,
-    written: bool = True,
-    applied: Applied = Applied.RESTART,
-    mode: str = "",
-) -> Any:
-    """Declare a field that stands in the file under `name`."""
-    described = Setting(name, kind, pointer, written, applied, mode)
-    return dataclasses.field(default=default, metadata={"setting": described})
+def rows_of(kind: type[Section], above: Setting | None = None) -> Iterator[Setting]:
+    """Yield every row below a section that is no section itself, with its path from there."""
+    for row in kind.settings.values():
+        found = row if above is None else _below(above, row)
+        if row.kind is ValueKind.SECTION:
+            yield from rows_of(type(row.default), found)
+        else:
+            yield found
 
 
-def section(name: str, kind: type, *, written: bool = True) -> Any:
-    """Declare a field that is a mapping of its own in the file; not `written` is one of defaults only."""
-    return dataclasses.field(
-        default_factory=kind, metadata={"setting": Setting(name, ValueKind.SECTION, written=written), "type": kind}
+def _below(above: Setting, row: Setting) -> Setting:
+    section = above.path.rpartition(".")[2]
+    named = (
+        {"name": row.name.replace("*", section), "text": row.text.replace("*", section)} if "*" in row.name else {}
+    )
+    return msgspec.structs.replace(
+        row,
+        path=f"{above.path}.{row.path}",
+        attribute=f"{above.attribute}.{row.attribute}",
+        group=above.group if row.group is Group.OLD else row.group,
+        **named,
     )
 
 
-def setting_of(field: "dataclasses.Field[Any]") -> Setting:
-    """Return how a field of a section stands in the file."""
-    described: Setting = field.metadata["setting"]
-    return described
-
-
-def file_fields(kind: type) -> tuple["dataclasses.Field[Any]", ...]:
-    """List the fields of a section that stand in the file, in its order."""
-    return tuple(field for field in dataclasses.fields(kind) if "setting" in field.metadata)
-
-
-def file_paths(kind: type, prefix: str = "") -> Iterator[tuple[str, "dataclasses.Field[Any]"]]:
-    """Yield every field below a section that is no section itself, with its dotted path in the file's names."""
-    for field in file_fields(kind):
-        path = f"{prefix}{setting_of(field).name}"
-        if setting_of(field).kind is ValueKind.SECTION:
-            yield from file_paths(field.metadata["type"], f"{path}.")
-        else:
-            yield path, field
+def replace_at(section: _S, attribute: str, value: object) -> _S:
+    """Return a section with another value of a field, which may be one of a section within."""
+    name, _, rest = attribute.partition(".")
+    inner = replace_at(getattr(section, name), rest, value) if rest else value
+    return msgspec.structs.replace(section, **{name: inner})

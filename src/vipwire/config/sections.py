@@ -1,146 +1,204 @@
 """The sections of KubeProxyConfiguration v1alpha1 as frozen values, with kube-proxy's defaults.
 
 Durations are float seconds. Where a default differs from kube-proxy's, the section's docstring says so and why.
+Fields stand in the order of `--help`.
 """
 
 import enum
 
-from vipwire.config.schema import Applied, Section, ValueKind, section, setting
+from vipwire.config.checks import ABOVE_0, AT_LEAST_0, OneOf, cidr, must, within
+from vipwire.config.kinds import ModuleVerbosity, ValueKind
+from vipwire.config.schema import Applied, Section, setting
 
 _LIVE, _NEVER = Applied.LIVE, Applied.NEVER
+
+# fmt: off
 
 
 class ClientConnection(Section, frozen=True):
     """The connection to the API server (`clientConnection`)."""
 
-    kubeconfig: str = setting("kubeconfig", ValueKind.STRING, "")
-    accept_content_types: str = setting("acceptContentTypes", ValueKind.STRING, "", applied=_NEVER)
+    kubeconfig: str = setting(
+        "kubeconfig", "Kubeconfig file with the address of the API server and the credentials. Without --kubeconfig, "
+        "--master and --manifests, vipwire uses the Pod's service account.", "", path_of_file=True, first=True)
+    accept_content_types: str = setting(default="", applied=_NEVER)
     content_type: str = setting(
-        "contentType", ValueKind.STRING, "application/vnd.kubernetes.protobuf", applied=_NEVER
-    )
-    qps: float = setting("qps", ValueKind.FLOAT, 5.0)
-    burst: int = setting("burst", ValueKind.INT, 10)
+        "kube-api-content-type", "Accepted; vipwire always sends and asks for JSON.",
+        "application/vnd.kubernetes.protobuf", applied=_NEVER)
+    qps: float = setting("kube-api-qps", "Requests to the API server per second.", 5.0, read_as=ValueKind.FLOAT)
+    burst: int = setting(
+        "kube-api-burst", "Requests to the API server that may go out at once, above --kube-api-qps.", 10,
+        check=must(lambda value: value >= 0, "must be non-negative"))
 
 
 class LogOutput(Section, frozen=True):
     """Options of one log format. The buffer's size is accepted and has no effect: every line is written at once."""
 
-    info_buffer_size: str = setting("infoBufferSize", ValueKind.QUANTITY, "0", applied=_NEVER)
-    split_stream: bool = setting("splitStream", ValueKind.BOOL, default=False, applied=_LIVE)
+    split_stream: bool = setting(
+        "log-*-split-stream", "With *: errors to stderr, everything else to stdout.", applied=_LIVE, beside_file=True)
+    info_buffer_size: str = setting(
+        "log-*-info-buffer-size", "Accepted; nothing is buffered.", "0", read_as=ValueKind.QUANTITY, applied=_NEVER,
+        beside_file=True)
 
 
 class LogOptions(Section, frozen=True):
     """Options of the log formats (`logging.options`)."""
 
-    json: LogOutput = section("json", LogOutput)
-    text: LogOutput = section("text", LogOutput)
-
-
-class ModuleVerbosity(Section, frozen=True):
-    """One `pattern=N` of `--vmodule`: source files that match the glob log at verbosity N."""
-
-    file_pattern: str
-    verbosity: int
+    json: LogOutput = setting(default=LogOutput())
+    text: LogOutput = setting(default=LogOutput())
 
 
 class Logging(Section, frozen=True):
     """The level and format of the log (`logging`)."""
 
-    format: str = setting("format", ValueKind.STRING, "text", applied=_LIVE)
-    flush_frequency: float = setting("flushFrequency", ValueKind.DURATION, 5.0, applied=_NEVER)
-    verbosity: int = setting("verbosity", ValueKind.INT, 0, applied=_LIVE)
-    vmodule: tuple[ModuleVerbosity, ...] = setting("vmodule", ValueKind.VMODULE, (), applied=_LIVE)
-    options: LogOptions = section("options", LogOptions)
+    verbosity: int = setting(
+        "v", "Verbosity of the log, from 0 to 10.", 0, check=within(0, 2**31 - 1), short="v", applied=_LIVE,
+        beside_file=True)
+    vmodule: tuple[ModuleVerbosity, ...] = setting(
+        "vmodule", "Verbosity for single source files, as file=N,other*=M.", (), read_as=ValueKind.VMODULE,
+        applied=_LIVE, beside_file=True)
+    format: str = setting(
+        "logging-format", "text (key=value) or json, one line each.", "text",
+        check=OneOf(lambda: ("text", "json"), "must be text or json"), applied=_LIVE, beside_file=True)
+    flush_frequency: float = setting(
+        "log-flush-frequency", "Accepted; every line is written at once.", 5.0,
+        check=must(lambda value: value >= 0, "must not be negative"), applied=_NEVER, beside_file=True)
+    options: LogOptions = setting(default=LogOptions())
 
 
-class IPTables(Section, frozen=True):
+class Masquerading(Section, frozen=True):
+    """The fields that the sections `iptables` and `nftables` both have; a flag sets both."""
+
+    sync_period: float = setting(
+        "iptables-sync-period", "How often vipwire compares the kernel with the plan, in every mode other than ipvs. "
+        "Must be greater than 0.", 30.0, check=ABOVE_0, applied=_LIVE)
+    min_sync_period: float = setting(
+        "iptables-min-sync-period", "Shortest time between two changes of the kernel, in every mode other than ipvs. "
+        "0 applies every change at once, which is the default of nftables mode.", 0.0, check=AT_LEAST_0,
+        applied=_LIVE)
+    masquerade_bit: int = setting(
+        "iptables-masquerade-bit", "Bit of the packet mark (0 to 31) that asks for source NAT.", 14,
+        check=within(0, 31), pointer=True, applied=_LIVE)
+    masquerade_all: bool = setting(
+        "masquerade-all", "Apply source NAT to everything that is sent to a ClusterIP.", applied=_LIVE)
+
+
+class IPTables(Masquerading, frozen=True):
     """The `iptables` section; also what userspace mode uses.
 
     Two are vipwire's own. `tree`: Services are found through a tree of chains, or, without it, in kube-proxy's flat
     one. `by_tools`: iptables-restore writes the rules, where vipwire could write the kernel's tables itself.
     """
 
-    masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True, applied=_LIVE)
-    masquerade_all: bool = setting("masqueradeAll", ValueKind.BOOL, default=False, applied=_LIVE)
-    localhost_node_ports: bool = setting("localhostNodePorts", ValueKind.BOOL, default=True, pointer=True)
-    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0, applied=_LIVE)
-    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 1.0, applied=_LIVE)
-    tree: bool = setting("iptablesTree", ValueKind.BOOL, default=True, pointer=True, written=False)
-    by_tools: bool = setting("iptablesByTools", ValueKind.BOOL, default=False, written=False)
+    min_sync_period: float = 1.0
+    localhost_node_ports: bool = setting(
+        "iptables-localhost-nodeports", "Answer NodePorts on 127.0.0.1 too (iptables mode, IPv4).", default=True,
+        pointer=True)
+    tree: bool = setting(default=True, file_name="iptablesTree", pointer=True, written=False)
+    by_tools: bool = setting(file_name="iptablesByTools", written=False)
 
 
 class IPVS(Section, frozen=True):
     """The `ipvs` section. Timeouts of 0 leave the kernel's value."""
 
-    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0, applied=_LIVE)
-    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 0.0, applied=_LIVE)
-    scheduler: str = setting("scheduler", ValueKind.STRING, "")
-    exclude_cidrs: tuple[str, ...] = setting("excludeCIDRs", ValueKind.STRINGS, ())
-    strict_arp: bool = setting("strictARP", ValueKind.BOOL, default=False)
-    tcp_timeout: float = setting("tcpTimeout", ValueKind.DURATION, 0.0)
-    tcp_fin_timeout: float = setting("tcpFinTimeout", ValueKind.DURATION, 0.0)
-    udp_timeout: float = setting("udpTimeout", ValueKind.DURATION, 0.0)
+    scheduler: str = setting(
+        "ipvs-scheduler", "Scheduler of virtual servers, such as rr, wrr, lc, wlc, sh, dh, sed, nq, mh; empty means "
+        "rr.", "")
+    sync_period: float = setting(
+        "ipvs-sync-period", "As --iptables-sync-period, for ipvs mode.", 30.0, check=ABOVE_0, applied=_LIVE)
+    min_sync_period: float = setting(
+        "ipvs-min-sync-period", "As --iptables-min-sync-period, for ipvs mode.", 0.0, check=AT_LEAST_0, applied=_LIVE)
+    exclude_cidrs: tuple[str, ...] = setting(
+        "ipvs-exclude-cidrs", "Comma-separated CIDRs: vipwire leaves virtual servers with these addresses alone.", (),
+        check=cidr, file_name="excludeCIDRs")
+    strict_arp: bool = setting(
+        "ipvs-strict-arp", "Set arp_ignore to 1 and arp_announce to 2, so that nothing answers ARP for its VIPs.",
+        file_name="strictARP")
+    tcp_timeout: float = setting(
+        "ipvs-tcp-timeout", "Timeout of idle TCP connections; 0 keeps the kernel's value.", 0.0, check=AT_LEAST_0)
+    tcp_fin_timeout: float = setting(
+        "ipvs-tcpfin-timeout", "Timeout of TCP connections after a FIN; 0 keeps the kernel's value.", 0.0,
+        check=AT_LEAST_0)
+    udp_timeout: float = setting(
+        "ipvs-udp-timeout", "Timeout of UDP flows; 0 keeps the kernel's value.", 0.0, check=AT_LEAST_0)
 
 
-class NFTables(Section, frozen=True):
+class NFTables(Masquerading, frozen=True):
     """The `nftables` section. Unlike kube-proxy's 1 s, no waiting by default: a change is applied when it comes.
 
     One is vipwire's own: `offload_packet_threshold`, the packets of a TCP connection after which a flowtable takes it
     over; 0 for none.
     """
 
-    masquerade_bit: int = setting("masqueradeBit", ValueKind.INT, 14, pointer=True, applied=_LIVE)
-    masquerade_all: bool = setting("masqueradeAll", ValueKind.BOOL, default=False, applied=_LIVE)
-    sync_period: float = setting("syncPeriod", ValueKind.DURATION, 30.0, applied=_LIVE)
-    min_sync_period: float = setting("minSyncPeriod", ValueKind.DURATION, 0.0, applied=_LIVE)
-    offload_packet_threshold: int = setting("offloadPacketThreshold", ValueKind.INT, 0, written=False)
+    offload_packet_threshold: int = setting(
+        "offload-packet-threshold", "Packets of a forwarded TCP connection to a Service after which a flowtable of "
+        "the kernel carries it past all rules, vipwire's and others'. 20 is a good value; 0 offloads nothing. In "
+        "nftables and ebpf mode.", 0, check=AT_LEAST_0, written=False)
 
 
 class Winkernel(Section, frozen=True):
     """The `winkernel` section: accepted, without effect on Linux."""
 
-    network_name: str = setting("networkName", ValueKind.STRING, "", applied=_NEVER)
-    source_vip: str = setting("sourceVip", ValueKind.STRING, "", applied=_NEVER)
-    enable_dsr: bool = setting("enableDSR", ValueKind.BOOL, default=False, applied=_NEVER)
-    root_hns_endpoint_name: str = setting("rootHnsEndpointName", ValueKind.STRING, "", applied=_NEVER)
-    forward_health_check_vip: bool = setting("forwardHealthCheckVip", ValueKind.BOOL, default=False, applied=_NEVER)
+    network_name: str = setting(default="", applied=_NEVER)
+    source_vip: str = setting(default="", applied=_NEVER)
+    enable_dsr: bool = setting(file_name="enableDSR", applied=_NEVER)
+    root_hns_endpoint_name: str = setting(default="", applied=_NEVER)
+    forward_health_check_vip: bool = setting(applied=_NEVER)
 
 
 class DetectLocal(Section, frozen=True):
     """The names that two of the modes of `detectLocalMode` need."""
 
-    bridge_interface: str = setting("bridgeInterface", ValueKind.STRING, "", applied=_LIVE)
-    interface_name_prefix: str = setting("interfaceNamePrefix", ValueKind.STRING, "", applied=_LIVE)
+    bridge_interface: str = setting(
+        "pod-bridge-interface", "Name of the bridge for BridgeInterface.", "", applied=_LIVE)
+    interface_name_prefix: str = setting(
+        "pod-interface-name-prefix", "Prefix of the Pods' interface names, for InterfaceNamePrefix.", "",
+        applied=_LIVE)
 
 
 class Conntrack(Section, frozen=True):
     """The kernel's connection tracking (`conntrack`); 0 leaves the kernel's value."""
 
-    max_per_core: int = setting("maxPerCore", ValueKind.INT, 32768, pointer=True, applied=_LIVE)
-    min: int = setting("min", ValueKind.INT, 131072, pointer=True, applied=_LIVE)
+    max_per_core: int = setting(
+        "conntrack-max-per-core", "Connections to track per CPU; 0 keeps the kernel's limit and ignores "
+        "--conntrack-min.", 32768, check=AT_LEAST_0, pointer=True, applied=_LIVE)
+    min: int = setting(
+        "conntrack-min", "The least number of connections to track, however few CPUs there are.", 131072,
+        check=AT_LEAST_0, pointer=True, applied=_LIVE)
     tcp_established_timeout: float = setting(
-        "tcpEstablishedTimeout", ValueKind.DURATION, 86400.0, pointer=True, applied=_LIVE
-    )
+        "conntrack-tcp-timeout-established", "Timeout of idle established TCP connections; 0 keeps the kernel's "
+        "value.", 86400.0, check=AT_LEAST_0, pointer=True, applied=_LIVE)
     tcp_close_wait_timeout: float = setting(
-        "tcpCloseWaitTimeout", ValueKind.DURATION, 3600.0, pointer=True, applied=_LIVE
-    )
-    tcp_be_liberal: bool = setting("tcpBeLiberal", ValueKind.BOOL, default=False)
-    udp_timeout: float = setting("udpTimeout", ValueKind.DURATION, 0.0, applied=_LIVE)
-    udp_stream_timeout: float = setting("udpStreamTimeout", ValueKind.DURATION, 0.0, applied=_LIVE)
+        "conntrack-tcp-timeout-close-wait", "Timeout of TCP connections in CLOSE_WAIT; 0 keeps the kernel's value.",
+        3600.0, check=AT_LEAST_0, pointer=True, applied=_LIVE)
+    tcp_be_liberal: bool = setting(
+        "conntrack-tcp-be-liberal", "Accept packets outside of the TCP window instead of treating them as invalid.")
+    udp_timeout: float = setting(
+        "conntrack-udp-timeout", "Timeout of UDP flows without an answer; 0 keeps the kernel's value.", 0.0,
+        check=AT_LEAST_0, applied=_LIVE)
+    udp_stream_timeout: float = setting(
+        "conntrack-udp-timeout-stream", "Timeout of UDP flows with answers; 0 keeps the kernel's value.", 0.0,
+        check=AT_LEAST_0, applied=_LIVE)
 
 
 class EBPF(Section, frozen=True):
-    """The `ebpf` section: vipwire's own, which kube-proxy does not know.
+    """The `ebpf` section: vipwire's own, which kube-proxy does not know."""
 
-    `cgroup` is the folder of cgroup2 whose sockets are translated, by default the machine's root. `clients` says
-    whose they are: all, node, or the network namespaces of Pods, as paths. `connected_udp`: connected UDP sockets are
-    given endpoints, too, and ended when these go. `affinity`: programs serve session affinity of Pods.
-    """
-
-    cgroup: str = setting("cgroup", ValueKind.STRING, "", mode="ebpf")
-    clients: str = setting("clients", ValueKind.STRING, "all", mode="ebpf")
-    connected_udp: bool = setting("connectedUDP", ValueKind.BOOL, default=False, mode="ebpf")
-    affinity: bool = setting("affinity", ValueKind.BOOL, default=False, mode="ebpf")
+    cgroup: str = setting(
+        "ebpf-cgroup", "Folder of cgroup2 whose sockets are translated when they connect; empty means the machine's "
+        "root, which is every process.", "", mode="ebpf")
+    clients: str = setting(
+        "ebpf-clients", "Whose sockets: all (the node's and its Pods'), or node. Beside a service mesh whose "
+        "sidecars must see the Service's address, choose node. For tests also the Pods' network namespaces, as paths "
+        "with commas.", "all", mode="ebpf")
+    connected_udp: bool = setting(
+        "ebpf-connected-udp", "Give connected UDP sockets endpoints, too. When an endpoint goes its sockets are "
+        "ended: the next call gets ECONNABORTED, and they may connect again. Needs CAP_SYS_ADMIN and hostPID for "
+        "Pods.", file_name="connectedUDP", mode="ebpf")
+    affinity: bool = setting(
+        "ebpf-affinity", "Serve session affinity of Pods by programs, too, which is faster. They know a client by "
+        "its network namespace, the rules by its address: one that comes both ways may have two endpoints.",
+        mode="ebpf")
 
 
 class Series(enum.Enum):
@@ -152,12 +210,15 @@ class Series(enum.Enum):
 
 
 class Counters(Section, frozen=True):
-    """The counters in /metrics (`counters`): vipwire's own section, which kube-proxy does not know.
+    """The counters in /metrics (`counters`): vipwire's own section, which kube-proxy does not know."""
 
-    `series` is none, services or endpoints; `limit` is how many of these are told apart at most; `traffic` counts
-    every packet, where that costs something.
-    """
-
-    series: str = setting("series", ValueKind.STRING, "services")
-    traffic: bool = setting("traffic", ValueKind.BOOL, default=False)
-    limit: int = setting("limit", ValueKind.INT, 5000)
+    series: str = setting(
+        "counters", "Count connections and refused packets for /metrics: none, services (by Service port), or "
+        "endpoints (by endpoint, too).", "services", check=OneOf(lambda: tuple(series.value for series in Series)),
+        beside_file=True)
+    traffic: bool = setting(
+        "count-traffic", "Count packets and bytes in nftables mode, too; this costs every packet some time. ipvs and "
+        "userspace mode always count them, iptables mode never does.", beside_file=True)
+    limit: int = setting(
+        "counters-limit", "The most Service ports, endpoints and refusals that get series of their own in /metrics.",
+        5000, check=ABOVE_0, beside_file=True)

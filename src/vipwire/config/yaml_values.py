@@ -7,7 +7,6 @@ document with each line (CVE-2019-11253): each anchor knows its number of values
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -54,15 +53,17 @@ class _Frame:
     merged: list[dict[str, Any]] = field(default_factory=list)
 
 
-def read_documents(text: str | bytes, most: int, repeated: list[str] | None = None) -> list[Any]:
+def read_documents(
+    text: str | bytes, most: int, repeated: list[str] | None = None, lines: dict[str, int] | None = None
+) -> list[Any]:
     """Read all documents. Raise DecodeError, with line and column where there are any.
 
     They may stand for `most` values, aliases written out. A key that stands twice in a mapping is an error, unless
-    `repeated` takes its path.
+    `repeated` takes its path. `lines` takes the line of each key and list item that has one, by its path.
     """
     if _count_directives(text) > _MOST_DIRECTIVES:
         raise DecodeError(f"YAML: more than {_MOST_DIRECTIVES} %TAG directives")
-    reading, event = _Reading(most, repeated), None
+    reading, event = _Reading(most, repeated, lines), None
     try:
         for event in yaml.parse(text, Loader=_LOADER):
             reading.take(event)
@@ -100,15 +101,18 @@ def place_after(text: str) -> str:
 class _Reading:
     """The documents as far as they are read."""
 
-    def __init__(self, most: int, repeated: list[str] | None) -> None:
+    def __init__(self, most: int, repeated: list[str] | None, lines: dict[str, int] | None) -> None:
         self.documents: list[Any] = []
-        self._most, self._repeated = most, repeated
+        self._most, self._repeated, self._lines = most, repeated, lines
         self._frames: list[_Frame] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
-        self._size = 0
+        self._size = self._line = 0
 
     def take(self, event: Any) -> None:
         """Take the next event. Raise ValueError."""
+        self._line = event.start_mark.line + 1
+        if self._frames and isinstance(self._frames[-1].values, list):
+            self._note_line()
         match event:
             case yaml.ScalarEvent():
                 value = _scalar(event)
@@ -179,14 +183,17 @@ class _Reading:
         if frame.key in frame.values:
             if self._repeated is None:
                 raise ValueError(f"the key {frame.key!r} stands twice")
-            self._repeated.append(".".join((*self._path(), frame.key)).replace(".[", "["))
+            self._repeated.append(self._path())
+        self._note_line()
 
-    def _path(self) -> Iterator[str]:
-        for frame in self._frames[:-1]:
-            if isinstance(frame.values, list):
-                yield f"[{len(frame.values)}]"
-            else:
-                yield str(frame.key)
+    def _note_line(self) -> None:
+        if self._lines is not None:
+            self._lines[self._path()] = self._line
+
+    def _path(self) -> str:
+        """Write the path of the value that is read: `a.b[2].c`."""
+        steps = (f"[{len(each.values)}]" if isinstance(each.values, list) else str(each.key) for each in self._frames)
+        return ".".join(steps).replace(".[", "[")
 
 
 def _scalar(event: Any) -> Any:

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from vipwire.config.sections import Logging, ModuleVerbosity
+from vipwire.config.kinds import ModuleVerbosity
+from vipwire.config.sections import Logging
 from vipwire.model.text import visible
 
 _OURS: Final = logging.getLogger("vipwire")

@@ -10,8 +10,8 @@ from vipwire.config.configuration import Config, complete
 from vipwire.config.duration import format_duration, parse_duration
 from vipwire.config.file import dump_config, read_config
 from vipwire.config.flags.parse import build_config, parse_flags
-from vipwire.config.schema import ValueKind, file_fields, setting_of
-from vipwire.config.sections import ModuleVerbosity
+from vipwire.config.kinds import ModuleVerbosity, ValueKind
+from vipwire.config.schema import Section, Setting
 
 _NANOSECONDS = st.integers(min_value=-(2**53), max_value=2**53)  # exact as float seconds up to rounding
 _TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12)
@@ -44,16 +44,15 @@ def test_a_duration_is_the_sum_of_its_terms(terms: list[tuple[int, str]]) -> Non
     assert abs(total - each) <= 1e-9 * max(1.0, each)
 
 
-def _sections(kind: type[Config]) -> st.SearchStrategy[Config]:
-    fields = {field.name: _values(field) for field in file_fields(kind)}
-    return st.builds(kind, **fields)
+def _sections(kind: type[Section]) -> st.SearchStrategy[Any]:
+    return st.builds(kind, **{name: _values(row) for name, row in kind.settings.items() if row.in_file})
 
 
-def _values(field: dataclasses.Field[Any]) -> st.SearchStrategy[Any]:
+def _values(row: Setting) -> st.SearchStrategy[Any]:
     """Make values of a field; Go's zero value is the default where there is no pointer, so it is left out there."""
-    if setting_of(field).kind is ValueKind.SECTION:
-        return _sections(field.metadata["type"])
-    return _VALUES[setting_of(field).kind].map(lambda value: value or field.default)
+    if row.kind is ValueKind.SECTION:
+        return _sections(type(row.default))
+    return _VALUES[row.kind].map(lambda value: value or row.default)
 
 
 @settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking sixty fields takes minutes

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from vipwire.config.configuration import Config, complete
+from vipwire.config.configuration import ROWS, Config, complete
 from vipwire.config.file import Loaded, read_config
-from vipwire.config.schema import Applied, ValueKind, file_fields, file_paths, setting_of
-from vipwire.config.sections import ModuleVerbosity
+from vipwire.config.kinds import ModuleVerbosity, ValueKind
+from vipwire.config.schema import Applied, replace_at
 from vipwire.errors import ConfigError
 from vipwire.linux.conntrack.sysctls import conntrack_sysctls
 from vipwire.model.net import Family, parse_address
 from vipwire.process.file_watch import contents
-from vipwire.proxy.reconfigure import ConfigChange, compare_configs, value_at
+from vipwire.proxy.reconfigure import ConfigChange, compare_configs
 from vipwire.proxy.reloader import Reloader
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.servers import what_served
 from vipwire.proxy.sync.node_plan import node_plan
 
-FIELDS = dict(file_paths(Config))
+FIELDS = {path: row for path, row in ROWS.items() if row.in_file}
 START = complete(Config(config_file="kp.yaml", cluster_cidr="10.244.0.0/16"))
 OTHER: dict[str, Any] = {
     "featureGates": (("AllowServiceExternalIPs", False),),
@@ -47,8 +47,8 @@ def another(path: str) -> Any:
     """Make a valid value that is not the default."""
     if path in OTHER:
         return OTHER[path]
-    value = value_at(START, path)
-    match setting_of(FIELDS[path]).kind:
+    value = FIELDS[path].value(START)
+    match FIELDS[path].kind:
         case ValueKind.BOOL:
             return not value
         case ValueKind.INT | ValueKind.FLOAT | ValueKind.DURATION:
@@ -59,12 +59,9 @@ def another(path: str) -> Any:
             return "other"
 
 
-def replaced(section: Any, path: str, value: Any) -> Any:
+def replaced(config: Config, path: str, value: Any) -> Config:
     """Set the field at a path."""
-    name, _, rest = path.partition(".")
-    (field,) = (field for field in file_fields(type(section)) if setting_of(field).name == name)
-    inner = replaced(getattr(section, field.name), rest, value) if rest else value
-    return dataclasses.replace(section, **{field.name: inner})
+    return replace_at(config, FIELDS[path].attribute if path in FIELDS else path, value)
 
 
 @pytest.mark.parametrize("path", FIELDS)
@@ -72,7 +69,7 @@ def test_a_field_counts_when_it_says(path: str) -> None:
     wanted = replaced(START, path, another(path))
     assert wanted != START
     change = compare_configs(START, START, wanted)
-    match setting_of(FIELDS[path]).applied:
+    match FIELDS[path].applied:
         case Applied.LIVE:
             assert change == ConfigChange(wanted, (path,), ())
         case Applied.RESTART:
@@ -98,7 +95,7 @@ SEEN: dict[str, Callable[[Config], Any]] = {
 """All that a running proxy makes anew of its configuration."""
 
 
-@pytest.mark.parametrize("path", [path for path in FIELDS if setting_of(FIELDS[path]).applied is Applied.LIVE])
+@pytest.mark.parametrize("path", [path for path in FIELDS if FIELDS[path].applied is Applied.LIVE])
 def test_what_is_called_live_changes_something_of_a_running_proxy(path: str) -> None:
     wanted = replaced(START, path, another(path))
     assert [what for what, look in SEEN.items() if look(wanted) != look(START)]

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from vipwire.cli.main import main
-from vipwire.config.flags.table import FLAGS, Group
+from vipwire.config.flags.table import FLAGS
 from vipwire.config.modes import mode_names
+from vipwire.config.schema import Group
 
 PROGRAM = Path(sys.executable).parent / "vipwire"
 

@@ -129,11 +129,11 @@ def test_each_configuration_error_is_one_line_and_the_exit_code_is_2(runner: Cli
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
+        'error: KubeProxyConfiguration.bindAddress: Invalid value: "x": must be an IP address (--bind-address)',
         (
             "error: KubeProxyConfiguration.oomScoreAdj: Invalid value: 5000: must be within the range [-1000, 1000] "
             "(--oom-score-adj)"
         ),
-        'error: KubeProxyConfiguration.bindAddress: Invalid value: "x": must be an IP address (--bind-address)',
     ]
     assert wiring.ran == []
 

@@ -9,7 +9,8 @@ import yaml
 
 from vipwire.config.configuration import Config, LocalMode, SyncSettings
 from vipwire.config.file import config_document, dump_config, load_config, read_config
-from vipwire.config.sections import IPVS, ModuleVerbosity
+from vipwire.config.kinds import ModuleVerbosity
+from vipwire.config.sections import IPVS
 from vipwire.errors import ConfigError
 from vipwire.model.net import Prefix
 
@@ -156,7 +157,7 @@ def test_every_kind_of_value_is_read() -> None:
     assert config.proxy_mode == "ipvs"
     assert config.feature_gates == (("AllAlpha", True), ("StrictIPCIDRValidation", False))
     assert config.client_connection.qps == 7.5
-    assert config.ipvs == IPVS(90.0, 0.5, "mh", ("10.0.0.0/8",), strict_arp=True)
+    assert config.ipvs == IPVS("mh", 90.0, 0.5, ("10.0.0.0/8",), strict_arp=True)
     assert config.logging.vmodule == (ModuleVerbosity("kernel*", 4),)
     assert config.logging.options.json.info_buffer_size == "64Ki"
 

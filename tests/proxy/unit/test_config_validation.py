@@ -2,7 +2,8 @@
 
 import pytest
 
-from vipwire.config.configuration import Config, port_range
+from vipwire.config.checks import port_range
+from vipwire.config.configuration import Config
 from vipwire.config.file import read_config
 from vipwire.config.validation import validate
 
@@ -169,7 +170,7 @@ def test_what_kube_proxy_accepts_is_accepted(text: str) -> None:
 
 def test_all_errors_are_told_at_once() -> None:
     config = _config("mode: x\noomScoreAdj: 5000\nbindAddress: y\nclusterCIDR: z\n")
-    assert [error.path for error in validate(config)] == ["mode", "oomScoreAdj", "bindAddress", "clusterCIDR"]
+    assert [error.path for error in validate(config)] == ["mode", "bindAddress", "oomScoreAdj", "clusterCIDR"]
 
 
 @pytest.mark.parametrize(

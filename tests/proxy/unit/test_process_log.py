@@ -8,7 +8,8 @@ from typing import TextIO
 
 import pytest
 
-from vipwire.config.sections import Logging, LogOptions, LogOutput, ModuleVerbosity
+from vipwire.config.kinds import ModuleVerbosity
+from vipwire.config.sections import Logging, LogOptions, LogOutput
 from vipwire.model.names import ObjectName
 from vipwire.process import log
 

@@ -5,25 +5,24 @@ pflag's rules, which differ from those of Python's parsers: a boolean takes its 
 after the equals sign or else the next argument, whatever that looks like; underscores in names are dashes; the last
 value of a repeated flag counts, lists and feature gates add up.
 
-Merge order is kube-proxy's: with `--config` the file decides, and only the flags marked `with_config` in the table
+Merge order is kube-proxy's: with `--config` the file decides, and only the flags that are `with_config`
 count beside it; without it the flags stand on the defaults.
 """
 
-import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT, Config, complete, with_port
-from vipwire.config.duration import format_duration, parse_duration
+from msgspec.structs import replace
+
+from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT, ROWS, Config, complete, with_port
 from vipwire.config.file import Loaded, load_config
-from vipwire.config.flags.table import FLAG_OF_PATH, FLAGS, REMOVED, SHORT, Flag, Group
-from vipwire.config.gates import gate_notes, parse_bool, parse_gates
-from vipwire.config.schema import ValueKind, file_fields, file_paths, setting_of
-from vipwire.config.sections import ModuleVerbosity
+from vipwire.config.flags.table import FLAG_OF_PATH, FLAGS, REMOVED, SHORT, flag_text
+from vipwire.config.gates import gate_notes
+from vipwire.config.kinds import ValueKind
+from vipwire.config.schema import Group, Setting, replace_at
 from vipwire.config.validation import validate
 from vipwire.errors import ConfigError
-from vipwire.model.number import whole_number
 
 Given = Mapping[str, Any]
 """The flags that were given, by name, with their values read."""
@@ -54,7 +53,7 @@ def environment_flags() -> Given:
         raise ConfigError(f"{ENVIRONMENT}: {error}") from None
 
 
-def _split(arguments: Sequence[str]) -> Iterator[tuple[Flag, str]]:
+def _split(arguments: Sequence[str]) -> Iterator[tuple[Setting, str]]:
     rest = iter(arguments)
     for argument in rest:
         if not argument.startswith("-") or argument in ("-", "--"):
@@ -69,7 +68,7 @@ def _split(arguments: Sequence[str]) -> Iterator[tuple[Flag, str]]:
         yield flag, text
 
 
-def _find(argument: str) -> tuple[Flag, str | None]:
+def _find(argument: str) -> tuple[Setting, str | None]:
     if not argument.startswith("--"):
         flag = SHORT.get(argument[1])
         if flag is None:
@@ -87,52 +86,13 @@ def _find(argument: str) -> tuple[Flag, str | None]:
     return flag, text if equals else None
 
 
-def _read(flag: Flag, text: str) -> Any:
-    if flag.name == "version":
-        return True if text == "raw" else parse_bool(text)
-    match flag.kind:
-        case ValueKind.BOOL:
-            return parse_bool(text)
-        case ValueKind.INT:
-            return _int(text)
-        case ValueKind.STRINGS:
-            return (text,) if flag.repeats else tuple(part.strip() for part in text.split(",") if part.strip())
-        case _:
-            return _READERS[flag.kind](text)
+def _read(flag: Setting, text: str) -> Any:
+    if flag.repeats:
+        return (text,)
+    return True if (flag.name, text) == ("version", "raw") else flag.kind.read(text)
 
 
-def _int(text: str) -> int:
-    try:
-        value = int(text.encode("ascii"), 0)  # int() of text reads digits of every script
-    except ValueError:
-        raise ValueError(f"must be {ValueKind.INT.value}") from None
-    if not -(2**31) <= value < 2**31:
-        raise ValueError("does not fit into 32 bits")
-    return value
-
-
-def _vmodule(text: str) -> tuple[ModuleVerbosity, ...]:
-    items = []
-    for part in filter(None, text.split(",")):
-        pattern, equals, level = part.partition("=")
-        number = whole_number(level, 0, 2**31 - 1)
-        if not (pattern and equals) or number is None:
-            raise ValueError("must be file=N,other=M with whole numbers")
-        items.append(ModuleVerbosity(pattern, number))
-    return tuple(items)
-
-
-_READERS: Final[Mapping[ValueKind, Callable[[str], Any]]] = {
-    ValueKind.STRING: str,
-    ValueKind.QUANTITY: str,
-    ValueKind.FLOAT: float,
-    ValueKind.DURATION: parse_duration,
-    ValueKind.GATES: parse_gates,
-    ValueKind.VMODULE: _vmodule,
-}
-
-
-def _combine(flag: Flag, before: Any, value: Any) -> Any:
+def _combine(flag: Setting, before: Any, value: Any) -> Any:
     if before is None:
         return value
     if flag.kind is ValueKind.GATES:
@@ -164,16 +124,9 @@ def _apply(config: Config, given: Given) -> Config:
     for name, value in given.items():
         for path in FLAGS[name].paths:
             chosen = value + config.logging.vmodule if path == "logging.vmodule" else value
-            config = dataclasses.replace(_set(config, path.split("."), chosen), explicit=config.explicit | {path})
+            changed = replace_at(config, ROWS[path].attribute, chosen)
+            config = replace(changed, explicit=config.explicit | {path})
     return config
-
-
-def _set(section: Any, path: Sequence[str], value: Any) -> Any:
-    """Replace the field at a path of the file's names; a name that no file knows is the field's own."""
-    names = {setting_of(field).name: field.name for field in file_fields(type(section))}
-    name = names.get(path[0], path[0])
-    inner = _set(getattr(section, name), path[1:], value) if len(path) > 1 else value
-    return dataclasses.replace(section, **{name: inner})
 
 
 def _with_ports(config: Config, given: Given) -> Config:
@@ -192,7 +145,7 @@ def _with_ports(config: Config, given: Given) -> Config:
         if path not in config.explicit:
             address = address.removesuffix(f":{standard}").strip("[]")
         changed: Any = with_port(address, port) if port else ""
-        config = dataclasses.replace(config, explicit=config.explicit | {path}, **{field: changed})
+        config = replace(config, explicit=config.explicit | {path}, **{field: changed})
     return config
 
 
@@ -212,77 +165,36 @@ def _notes(config: Config) -> Iterator[str]:
         yield "nodePortAddresses is unset: NodePorts answer on all local addresses; consider 'primary'"
     if config.config_file and not config.mode:
         yield "mode is blank: vipwire uses nftables where kube-proxy uses iptables"
-    for path, field in file_paths(Config):
-        mode = setting_of(field).mode
-        if path in config.explicit and mode not in ("", config.proxy_mode):
-            yield f"{path if config.config_file else FLAG_OF_PATH[path]} only has a meaning in {mode} mode"
+    for path, row in ROWS.items():
+        if path in config.explicit and row.mode not in ("", config.proxy_mode):
+            yield f"{path if config.config_file else FLAG_OF_PATH[path]} only has a meaning in {row.mode} mode"
     yield from gate_notes(config.feature_gates)
     if any(path.startswith("winkernel.") for path in config.explicit):
         yield "winkernel only has a meaning on Windows"
 
 
-_NOT_FOR_OTHERS: Final = frozenset(
-    {
-        *("config", "state-dir", "write-config-to", "view-bind-address"),
-        *("cleanup", "cleanup-all", "cleanup-iptables", "init-only", "takeover"),
-    }
-)
-_FILES: Final = frozenset({"manifests", "kubeconfig"})
-
-
 def explicit_flags(config: Config) -> tuple[str, ...]:
     """Write the flags that say what was chosen, by flag or file: read again, they give the same configuration."""
-    chosen = (
-        flag
-        for flag in FLAGS.values()
-        if flag.paths and flag.group is not Group.OLD and flag.name not in _NOT_FOR_OTHERS
-    )
     return tuple(
         f"--{flag.name}={text}"
-        for flag in chosen
-        if (path := _chosen_path(flag, config))
-        for text in _texts(flag, config, path)
+        for flag in FLAGS.values()
+        if flag.group is not Group.OLD and not flag.own and (path := _chosen_path(flag, config))
+        for text in _texts(flag, ROWS[path].value(config))
     )
 
 
-def _chosen_path(flag: Flag, config: Config) -> str:
+def _chosen_path(flag: Setting, config: Config) -> str:
     """Name the field of a flag that was chosen: of several sections that of the mode first."""
     chosen = [path for path in flag.paths if path in config.explicit]
     return next((path for path in chosen if path.startswith(config.proxy_mode)), chosen[-1] if chosen else "")
 
 
-def _texts(flag: Flag, config: Config, path: str) -> Iterator[str]:
-    texts = config.manifests if flag.name == "manifests" else (_text_at(flag, config, path),)
-    for text in texts:
-        yield os.path.abspath(text) if flag.name in _FILES and text else text  # noqa: PTH100 - no file is touched
+def _texts(flag: Setting, value: Any) -> Iterator[str]:
+    for text in value if flag.repeats else (flag.kind.text(value),):
+        yield os.path.abspath(text) if flag.path_of_file and text else text  # noqa: PTH100 - no file is touched
 
 
 def flag_values(config: Config) -> dict[str, str]:
     """Return every flag and the value that is in force, as `/flagz` shows them."""
     shown = (flag for flag in FLAGS.values() if flag.paths and flag.group is not Group.OLD)
-    return {flag.name: default_text(flag, config) for flag in shown}
-
-
-def default_text(flag: Flag, config: Config | None = None) -> str:
-    """Print a flag's value in a configuration (the defaults without one) as it would be typed."""
-    if not flag.paths:
-        return flag.default
-    return _text_at(flag, config or Config(), flag.paths[-1])
-
-
-def _text_at(flag: Flag, config: Config, path: str) -> str:
-    value: Any = config
-    for name in path.split("."):
-        names = {setting_of(field).name: field.name for field in file_fields(type(value))}
-        value = getattr(value, names.get(name, name))
-    return _WRITERS.get(flag.kind, str)(value)
-
-
-_WRITERS: Final[Mapping[ValueKind, Callable[[Any], str]]] = {
-    ValueKind.DURATION: format_duration,
-    ValueKind.BOOL: lambda value: str(value).lower(),
-    ValueKind.FLOAT: lambda value: f"{value:g}",
-    ValueKind.STRINGS: ",".join,
-    ValueKind.GATES: lambda value: ",".join(f"{name}={str(on).lower()}" for name, on in value),
-    ValueKind.VMODULE: lambda value: ",".join(f"{item.file_pattern}={item.verbosity}" for item in value),
-}
+    return {flag.name: flag_text(flag, config) for flag in shown}

@@ -1,25 +1,13 @@
-"""`vipwire proxy --help`: the table of flags as text, in groups, with kinds and defaults."""
+"""`vipwire proxy --help`: the flags as text, in groups, with kinds and defaults."""
 
 import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-from vipwire.config.flags.parse import default_text
-from vipwire.config.flags.table import FLAGS, Flag, Group
-from vipwire.config.schema import ValueKind
+from vipwire.config.flags.table import FLAGS, flag_text
+from vipwire.config.schema import Group, Setting
 
 _WIDTH: Final = 100
-_KINDS: Final = {
-    ValueKind.BOOL: "",
-    ValueKind.INT: " int",
-    ValueKind.FLOAT: " number",
-    ValueKind.DURATION: " duration",
-    ValueKind.STRINGS: " list",
-    ValueKind.GATES: " Name=bool,...",
-    ValueKind.VMODULE: " file=N,...",
-    ValueKind.QUANTITY: " quantity",
-    ValueKind.STRING: " string",
-}
 
 
 def help_text() -> str:
@@ -33,21 +21,21 @@ def _group(group: Group) -> str:
     return "\n".join(lines) + "\n"
 
 
-def usage(flag: Flag) -> str:
+def usage(flag: Setting) -> str:
     """Write a flag as it is typed: its names, and what kind of value it takes."""
     name = f"-{flag.short}" if flag.short == flag.name else f"--{flag.name}"
     short = f"-{flag.short}, " if flag.short and flag.short != flag.name else ""
-    return f"{short}{name}{_KINDS[flag.kind]}"
+    return f"{short}{name} {flag.kind.usage}".rstrip()
 
 
-def _flag(flag: Flag) -> Iterator[str]:
-    default = default_text(flag)
+def _flag(flag: Setting) -> Iterator[str]:
+    default = flag_text(flag)
     shown = f" (default {default})" if default not in ("", "false") else ""
     yield f"  {usage(flag)}{shown}"
     yield from textwrap.wrap(flag.help, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
-def _old(flags: list[Flag]) -> Iterator[str]:
+def _old(flags: list[Setting]) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for flag in flags:
         reasons.setdefault(flag.warning, []).append(f"--{flag.name}")

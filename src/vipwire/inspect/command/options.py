@@ -16,9 +16,10 @@ import click
 from vipwire.config.configuration import Config
 from vipwire.config.flags.click_options import flag_options
 from vipwire.config.flags.parse import ENVIRONMENT, Given, build_config, environment_flags, parse_flags
-from vipwire.config.flags.table import FLAGS, Flag
+from vipwire.config.flags.table import FLAGS
 from vipwire.config.flags.usage import usage
-from vipwire.config.schema import ValueKind
+from vipwire.config.kinds import ValueKind
+from vipwire.config.schema import Setting
 from vipwire.errors import ConfigError
 from vipwire.process.terminal import FAILED, MISUSED, plain_errors, warn
 from vipwire.proxy.start.record import read_record
@@ -152,7 +153,7 @@ def _as_click_wants(word: str) -> list[str]:
     return [word[:2], word[3:]] if short else [word]
 
 
-def _flag(word: str) -> Flag | None:
+def _flag(word: str) -> Setting | None:
     if not word.startswith("--"):
         return None
     flag = FLAGS.get(word[2:].partition("=")[0].replace("_", "-"))

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from vipwire.config.configuration import Config, port_range
+from vipwire.config.checks import port_range
+from vipwire.config.configuration import Config
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 from vipwire.modes.spec import BEHIND_ALL, Driver, Mode, ModeSpec, Place

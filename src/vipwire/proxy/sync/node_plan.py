@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from vipwire.config.configuration import PRIMARY, Config, LocalMode
+from vipwire.config.checks import PRIMARY
+from vipwire.config.configuration import Config, LocalMode
 from vipwire.model.drain import Drain
 from vipwire.model.names import KUBERNETES
 from vipwire.model.net import Address, Family, Prefix, family_of, is_loopback, parse_address
