@@ -7,26 +7,23 @@ another one changes what is other. An endpoint on a machine of the cluster names
 
 import asyncio
 import ipaddress
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access, load_access
-from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.kube.access.user_kubeconfig import FOLDER, kubectls, of_this_machine
+from vipwire.kube.errors import ApiError, UnreachableError
+from vipwire.kube.objects import Object, ObjectClient
 from vipwire.model.net import bracketed
 from vipwire.model.number import port_number
 from vipwire_up.api.objects.endpoint_address import problem_of
 from vipwire_up.machines.node import ADDRESSES
 
-Object: TypeAlias = dict[str, Any]
-Query: TypeAlias = tuple[tuple[str, str], ...]
 MANAGER: Final = "vipwire-expose"
 TIMEOUT: Final = 30.0
 LABEL: Final = "vipwire.io/exposed"
@@ -194,30 +191,36 @@ async def expose(access: Access, wanted: Wanted) -> Object:
 
     A load balancer is given a moment to have an address for it. Raise VipwireError with the server's words.
     """
-    made = dict(objects(wanted))  # what cannot be is told before anybody is asked
-    async with Connection(access, MANAGER) as connection:
-        nodes = (await _ask(connection, "GET", "/api/v1/nodes")).get("items") or ()
-        places = nodes_by_address(nodes)
-        if wanted.policy == "Local" and not any(target.address in places for target in wanted.targets):
-            raise ConfigError(
-                "--external-traffic-policy Local: none of --to is an address of a machine of the cluster"
-            )
-        made = dict(objects(wanted, places))
-        (home, value), *others = made.items()
-        service = await _apply(connection, home, value)
-        for path, value in others:
-            value["metadata"]["ownerReferences"] = [_reference(service)]  # they go with it
-            await _apply(connection, path, value)
-        for folder in _folders(wanted.namespace):
-            found = await _ask(connection, "GET", folder, (("labelSelector", f"{LABEL}={wanted.name}"),))
-            for name in (item["metadata"]["name"] for item in found.get("items") or ()):
-                if f"{folder}/{name}" not in made:
-                    await _ask(connection, "DELETE", f"{folder}/{name}", _AT_ONCE)
-        left = _LOOKS if wanted.type == "LoadBalancer" else 0
-        while left and not _given(service):
-            left -= 1
-            await asyncio.sleep(_PAUSE)
-            service = await _ask(connection, "GET", home)
+    dict(objects(wanted))  # what cannot be is told before anybody is asked
+    try:
+        async with ObjectClient(access, MANAGER, timeout=TIMEOUT) as client:
+            return await _expose(client, wanted)
+    except UnreachableError as error:
+        raise VipwireError(f"{error} (is `vipwire up` running?)") from None
+    except ApiError as error:
+        raise VipwireError(error.message) from None
+
+
+async def _expose(client: ObjectClient, wanted: Wanted) -> Object:
+    places = nodes_by_address(await client.list("/api/v1/nodes"))
+    if wanted.policy == "Local" and not any(target.address in places for target in wanted.targets):
+        raise ConfigError("--external-traffic-policy Local: none of --to is an address of a machine of the cluster")
+    made = dict(objects(wanted, places))
+    (home, value), *others = made.items()
+    service = await client.apply(home, value)
+    for path, value in others:
+        value["metadata"]["ownerReferences"] = [_reference(service)]  # they go with it
+        await _apply(client, path, value)
+    for folder in _folders(wanted.namespace):
+        for item in await client.list(folder, (("labelSelector", f"{LABEL}={wanted.name}"),)):
+            path = f"{folder}/{item['metadata']['name']}"
+            if path not in made:
+                await client.delete(path, _AT_ONCE)
+    left = _LOOKS if wanted.type == "LoadBalancer" else 0
+    while left and not _given(service):
+        left -= 1
+        await asyncio.sleep(_PAUSE)
+        service = await client.ask("GET", home)
     return service
 
 
@@ -253,38 +256,11 @@ def _folders(namespace: str) -> Iterable[str]:
     )
 
 
-class _RefusedError(VipwireError):
-    """The API server refuses a request, with this code."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-async def _apply(connection: Connection, path: str, value: Object) -> Object:
-    payload = Payload(json.dumps(value).encode(), "application/apply-patch+yaml")
-    query = (("fieldManager", MANAGER), ("force", "true"))
+async def _apply(client: ObjectClient, path: str, value: Object) -> None:
     try:
-        return await _ask(connection, "PATCH", path, query, payload)
-    except _RefusedError as error:
+        await client.apply(path, value)
+    except ApiError as error:
         if error.code != _INVALID or value["kind"] != "Pod":
             raise
-    await _ask(connection, "DELETE", path, _AT_ONCE)  # what a Pod is cannot be changed: its check, its Node
-    return await _ask(connection, "PATCH", path, query, payload)
-
-
-async def _ask(
-    connection: Connection, method: str, path: str, query: Query = (), payload: Payload | None = None
-) -> Object:
-    try:
-        async with connection.request(method, path, query, timeout=TIMEOUT, payload=payload) as response:
-            status, body = response.status, await response.read()
-    except TRANSPORT_ERRORS as error:
-        raise VipwireError(f"the API server does not answer: {reason_of(error)} (is `vipwire up` running?)") from None
-    try:
-        value: Object = json.loads(body or b"{}")
-    except ValueError:
-        value = {}
-    if status >= 300:
-        raise _RefusedError(status, str(value.get("message") or f"the API server answered {status}"))
-    return value
+        await client.delete(path, _AT_ONCE)  # what a Pod is cannot be changed: its check, its Node
+        await client.apply(path, value)

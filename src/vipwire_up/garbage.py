@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time, time_or_none
 from vipwire.process.supervision import Guard
 from vipwire_up.api.bodies.sent import Options
@@ -27,7 +28,6 @@ from vipwire_up.api.kinds.node import NAMESPACES
 from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import decoded, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.config.configuration import Config
+from vipwire.kube.errors import ApiError
 from vipwire.kube.proxied import proxy_resources
 from vipwire.linux.host.addresses import read_addresses
 from vipwire.process import log, systemd
@@ -27,7 +28,6 @@ from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES as ANNOUNCED_RESOURCES
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.node import NAMESPACES
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.bgp.bird import Bird

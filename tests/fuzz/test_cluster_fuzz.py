@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies.decode import Findings, decode
 from vipwire_up.api.bodies.duplicate_fields import repeated_fields
 from vipwire_up.api.bodies.protobuf import decode_body
 from vipwire_up.api.bodies.yaml import read_yaml
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.objects.schema import Shape, Type
 from vipwire_up.api.patches.apply import Writer, apply, note_update, read_ownership, write_ownership

@@ -14,9 +14,9 @@ from tests.fuzz.test_kube_fuzz import json_values, mutated
 from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.access.access import Access, access_of
 from vipwire.kube.access.kubeconfig import parse_kubeconfigs
+from vipwire.kube.errors import ApiError
 from vipwire.kube.manifests.proxied import MANIFESTS
 from vipwire_up.api.bodies.yaml import read_yaml
-from vipwire_up.api.objects.errors import ApiError
 
 FILE: Final = "/no-such-folder/kubeconfig"
 PEM: Final = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="

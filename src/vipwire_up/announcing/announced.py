@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.config.configuration import Config
+from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.model.names import ObjectName
 from vipwire.process import log
 from vipwire.proxy.view.announced import AnnouncedAddress, announced_file, write_announced
 from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.objects.errors import ApiError
-from vipwire_up.machines.objects import Objects, UnreachableError
+from vipwire_up.machines.objects import Objects
 from vipwire_up.store_feed.events import event_about
 
 _TOLD_AGAIN: Final = 600.0

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire.model.names import ObjectName
 from vipwire.model.number import whole_number
 from vipwire.process import log
@@ -39,7 +40,6 @@ from vipwire_up.announcing.kinds import (
     Held,
 )
 from vipwire_up.api.kinds.plain import LEASES
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.machines.leases import held, holder_of, new_lease
 from vipwire_up.machines.objects import Objects

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from vipwire.errors import VipwireError
+from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.linux.host.carrier import CarrierWatch
 from vipwire.process import log
 from vipwire.state.event import Deleted, EventOf, Listed
@@ -26,8 +27,6 @@ from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.choose import View
 from vipwire_up.announcing.claims import PARTS, SECONDS, Claims
 from vipwire_up.announcing.kinds import AnnounceKind, Balanced, Held, Machine, Object, Placed
-from vipwire_up.api.objects.errors import ApiError
-from vipwire_up.machines.objects import UnreachableError
 
 AGAIN: Final = (0.3, 1.0, 2.0, 4.0)
 """When new addresses are told to neighbours once more, in seconds: the first may be lost while a switch learns."""

@@ -11,15 +11,9 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.admission import Admitted
-from vipwire_up.api.objects.errors import (
-    ApiError,
-    already_exists,
-    conflict,
-    internal,
-    server_timeout,
-    unknown_outcome,
-)
+from vipwire_up.api.objects.errors import already_exists, conflict, internal, server_timeout, unknown_outcome
 from vipwire_up.store.fence import FENCES, HOLDING
 from vipwire_up.store.record import (
     ConflictError,

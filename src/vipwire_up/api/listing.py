@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
-from vipwire_up.api.objects.errors import ApiError, bad_request, expired, server_timeout
+from vipwire.kube.errors import ApiError
+from vipwire_up.api.objects.errors import bad_request, expired, server_timeout
 from vipwire_up.api.objects.object import encode
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.selectors import Selector

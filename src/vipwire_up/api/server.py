@@ -19,13 +19,14 @@ from aiohttp.web_request import BaseRequest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from vipwire.kube.errors import ApiError
 from vipwire.process.rate_limited_log import RateLimitedLog
 from vipwire_up.api.answers.form import View, choose_form, show, show_list
 from vipwire_up.api.answers.health import Question, read_health
 from vipwire_up.api.answers.pages import CUSTOM_KINDS, read_page
 from vipwire_up.api.listing import list_page, parse_number, wait_for_newest, wait_for_revision
 from vipwire_up.api.named_secrets import NamedSecrets
-from vipwire_up.api.objects.errors import ApiError, damaged, internal, no_such_page, too_slow
+from vipwire_up.api.objects.errors import damaged, internal, no_such_page, too_slow
 from vipwire_up.api.objects.object import encode, key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.reviews import REVIEWS, Review, answer, check_asker

@@ -5,8 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies.decode import Findings, decode
-from vipwire_up.api.objects.errors import ApiError, conflict
+from vipwire_up.api.objects.errors import conflict
 from vipwire_up.api.objects.object import decoded, encode, encoder, wrong_uid
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.store.record import Key, Record

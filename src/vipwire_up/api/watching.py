@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeAlias
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.answers.form import Form, View, bookmark, shower
 from vipwire_up.api.listing import parse_number
-from vipwire_up.api.objects.errors import ApiError, bad_request, expired
+from vipwire_up.api.objects.errors import bad_request, expired
 from vipwire_up.api.objects.object import decoded, encode
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.selectors import Selector

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import msgspec
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies import protobuf
 from vipwire_up.api.bodies.parsing import Parsed, read_json, read_protobuf, read_yaml
 from vipwire_up.api.bodies.sent import Options, Remarks, strict_warnings
 from vipwire_up.api.bodies.size import check_size
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.listing import list_page, parse_signed
-from vipwire_up.api.objects.errors import ApiError, bad_request, not_allowed, not_valid, unsupported
+from vipwire_up.api.objects.errors import bad_request, not_allowed, not_valid, unsupported
 from vipwire_up.api.objects.object import parse
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.objects.schema import Type

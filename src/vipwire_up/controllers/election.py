@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire.process import log
 from vipwire_up.api.kinds.plain import LEASES
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import encode
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.lease import Claim, NotOursError, Observed, release_lease, write_lease

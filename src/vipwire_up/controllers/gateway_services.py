@@ -10,6 +10,7 @@ import ipaddress
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from vipwire.kube.errors import ApiError
 from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, POOL, made_by_deployment, name_label, service_name
 from vipwire.process.supervision import Guard
 from vipwire_up.announcing.balanced import has_its_mode, status_addresses
@@ -20,7 +21,6 @@ from vipwire_up.api.kinds.plain import CONFIG_MAPS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.addresses import family_of
 from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry

@@ -7,10 +7,10 @@ long as it says it lasts.
 from dataclasses import dataclass
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.plain import LEASES
 from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import key_of, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.admission import Admission
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.networking import SERVICE_CIDRS
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.addresses import Addresses

@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
 
+from vipwire.kube.errors import ApiError
 from vipwire.process import log
 from vipwire.process.supervision import Guard
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire_up.api.kinds.service import ENDPOINTS
 from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import key_of, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry

@@ -6,10 +6,10 @@ its own. So what is withdrawn at one server is refused at all of them as soon as
 
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire.process import log
 from vipwire.process.supervision import Guard
 from vipwire_up.api.kinds.plain import SECRETS
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.kinds.plain import SECRETS
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.credentials.machine_records import PREFIX, Given, MachineRecord, machine_secret, read_machine

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire.process import log
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.plain import SECRETS
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import readable
 from vipwire_up.api.registry import Registry
 from vipwire_up.joining.tokens import NAMESPACE, PREFIX, read_secret

@@ -23,10 +23,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from vipwire.errors import ConfigError
+from vipwire.kube.errors import ApiError
 from vipwire.process import log
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.plain import SECRETS
-from vipwire_up.api.objects.errors import ApiError, bad_request, internal, refused
+from vipwire_up.api.objects.errors import bad_request, internal, refused
 from vipwire_up.api.objects.names import subdomain
 from vipwire_up.api.objects.object import decoded, key_of, readable
 from vipwire_up.api.registry import Registry

@@ -8,10 +8,10 @@ from typing import Final
 
 from vipwire.errors import VipwireError
 from vipwire.kube.access.access import Access
+from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.plain import LEASES, SECRETS
 from vipwire_up.api.kinds.service import ENDPOINTS
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.joining.join import MANAGER
 from vipwire_up.joining.membership import Folder, Member
 from vipwire_up.joining.pinned import hash_of, read_certificate
@@ -28,7 +28,7 @@ from vipwire_up.joining.tokens import (
     table,
 )
 from vipwire_up.machines.leases import NODE_LEASES
-from vipwire_up.machines.objects import Objects, RemoteObjects, UnreachableError
+from vipwire_up.machines.objects import Objects, RemoteObjects
 
 _DEPARTURES: Final = "/vipwire.io/v1/departures"
 _LOOKS: Final = 50

@@ -17,6 +17,7 @@ from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import Access
 from vipwire.kube.client import ApiSource
+from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.proxied import proxy_resources
 from vipwire.linux.host.addresses import read_addresses
 from vipwire.model.net import bracketed
@@ -28,7 +29,6 @@ from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES
 from vipwire_up.api.kinds.service import ENDPOINTS
 from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.bgp.bird import Bird
 from vipwire_up.bgp.run import RESOURCES as BGP_RESOURCES
@@ -40,7 +40,7 @@ from vipwire_up.joining.membership import Folder, Member, merged
 from vipwire_up.joining.relay import Relay
 from vipwire_up.machines.heartbeat import Heartbeat
 from vipwire_up.machines.node import about_machine, node_addresses
-from vipwire_up.machines.objects import RemoteObjects, UnreachableError
+from vipwire_up.machines.objects import RemoteObjects
 from vipwire_up.probing.kinds import RESOURCES as PROBED
 from vipwire_up.probing.probes import MANAGER as PROBER
 from vipwire_up.probing.probes import Prober, Probes

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
+from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.model.times import format_time
 from vipwire.process import log
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.plain import LEASES
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.machines.leases import NODE_LEASES, held, new_lease
 from vipwire_up.machines.node import is_lost, new_node, ready_condition, served_node
-from vipwire_up.machines.objects import Objects, UnreachableError
+from vipwire_up.machines.objects import Objects
 
 SECONDS: Final = 40
 _PARTS: Final = 4

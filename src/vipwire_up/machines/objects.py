@@ -5,31 +5,18 @@ server it works on the registry in the same process, on all others over HTTPS. B
 refuses: 404, and 409 for a state that somebody else has changed meanwhile.
 """
 
-from collections.abc import Callable
 from typing import Any, Final, Protocol, Self
 
-import msgspec
-
-from vipwire.errors import VipwireError
-from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
-from vipwire.model.text import visible
+from vipwire.kube.errors import ApiError
+from vipwire.kube.objects import Edit, ObjectClient, path_of
 from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
 
-_ATTEMPTS: Final = 5
 LONGEST: Final = 64 << 10
 """Bytes of an answer that is no object of the API: a few certificates."""
-_LONGEST_MESSAGE: Final = 500
-Edit = Callable[[Object], Object]
-
-
-class UnreachableError(VipwireError):
-    """No API server answers."""
 
 
 class Objects(Protocol):
@@ -102,99 +89,52 @@ class RemoteObjects:
     """The objects of an API server elsewhere. `timeout` in seconds; to be entered as a context."""
 
     def __init__(self, access: Access, manager: str, *, timeout: float = 10.0) -> None:
-        self._connection = Connection(access, manager)
-        self._manager, self._timeout = manager, timeout
+        self._client = ObjectClient(access, manager, timeout=timeout)
 
     async def __aenter__(self) -> Self:
         """Open it."""
-        await self._connection.__aenter__()
+        await self._client.__aenter__()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         """Close it."""
-        await self._connection.__aexit__(*error)
+        await self._client.__aexit__(*error)
 
     async def read(self, resource: Resource, namespace: str, name: str) -> Object | None:
         """Read an object."""
-        try:
-            return await self._ask("GET", path_of(resource, namespace, name))
-        except ApiError as error:
-            if error.code == 404:
-                return None
-            raise
+        return await self._client.get(_path(resource, namespace, name))
 
     async def list(self, resource: Resource, namespace: str = "") -> list[Object]:
         """List objects."""
-        found = await self._ask("GET", path_of(resource, namespace))
-        about = {"apiVersion": resource.api_version, "kind": resource.kind}
-        return [about | each for each in found.get("items") or ()]
+        return [_whole(resource, each) for each in await self._client.list(_path(resource, namespace))]
 
     async def create(self, resource: Resource, namespace: str, value: Object) -> Object:
         """Create an object."""
-        return await self._ask("POST", path_of(resource, namespace), _whole(resource, value))
+        return await self._client.create(_path(resource, namespace), _whole(resource, value))
 
     async def replace(self, resource: Resource, namespace: str, value: Object, *, subresource: str = "") -> Object:
         """Replace an object."""
-        path = path_of(resource, namespace, value["metadata"]["name"], subresource)
-        return await self._ask("PUT", path, _whole(resource, value))
+        path = _path(resource, namespace, value["metadata"]["name"], subresource)
+        return await self._client.replace(path, _whole(resource, value))
 
     async def edit(
         self, resource: Resource, namespace: str, name: str, edit: Edit, *, subresource: str = ""
     ) -> Object:
-        """Change an object: read, change, replace; again if somebody else was first."""
-        for left in reversed(range(_ATTEMPTS)):
-            value = edit(await self._ask("GET", path_of(resource, namespace, name)))
-            try:
-                return await self.replace(resource, namespace, value, subresource=subresource)
-            except ApiError as error:
-                if error.code != 409 or not left:
-                    raise
-        raise AssertionError  # pragma: no cover  # the last attempt raises
+        """Change an object."""
+        path = _path(resource, namespace, name)
+        return await self._client.update(path, lambda value: _whole(resource, edit(value)), subresource=subresource)
 
     async def delete(self, resource: Resource, namespace: str, name: str) -> None:
         """Delete an object."""
-        try:
-            await self._ask("DELETE", path_of(resource, namespace, name))
-        except ApiError as error:
-            if error.code != 404:
-                raise
+        await self._client.delete(_path(resource, namespace, name))
 
     async def ask(self, method: str, path: str, body: Any = None) -> Object:
-        """Send any other request. An answer longer than LONGEST is cut, and so none."""
-        return await self._ask(method, path, body, most=LONGEST)
-
-    async def _ask(self, method: str, path: str, body: Any = None, *, most: int = 0) -> Object:
-        payload = None if body is None else Payload(msgspec.json.encode(body))
-        query = (("fieldManager", self._manager),) if method in ("POST", "PUT") and "/vipwire.io/" not in path else ()
-        try:
-            async with self._connection.request(
-                method, path, query, timeout=self._timeout, payload=payload
-            ) as response:
-                status, content = response.status, await (response.read_at_most(most) if most else response.read())
-        except TRANSPORT_ERRORS as error:
-            raise UnreachableError(f"the API server does not answer: {reason_of(error)}") from None
-        value = _decoded(content)
-        if status >= 300:
-            said = str((value or {}).get("message") or f"the API server answered {status}")
-            raise ApiError(status, str((value or {}).get("reason") or ""), visible(said)[:_LONGEST_MESSAGE])
-        if value is None:
-            raise UnreachableError("the answer is not a JSON object that the API server writes")
-        return value
+        """Send a request to one of our own pages. An answer longer than LONGEST is cut, and so none."""
+        return await self._client.ask(method, path, body, most=LONGEST)
 
 
-def _decoded(content: bytes | bytearray) -> Object | None:
-    """Read an answer; None for one that is not a JSON object."""
-    try:
-        value = msgspec.json.decode(content) if content else {}
-    except (msgspec.MsgspecError, RecursionError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def path_of(resource: Resource, namespace: str, name: str = "", subresource: str = "") -> str:
-    """Write the path of an object, or of all in a namespace, or of all."""
-    place = f"namespaces/{namespace}" if resource.namespaced and namespace else ""
-    return "/".join(filter(None, (resource.base, place, resource.plural, name, subresource)))
+def _path(resource: Resource, namespace: str, name: str = "", subresource: str = "") -> str:
+    return path_of(resource.base, resource.plural, namespace if resource.namespaced else "", name, subresource)
 
 
 def _whole(resource: Resource, value: Object) -> Object:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeAlias
 
+from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.model.names import ObjectName
 from vipwire.model.times import format_time
 from vipwire.process.supervision import Guard
@@ -26,12 +27,11 @@ from vipwire.state.event import Deleted, EventOf, Listed, Upserted
 from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.endpoints.workloads import probes, ready_condition
-from vipwire_up.machines.objects import LocalObjects, Objects, UnreachableError
+from vipwire_up.machines.objects import LocalObjects, Objects
 from vipwire_up.probing.commands import RunAs
 from vipwire_up.probing.kinds import RESOURCES, Machine, ProbedKind, ProbedObject, Workload
 from vipwire_up.probing.probe import ask, number

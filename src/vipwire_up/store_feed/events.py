@@ -4,10 +4,10 @@ import contextlib
 from datetime import datetime
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.plain import EVENTS
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.resource import Reader
 from vipwire.model.names import ObjectName
 from vipwire_up.announcing.choose import View, choose
@@ -22,11 +23,9 @@ from vipwire_up.announcing.kinds import (
     Held,
     Machine,
 )
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import encode
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.machines.leases import new_lease
-from vipwire_up.machines.objects import UnreachableError
 
 NODES = ("n1", "n2", "n3")
 SKEWS = {"n1": 0.0, "n2": 1e6, "n3": -3600.0}

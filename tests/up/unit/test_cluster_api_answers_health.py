@@ -2,8 +2,8 @@
 
 import pytest
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.answers.health import Health, Question, read_health
-from vipwire_up.api.objects.errors import ApiError
 
 WELL = {"DNS": "", "garbage collection": ""}
 ILL = {"DNS": "port 53 is taken", "garbage collection": ""}

@@ -18,7 +18,7 @@ import pytest
 from tests.fakes.authority import authority
 from tests.up.unit.cluster_here import SERVICES, Here, play, service
 
-from vipwire_up.api.objects.errors import ApiError
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.serving.accept import Listening, bound
 from vipwire_up.api.serving.bounds import Bounds
 from vipwire_up.api.serving.connections import Connections

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.patches.apply import (
     Owned,
     Ownership,

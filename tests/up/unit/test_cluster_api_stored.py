@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies.decode import Findings, decode
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.objects.schema import Shape, Type
 from vipwire_up.api.stored import is_readable

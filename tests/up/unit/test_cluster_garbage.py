@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, play, service
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.admission import Admitted, Attempt, Operation
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.plain import CONFIG_MAPS
 from vipwire_up.api.kinds.service import SERVICES as SERVICE_KIND
-from vipwire_up.api.objects.errors import ApiError, refused
+from vipwire_up.api.objects.errors import refused
 from vipwire_up.api.objects.object import encoder
 from vipwire_up.garbage import GarbageCollector
 from vipwire_up.store.record import Key, Write

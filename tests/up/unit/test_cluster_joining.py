@@ -16,11 +16,11 @@ from tests.up.unit.up_here import Up, up
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.access.tls import ClientFiles
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.admission import Admission
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.plain import LEASES, SECRETS
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.serving.guard import CALLER, Role, User
 from vipwire_up.controllers.node_restriction import NodeRestriction
 from vipwire_up.joining import join as joining

@@ -15,7 +15,7 @@ from tests.up.unit.cluster_here import Clock, Events
 from tests.up.unit.up_here import up
 
 from vipwire.errors import ConfigError
-from vipwire_up.api.objects.errors import ApiError
+from vipwire.kube.errors import ApiError
 from vipwire_up.credentials.keys import Keys
 from vipwire_up.credentials.revocation import Revoked, parse_revoked
 

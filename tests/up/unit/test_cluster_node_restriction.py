@@ -10,10 +10,10 @@ from tests.up.unit.cluster_here import Here, play
 from tests.up.unit.up_here import up
 
 from vipwire.kube.access.access import load_access
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.plain import LEASES
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.serving.guard import CALLER, Role, User
 from vipwire_up.controllers.node_restriction import NodeRestriction

@@ -16,11 +16,11 @@ from tests.up.unit.store_here import etcd_store, now, prefix, settings
 from tests.up.unit.up_here import Up, up
 
 from vipwire.kube.access.access import load_access
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire_up.api.kinds.node import NAMESPACES, NODES
 from vipwire_up.api.kinds.plain import CONFIG_MAPS
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.ranges import port_range

@@ -4,19 +4,18 @@ Each source may be missing: what that was is said, and the rest is judged.
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from vipwire import __version__
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.http.client import reason_of
 from vipwire.inspect.check.facts import lacks
 from vipwire.inspect.leave_ipvs.changes import Leaving
 from vipwire.inspect.leave_ipvs.facts import read_kernel
 from vipwire.inspect.leave_ipvs.situation import Kernel
 from vipwire.inspect.node.source import api_access, node_name, read_objects
+from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.linux.host.addresses import global_addresses, read_addresses
 from vipwire.modes.ipvs.objects.names import DEVICE
 from vipwire.proxy.handover.configured import Configured
@@ -75,17 +74,13 @@ def config_map(config: Config) -> Configured | None:
 
 
 async def _asked(config: Config) -> object:
-    from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection  # noqa: PLC0415 - TLS takes time to load
+    from vipwire.kube.objects import ObjectClient  # noqa: PLC0415 - TLS takes time to load
 
     access = api_access(config)
     try:
-        async with (
-            Connection(access, f"vipwire/{__version__} (linux)", answer_timeout=_PATIENCE) as connection,
-            connection.request("GET", _PATH, timeout=_PATIENCE) as response,
-        ):
-            if response.status != 200:
-                raise ConfigError(f"{_WHERE}: {access.server} answers {response.status}")
-            document: object = json.loads(await response.read())
-            return document
-    except (*TRANSPORT_ERRORS, ValueError) as error:
-        raise ConfigError(f"{_WHERE}: {reason_of(error)}") from error
+        async with ObjectClient(access, f"vipwire/{__version__} (linux)", timeout=_PATIENCE) as client:
+            return await client.ask("GET", _PATH)
+    except ApiError as error:
+        raise ConfigError(f"{_WHERE}: {access.server} answers {error.code}") from error
+    except UnreachableError as error:
+        raise ConfigError(f"{_WHERE}: {error}") from error

@@ -9,11 +9,9 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-import msgspec
-
-from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
+from vipwire.kube.errors import REQUEST_ERRORS, ApiError
+from vipwire.kube.objects import FencedObjects, path_of
 from vipwire.model.names import ObjectName
 from vipwire.model.times import format_time
 from vipwire.process import log
@@ -25,7 +23,6 @@ from vipwire_l7.ingress.watch.objects import INGRESS_KINDS, Declared, IngressKin
 from vipwire_l7.ingress.watch.snapshot import Snapshot
 
 Key = tuple[IngressKind, ObjectName]
-_TIMEOUT: Final = 10.0
 _LATER: Final = 5.0
 """Seconds after which a write that was refused is tried again."""
 _CONFLICT: Final = 409
@@ -81,6 +78,7 @@ class GatewayStatusWriter:
         leading: Callable[[], bool],
     ) -> None:
         self._access, self._resources, self._controller, self._snapshot = access, resources, controller, snapshot
+        self._leading = leading
         self._loop = WriteLoop[Key](snapshot, resources.keys() - set(INGRESS_KINDS), leading)
         self._written: dict[Key, tuple[str, Json]] = {}
         """The version of each object at our last write, and what was written: it is not written there again."""
@@ -91,56 +89,49 @@ class GatewayStatusWriter:
 
     async def run(self, wanted: Callable[[], Mapping[Key, Json]]) -> None:
         """Write until cancelled. `wanted` has the statuses by object."""
-        async with Connection(self._access, "vipwire-gateway") as connection:
-            await self._loop.run(wanted, lambda statuses: self._keep_all(connection, statuses))
+        async with FencedObjects(self._access, "vipwire-gateway", self._leading) as objects:
+            await self._loop.run(wanted, lambda statuses: self._keep_all(objects, statuses))
 
-    async def _keep_all(self, connection: Connection, wanted: Mapping[Key, Json]) -> None:
+    async def _keep_all(self, objects: FencedObjects, wanted: Mapping[Key, Json]) -> None:
         for key, status in wanted.items():
             found = self._find(key)
             if found is not None and not self._loop.waits(key):
-                await self._keep(connection, key, found, status)
-        await self._leave(connection, wanted)
+                await self._keep(objects, key, found, status)
+        await self._leave(objects, wanted)
 
-    async def _leave(self, connection: Connection, wanted: Mapping[Key, Json]) -> None:
+    async def _leave(self, objects: FencedObjects, wanted: Mapping[Key, Json]) -> None:
         """Take our parents back from routes that name none of our Gateways any more."""
         for key in [key for key in self._written if key not in wanted and not self._loop.waits(key)]:
-            found, written = self._find(key), self._written.pop(key)
+            found = self._find(key)
             if found is not None and "parents" in (found.state.status or {}):
-                await self._keep(connection, key, found, {"parents": []})
-                self._written.pop(key, None)
-                if self._loop.waits(key):  # it was refused
-                    self._written[key] = written
+                await self._keep(objects, key, found, {"parents": []})
+            if not self._loop.waits(key):  # it was not refused
+                del self._written[key]
 
     def _find(self, key: Key) -> Declared | None:
         kind, name = key
         return self._snapshot.declared(kind).get(name)
 
-    async def _keep(self, connection: Connection, key: Key, found: Declared, status: Json) -> None:
+    async def _keep(self, objects: FencedObjects, key: Key, found: Declared, status: Json) -> None:
         known: Known = found.state
         if self._written.get(key) == (known.version, status):
             return
         now = format_time(dt.datetime.now(dt.UTC))  # noqa: TID251  # this is the shell
         made = merged(status, known.status, self._controller, now)
-        if made != known.status:
+        if made != known.status and await self._write(objects, key, known.version, made):
             self._written[key] = known.version, status
-            await self._write(connection, key, known.version, made)
 
-    async def _write(self, connection: Connection, key: Key, version: str, status: Json) -> None:
+    async def _write(self, objects: FencedObjects, key: Key, version: str, status: Json) -> bool:
+        """Write a status, on condition that the object still has this version; report whether that was done."""
         kind, name = key
         resource = self._resources[kind]
-        where = f"/namespaces/{name.namespace}" if name.namespace else ""
-        path = f"{resource.path}{where}/{resource.plural}/{name.name}/status"
-        body = msgspec.json.encode({"metadata": {"resourceVersion": version}, "status": status})
-        code, reason = 0, ""
+        path = path_of(resource.path, resource.plural, *name, "status")
         try:
-            payload = Payload(body, "application/merge-patch+json")
-            async with connection.request("PATCH", path, timeout=_TIMEOUT, payload=payload) as response:
-                code = response.status
-                reason = "" if code < 300 else f"{code} {await response.reason_text()}"
-        except TRANSPORT_ERRORS as error:
-            reason = reason_of(error)
-        if reason:
-            self._written.pop(key, None)
-            self._loop.retry(key, 0.0 if code == _CONFLICT else _LATER)
-        if reason and code != _CONFLICT:
-            log.warning("cannot write a status", kind=kind.value, object=name, error=reason[:300])
+            await objects.merge(path, {"metadata": {"resourceVersion": version}, "status": status})
+        except REQUEST_ERRORS as error:
+            is_conflict = isinstance(error, ApiError) and error.code == _CONFLICT
+            self._loop.retry(key, 0.0 if is_conflict else _LATER)
+            if not is_conflict:
+                log.warning("cannot write a status", kind=kind.value, object=name, error=error)
+            return False
+        return True

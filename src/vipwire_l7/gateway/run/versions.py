@@ -3,11 +3,9 @@
 import msgspec
 
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection
-from vipwire.kube.resource import BROKEN
+from vipwire.kube.errors import ApiError, UnreachableError
+from vipwire.kube.objects import ObjectClient
 from vipwire_l7.gateway.watch.kinds import VERSIONS
-
-_TIMEOUT = 10.0
 
 
 class _Entry(msgspec.Struct):
@@ -21,13 +19,13 @@ class _List(msgspec.Struct):
 async def served_versions(access: Access) -> dict[str, frozenset[str]]:
     """Return the plurals that are served, by API version; nothing where the server does not answer."""
     found: dict[str, frozenset[str]] = {}
-    async with Connection(access, "vipwire-gateway") as connection:
+    async with ObjectClient(access, "vipwire-gateway") as client:
         for version in (f"{group}/{each}" for group, versions in VERSIONS.items() for each in versions):
             try:
-                async with connection.request("GET", f"/apis/{version}", timeout=_TIMEOUT) as response:
-                    body = await response.read()
-                    listed = msgspec.json.decode(body, type=_List) if response.status < 300 else _List()
-            except (*TRANSPORT_ERRORS, *BROKEN):
+                listed = await client.read(f"/apis/{version}", _List) or _List()
+            except UnreachableError:
                 continue
+            except ApiError:
+                listed = _List()
             found[version] = frozenset(each.name for each in listed.resources)
     return found

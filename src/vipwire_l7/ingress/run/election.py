@@ -15,11 +15,9 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
-import msgspec
-
-from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
+from vipwire.kube.errors import REQUEST_ERRORS, ApiError
+from vipwire.kube.objects import Object, ObjectClient
 from vipwire.model.names import ObjectName
 from vipwire.process import log
 
@@ -78,57 +76,50 @@ class LeaseKeeper:
 
     async def run(self) -> None:
         """Take part until cancelled; then release the Lease, so that another need not wait."""
-        async with Connection(self._access, "vipwire-ingress") as connection:
+        async with ObjectClient(self._access, "vipwire-ingress", timeout=_TIMEOUT) as client:
             try:
                 while True:
-                    await self._turn(connection)
+                    await self._turn(client)
                     await asyncio.sleep(_EVERY)
             finally:
                 if self.leading():
-                    with contextlib.suppress(*TRANSPORT_ERRORS, _RefusedError):
-                        await self._claim(connection, await self._read(connection), "")
+                    with contextlib.suppress(*REQUEST_ERRORS):
+                        await self._claim(client, await self._read(client), "")
 
-    async def _turn(self, connection: Connection) -> None:
+    async def _turn(self, client: ObjectClient) -> None:
         began, reason, claimed = time.monotonic(), "", False
         try:
-            claim = await self._read(connection)
+            claim = await self._read(client)
             if self._election.may_claim(claim, began):
-                claimed = await self._claim(connection, claim, self._election.identity)
+                claimed = await self._claim(client, claim, self._election.identity)
             if claimed:
                 self._election.claimed(began)
             else:
                 self._election.lost()
-        except _RefusedError as refused:
-            reason = str(refused)
-        except TRANSPORT_ERRORS as error:
-            reason = reason_of(error)
+        except REQUEST_ERRORS as error:
+            reason = str(error)
         if reason and reason != self._told:
             log.warning("cannot read or write the Lease", object=self._lease, error=reason)
         if self.leading() != self._was_leading:
             log.info("writes the status" if self.leading() else "another writes the status", lease=self._lease)
         self._told, self._was_leading = reason, self.leading()
 
-    async def _read(self, connection: Connection) -> Claim:
-        async with connection.request("GET", f"{self._path}/{self._lease.name}", timeout=_TIMEOUT) as response:
-            if response.status == HTTPStatus.NOT_FOUND:
-                return Claim()
-            if response.status != HTTPStatus.OK:
-                raise _RefusedError(f"{response.status} {(await response.reason_text())[:200]}")
-            return claim_of(msgspec.json.decode(await response.read()))
+    async def _read(self, client: ObjectClient) -> Claim:
+        return claim_of(await client.get(f"{self._path}/{self._lease.name}") or {})
 
-    async def _claim(self, connection: Connection, claim: Claim, holder: str) -> bool:
+    async def _claim(self, client: ObjectClient, claim: Claim, holder: str) -> bool:
         """Write who holds it; tell whether that was taken. Else another was first, which the next turn will see."""
         body = lease_of(self._lease, claim, holder, time.time())
-        method, path = ("PUT", f"{self._path}/{self._lease.name}") if claim.version else ("POST", self._path)
-        payload = Payload(msgspec.json.encode(body))
-        async with connection.request(method, path, timeout=_TIMEOUT, payload=payload) as response:
-            if response.status >= HTTPStatus.BAD_REQUEST and response.status != HTTPStatus.CONFLICT:
-                raise _RefusedError(f"{response.status} {(await response.reason_text())[:200]}")
-            return response.status != HTTPStatus.CONFLICT
-
-
-class _RefusedError(Exception):
-    """The API server does not let us."""
+        try:
+            if claim.version:
+                await client.replace(f"{self._path}/{self._lease.name}", body)
+            else:
+                await client.create(self._path, body)
+        except ApiError as error:
+            if error.code != HTTPStatus.CONFLICT:
+                raise
+            return False
+        return True
 
 
 def claim_of(lease: Mapping[str, Any]) -> Claim:
@@ -144,7 +135,7 @@ def claim_of(lease: Mapping[str, Any]) -> Claim:
     )
 
 
-def lease_of(name: ObjectName, claim: Claim, holder: str, now: float) -> dict[str, object]:
+def lease_of(name: ObjectName, claim: Claim, holder: str, now: float) -> Object:
     """Build a Lease that `holder` has, nobody if it is empty; `now` in seconds since the epoch."""
     written = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     meta = {"name": name.name, "namespace": name.namespace}

@@ -24,9 +24,9 @@ import dns.rdatatype
 import dns.resolver
 import msgspec
 
-from vipwire.http.client import reason_of
 from vipwire.kube.access.access import Access
-from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection
+from vipwire.kube.errors import REQUEST_ERRORS, ApiError
+from vipwire.kube.objects import ObjectClient
 from vipwire.linux.host.addresses import AddressWatch, read_local_networks
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Prefix, parse_address
@@ -197,19 +197,12 @@ class Follower:
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         found: frozenset[Address] | None = None
         try:
-            async with (
-                Connection(self._access, "vipwire-ingress") as connection,
-                connection.request("GET", path, timeout=_TIMEOUT) as response,
-            ):
-                reason = "" if response.status in (HTTPStatus.OK, HTTPStatus.NOT_FOUND) else f"{response.status}"
-                if response.status == HTTPStatus.OK:
-                    found = addresses_of(await response.read())
-                elif response.status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN):
-                    found = frozenset()
-        except (*TRANSPORT_ERRORS, msgspec.MsgspecError) as error:
-            reason = reason_of(error)
-        if reason:
-            log.warning("cannot read a Pod", object=pod, error=reason)
+            async with ObjectClient(self._access, "vipwire-ingress", timeout=_TIMEOUT) as client:
+                found = addresses_of(await client.read(path, _Pod) or _Pod())
+        except REQUEST_ERRORS as error:
+            if isinstance(error, ApiError) and error.code == HTTPStatus.FORBIDDEN:
+                found = frozenset()
+            log.warning("cannot read a Pod", object=pod, error=error)
         if found is not None and self._known.pods.get(pod) != found:
             self._known.pods[pod] = found
             self.touched(self._destinations.depending_on(pod=pod))
@@ -239,9 +232,9 @@ def system_addresses(host: str) -> frozenset[Address]:
     return frozenset(parse_address(text) for text in found if "%" not in text)
 
 
-def addresses_of(raw: bytes | bytearray) -> frozenset[Address]:
-    """Read the addresses of a Pod; none of one that has ended. Raise MsgspecError."""
-    status = msgspec.json.decode(raw, type=_Pod).status or _PodStatus()
+def addresses_of(pod: _Pod) -> frozenset[Address]:
+    """Read the addresses of a Pod; none of one that has ended."""
+    status = pod.status or _PodStatus()
     if status.phase in _ENDED:
         return frozenset()
     found = set[Address]()

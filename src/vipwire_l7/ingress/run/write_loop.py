@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
+from vipwire.kube.errors import FencedError
 from vipwire_l7.ingress.watch.objects import IngressKind
 from vipwire_l7.ingress.watch.snapshot import Snapshot
 
@@ -54,7 +55,8 @@ class WriteLoop(Generic[_Key]):
                 written = None
             elif is_due or written is None or written[0] is not what or written[1] != events:
                 written = what, events
-                await write(what)
+                with contextlib.suppress(FencedError):  # another replica goes on
+                    await write(what)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_EVERY):
                     await self._woken.wait()

@@ -10,8 +10,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.objects.cells import AGE, NAME, UNKNOWN
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import encode, shown
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.store.record import Record

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
-from vipwire_up.api.objects.errors import ApiError, no_such_page
+from vipwire.kube.errors import ApiError
+from vipwire_up.api.objects.errors import no_such_page
 from vipwire_up.api.objects.object import encode
 from vipwire_up.api.openapi import discovery, documents, protobuf_document
 

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
 
-from vipwire_up.api.objects.errors import ApiError, bad_request
+from vipwire.kube.errors import ApiError
+from vipwire_up.api.objects.errors import bad_request
 from vipwire_up.api.objects.schema import Field, Shape, Type
 
 MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"

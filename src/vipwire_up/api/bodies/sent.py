@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies.decode import Findings, decode
-from vipwire_up.api.objects.errors import ApiError, Cause, bad_request, conflict
+from vipwire_up.api.objects.errors import Cause, bad_request, conflict
 from vipwire_up.api.objects.object import decoded, wrong_uid
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.store.record import Record

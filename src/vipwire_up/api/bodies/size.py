@@ -3,7 +3,8 @@
 from typing import Any, Final, TypeVar
 
 from vipwire.config.yaml_values import MOST_DEEP
-from vipwire_up.api.objects.errors import ApiError, bad_request
+from vipwire.kube.errors import ApiError
+from vipwire_up.api.objects.errors import bad_request
 
 MOST_VALUES: Final = 50_000
 """Values of one body, all looked at on the event loop. An EndpointSlice with a thousand endpoints has a quarter."""

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from vipwire.kube.errors import ApiError
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -22,28 +24,6 @@ class Cause:
     def text(self) -> str:
         """The field with the sentence."""
         return f"{self.field}: {self.message}" if self.field else self.message
-
-
-class ApiError(Exception):
-    """An answer that is not what was asked for."""
-
-    def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.code, self.reason, self.message = code, reason, message
-        self.details = details or {}
-
-    def status(self) -> dict[str, Any]:
-        """Write the answer's body."""
-        return {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": self.message,
-            "reason": self.reason,
-            "details": self.details,  # also when empty: clients look into it without asking whether it is there
-            "code": self.code,
-        }
 
 
 def required(field: str, detail: str = "") -> Cause:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from vipwire_up.api.objects.errors import ApiError, bad_request, conflict, not_found, too_large
+from vipwire.kube.errors import ApiError
+from vipwire_up.api.objects.errors import bad_request, conflict, not_found, too_large
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.store.record import Key, Record
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vipwire_up.api.objects.errors import ApiError
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.objects.schema import Field, Shape, Type
 from vipwire_up.api.patches.fieldset import (

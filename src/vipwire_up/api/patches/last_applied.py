@@ -9,9 +9,9 @@ the annotation as it is in the object, and renews the annotation, for the way ba
 import json
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies.decode import Findings, decode
 from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.patches.apply import Writer
 from vipwire_up.api.patches.fieldset import Paths, members

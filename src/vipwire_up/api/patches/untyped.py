@@ -6,7 +6,8 @@ is bounded, as in kube-apiserver: each can double the document.
 
 from typing import Any, Final
 
-from vipwire_up.api.objects.errors import ApiError, bad_request
+from vipwire.kube.errors import ApiError
+from vipwire_up.api.objects.errors import bad_request
 from vipwire_up.api.objects.object import encode
 
 _MOST_OPERATIONS: Final = 10_000

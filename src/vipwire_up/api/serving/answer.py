@@ -10,7 +10,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from vipwire_up.api.objects.errors import ApiError
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.objects.object import encode
 from vipwire_up.api.serving.bounds import Bounds
 from vipwire_up.api.serving.connections import Connection

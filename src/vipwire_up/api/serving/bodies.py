@@ -11,7 +11,8 @@ from typing import Final
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from vipwire_up.api.objects.errors import ApiError, bad_request, too_large
+from vipwire.kube.errors import ApiError
+from vipwire_up.api.objects.errors import bad_request, too_large
 from vipwire_up.api.serving.bounds import Bounds
 from vipwire_up.api.serving.guard import ANONYMOUS, CALLER
 from vipwire_up.api.serving.in_flight import InFlight

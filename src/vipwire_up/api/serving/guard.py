@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
 from vipwire_up.api.kinds.policies import POLICY_RESOURCES
-from vipwire_up.api.objects.errors import ApiError, refused
+from vipwire_up.api.objects.errors import refused
 from vipwire_up.api.serving.route import Route
 
 _READ: Final = frozenset({"get", "list", "watch"})

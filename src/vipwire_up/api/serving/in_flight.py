@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 
-from vipwire_up.api.objects.errors import ApiError
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.serving.bounds import Bounds
 from vipwire_up.api.serving.guard import Role, User
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.serving.in_flight import InFlight, Sort
 from vipwire_up.api.serving.route import Route
 from vipwire_up.store.store import Store

@@ -8,10 +8,11 @@ What they give at the same moment, the store refuses by its notes (`port_notes.p
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.kinds.rules.service import wants_health_check
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.errors import ApiError, internal, invalid, not_valid
+from vipwire_up.api.objects.errors import internal, invalid, not_valid
 from vipwire_up.api.objects.object import readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.allocation.ranges import Draw, Range

@@ -18,6 +18,7 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time
 from vipwire.process.supervision import Guard
 from vipwire_up.api.bodies.sent import Options
@@ -25,7 +26,6 @@ from vipwire_up.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.addresses import family_of
 from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import decoded, key_of, readable
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry

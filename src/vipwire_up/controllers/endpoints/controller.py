@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Iterator
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire.process.supervision import Guard
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
@@ -21,7 +22,6 @@ from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.service import ENDPOINTS, SERVICES
 from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.errors import ApiError
 from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry, Result

@@ -1,0 +1,38 @@
+"""What a request to an API server fails with."""
+
+from typing import Any, Final
+
+from vipwire.errors import VipwireError
+
+
+class ApiError(Exception):
+    """The API server refuses a request. A 404 is an object that is missing, a 409 a state that has changed."""
+
+    def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code, self.reason, self.message = code, reason, message
+        self.details = details or {}
+
+    def status(self) -> dict[str, Any]:
+        """Write the error as a Status, the body of an answer."""
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "details": self.details,  # also when empty: clients look into it without asking whether it is there
+            "code": self.code,
+        }
+
+
+class UnreachableError(VipwireError):
+    """No API server answers."""
+
+
+class FencedError(VipwireError):
+    """Another replica is the elected writer: the request was not sent."""
+
+
+REQUEST_ERRORS: Final = (ApiError, UnreachableError)
