@@ -26,6 +26,7 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.kube.errors import ApiError
+from vipwire.kube.lease import holder_of, new_lease, released, with_holder
 from vipwire.model.names import ObjectName
 from vipwire.model.number import whole_number
 from vipwire.process import log
@@ -41,7 +42,6 @@ from vipwire_up.announcing.kinds import (
 )
 from vipwire_up.api.kinds.plain import LEASES
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.machines.leases import held, holder_of, new_lease
 from vipwire_up.machines.objects import Objects
 
 SECONDS: Final = 2
@@ -210,7 +210,7 @@ class Claims:
                 value = new_lease(f"{MACHINES}{self.node}", self.node, self._seconds, self._now())
                 self._own = await self._objects.create(LEASES, SYSTEM, self._noted(value, began))
             else:
-                value = self._noted(held(self._own, self.node, self._seconds, self._now()), began)
+                value = self._noted(with_holder(self._own, self.node, self._seconds, self._now()), began)
                 self._own = await self._objects.replace(LEASES, SYSTEM, value)
         except ApiError as error:
             if error.code in (404, 409):
@@ -266,7 +266,7 @@ class Claims:
             self.fall_silent()
             own = own or await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
             if own is not None and holder_of(own) == self.node:
-                await self._objects.replace(LEASES, SYSTEM, held(own, "", 1, self._now()))
+                await self._objects.replace(LEASES, SYSTEM, released(own, self._now()))
 
     async def _write(self, address: str, holder: str) -> bool:
         """Write who has an address, if it is as it was seen. Raise ApiError."""
@@ -279,7 +279,7 @@ class Claims:
             found = await self._objects.read(LEASES, SYSTEM, name)
             if found is None or found["metadata"]["resourceVersion"] != lease.version:
                 return False  # there is news of it, which comes by the watch
-            made = await self._objects.replace(LEASES, SYSTEM, held(found, holder, self._seconds, self._now()))
+            made = await self._objects.replace(LEASES, SYSTEM, with_holder(found, holder, self._seconds, self._now()))
         written = _read(made, address)
         if not self._is_old(written):  # the watch may have told of it by now, and of what came after it
             self._addresses[address] = written
@@ -306,7 +306,7 @@ class Claims:
         if found["metadata"]["resourceVersion"] != seen.lease.version:
             return False
         try:
-            await self._objects.replace(LEASES, SYSTEM, held(found, "", 1, self._now()))
+            await self._objects.replace(LEASES, SYSTEM, released(found, self._now()))
         except ApiError as error:
             if error.code in (404, 409):
                 return False

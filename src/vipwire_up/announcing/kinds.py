@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from msgspec import Struct, field
 
 from vipwire.kube import wire
+from vipwire.kube.lease import duration_of, holder_of
 from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -146,8 +147,8 @@ def _lease(value: Plain) -> Found[Held]:
     if meta.namespace != SYSTEM or not (meta.name or "").startswith((MACHINES, ADDRESSES)):
         return None, ()
     words = meta.annotations or {}
-    seconds = float(spec.get("leaseDurationSeconds") or 1)
-    holder, version = str(spec.get("holderIdentity") or ""), meta.resource_version or ""
+    lease, version = {"spec": spec}, meta.resource_version or ""
+    seconds, holder = duration_of(lease, 1.0), holder_of(lease)
     interface, address = words.get(LEASE_INTERFACES, ""), words.get(LEASE_ADDRESS, "")
     life, begun = _begun(words.get(LEASE_BEGUN, ""))
     leaving = LEASE_LEAVING in words

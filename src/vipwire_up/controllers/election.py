@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from vipwire.kube.errors import ApiError
+from vipwire.kube.lease import LeaseHeldError, LeaseObserver, LeaseRequest, acquire_or_renew, release
 from vipwire.process import log
 from vipwire_up.api.kinds.plain import LEASES
 from vipwire_up.api.objects.object import encode
 from vipwire_up.api.registry import Registry
-from vipwire_up.controllers.lease import Claim, NotOursError, Observed, release_lease, write_lease
+from vipwire_up.controllers.lease import LocalLease
 from vipwire_up.store.fence import FENCES, HOLDING
 from vipwire_up.store.record import Check, ConflictError, Key, StoreError, Write
 
@@ -76,7 +77,7 @@ class Election:
     def __init__(self, registry: Registry, identity: str, *, careful: Pace = CAREFUL, quick: Pace = QUICK) -> None:
         self._registry, self._identity = registry, identity
         self._careful, self._quick = careful, quick
-        self._observed = Observed(registry)
+        self._lease, self._observer = LocalLease(registry, NAME), LeaseObserver()
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Take part until cancelled, and lead while elected; then give the Lease back."""
@@ -84,16 +85,16 @@ class Election:
         try:
             while True:
                 began = loop.time()
-                left = self._observed.left(NAME, began)
+                left = self._lease.seconds_left(self._observer, began)
                 if not left and await self._renewed(self._careful, self._careful.patience):
                     await self._term(lead, began)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left, _LOOK) or _LOOK):
                         await self._registry.store.moved(LEASES.id)
         finally:
-            with contextlib.suppress(NotOursError, *_FAILURES):
+            with contextlib.suppress(LeaseHeldError, *_FAILURES):
                 async with asyncio.timeout(_FAREWELL):
-                    await release_lease(self._registry, NAME, self._identity)
+                    await release(self._lease, self._identity, self._registry.clock)
 
     async def _term(self, lead: Callable[[], Awaitable[None]], renewed: float) -> None:
         """Lead until the Lease is lost. Whatever the last holder has written before our fence is visible then."""
@@ -128,12 +129,11 @@ class Election:
 
     async def _renewed(self, pace: Pace, patience: float) -> bool | None:
         """Claim or renew the Lease; False if that fails, None if another has it."""
-        claim = Claim(NAME, self._identity, pace.seconds)
+        request, clock = LeaseRequest(NAME, self._identity, pace.seconds), asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(patience):
-                now = asyncio.get_running_loop().time()
-                await write_lease(self._registry, claim, self._observed, now)
-        except NotOursError:
+                await acquire_or_renew(self._lease, request, self._observer, clock, self._registry.clock)
+        except LeaseHeldError:
             return None
         except _FAILURES:
             return False

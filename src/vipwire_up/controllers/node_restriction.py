@@ -15,6 +15,7 @@ Ingress controller does not either, nor any in kube-node-lease.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vipwire.kube.lease import holder_of
 from vipwire_up.announcing.kinds import ADDRESSES, MACHINES, SYSTEM
 from vipwire_up.api.admission import Admitted, Attempt, Operation
 from vipwire_up.api.kinds.node import NODES
@@ -24,7 +25,7 @@ from vipwire_up.api.objects.cells import at
 from vipwire_up.api.objects.errors import refused
 from vipwire_up.api.serving.guard import CALLER, Role, User
 from vipwire_up.controllers.election import NAME as ELECTED
-from vipwire_up.machines.leases import NODE_LEASES, SERVERS, holder_of
+from vipwire_up.machines.leases import NODE_LEASES, SERVERS
 
 USER: Final = "system:node:"
 _OURS: Final = (ADDRESSES, MACHINES, SERVERS, ELECTED)

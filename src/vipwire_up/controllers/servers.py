@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
+from vipwire.kube.lease import LeaseHeldError, LeaseObserver, LeaseRequest, acquire_or_renew, release
 from vipwire.process import log
 from vipwire.process.supervision import Guard
 from vipwire_up.api.bodies.sent import Options
@@ -23,7 +24,7 @@ from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
-from vipwire_up.controllers.lease import Claim, NotOursError, Observed, release_lease, write_lease
+from vipwire_up.controllers.lease import LocalLease
 from vipwire_up.controllers.own_services import API_SERVICE, DNS_SERVICE, MANAGER, SERVER
 from vipwire_up.machines.leases import SERVERS
 from vipwire_up.store.record import Key, Record, RecordChange
@@ -44,9 +45,9 @@ class Server:
     """
 
     def __init__(self, registry: Registry, node: str, identity: str) -> None:
-        self._registry, self._identity, self._node = registry, identity, node
-        self._claim = Claim(lease_name(node), identity, SECONDS, (_IDENTITY,))
-        self._observed, self._told = Observed(registry), False
+        self._registry, self._node = registry, node
+        self._request = LeaseRequest(lease_name(node), identity, SECONDS, (_IDENTITY,))
+        self._lease, self._observer, self._told = LocalLease(registry, lease_name(node)), LeaseObserver(), False
 
     async def run(self) -> None:
         """Renew the Lease until cancelled; then give it back, with what belongs to it."""
@@ -55,16 +56,17 @@ class Server:
                 await self.renew()
                 await asyncio.sleep(EVERY)
         finally:
-            with contextlib.suppress(NotOursError, ApiError, TimeoutError):
+            with contextlib.suppress(LeaseHeldError, ApiError, TimeoutError):
                 async with asyncio.timeout(EVERY):
-                    await release_lease(self._registry, lease_name(self._node), self._identity)
+                    await release(self._lease, self._request.holder, self._registry.clock)
 
     async def renew(self) -> None:
         """Claim the Lease or renew it, if that can be done now. What ends with it is written after it."""
         try:
-            await write_lease(self._registry, self._claim, self._observed, asyncio.get_running_loop().time())
+            clock = asyncio.get_running_loop().time
+            await acquire_or_renew(self._lease, self._request, self._observer, clock, self._registry.clock)
             self._told = False
-        except NotOursError:  # a machine of this name that was made anew, unless it stays
+        except LeaseHeldError:  # a machine of this name that was made anew, unless it stays
             if not self._told:
                 log.warning("another API server has this Node's name, or had it just now", node=self._node)
             self._told = True
@@ -78,7 +80,7 @@ class OwnSlices:
     def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
         self._registry, self._guard = registry, guard or Guard("API servers")
         self._feed = Feed(registry.store, (ENDPOINT_SLICES, ENDPOINTS))
-        self._observed = Observed(registry)
+        self._observer = LeaseObserver()
         self._slices: dict[Key, Record] = {}
 
     async def run(self) -> None:
@@ -112,7 +114,7 @@ class OwnSlices:
 
     async def _stays(self, value: Object, now: float) -> bool:
         server = _label(value, SERVER)
-        if server and not self._observed.is_over(lease_name(server), now):
+        if server and LocalLease(self._registry, lease_name(server)).seconds_left(self._observer, now):
             return True
         meta = value["metadata"]
         if server:

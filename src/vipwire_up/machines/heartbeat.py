@@ -10,12 +10,13 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.kube.errors import ApiError, UnreachableError
+from vipwire.kube.lease import new_lease, with_holder
 from vipwire.model.times import format_time
 from vipwire.process import log
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.plain import LEASES
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.machines.leases import NODE_LEASES, held, new_lease
+from vipwire_up.machines.leases import NODE_LEASES
 from vipwire_up.machines.node import is_lost, new_node, ready_condition, served_node
 from vipwire_up.machines.objects import Objects
 
@@ -86,7 +87,9 @@ class Heartbeat:
     async def _renew(self, node: Object) -> None:
         now, name = self._clock(), self._node
         try:
-            await self._objects.edit(LEASES, NODE_LEASES, name, lambda lease: held(lease, name, self._seconds, now))
+            await self._objects.edit(
+                LEASES, NODE_LEASES, name, lambda lease: with_holder(lease, name, self._seconds, now)
+            )
         except ApiError as error:
             if error.code != 404:
                 raise

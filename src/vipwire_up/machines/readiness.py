@@ -1,6 +1,6 @@
 """Tells which machines are lost: a Node that a vipwire serves is Ready while its Lease is renewed.
 
-A Lease that stayed the same for its leaseDurationSeconds, 40 unless the machine says otherwise, makes the Node's
+A Lease that stayed the same for its duration, 40 unless the machine says otherwise, makes the Node's
 condition Ready Unknown; the endpoints controller then takes out what runs there. The machine says itself when it is
 back. Time in which this process did not run counts for nobody: it could not have heard a renewal.
 Of several API servers one judges, the one that is elected. All of them listen, so that it need not begin anew.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vipwire.kube.errors import ApiError
+from vipwire.kube.lease import duration_of
 from vipwire.model.times import format_time
 from vipwire.process import log
 from vipwire.process.supervision import Guard
@@ -21,7 +22,7 @@ from vipwire_up.api.kinds.plain import LEASES
 from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.machines.heartbeat import SECONDS
-from vipwire_up.machines.leases import NODE_LEASES, seconds_of
+from vipwire_up.machines.leases import NODE_LEASES
 from vipwire_up.machines.node import is_ours, is_ready, lost
 from vipwire_up.store.record import Key, RecordChange
 from vipwire_up.store_feed.events import warn
@@ -85,7 +86,7 @@ class NodeReadiness:
         key, value = change.record.key, decoded(change.record)
         if key.resource == LEASES.id:
             if key.namespace == NODE_LEASES and not change.deleted:
-                self._heard[key.name] = _Heard(self._clock(), seconds_of(value, SECONDS))
+                self._heard[key.name] = _Heard(self._clock(), duration_of(value, SECONDS))
         elif change.deleted:
             self._ready.discard(key.name)
             self._heard.pop(key.name, None)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from vipwire.kube.errors import ApiError, UnreachableError
+from vipwire.kube.lease import new_lease
 from vipwire.kube.resource import Reader
 from vipwire.model.names import ObjectName
 from vipwire_up.announcing.choose import View, choose
@@ -25,7 +26,6 @@ from vipwire_up.announcing.kinds import (
 )
 from vipwire_up.api.objects.object import encode
 from vipwire_up.api.objects.resource import Object, Resource
-from vipwire_up.machines.leases import new_lease
 
 NODES = ("n1", "n2", "n3")
 SKEWS = {"n1": 0.0, "n2": 1e6, "n3": -3600.0}

@@ -1,0 +1,135 @@
+"""A Lease (coordination.k8s.io/v1): its content, when it expires, and how a holder acquires and renews it. Pure.
+
+Clocks of machines differ, so the times in a Lease are for people. A Lease has expired when the observer itself has
+seen it unchanged for its duration. Of two writers at once the API server refuses one, by the resourceVersion.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from datetime import datetime
+from typing import Any, Protocol, TypeAlias
+
+from vipwire.kube.errors import ApiError
+from vipwire.model.times import format_micro_time
+from vipwire.model.value import Value
+
+Lease: TypeAlias = dict[str, Any]
+
+
+def new_lease(name: str, holder: str, seconds: int, now: datetime) -> Lease:
+    """Write a Lease that a holder has just acquired."""
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": seconds, "leaseTransitions": 0}
+    written = format_micro_time(now)
+    return {"metadata": {"name": name}, "spec": spec | {"acquireTime": written, "renewTime": written}}
+
+
+def with_holder(lease: Lease, holder: str, seconds: int, now: datetime) -> Lease:
+    """Write a Lease that a holder acquires or renews; "" releases it."""
+    before, written = lease.get("spec") or {}, format_micro_time(now)
+    spec = before | {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": written}
+    if holder_of(lease) != holder:
+        spec |= {"acquireTime": written, "leaseTransitions": (before.get("leaseTransitions") or 0) + bool(holder)}
+    return lease | {"spec": spec}
+
+
+def released(lease: Lease, now: datetime) -> Lease:
+    """Write a Lease that its holder gives back, so that another need not wait."""
+    return with_holder(lease, "", 1, now)
+
+
+def holder_of(lease: Mapping[str, Any]) -> str:
+    """Return who holds a Lease; "" if it is released."""
+    return str((lease.get("spec") or {}).get("holderIdentity") or "")
+
+
+def duration_of(lease: Mapping[str, Any], otherwise: float) -> float:
+    """Return after how many seconds without a renewal a Lease expires; `otherwise` if it does not say so."""
+    seconds = (lease.get("spec") or {}).get("leaseDurationSeconds")
+    return float(seconds) if isinstance(seconds, int) and seconds > 0 else otherwise
+
+
+class LeaseObserver:
+    """Remembers since when Leases are unchanged, by name. Times are seconds of one monotonic clock."""
+
+    def __init__(self, otherwise: float = 0.0) -> None:
+        """`otherwise` is the duration of a Lease that names none."""
+        self._otherwise = otherwise
+        self._seen: dict[str, tuple[Hashable, float]] = {}
+
+    def seconds_left(self, name: str, lease: Mapping[str, Any], now: float) -> float:
+        """Return in how many seconds a Lease expires unless it changes; 0 if it has expired or is released."""
+        version = (lease.get("metadata") or {}).get("resourceVersion")
+        seen, since = self._seen.get(name, (None, now))
+        if name not in self._seen or seen != version:
+            self._seen[name] = version, now
+            since = now
+        return max(since + duration_of(lease, self._otherwise) - now, 0.0) if holder_of(lease) else 0.0
+
+
+class LeaseHeldError(Exception):
+    """Another holder has the Lease."""
+
+
+class LeaseRequest(Value, frozen=True):
+    """What a holder writes into a Lease. `transitions` is the count with which one is created."""
+
+    name: str
+    holder: str
+    seconds: int
+    labels: tuple[tuple[str, str], ...] = ()
+    transitions: int = 0
+
+
+class LeaseObject(Protocol):
+    """One Lease, in the registry of this process or at an API server. Each call raises ApiError for a refusal."""
+
+    async def create(self, value: Lease) -> object:
+        """Create the Lease."""
+
+    async def update(self, edit: Callable[[Lease], Lease]) -> object:
+        """Read the Lease, edit it and replace it; again if another writer was first."""
+
+
+async def acquire_or_renew(
+    lease: LeaseObject,
+    request: LeaseRequest,
+    observer: LeaseObserver,
+    clock: Callable[[], float],
+    now: Callable[[], datetime],
+) -> None:
+    """Acquire a Lease or renew it. Raise LeaseHeldError if another holder has it, ApiError for another refusal."""
+
+    def edit(value: Lease) -> Lease:
+        left = observer.seconds_left(request.name, value, clock())
+        if left and holder_of(value) != request.holder:
+            raise LeaseHeldError
+        return with_holder(value, request.holder, request.seconds, now())
+
+    try:
+        await lease.update(edit)
+    except ApiError as error:
+        if error.code != 404:
+            raise
+        try:
+            await lease.create(_created(request, now()))
+        except ApiError as taken:
+            if taken.code == 409:
+                raise LeaseHeldError from taken
+            raise
+
+
+def _created(request: LeaseRequest, now: datetime) -> Lease:
+    value = new_lease(request.name, request.holder, request.seconds, now)
+    value["metadata"] |= {"labels": dict(request.labels)} if request.labels else {}
+    value["spec"]["leaseTransitions"] = request.transitions
+    return value
+
+
+async def release(lease: LeaseObject, holder: str, now: Callable[[], datetime]) -> None:
+    """Give a Lease back. Raise LeaseHeldError if it is another's, ApiError if it cannot be written."""
+
+    def edit(value: Lease) -> Lease:
+        if holder_of(value) != holder:
+            raise LeaseHeldError
+        return released(value, now())
+
+    await lease.update(edit)
