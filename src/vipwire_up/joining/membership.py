@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from vipwire.config.yaml_file import load_yaml
 from vipwire.errors import ConfigError
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential, Fixed
@@ -141,9 +142,9 @@ class Folder:
     def port(self) -> int:
         """Read the port that the kubeconfig leads to; 0 if there is none."""
         try:
-            found = yaml.safe_load(self.node.kubeconfig.read_bytes())
+            found = load_yaml(self.node.kubeconfig.read_bytes())
             return urlsplit(str(found["clusters"][0]["cluster"]["server"])).port or 0
-        except (OSError, LookupError, TypeError, ValueError, yaml.YAMLError):
+        except (OSError, LookupError, TypeError, ValueError):
             return 0
 
     def _kubeconfig(self, part: Part, server: str) -> dict[str, Any]:

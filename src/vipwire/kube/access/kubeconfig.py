@@ -140,18 +140,12 @@ def parse_kubeconfigs(texts: Iterable[tuple[str, Path]]) -> Selected:
 
 
 def _config(text: str, file: Path) -> _Config:
-    import yaml  # noqa: PLC0415  # heavy, and a Pod with a service account reads no YAML
-
-    from vipwire.config.yaml_errors import NOT_YAML  # noqa: PLC0415
+    from vipwire.config.yaml_file import load_yaml  # noqa: PLC0415  # heavy, and a Pod in a cluster reads no YAML
 
     try:
-        document = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        raise ConfigError(f"{file}:{where} not YAML: {error.problem}") from error
-    except NOT_YAML as error:
-        raise ConfigError(f"{file}: not YAML: {error}") from error
+        document = load_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from error
     try:
         return msgspec.convert({} if document is None else document, _Config)
     except msgspec.ValidationError as error:

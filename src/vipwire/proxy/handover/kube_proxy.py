@@ -106,13 +106,11 @@ def _configured_mode(folder: Path) -> str:
         return ""
     flags = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
     if file := flags.get("config"):
-        import yaml  # noqa: PLC0415  # only for a kube-proxy with a configuration file
-
-        from vipwire.config.yaml_errors import NOT_YAML  # noqa: PLC0415
+        from vipwire.config.yaml_file import load_yaml  # noqa: PLC0415  # only for a kube-proxy with such a file
 
         try:
-            read = yaml.safe_load(_text(folder / "root" / file.lstrip("/")))
-        except (OSError, *NOT_YAML):
+            read = load_yaml(_text(folder / "root" / file.lstrip("/")))
+        except (OSError, ValueError):
             return ""
         mode = read.get("mode") if isinstance(read, dict) else None
     else:
