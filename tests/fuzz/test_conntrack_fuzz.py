@@ -9,7 +9,7 @@ from tests.fakes.conntrack import encode_flow
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink.conntrack import CT_DELETE, CT_NEW, Flow, FlowDecoder, decode, decode_event
 from vipwire.linux.netlink.message import Message
-from vipwire.linux.netlink.route import decode_address, decode_link
+from vipwire.linux.netlink.route import decode_address, decode_link, decode_route, decode_rule
 from vipwire.model.net import parse_address
 
 A4, A6 = parse_address("10.0.0.1"), parse_address("fd00::1")
@@ -61,3 +61,14 @@ def test_an_address_or_a_decode_error(payload: bytes) -> None:
 def test_a_link_or_a_decode_error(payload: bytes) -> None:
     with contextlib.suppress(DecodeError):
         assert isinstance(decode_link(memoryview(payload)).name, str)
+
+
+@given(
+    st.binary(max_size=100) | st.binary(max_size=60).map(lambda tail: b"\x02\x18\0\0\xfe\x04\0\x01\0\0\0\0" + tail)
+)
+def test_a_route_and_a_rule_or_a_decode_error(payload: bytes) -> None:
+    with contextlib.suppress(DecodeError):
+        found = decode_route(memoryview(payload))
+        assert found is None or len(found.destination.network) in (4, 16)
+    with contextlib.suppress(DecodeError):
+        assert decode_rule(memoryview(payload)).table >= 0

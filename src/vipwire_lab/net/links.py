@@ -17,6 +17,8 @@ masquerade breaks the connection as it would in reality.
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
+from vipwire.linux.netlink.route import LOOPBACK
+from vipwire.model.net import Family
 from vipwire_lab.net import rtnetlink
 from vipwire_lab.net.rtnetlink import IPAddress, IPNetwork, Request
 from vipwire_lab.net.topology import UNDERLAY, Client, Node, Pod, Topology
@@ -28,7 +30,7 @@ UPLINK = 100
 _UNDERLAY: tuple[IPAddress, ...] = (ip_address("192.0.2.1"), ip_address("2001:db8::1"))
 _GATEWAYS: dict[int, IPAddress] = {4: ip_address("169.254.1.1"), 6: ip_address("fe80::1")}
 _EVERYWHERE: dict[int, IPNetwork] = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
-_FAMILY = {4: 2, 6: 10}
+_FAMILY = {4: Family.IPV4, 6: Family.IPV6}
 _ROUTER_MAC = bytes.fromhex("020000000001")
 _HOST_MAC = bytes.fromhex("020000000002")
 _GATEWAY_TABLE = 100  # plus the number of the client
@@ -60,7 +62,7 @@ class Wiring:
 def plan(topology: Topology) -> Wiring:
     """Return the wiring of a lab of this topology."""
     wires = tuple(_wires(topology))
-    requests: dict[str, list[Request]] = {name: [rtnetlink.up(rtnetlink.LOOPBACK)] for name in topology.names()}
+    requests: dict[str, list[Request]] = {name: [rtnetlink.up(LOOPBACK)] for name in topology.names()}
     hosts = {host.name: host for host in topology.hosts()}
     for wire in wires:
         addresses = _parsed(hosts[wire.host].addresses)
@@ -133,7 +135,7 @@ def _router_end(index: int, addresses: list[IPAddress], source: dict[int, IPAddr
 
 def _underlay(topology: Topology, index: dict[str, int]) -> list[Request]:
     primary = {node.name: _source(node) for node in topology.nodes}
-    requests = [rtnetlink.address(rtnetlink.LOOPBACK, address) for address in _UNDERLAY]
+    requests = [rtnetlink.address(LOOPBACK, address) for address in _UNDERLAY]
     for node in topology.nodes:
         for cidr in map(ip_network, node.pod_cidrs):
             via = primary[node.name][cidr.version]

@@ -6,14 +6,21 @@ from vipwire.errors import DecodeError
 from vipwire.linux.host.addresses import LocalAddress, reachable
 from vipwire.linux.netlink.attributes import attribute, string
 from vipwire.linux.netlink.route import (
+    LOCAL,
     InterfaceAddress,
     Link,
+    Route,
+    Rule,
     addresses_request,
     decode_address,
     decode_link,
+    decode_route,
+    decode_rule,
+    encode_route,
+    encode_rule,
     links_request,
 )
-from vipwire.model.net import Family, parse_address
+from vipwire.model.net import Family, Prefix, parse_address
 
 OWN, PEER, OWN6 = parse_address("10.0.0.1"), parse_address("10.0.0.2"), parse_address("fd00::1")
 
@@ -56,6 +63,26 @@ def test_a_link_has_a_number_and_a_name() -> None:
     for broken in (header, header[:8]):
         with pytest.raises(DecodeError):
             decode_link(memoryview(broken))
+
+
+@pytest.mark.parametrize("to", [Prefix(OWN, 32), Prefix(OWN6, 128), Prefix(parse_address("::"), 0)])
+def test_a_route_that_is_written_is_the_route_that_is_read(to: Prefix) -> None:
+    for written in (Route(to), Route(to, 3, to.network, to.network, 78, 5, 254, LOCAL, 4)):
+        assert decode_route(memoryview(encode_route(written))) == written
+
+
+def test_a_route_of_another_family_is_passed_over_and_a_broken_one_refused() -> None:
+    assert decode_route(memoryview(b"\x2d" + bytes(11))) is None
+    for broken in (b"\2\0", b"\2" + bytes(11) + attribute(1, OWN6), b"\2" + bytes(11) + attribute(4, b"\7")):
+        with pytest.raises(DecodeError):
+            decode_route(memoryview(broken))
+
+
+def test_a_rule_that_is_written_is_the_rule_that_is_read() -> None:
+    for written in (Rule(78, 32764, 5), Rule(78, 32764, interface="eth0")):
+        assert decode_rule(memoryview(encode_rule(Family.IPV6, written))) == written
+    with pytest.raises(DecodeError):
+        decode_rule(memoryview(b"\2\0"))
 
 
 def test_requests_have_the_size_that_a_strict_kernel_demands() -> None:

@@ -3,19 +3,20 @@
 import contextlib
 import errno
 import socket
-import struct
-from typing import NamedTuple
 
 from vipwire.inspect.explain.masquerade import masquerade_source
-from vipwire.linux.netlink.attributes import attribute, attributes
-from vipwire.linux.netlink.route import GET_ADDRESS, addresses_request, decode_address
+from vipwire.linux.netlink.route import (
+    GET_ADDRESS,
+    GET_ROUTE,
+    Route,
+    addresses_request,
+    decode_address,
+    decode_route,
+    route_request,
+)
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
-from vipwire.model.net import Address, Family, family_of
+from vipwire.model.net import Address
 
-_GET_ROUTE = 26
-_ROUTE = struct.Struct(
-    "=BBBBBBBBI"
-)  # rtmsg: family, lengths of both prefixes, tos, table, protocol, scope, type, flags
 _NO_WAY = {
     errno.ENETUNREACH: "network is unreachable",
     errno.EHOSTUNREACH: "host is unreachable",
@@ -23,14 +24,6 @@ _NO_WAY = {
     errno.EINVAL: "a route drops it",
 }
 """What the kernel says where there is no route, and of routes of the types unreachable, prohibit and blackhole."""
-_DESTINATION, _OUT_INTERFACE, _GATEWAY = 1, 4, 5  # RTA_DST, RTA_OIF, RTA_GATEWAY
-
-
-class _Way(NamedTuple):
-    """The interface by which a packet leaves, and the next hop; `gateway` is None on the link itself."""
-
-    link: int
-    gateway: Address | None
 
 
 def source_towards(address: Address) -> Address | None:
@@ -65,13 +58,7 @@ def obstacle_towards(address: Address) -> str:
     return ""
 
 
-def _way(netlink: NetlinkSocket, address: Address) -> _Way | None:
-    family = socket.AF_INET if family_of(address) is Family.IPV4 else socket.AF_INET6
-    request = _ROUTE.pack(family, len(address) * 8, 0, 0, 0, 0, 0, 0, 0) + attribute(_DESTINATION, address)
-    for answer in netlink.request(_GET_ROUTE, request):
-        found = attributes(answer.payload, _ROUTE.size)
-        if _OUT_INTERFACE in found:
-            gateway = found.get(_GATEWAY)
-            (link,) = struct.unpack("=I", found[_OUT_INTERFACE])
-            return _Way(link, None if gateway is None else Address(bytes(gateway)))
-    return None
+def _way(netlink: NetlinkSocket, address: Address) -> Route | None:
+    """Find the route by which packets to an address leave this machine."""
+    found = (decode_route(answer.payload) for answer in netlink.request(GET_ROUTE, route_request(address)))
+    return next((each for each in found if each is not None and each.link), None)

@@ -9,18 +9,22 @@ from typing import NamedTuple
 
 from vipwire.linux.host.route_watch import RouteWatch, undisturbed
 from vipwire.linux.netlink.route import (
+    ANYCAST,
+    BROADCAST,
     FLAG_DUPLICATE,
     GET_ADDRESS,
     GET_LINK,
     GET_ROUTE,
     GROUP_IPV4_ADDRESS,
     GROUP_IPV6_ADDRESS,
+    LOCAL,
+    TABLE_LOCAL,
     addresses_request,
     decode_address,
     decode_link,
-    decode_local_route,
+    decode_route,
     links_request,
-    local_routes_request,
+    routes_request,
 )
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Address, Family, Prefix, family_of, is_loopback
@@ -92,9 +96,10 @@ def read_local_networks() -> frozenset[Prefix]:
 
 def _dump_local(rtnetlink: NetlinkSocket) -> Iterator[Prefix]:
     for family in Family:
-        for payload in rtnetlink.dump(GET_ROUTE, local_routes_request(family)):
-            if (found := decode_local_route(payload)) is not None:
-                yield found
+        for payload in rtnetlink.dump(GET_ROUTE, routes_request(family, TABLE_LOCAL)):
+            found = decode_route(payload)
+            if found is not None and found.type in (LOCAL, BROADCAST, ANYCAST):
+                yield found.destination
 
 
 class AddressWatch(RouteWatch):

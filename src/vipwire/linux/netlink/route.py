@@ -1,31 +1,45 @@
-"""rtnetlink, as far as a service proxy reads it: the interfaces of this network namespace and their addresses.
+"""The codec of rtnetlink: interfaces, addresses, routes, routing rules and neighbours of this network namespace.
 
-Formats: include/uapi/linux/{rtnetlink,if_link,if_addr}.h; unlike in nfnetlink, numbers are in host byte order.
+Formats: include/uapi/linux/{rtnetlink,if_link,if_addr,neighbour,fib_rules}.h; unlike in nfnetlink, numbers are in
+host byte order. Numbers of tables have one byte here.
 """
 
 import struct
 from typing import NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.attributes import attribute, attributes, text_of
-from vipwire.model.net import Address, Family, Prefix
+from vipwire.linux.netlink.attributes import attribute, attributes, nested, string, text_of
+from vipwire.model.net import Address, Family, Prefix, family_of
 
-NEW_LINK, GET_LINK = 16, 18
+NEW_LINK, DELETE_LINK, GET_LINK = 16, 17, 18
 NEW_ADDRESS, DELETE_ADDRESS, GET_ADDRESS = 20, 21, 22
-GET_ROUTE = 26
+NEW_ROUTE, DELETE_ROUTE, GET_ROUTE = 24, 25, 26
+NEW_NEIGHBOUR = 28
+NEW_RULE, DELETE_RULE, GET_RULE = 32, 33, 34
 
 GROUP_LINK = 1  # RTNLGRP_LINK
 GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS = 5, 9  # RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR
 
-FLAG_DUPLICATE = 0x08  # IFA_F_DADFAILED: another machine has this address, so that the kernel does not use it
-SCOPE_GLOBAL, SCOPE_LINK, SCOPE_HOST = 0, 253, 254
+LOOPBACK = 1  # the ifindex of lo
+NO_DETECTION, FLAG_DUPLICATE = 0x02, 0x08  # IFA_F_NODAD; IFA_F_DADFAILED: the kernel does not use the address
+SCOPE_GLOBAL, SCOPE_LINK, SCOPE_HOST, SCOPE_ANY = 0, 253, 254, 255
+TABLE_MAIN, TABLE_LOCAL = 254, 255
+STATIC = 4  # RTPROT_STATIC: an operator has made the route
+UNICAST, LOCAL, BROADCAST, ANYCAST, BLACKHOLE = 1, 2, 3, 4, 6  # RTN_*
+ON_LINK = 4  # RTNH_F_ONLINK: the gateway is a neighbour, though no route says so
 
 _UP, _LOOPBACK, _CARRIER = 0x1, 0x8, 0x10000  # IFF_UP, IFF_LOOPBACK, IFF_LOWER_UP
+_PERMANENT, _TO_TABLE = 0x80, 1  # NUD_PERMANENT, FR_ACT_TO_TBL
 _LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, device type, index, flags, which flags change
 _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, interface index
-_ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, destination and source length, TOS, table, …, type, flags
-_TABLE_LOCAL, _DELIVERED = 255, (2, 3, 4)  # RTN_LOCAL, RTN_BROADCAST, RTN_ANYCAST
+_ROUTE = struct.Struct(
+    "=BBBBBBBBI"
+)  # rtmsg: family, lengths of destination and source, TOS, table, protocol, scope, …
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
+_DEPRECATED = struct.pack("=IIII", 0, 0xFFFFFFFF, 0, 0)  # ifa_cacheinfo: preferred for no time, valid for ever
 _U32 = struct.Struct("=I")
+_DESTINATION, _DEVICE, _GATEWAY, _SOURCE, _TABLE = 1, 4, 5, 7, 15  # RTA_*; FRA_TABLE is the same
+_INTERFACE, _PRIORITY, _MARK, _MASK = 3, 6, 10, 16  # FRA_IIFNAME, FRA_PRIORITY, FRA_FWMARK, FRA_FWMASK
 _FAMILIES = {Family.IPV4: (2, 4), Family.IPV6: (10, 16)}
 _WIDTHS = dict(_FAMILIES.values())
 
@@ -48,12 +62,63 @@ class InterfaceAddress(NamedTuple):
     flags: int
 
 
+class Route(NamedTuple):
+    """A route. `link` is the ifindex that packets leave by, 0 if there is none; `source` their preferred source.
+
+    `type` is one of RTN_*, `protocol` of RTPROT_*; `flags` are RTNH_F_*.
+    """
+
+    destination: Prefix
+    link: int = 0
+    gateway: Address | None = None
+    source: Address | None = None
+    table: int = TABLE_MAIN
+    protocol: int = STATIC
+    scope: int = SCOPE_GLOBAL
+    type: int = UNICAST
+    flags: int = 0
+
+
+class Rule(NamedTuple):
+    """A routing rule: packets with `mark`, 0 for any, from `interface`, "" for any, look for a route in `table`."""
+
+    table: int
+    priority: int
+    mark: int = 0
+    interface: str = ""
+
+
+def link(
+    number: int = 0, *, name: str = "", mac: bytes = b"", up: bool | None = None, kind: str = "", data: bytes = b""
+) -> bytes:
+    """Encode the payload of a request for an interface, by number or name; `data` are attributes of its `kind`."""
+    parts = [attribute(1, mac)] if mac else []
+    if name:
+        parts.append(string(3, name))
+    if kind:
+        parts.append(nested(18, string(1, kind), *([nested(2, data)] if data else [])))  # IFLA_LINKINFO
+    change = 0 if up is None else _UP
+    return _LINK.pack(0, 0, number, _UP if up else 0, change) + b"".join(parts)
+
+
+def veth_peer(peer: bytes, namespace: int) -> bytes:
+    """Encode the data of a link of the kind `veth`: its peer, in the network namespace of that descriptor."""
+    return attribute(1, peer + attribute(28, _U32.pack(namespace)))  # VETH_INFO_PEER, IFLA_NET_NS_FD
+
+
 def links_request(number: int = 0) -> bytes:
     """Encode the payload of a GET_LINK dump, or of a request for one link.
 
     Without the statistics, which are most of an answer (RTEXT_FILTER_SKIP_STATS).
     """
-    return _LINK.pack(0, 0, number, 0, 0) + attribute(29, _U32.pack(1 << 3))
+    return link(number) + attribute(29, _U32.pack(1 << 3))
+
+
+def address(number: int, value: Address, *, flags: int = 0, scope: int = 0, deprecated: bool = False) -> bytes:
+    """Encode an address of an interface, without a subnet. The kernel prefers no deprecated one for a source."""
+    family, width = _FAMILIES[family_of(value)]
+    head = _ADDRESS.pack(family, 8 * width, flags, scope, number)
+    return head + attribute(2, value) + attribute(1, value) + (attribute(6, _DEPRECATED) if deprecated else b"")
 
 
 def addresses_request(family: Family | None = None) -> bytes:
@@ -61,23 +126,83 @@ def addresses_request(family: Family | None = None) -> bytes:
     return _ADDRESS.pack(_FAMILIES[family][0] if family else 0, 0, 0, 0, 0)
 
 
-def local_routes_request(family: Family) -> bytes:
-    """Encode the payload of a GET_ROUTE dump of the table `local`, which says what is delivered to this machine."""
-    return _ROUTE.pack(_FAMILIES[family][0], 0, 0, 0, _TABLE_LOCAL, 0, 0, 0, 0)
+def encode_route(route: Route) -> bytes:
+    """Encode a route to add or delete."""
+    to, table, link = route.destination, _U32.pack(route.table), _U32.pack(route.link) if route.link else None
+    family, numbers = _FAMILIES[to.family][0], (route.table, route.protocol, route.scope, route.type, route.flags)
+    parts = (
+        (_DESTINATION, to.network if to.length else None),
+        (_DEVICE, link),
+        (_GATEWAY, route.gateway),
+        (_SOURCE, route.source),
+        (_TABLE, table),
+    )
+    head = _ROUTE.pack(family, to.length, 0, 0, *numbers)
+    return head + b"".join(attribute(kind, value) for kind, value in parts if value is not None)
 
 
-def decode_local_route(payload: memoryview) -> Prefix | None:
-    """Decode one answer to a GET_ROUTE dump; None for a route that leads to other machines."""
+def routes_request(family: Family, table: int = 0) -> bytes:
+    """Encode the payload of a GET_ROUTE or GET_RULE dump; a socket that filters dumps gets one table's routes."""
+    return _ROUTE.pack(_FAMILIES[family][0], 0, 0, 0, table, 0, 0, 0, 0)
+
+
+def route_request(to: Address) -> bytes:
+    """Encode the payload of a GET_ROUTE: the route that a packet to an address takes."""
+    family, width = _FAMILIES[family_of(to)]
+    return _ROUTE.pack(family, 8 * width, 0, 0, 0, 0, 0, 0, 0) + attribute(_DESTINATION, to)
+
+
+def encode_rule(family: Family, rule: Rule) -> bytes:
+    """Encode a routing rule to add or delete."""
+    head = _ROUTE.pack(_FAMILIES[family][0], 0, 0, 0, rule.table, 0, 0, _TO_TABLE, 0)
+    numbers = {_MARK: rule.mark, _MASK: 0xFFFFFFFF} if rule.mark else {}
+    numbers |= {_TABLE: rule.table, _PRIORITY: rule.priority}
+    name = string(_INTERFACE, rule.interface) if rule.interface else b""
+    return head + name + b"".join(attribute(kind, _U32.pack(number)) for kind, number in numbers.items())
+
+
+def neighbour(number: int, value: Address, mac: bytes) -> bytes:
+    """Encode the permanent hardware address of a neighbour at an interface."""
+    head = _NEIGHBOUR.pack(_FAMILIES[family_of(value)][0], number, _PERMANENT, 0, 0)
+    return head + attribute(1, value) + attribute(2, mac)
+
+
+def decode_route(payload: memoryview) -> Route | None:
+    """Decode one answer to GET_ROUTE; None for a family other than IPv4 and IPv6."""
     if len(payload) < _ROUTE.size:
         raise DecodeError("rtnetlink route message is cut short")
-    family, length, _, _, _, _, _, kind, _ = _ROUTE.unpack_from(payload)
+    family, length, _, _, table, protocol, scope, kind, flags = _ROUTE.unpack_from(payload)
     width = _WIDTHS.get(family)
-    if width is None or kind not in _DELIVERED:
+    if width is None:
         return None
-    value = attributes(payload, _ROUTE.size).get(1)  # RTA_DST; without it the route is for all addresses
-    if value is not None and len(value) != width:
+    values = attributes(payload, _ROUTE.size)
+    to, gateway, source = (
+        None if value is None else Address(bytes(value))
+        for value in map(values.get, (_DESTINATION, _GATEWAY, _SOURCE))
+    )
+    if to is not None and len(to) != width:
         raise DecodeError("rtnetlink route message has no address of its family")
-    return Prefix(Address(bytes(value) if value is not None else bytes(width)), length)
+    destination = Prefix(Address(bytes(width)) if to is None else to, length)
+    table = _number(values.get(_TABLE)) or table
+    return Route(destination, _number(values.get(_DEVICE)), gateway, source, table, protocol, scope, kind, flags)
+
+
+def decode_rule(payload: memoryview) -> Rule:
+    """Decode one answer to a GET_RULE dump."""
+    if len(payload) < _ROUTE.size:
+        raise DecodeError("rtnetlink rule message is cut short")
+    values = attributes(payload, _ROUTE.size)
+    table, priority, mark = (_number(values.get(kind)) for kind in (_TABLE, _PRIORITY, _MARK))
+    return Rule(table, priority, mark, text_of(values.get(_INTERFACE, memoryview(b""))))
+
+
+def _number(value: memoryview | None) -> int:
+    if value is None:
+        return 0
+    if len(value) != _U32.size:
+        raise DecodeError(f"rtnetlink attribute has {len(value)} bytes and not 4")
+    number: int = _U32.unpack(value)[0]
+    return number
 
 
 def decode_link(payload: memoryview) -> Link:

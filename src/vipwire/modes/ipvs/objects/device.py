@@ -6,24 +6,19 @@ device that is down neither answers ARP nor gets link-local addresses. Sources: 
 
 import errno
 import os
-import struct
 import time
 from collections.abc import Iterable, Sequence
 
 from vipwire.errors import CommitError
-from vipwire.linux.netlink.attributes import attribute
 from vipwire.linux.netlink.batch import Request, send_batch
 from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL
-from vipwire.linux.netlink.route import DELETE_ADDRESS, NEW_ADDRESS
+from vipwire.linux.netlink.route import DELETE_ADDRESS, GET_ROUTE, LOCAL, NEW_ADDRESS, decode_route, route_request
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
 from vipwire.model.net import Address, Family, format_address
-from vipwire.modes.ipvs.objects.links import NUMBERS, create_link, delete_link, link_addresses, link_index, vip_on
+from vipwire.modes.ipvs.objects.links import create_link, delete_link, link_addresses, link_index, vip_on
 from vipwire.modes.ipvs.objects.names import DEVICE
 
-_GET_ROUTE = 26
-_LOCAL = 2  # RTN_LOCAL
 _LOOKS, _PAUSE, _LAST = 100, 0.001, 64
-_ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, lengths of destination and source, tos, table, …, type, flags
 
 
 class Device:
@@ -67,13 +62,12 @@ class Device:
             time.sleep(_PAUSE)
 
     def _is_local(self, address: Address) -> bool:
-        payload = _ROUTE.pack(NUMBERS[self._family], self._family.bits, 0, 0, 0, 0, 0, 0, 0) + attribute(1, address)
         try:
-            (answer,) = self._link.request(_GET_ROUTE, payload)
+            (answer,) = self._link.request(GET_ROUTE, route_request(address))
         except NetlinkError:
             return False
-        kind: int = _ROUTE.unpack_from(answer.payload)[7]
-        return kind == _LOCAL
+        found = decode_route(answer.payload)
+        return found is not None and found.type == LOCAL
 
     def remove(self, addresses: Sequence[Address]) -> int:
         """Remove addresses; return the bytes sent."""

@@ -101,7 +101,7 @@ class Pods:
     def _tunnel(self, link: NetlinkSocket, pod: Address) -> int:
         if (index := link_index(link, self._name)) is None:
             kind, extra = _KINDS[self._family]
-            create_link(link, self._name, kind, attribute(2, pod), extra, up=True)  # IFLA_IPTUN_LOCAL
+            create_link(link, self._name, kind, attribute(2, pod) + extra, up=True)  # IFLA_IPTUN_LOCAL
             index = link_index(link, self._name)
         if index is None:
             raise OSError(errno.ENODEV, f"no device {self._name}")
