@@ -23,6 +23,7 @@ from bench.pipe import Pipe
 from bench.report import Figure
 from tests.proxy.conformance import own_cgroup
 
+from vipwire.config.sections import CounterLevel
 from vipwire.linux.bpf.namespaces import netns_cookie
 from vipwire.linux.bpf.pins import require_mounted
 from vipwire.linux.bpf.programs import HOOKS
@@ -31,7 +32,7 @@ from vipwire.model.net import Family, format_address
 from vipwire.model.service import Service
 from vipwire.modes.ebpf.driver import folder
 from vipwire.modes.ebpf.kernel import EbpfBackend, Wanted
-from vipwire.modes.ebpf.layout import Counting, Settings
+from vipwire.modes.ebpf.layout import Settings
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.programs import build
 from vipwire.modes.nftables.kernel import NftablesBackend
@@ -108,7 +109,7 @@ def _programs(rules: NftablesBackend, side: Side | None, stack: contextlib.ExitS
     if side is not None:
         with inside(side.network.client):
             clients = frozenset({netns_cookie()})
-    settings = Settings(netns_cookie(), 0, 0, listed=True, counting=Counting.CONNECTIONS, build=build().number)
+    settings = Settings(netns_cookie(), 0, 0, listed=True, counting=CounterLevel.CONNECTIONS, build=build().number)
     pins = NodePins(folder(), side.cgroup if side is not None else own_cgroup.path())
     stack.callback(pins.remove)
     return EbpfBackend(Family.IPV4, rules, pins, Wanted(settings, clients), tuple(HOOKS))

@@ -9,8 +9,9 @@ from prometheus_client.metrics_core import Metric
 
 from vipwire.config.modes import mode_names
 from vipwire.config.sections import Series
-from vipwire.proxy.serve.kernel_counter import KernelCounter
 from vipwire.proxy.serve.metrics import Metrics
+from vipwire.proxy.serve.registry import KernelCounter
+from vipwire.proxy.serve.service_metrics import ServiceMetrics
 
 PATH = Path(__file__).parent.parent / "docs" / "metrics.md"
 MODES = mode_names()
@@ -90,9 +91,7 @@ def _rows(metrics: Metrics) -> Iterator[Row]:
 
 
 def _counted() -> Iterator[Row]:
-    metrics = Metrics("nftables")
-    metrics.counted.series = Series.ENDPOINTS
-    for family in metrics.counted.collect():
+    for family in ServiceMetrics(Series.ENDPOINTS).collect():
         yield _row(family, getattr(family, "_labelnames", ()))
 
 

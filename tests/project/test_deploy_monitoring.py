@@ -17,7 +17,8 @@ from vipwire.config.sections import Series
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
 from vipwire.proxy.serve.metrics import Metrics
-from vipwire.reconcile.counts import Count, Counts, EndpointName, OpenConnections, Refusal
+from vipwire.proxy.serve.service_metrics import ServiceMetrics
+from vipwire.reconcile.counts import Counts, EndpointName, Measure, Refusal
 
 DASHBOARD = json.loads((DEPLOY / "monitoring/dashboard.json").read_text(encoding="utf-8"))
 RULES = yaml.safe_load((DEPLOY / "monitoring/alerts.yaml").read_text(encoding="utf-8"))
@@ -35,18 +36,21 @@ KUBE_PROXYS = {
 }
 
 
-def fill(metrics: Metrics) -> None:
-    """Have everything counted once, so that every series is there."""
+def filled(mode: str) -> Metrics:
+    """Make a mode's metrics with everything counted once, so that every series is there."""
     name = ServicePortName(ObjectName("default", "web"), "http", Protocol.TCP)
     endpoint = EndpointName(name, parse_address("10.0.0.1"), 80)
-    count, now = Count(1, 1, 1, 1, 1), OpenConnections(1, 1)
-    counts = Counts({name: count}, {endpoint: count}, {(Refusal.NO_ENDPOINTS, name): 1}, {endpoint: now})
+    counts = Counts()
+    counts.add(Refusal.NO_ENDPOINTS, name, 1)
+    for measure in Measure:
+        counts.add_endpoint(measure, endpoint, 1)
 
-    async def read() -> list[Counts]:
-        return [counts]
+    async def read() -> Counts:
+        return counts
 
-    metrics.counted.series, metrics.counted.limit, metrics.counted.read = Series.ENDPOINTS, 10, read
+    metrics = Metrics(mode, counted=ServiceMetrics(Series.ENDPOINTS, 10, read))
     asyncio.run(metrics.counted.refresh())
+    return metrics
 
 
 @cache
@@ -54,8 +58,7 @@ def exposed(modes: tuple[str, ...] = OVERLAYS) -> dict[str, frozenset[str]]:
     """Name every series of these modes, with its labels, as Prometheus stores them."""
     found: dict[str, frozenset[str]] = {"up": frozenset()}
     for mode in modes:
-        metrics = Metrics(mode)
-        fill(metrics)
+        metrics = filled(mode)
         labels = {
             next(iter(metric.describe())).name: frozenset(labels_of(metric))
             for metric in vars(metrics).values()

@@ -209,6 +209,14 @@ class Series(enum.Enum):
     ENDPOINTS = "endpoints"
 
 
+class CounterLevel(enum.IntEnum):
+    """The packets that a mode counts: none; the first of each connection and refused ones; or all."""
+
+    NOTHING = 0
+    CONNECTIONS = 1
+    TRAFFIC = 2
+
+
 class Counters(Section, frozen=True):
     """The counters in /metrics (`counters`): vipwire's own section, which kube-proxy does not know."""
 
@@ -222,3 +230,14 @@ class Counters(Section, frozen=True):
     limit: int = setting(
         "counters-limit", "The most Service ports, endpoints and refusals that get series of their own in /metrics.",
         5000, check=ABOVE_0, beside_file=True)
+
+    @property
+    def level(self) -> CounterLevel:
+        """The level that a mode counts at."""
+        if self.series == Series.NONE.value:
+            return CounterLevel.NOTHING
+        return CounterLevel.TRAFFIC if self.traffic else CounterLevel.CONNECTIONS
+
+
+COUNTER_FIELDS = frozenset({"counters.series", "counters.traffic"})
+"""The fields, by their paths in the file, that choose the level."""

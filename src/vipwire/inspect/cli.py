@@ -44,7 +44,7 @@ from vipwire.inspect.leave_ipvs.look import look
 from vipwire.inspect.live.flows import flows_of
 from vipwire.inspect.node.situation import Situation, opened, take
 from vipwire.inspect.node.source import follow, make_source, read_objects
-from vipwire.inspect.status.counts import see
+from vipwire.inspect.status.counts import observed_counts
 from vipwire.inspect.status.document import Document, status_document
 from vipwire.inspect.status.proxy import proxy_document
 from vipwire.inspect.status.tables import status_view
@@ -127,7 +127,7 @@ def status(
 
     def document(situation: Situation) -> Document:
         found = find_services(situation.store.services, scope.services)
-        counted = see(situation, (each.name for each in found))
+        counted = observed_counts(situation, (each.name for each in found))
         standing = driver_of(selected(config)).standing(config)
         earlier = earlier_chains(config, (side.family for side in situation.sides))
         return status_document(situation, found, counted, proxy_document(config), standing, earlier)

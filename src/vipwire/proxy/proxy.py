@@ -14,6 +14,7 @@ from vipwire import __version__
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import explicit_flags
 from vipwire.config.gates import KNOWN_GATES
+from vipwire.config.sections import Series
 from vipwire.errors import UnsupportedError, ungrouped
 from vipwire.kube.access.access import load_access
 from vipwire.kube.access.connection import Answered
@@ -29,7 +30,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.process import log
 from vipwire.process.signals import Stop
 from vipwire.process.single_instance import Claim
-from vipwire.proxy.count_metrics import export_counts
+from vipwire.proxy.count_metrics import CountReader
 from vipwire.proxy.drain_follower import DrainFollower
 from vipwire.proxy.drain_orders import drains_path
 from vipwire.proxy.ejections.follower import EjectionFollower
@@ -39,10 +40,11 @@ from vipwire.proxy.reloader import Reloader
 from vipwire.proxy.serve.health import ProxyHealth
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.serve.service_listeners import ServiceListeners
+from vipwire.proxy.serve.service_metrics import ServiceMetrics
 from vipwire.proxy.servers import Servers
 from vipwire.proxy.start.fallback import mode_here
 from vipwire.proxy.start.machine import adjust_machine
-from vipwire.proxy.start.modes import attach_counters
+from vipwire.proxy.start.modes import kernel_counters
 from vipwire.proxy.start.record import ProxyRecord, Recorder, recorded_facts, recorded_node
 from vipwire.proxy.sync.after_sync import FlowFollower, HealthPorts
 from vipwire.proxy.sync.engine import Engine, Line
@@ -83,14 +85,20 @@ class Proxy:
         self._engine.known_node = recorded_node(config.state_dir, self._node_name)
         self._health = ProxyHealth(tuple(modes), tuple(kind.value for kind in Kind), sync.sync_period)
         gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
-        self.metrics = Metrics(config.proxy_mode, version=__version__, features=gates)
-        attach_counters(config, self.metrics)
+        series = Series(config.counters.series)
+        reader = CountReader(self._engine, endpoints=series is Series.ENDPOINTS)
+        self.metrics = Metrics(
+            config.proxy_mode,
+            version=__version__,
+            features=gates,
+            counted=ServiceMetrics(series, config.counters.limit, reader.read),
+            kernel_counters=kernel_counters(config),
+        )
         self.changes_mode = False
         self._api_servers: frozenset[Place] = frozenset()
         self._replan: Callable[[], None] = lambda: None
         self._handover = Handover(selected(config), modes, self.metrics)
         self._drains = DrainFollower(drains_path(config.state_dir, self._node_name), self.metrics)
-        export_counts(self._engine, config, self.metrics)
 
     @property
     def config(self) -> Config:

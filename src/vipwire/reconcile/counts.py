@@ -1,52 +1,40 @@
-"""An optional interface of a backend: how much traffic its objects have seen.
+"""An optional interface of a mode: the traffic that its kernel objects have counted.
 
-Optional, as a method of the backend: a backend that has `counts` is a `CountingBackend` (`isinstance` says so), and a
-mode needs nothing else to appear in `vipwire status`, `vipwire top` and /metrics. What a mode cannot know is None,
-which is not 0: it is left out where it would be shown.
+A mode that has `read_counts` is a `CountingBackend` (`isinstance` tells) and needs nothing else to appear in
+`vipwire status`, `vipwire top` and /metrics. It adds each number under its measure and owner; sums by Service port,
+by endpoint and over both families are made here. A measure that a mode does not know is absent, which is not 0.
 
-Counts only grow, as long as what counts stands in the kernel; they may start again from 0 (a table made anew, an
-element replaced, a reboot), which whoever computes rates from counters must expect anyway.
+Counts only grow while the kernel object that counts exists. They may start again from 0 (a new table, a replaced
+element, a reboot), as any counter that rates are computed from.
 """
 
 import enum
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import NamedTuple, Protocol, runtime_checkable
-
-from msgspec import field
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address
-from vipwire.model.value import Value
 from vipwire.plan.plan import ServicePlan
 
 
-class Count(NamedTuple):
-    """The traffic of one Service port, or of one endpoint of it; None where the mode cannot tell.
+class Measure(enum.StrEnum):
+    """The traffic of a Service port or an endpoint; the value is the key in documents.
 
-    `connections` are those that were given an endpoint (UDP: flows as connection tracking sees them). `packets` and
-    `bytes` (of IP) went from clients to endpoints, `reply_packets` and `reply_bytes` from endpoints to clients.
+    A connection counts once it has an endpoint; in UDP that is a flow of connection tracking. Bytes are of IP.
+    ACTIVE and INACTIVE are gauges of modes whose kernel objects know the connections that exist (IPVS).
     """
 
-    connections: int | None = None
-    packets: int | None = None
-    bytes: int | None = None
-    reply_packets: int | None = None
-    reply_bytes: int | None = None
-
-    def plus(self, other: "Count") -> "Count":
-        """Add field by field; what one of them does not know, the other's is taken for all."""
-        return Count(*map(_sum, self, other))
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one + other
+    CONNECTIONS = "connections"
+    PACKETS = "packets"
+    BYTES = "bytes"
+    REPLY_PACKETS = "replyPackets"
+    REPLY_BYTES = "replyBytes"
+    ACTIVE = "active"
+    INACTIVE = "inactive"
 
 
 class Refusal(enum.Enum):
-    """Why packets were not let through; the value is the label `reason` of the metrics. See `is_drop`."""
+    """The reason why packets are refused; the value is the label `reason` of the metrics."""
 
     NO_ENDPOINTS = "no-endpoints"
     NO_LOCAL_ENDPOINTS = "no-local-endpoints"
@@ -69,52 +57,66 @@ class EndpointName(NamedTuple):
     port: int
 
 
-class OpenConnections(NamedTuple):
-    """The connections to an endpoint now: established ones, and others that are not forgotten yet."""
-
-    active: int
-    inactive: int
+Owner: TypeAlias = ServicePortName | EndpointName | None
+"""A Service port, one of its endpoints, or neither: packets refused for no Service, or for all Services in one."""
 
 
-class Counts(Value, frozen=True):
-    """The counts of one family's objects, of all Services or those that were asked for.
+class Counts(dict[Measure | Refusal, dict[Owner, int]]):
+    """Numbers by what was counted and by owner; numbers of one owner add up. Refusals are packets.
 
-    Only what was seen need be in it: a Service port without traffic may be absent, or 0. `refusals` are packets by
-    reason and Service port, the port None for what belongs to no port or where the mode counts all Services in one.
-    `open` are gauges, of modes whose kernel objects keep count of them (IPVS).
+    Without `endpoints` what is counted for an endpoint counts for its Service port only.
     """
 
-    ports: Mapping[ServicePortName, Count] = field(default_factory=lambda: MappingProxyType({}))
-    endpoints: Mapping[EndpointName, Count] = field(default_factory=lambda: MappingProxyType({}))
-    refusals: Mapping[tuple[Refusal, ServicePortName | None], int] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    open: Mapping[EndpointName, OpenConnections] = field(default_factory=lambda: MappingProxyType({}))
+    def __init__(self, *, endpoints: bool = True) -> None:
+        super().__init__()
+        self._endpoints = endpoints
+
+    def add(self, what: Measure | Refusal, owner: Owner, number: int) -> None:
+        """Add a number for one owner."""
+        numbers = self.setdefault(what, {})
+        numbers[owner] = numbers.get(owner, 0) + number
+
+    def add_endpoint(self, what: Measure, endpoint: EndpointName, number: int) -> None:
+        """Add a number for an endpoint and for its Service port."""
+        numbers = self.setdefault(what, {})
+        numbers[endpoint.port_name] = numbers.get(endpoint.port_name, 0) + number
+        if self._endpoints:
+            numbers[endpoint] = numbers.get(endpoint, 0) + number
+
+    def add_all(self, other: "Counts") -> None:
+        """Add the numbers of another reading: the other family, or another part of a mode."""
+        for what, numbers in other.items():
+            for owner, number in numbers.items():
+                self.add(what, owner, number)
+
+    def refusals(self) -> dict[tuple[Refusal, Owner], int]:
+        """Return the refused packets by reason and Service port."""
+        return {(reason, owner): number for reason in Refusal for owner, number in self.get(reason, {}).items()}
 
 
 @runtime_checkable
 class CountingBackend(Protocol):
-    """A backend that can say how much its objects have seen."""
+    """A mode whose kernel objects count."""
 
-    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the counters of these plans' Services now; without `endpoints`, leave `Counts.endpoints` empty.
+    def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read what the kernel has counted for the Services of these plans; `endpoints` as in `Counts`.
 
-        `plans` are what the objects in the kernel were rendered from; `vipwire status` may ask for one Service only.
-        Called in a thread of its own, also while the mode observes or commits, so that a scrape delays no sync: it
-        takes its own socket (or process) and touches nothing of the backend that changes. It writes nothing to the
-        kernel, and works without rights to write where the kernel lets it read. Raises OSError or CommitError where
-        the kernel cannot be read; counts nothing (empty mappings) where nothing of ours is there.
+        The kernel's objects were rendered from these plans; `vipwire status` may ask for one Service only. Runs in a
+        thread of its own, also while the mode observes or commits, so that a scrape delays no sync: the mode opens a
+        socket (or process) for it, and touches nothing of its own that changes. It writes nothing to the kernel, and
+        needs no right to write. Raise OSError or CommitError if the kernel cannot be read; return empty counts if
+        none of this mode's objects exist.
         """
         ...
 
 
 @runtime_checkable
-class AdoptsCounters(Protocol):
-    """A backend whose objects differ by what is counted, so that who only looks has to know what the proxy counts."""
+class AdoptsSettings(Protocol):
+    """A mode whose objects differ by settings that a command which only looks may not have been told."""
 
-    def adopt_counters(self) -> None:
-        """Count what the kernel's objects count; where nothing of ours is there, as before.
+    def adopt_settings(self, explicit: frozenset[str]) -> None:
+        """Take from the kernel's objects each such setting whose field is not in `explicit`.
 
-        Raises OSError where the kernel cannot be read.
+        Where no object of this mode exists, settings stay. Raise OSError if the kernel cannot be read.
         """
         ...

@@ -31,14 +31,6 @@ class Prompt(Protocol):
 
 
 @runtime_checkable
-class AdoptsOffload(Protocol):
-    """A mode whose objects differ by whether connections are offloaded: who only looks has to know of the proxy."""
-
-    def adopt_offload(self) -> None:
-        """Offload as the kernel's objects do. Raise OSError where the kernel cannot be read."""
-
-
-@runtime_checkable
 class Relaying(Protocol):
     """A mode whose flows end on this node: connection tracking sees a relay answer, not an endpoint."""
 

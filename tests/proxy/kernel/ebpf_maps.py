@@ -7,11 +7,12 @@ from pathlib import Path
 from tests.fakes.own_network import own_network
 from tests.proxy.conformance import own_cgroup
 
+from vipwire.config.sections import CounterLevel
 from vipwire.linux.bpf.namespaces import netns_cookie
 from vipwire.linux.bpf.pins import is_mounted, require_mounted
 from vipwire.model.net import Address, Family, Protocol, parse_address
 from vipwire.modes.ebpf.driver import folder
-from vipwire.modes.ebpf.layout import HEAD, Counting, Flag, Settings, endpoint_slot, frontend_key
+from vipwire.modes.ebpf.layout import HEAD, Flag, Settings, endpoint_slot, frontend_key
 from vipwire.modes.ebpf.names import FRONTENDS, MEMBERS, Ours
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.programs import build
@@ -44,7 +45,7 @@ def own_pins(cgroup: Path) -> Iterator[NodePins]:
 
 def settings() -> bytes:
     """Write settings by which this namespace is the node."""
-    return Settings(netns_cookie(), 0, 0, listed=True, counting=Counting.CONNECTIONS, build=build().number).packed
+    return Settings(netns_cookie(), 0, 0, listed=True, counting=CounterLevel.CONNECTIONS, build=build().number).packed
 
 
 def objects(family: Family, services: int, ends: int = 2, protocol: Protocol = Protocol.TCP) -> Ours:

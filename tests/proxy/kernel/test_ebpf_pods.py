@@ -166,11 +166,11 @@ def test_settings_of_another_version_are_not_taken_for_ours(node: EbpfBackend) -
     """As while another version runs: a command that looks finds programs that are not as it would have them."""
     before = node.wanted.settings
     node.pins.put_in_force((), before._replace(affinity=True).packed)
-    node.adopt_counters()
+    node.adopt_settings(frozenset())
     assert node.wanted.settings == before._replace(affinity=True)
     older = Map.constants("older", before.packed[:-8])
     pin(older.descriptor, node.pins.folder / "maps" / "settings")
     older.close()
     node.wanted.settings = before
-    node.adopt_counters()
+    node.adopt_settings(frozenset())
     assert node.wanted.settings == before

@@ -14,6 +14,7 @@ from tests.fakes.values import cidr, endpoint, named, node_plan, port, service, 
 
 from vipwire.errors import CommitError
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
+from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.modes.iptables.access.lock_wait import LockWait
@@ -30,7 +31,7 @@ from vipwire.modes.xtables.tool import PROGRAM, Tool
 from vipwire.modes.xtables.variant import Variant
 from vipwire.modes.xtables.words import LOOPBACK
 from vipwire.plan.frontends import plan_service
-from vipwire.reconcile.counts import Refusal
+from vipwire.reconcile.counts import EndpointName, Measure, Refusal
 from vipwire.reconcile.reconciler import Reconciler
 
 pytestmark = pytest.mark.kernel
@@ -356,28 +357,33 @@ def test_the_counters_of_rules_are_read_without_the_tools(tool: Tool) -> None:
     reconciler, backend = started(tool, 8)
     reconciler.sync()
     plans = [plan_service(node_plan(tool.family), subject, slices) for subject, slices in services(tool.family, 8)]
-    before = backend.counts(plans)
-    assert not any(each.connections for each in (*before.ports.values(), *before.endpoints.values()))
-    assert not any(before.refusals.values())
+    before = backend.read_counts(plans)
+    assert not any(number for numbers in before.values() for number in numbers.values())
     swallow(tool.family)
     for number in range(1, 9):
         send(tool.family, address(tool.family, number), 53, times=5)
         send(tool.family, address(tool.family, number), 99, times=1)
-    counts = backend.counts(plans)
-    for name, of_port in counts.ports.items():
+    counts = backend.read_counts(plans)
+    connections = counts[Measure.CONNECTIONS]
+    ports = {name: number for name, number in connections.items() if isinstance(name, ServicePortName)}
+    assert ports
+    for name, of_port in ports.items():
         number = int(name.service.name.removeprefix("s"))
         answers = number % 4 and name.port == "udp"
-        assert of_port.connections == (5 if answers else 0), name
-        ends = [count.connections or 0 for end, count in counts.endpoints.items() if end.port_name == name]
-        assert of_port.connections == sum(ends)
-    refused = {(refusal, str(name or "")): packets for (refusal, name), packets in counts.refusals.items() if packets}
+        assert of_port == (5 if answers else 0), name
+        ends = [each for end, each in connections.items() if isinstance(end, EndpointName) and end.port_name == name]
+        assert of_port == sum(ends)
+    refused = {
+        (refusal, str(name or "")): packets for (refusal, name), packets in counts.refusals().items() if packets
+    }
     assert refused == {
         (Refusal.UNDEFINED_PORT, ""): 8,
         (Refusal.NO_ENDPOINTS, "default/s4:udp"): 5,
         (Refusal.NO_ENDPOINTS, "default/s8:udp"): 5,
     }
-    assert not backend.counts(plans, endpoints=False).endpoints
-    assert backend.counts(plans[:2]).ports.items() <= counts.ports.items(), "of a few only these chains are asked for"
+    assert backend.read_counts(plans, endpoints=False)[Measure.CONNECTIONS] == ports
+    few = backend.read_counts(plans[:2])[Measure.CONNECTIONS]
+    assert few.items() <= connections.items(), "of a few only these chains are asked for"
 
 
 def swallow(family: Family) -> None:

@@ -9,12 +9,12 @@ from tests.fakes.own_network import own_network
 from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, port, service, slice_of
 from tests.proxy.kernel.nft_transactions import nft
 
+from vipwire.config.sections import CounterLevel
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.table import text
-from vipwire.modes.nftables.table.counts import CounterLevel
 from vipwire.modes.nftables.table.names import Object, ObjectKey
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.delta import Delta

@@ -18,6 +18,7 @@ from vipwire.modes.nftables.devices import find_flowtable
 from vipwire.modes.nftables.driver import DRIVER
 from vipwire.modes.nftables.probe import obstacle_to_offloading
 from vipwire.modes.nftables.table import fastpath
+from vipwire.reconcile.counts import AdoptsSettings
 from vipwire.reconcile.delta import Delta
 
 pytestmark = pytest.mark.kernel
@@ -79,8 +80,8 @@ def test_what_looks_takes_the_threshold_from_the_kernel() -> None:
         objects = dict(mode.render_node(node_plan()))
         mode.commit(Delta(added=objects))
     with closing(DRIVER.build(Config(), (Family.IPV4,), prepare=False)[Family.IPV4]) as looking:
-        assert hasattr(looking, "adopt_offload")
-        looking.adopt_offload()
+        assert isinstance(looking, AdoptsSettings)
+        looking.adopt_settings(frozenset())
         assert looking.render_node(node_plan()) == objects
 
 

@@ -33,6 +33,7 @@ from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.process.file_limits import WANTED
+from vipwire.reconcile.counts import Measure
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.relay.control_client import Call, relay_name
 from vipwire.relay.messages import Hello, Settings, Welcome
@@ -387,10 +388,10 @@ def test_traffic_is_counted_by_endpoint(family: Family, server: socket.socket) -
     with suppress(ConnectionRefusedError):
         socket.create_connection((VIP[family], 81), timeout=60)
     (backend,) = _OPEN
-    found = backend.counts([plan])
-    (count,) = (each for name, each in found.ports.items() if name.port == "http")
-    assert (count.connections, count.bytes) == (1, 4)
-    assert [reason.value for (reason, _), packets in found.refusals.items() if packets] == ["undefined-port"]
+    found = backend.read_counts([plan])
+    name = next(each.port_name for each in plan.frontends if each.port_name.port == "http")
+    assert (found[Measure.CONNECTIONS][name], found[Measure.BYTES][name]) == (1, 4)
+    assert [reason.value for (reason, _), packets in found.refusals().items() if packets] == ["undefined-port"]
 
 
 def test_flows_to_a_service_are_answered_at_its_own_listeners(family: Family, server: socket.socket) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from vipwire.config.sections import CounterLevel
 from vipwire.errors import DecodeError
 from vipwire.linux.bpf.elf import read_object
 from vipwire.linux.bpf.programs import HOOKS
@@ -74,7 +75,7 @@ def test_sizes_are_those_of_the_maps(family: Family) -> None:
 
 
 def test_settings_are_as_large_as_the_programs_constants() -> None:
-    settings = layout.Settings(1, 2, 3, listed=True, counting=layout.Counting.CONNECTIONS, build=4)
+    settings = layout.Settings(1, 2, 3, listed=True, counting=CounterLevel.CONNECTIONS, build=4)
     assert len(settings.packed) == len(build().object.constants)
     for each in (settings, settings._replace(connected=True), settings._replace(affinity=True)):
         assert layout.Settings.read(each.packed) == each

@@ -7,7 +7,7 @@ import pytest
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
 from vipwire.model.spread import Algorithm, Spread
-from vipwire.modes.ebpf.counts import counts
+from vipwire.modes.ebpf.counts import add_connections
 from vipwire.modes.ebpf.layout import HEAD, Flag, Head, endpoint_slot, frontend_key
 from vipwire.modes.ebpf.names import FRONTENDS, MEMBERS, describe, is_ours, split
 from vipwire.modes.ebpf.render import render
@@ -26,7 +26,7 @@ from vipwire.plan.plan import (
     ServicePlan,
     Target,
 )
-from vipwire.reconcile.counts import Count, Counts
+from vipwire.reconcile.counts import Counts, Measure
 from vipwire.reconcile.delta import Delta
 
 NAME = ObjectName("default", "web")
@@ -120,8 +120,9 @@ def test_a_node_port_is_served_at_each_address_that_nobody_else_claims(protocol:
 def test_connections_to_a_node_port_count_at_each_address() -> None:
     plan, endpoint = at_node_port(), endpoint_slot(*THERE[:2])
     pairs = [(frontend_key(each, Protocol.TCP, 80) + endpoint, 3) for each in (NODE, OTHER, ALIAS)]
-    found = counts(Family.IPV4, [plan], pairs, Counts(), endpoints=True)
-    assert found.ports == {plan.frontends[0].port_name: Count(connections=6)}
+    found = Counts(endpoints=False)
+    add_connections(found, Family.IPV4, [plan], pairs)
+    assert found == {Measure.CONNECTIONS: {plan.frontends[0].port_name: 6}}
 
 
 STAYS = Forward((THERE,), Masquerade.UNLESS_POD, affinity_seconds=60)

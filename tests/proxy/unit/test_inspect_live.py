@@ -11,7 +11,7 @@ from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange,
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
 from vipwire.plan.plan import FrontendKey
-from vipwire.reconcile.counts import Count, Counts, EndpointName
+from vipwire.reconcile.counts import Counts, EndpointName, Measure
 
 VIP, NODE, CLIENT = (parse_address(text) for text in ("10.96.0.10", "192.168.0.1", "203.0.113.2"))
 ONE, TWO = (parse_address(text) for text in ("10.244.1.11", "10.244.2.11"))
@@ -125,7 +125,9 @@ def test_what_the_mode_alone_has_seen_is_new_too(frontends: Frontends) -> None:
     """As where programs give sockets endpoints: no packet is translated, so connection tracking knows no Service."""
     rates = Rates(frontends, 10.0, began=990.0)
     for when, connections in ((990.0, 5), (1000.0, 45)):
-        rates.count(when, [Counts(endpoints={EndpointName(WEB, TWO, 8080): Count(connections)})])
+        counts = Counts()
+        counts.add_endpoint(Measure.CONNECTIONS, EndpointName(WEB, TWO, 8080), connections)
+        rates.count(when, counts)
     rates.take(notification(FlowChange.NEW, flow(VIP, 80, ONE), 995.0))
     document = rates.document(1000.0, [])
     assert [(row["endpoint"], row["newPerSecond"], row["countedPerSecond"]) for row in document["rows"]] == [

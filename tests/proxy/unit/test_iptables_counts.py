@@ -8,7 +8,7 @@ from vipwire.modes.iptables.counts.rule_counters import RuleCounter
 from vipwire.modes.iptables.rules.names import UNALLOCATED
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.counts import Counts, EndpointName, Refusal
+from vipwire.reconcile.counts import Counts, EndpointName, Measure, Refusal
 
 TEXT = ("10.1.0.1", "10.2.0.1")
 
@@ -36,22 +36,24 @@ def counted(ledger: Ledger, plan: ServicePlan, packets: dict[str, int], *refused
 def test_connections_are_counted_by_the_rule_that_translates() -> None:
     plan = planned(*TEXT)
     counts = counted(Ledger(), plan, {"10.1.0.1": 3, "10.2.0.1": 4})
-    ((name, of_port),) = counts.ports.items()
-    assert of_port.connections == 7
-    assert {key: each.connections for key, each in counts.endpoints.items()} == {
-        EndpointName(name, parse_address("10.1.0.1"), 8080): 3,
-        EndpointName(name, parse_address("10.2.0.1"), 8080): 4,
+    name = plan.frontends[0].port_name
+    assert counts == {
+        Measure.CONNECTIONS: {
+            name: 7,
+            EndpointName(name, parse_address("10.1.0.1"), 8080): 3,
+            EndpointName(name, parse_address("10.2.0.1"), 8080): 4,
+        }
     }
-    assert of_port.bytes is None
 
 
 def test_a_port_keeps_what_endpoints_had_that_are_gone_or_back() -> None:
-    ledger = Ledger()
-    counted(ledger, planned(*TEXT), {"10.1.0.1": 3, "10.2.0.1": 4})
+    ledger, plan = Ledger(), planned(*TEXT)
+    name = plan.frontends[0].port_name
+    counted(ledger, plan, {"10.1.0.1": 3, "10.2.0.1": 4})
     one = counted(ledger, planned("10.1.0.1"), {"10.1.0.1": 5})
-    assert [each.connections for each in one.ports.values()] == [9]
-    again = counted(ledger, planned(*TEXT), {"10.1.0.1": 5, "10.2.0.1": 1})
-    assert [each.connections for each in again.ports.values()] == [10]
+    assert one[Measure.CONNECTIONS][name] == 9
+    again = counted(ledger, plan, {"10.1.0.1": 5, "10.2.0.1": 1})
+    assert again[Measure.CONNECTIONS][name] == 10
 
 
 def test_rules_that_are_written_anew_do_not_lose_what_they_had() -> None:
@@ -69,9 +71,10 @@ def test_rules_that_are_written_anew_do_not_lose_what_they_had() -> None:
         found = counted(
             ledger, plan, {}, *rules, *rules, RuleCounter("KUBE-SERVICES", 0, "another/one has no endpoints", 7)
         )
-        assert {refusal for refusal, _ in found.refusals} == set(comments)
-        assert set(found.refusals.values()) == {expected}
-    assert {refusal for refusal, name in found.refusals if name is None} == {
+        refusals = found.refusals()
+        assert {refusal for refusal, _ in refusals} == set(comments)
+        assert set(refusals.values()) == {expected}
+    assert {refusal for refusal, name in refusals if name is None} == {
         Refusal.UNDEFINED_PORT,
         Refusal.UNALLOCATED_CLUSTER_IP,
     }

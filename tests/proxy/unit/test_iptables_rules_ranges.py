@@ -19,6 +19,7 @@ from vipwire.modes.iptables.rules.names import FILTER, NAT
 from vipwire.modes.iptables.rules.tree import LEAF
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
+from vipwire.reconcile.counts import Measure
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End
 
@@ -166,5 +167,5 @@ def test_connections_by_the_port_and_by_the_range_are_one_count() -> None:
     assert len(chains) == 2
     rules = [RuleCounter(chain, 1, "", 3 + place) for place, chain in enumerate(sorted(chains))]
     counts = count(ends, {NAT: rules, FILTER: []}, Ledger(), endpoints=True)
-    assert counts.ports[name].connections == 7
-    assert [each.connections for each in counts.endpoints.values()] == [7]
+    (end,) = set(chains.values())
+    assert counts[Measure.CONNECTIONS] == {name: 7, end: 7}

@@ -11,7 +11,7 @@ from vipwire.modes.ipvs.counts import Origin, origins, refusals, service_counts
 from vipwire.modes.ipvs.marks import Marks
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey, ServicePlan
-from vipwire.reconcile.counts import Count, EndpointName, OpenConnections, Refusal
+from vipwire.reconcile.counts import EndpointName, Measure, Owner, Refusal
 
 NODE = ips("192.168.0.2", "192.168.1.2")
 POD = ip("10.0.0.1")
@@ -30,6 +30,15 @@ def marks_for(*keys: FrontendKey) -> Marks:
     return marks
 
 
+def traffic(owner: Owner, *numbers: int) -> dict[Any, dict[Owner, int]]:
+    """Count connections, packets, bytes and, if the answers pass this node, their packets and bytes."""
+    return {measure: {owner: number} for measure, number in zip(Measure, numbers, strict=False)}
+
+
+def connections(endpoint: EndpointName, active: int, inactive: int) -> dict[Any, dict[Owner, int]]:
+    return {Measure.ACTIVE: {endpoint: active}, Measure.INACTIVE: {endpoint: inactive}}
+
+
 NAME = planned().frontends[0].port_name
 EXTERNAL_KEY = FrontendKey(EXTERNAL, Protocol.TCP, 80)
 
@@ -42,9 +51,8 @@ def test_every_virtual_server_of_a_service_port_counts_for_it() -> None:
         **{VirtualServer(6, address, 30080): NAME for address in NODE},
     }
     each = Counters(1, 10, 20, 100, 200)
-    counted = service_counts(named, dict.fromkeys(named, each), {}, {})
-    assert counted.ports == {NAME: Count(4, 40, 400, 80, 800)}
-    assert counted.endpoints == {}
+    counted = service_counts(named, dict.fromkeys(named, each), {})
+    assert counted == traffic(NAME, 4, 40, 400, 80, 800)
 
 
 def test_the_second_pool_counts_too() -> None:
@@ -60,18 +68,19 @@ def test_what_returns_directly_is_not_known() -> None:
     marked = VirtualServer(0, Address(b""), 0, marks.mark(EXTERNAL_KEY))
     assert named[marked] == Origin(NAME, both_ways=False, port=80)
     state = RealServerState(POD, 80, Forwarding(1, Method.ROUTE), 1, 0, Counters(2, 20, 0, 200, 0))
-    counted = service_counts(named, {marked: Counters(2, 20, 0, 200, 0)}, {marked: [state]}, {})
-    assert counted.ports == {NAME: Count(2, 20, 200, None, None)}
-    assert counted.endpoints == {EndpointName(NAME, POD, 80): Count(2, 20, 200, None, None)}
+    of_port = service_counts(named, {marked: Counters(2, 20, 0, 200, 0)}, {})
+    assert of_port == traffic(NAME, 2, 20, 200)
+    endpoint_name = EndpointName(NAME, POD, 80)
+    of_endpoint = service_counts(named, {}, {marked: [state]})
+    assert of_endpoint == traffic(endpoint_name, 2, 20, 200) | connections(endpoint_name, 1, 0)
 
 
 def test_an_endpoint_is_the_sum_of_its_real_servers() -> None:
     named = origins([planned()], Marks(0x4000))
     state = RealServerState(POD, 8080, Forwarding(1), 2, 3, Counters(1, 2, 3, 4, 5))
-    counted = service_counts(named, {}, {server: [state] for server in named}, {})
+    counted = service_counts(named, {}, {server: [state] for server in named})
     name = EndpointName(NAME, POD, 8080)
-    assert counted.endpoints == {name: Count(4, 8, 16, 12, 20)}
-    assert counted.open == {name: OpenConnections(8, 12)}
+    assert counted == traffic(name, 4, 8, 16, 12, 20) | connections(name, 8, 12)
 
 
 def test_refusals_are_read_from_the_rules_counters() -> None:

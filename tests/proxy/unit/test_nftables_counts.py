@@ -2,12 +2,12 @@
 
 import pytest
 
+from vipwire.config.sections import CounterLevel
 from vipwire.linux.netlink.nftables.counters import ElementCounter
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Family, Protocol, parse_address
 from vipwire.modes.nftables.table.counts import (
     COUNTING,
-    CounterLevel,
     connection_chains,
     counting_sets,
     counts,
@@ -16,7 +16,7 @@ from vipwire.modes.nftables.table.counts import (
 )
 from vipwire.modes.nftables.table.names import frontend_bytes
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, Reason, Reject, ServicePlan
-from vipwire.reconcile.counts import Count, EndpointName, Refusal
+from vipwire.reconcile.counts import EndpointName, Measure, Refusal
 
 NAME = ServicePortName(ObjectName("default", "web"), "http", Protocol.TCP)
 VIP, NODE, POD = (parse_address(text) for text in ("10.96.0.10", "192.168.0.1", "10.244.1.11"))
@@ -37,9 +37,9 @@ def pair(frontend: Address, port: int, endpoint: Address = POD, protocol: Protoc
 def test_frontends_of_a_port_are_one_and_node_ports_are_known_at_any_address() -> None:
     seen = [ElementCounter(pair(VIP, 80), 3, 180), ElementCounter(pair(NODE, 30080), 4, 240)]
     found = counts(Family.IPV4, [PLAN], {"connections": seen}, endpoints=True)
-    assert found.ports == {NAME: Count(connections=7)}
-    assert found.endpoints == {EndpointName(NAME, POD, 8080): Count(connections=7)}
-    assert counts(Family.IPV4, [PLAN], {"connections": seen}, endpoints=False).endpoints == {}
+    assert found == {Measure.CONNECTIONS: {NAME: 7, EndpointName(NAME, POD, 8080): 7}}
+    without = counts(Family.IPV4, [PLAN], {"connections": seen}, endpoints=False)
+    assert without == {Measure.CONNECTIONS: {NAME: 7}}
 
 
 def test_traffic_has_two_ways() -> None:
@@ -48,7 +48,12 @@ def test_traffic_has_two_ways() -> None:
         "traffic-replies": [ElementCounter(pair(VIP, 80), 6, 6000)],
     }
     found = counts(Family.IPV4, [PLAN], tables, endpoints=False)
-    assert found.ports == {NAME: Count(packets=5, bytes=500, reply_packets=6, reply_bytes=6000)}
+    assert found == {
+        Measure.PACKETS: {NAME: 5},
+        Measure.BYTES: {NAME: 500},
+        Measure.REPLY_PACKETS: {NAME: 6},
+        Measure.REPLY_BYTES: {NAME: 6000},
+    }
 
 
 def test_what_others_translate_is_left_out() -> None:
@@ -57,7 +62,7 @@ def test_what_others_translate_is_left_out() -> None:
         ElementCounter(pair(VIP, 80, protocol=Protocol.UDP), 9, 0),
         ElementCounter(pair(VIP, 81), 9, 0),
     ]
-    assert counts(Family.IPV4, [PLAN], {"connections": foreign}, endpoints=True).ports == {}
+    assert counts(Family.IPV4, [PLAN], {"connections": foreign}, endpoints=True) == {}
 
 
 def test_refusals_are_of_a_port_or_of_nobody() -> None:
@@ -73,7 +78,7 @@ def test_refusals_are_of_a_port_or_of_nobody() -> None:
             ElementCounter(bytes((17, 0, 0, 0)), 7, 0),
         ],
     }
-    assert counts(Family.IPV4, [PLAN], tables, endpoints=False).refusals == {
+    assert counts(Family.IPV4, [PLAN], tables, endpoints=False).refusals() == {
         (Refusal.NO_ENDPOINTS, NAME): 5,
         (Refusal.UNDEFINED_PORT, None): 9,
         (Refusal.UNALLOCATED_CLUSTER_IP, None): 13,

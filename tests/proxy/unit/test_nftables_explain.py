@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.proxy.unit.inspected import PODS, example, make_config
 
+from vipwire.config.sections import CounterLevel
 from vipwire.inspect.node.situation import plan_family
 from vipwire.inspect.node.source import list_once, make_source
 from vipwire.linux.netlink.nftables.elements import Element
@@ -14,7 +15,6 @@ from vipwire.model.jhash import jhash, slot
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.modes.nftables.explain.explainer import walk
 from vipwire.modes.nftables.explain.table import Table
-from vipwire.modes.nftables.table.counts import CounterLevel
 from vipwire.modes.nftables.table.names import CHAIN, Chain, Object, ObjectKey
 from vipwire.modes.nftables.table.render import render
 from vipwire.modes.nftables.table.skeleton import node_objects

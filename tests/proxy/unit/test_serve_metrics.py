@@ -64,10 +64,12 @@ def test_build_and_features_are_told() -> None:
 
 
 def test_a_counter_of_the_kernel_is_read_when_asked_for_and_absent_without_one() -> None:
-    metrics = Metrics("iptables")
+    values: list[float | None] = [None, 5.0]
+    metrics = Metrics(
+        "iptables", kernel_counters={"iptables_ct_state_invalid_dropped_packets_total": lambda: values.pop(0)}
+    )
     name = "kubeproxy_iptables_ct_state_invalid_dropped_packets_total"
     assert metrics.registry.get_sample_value(name) is None
-    metrics.iptables_ct_state_invalid_dropped_packets_total.read = lambda: 5.0
     assert metrics.registry.get_sample_value(name) == 5.0
 
 

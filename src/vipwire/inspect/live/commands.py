@@ -19,7 +19,7 @@ from vipwire.inspect.live.top import Rates, top_view
 from vipwire.inspect.live.trace import BEHIND_THE_TIME, Tracer, event_view, summary_view
 from vipwire.inspect.node.situation import opened, planned
 from vipwire.inspect.node.source import read_objects
-from vipwire.inspect.status.counts import counted_now
+from vipwire.inspect.status.counts import read_counts
 from vipwire.inspect.status.document import Document
 from vipwire.linux.netlink.conntrack import FlowChange
 from vipwire.model.text import visible_document, visible_lines
@@ -114,12 +114,12 @@ def top(
     ):
         situation = planned(config, read_objects(config))
         rates = Rates(Frontends.of(situation), max(window, interval), time.time())
-        rates.count(time.time(), counted_now(situation, kernel))
+        rates.count(time.time(), read_counts(situation, kernel.modes))
         with suppress(KeyboardInterrupt):
             for _ in itertools.count() if count is None else range(count):
                 for heard in events.until(time.monotonic() + interval):
                     rates.take(heard)
-                rates.count(time.time(), counted_now(situation, kernel))
+                rates.count(time.time(), read_counts(situation, kernel.modes))
                 document = rates.document(time.time(), tracked())
                 document["rows"] = [row for row in document["rows"] if row["service"].startswith(wanted)]
                 if output in ("json", "yaml", "name"):

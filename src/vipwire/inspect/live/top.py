@@ -6,8 +6,7 @@ connections itself (userspace) is seen by its own counts only, and so are socket
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -19,18 +18,17 @@ from vipwire.inspect.status.document import Document
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import format_endpoint
 from vipwire.process.columns import Column
-from vipwire.reconcile.counts import Count, Counts
+from vipwire.reconcile.counts import Counts, EndpointName, Measure
 
 _Row = tuple[str, str]
-_NONE = Count()
-
-
-class _Totals(NamedTuple):
-    """The modes' counts at a time."""
-
-    when: float
-    rows: Mapping[_Row, Count]
-    refused: Mapping[str, int]
+_COUNTED = {
+    "countedPerSecond": Measure.CONNECTIONS,
+    "packetsPerSecond": Measure.PACKETS,
+    "bytesPerSecond": Measure.BYTES,
+    "replyPacketsPerSecond": Measure.REPLY_PACKETS,
+    "replyBytesPerSecond": Measure.REPLY_BYTES,
+}
+"""Rates of the modes' counts."""
 
 
 class Rates:
@@ -39,22 +37,13 @@ class Rates:
     def __init__(self, frontends: Frontends, window: float, began: float) -> None:
         self._frontends, self._window, self._began = frontends, window, began
         self._heard: deque[tuple[float, _Row, str]] = deque()
-        self._counted: deque[_Totals] = deque()
+        self._counted: deque[tuple[float, Counts]] = deque()
         self.lost = False
 
-    def count(self, now: float, parts: Iterable[Counts]) -> None:
+    def count(self, now: float, counts: Counts) -> None:
         """Add the modes' counts up to now."""
-        rows: dict[_Row, Count] = {}
-        refused: Counter[str] = Counter()
-        for counts in parts:
-            rows.update(
-                ((str(key.port_name), format_endpoint(key.address, key.port)), count)
-                for key, count in counts.endpoints.items()
-            )
-            for (reason, _), number in counts.refusals.items():
-                refused[reason.value] += number
-        self._counted.append(_Totals(now, rows, refused))
-        while len(self._counted) > 2 and self._counted[1].when <= now - self._window:
+        self._counted.append((now, counts))
+        while len(self._counted) > 2 and self._counted[1][0] <= now - self._window:
             self._counted.popleft()
 
     def recognise(self, frontends: Frontends) -> None:
@@ -112,38 +101,30 @@ class Rates:
         }
 
     def _growth(self) -> tuple[dict[_Row, dict[str, float | None]], dict[str, float]]:
-        """Return how fast the modes' counts have grown over the window; what began anew meanwhile has not."""
+        """Return the growth of the modes' counts over the window, per second; 0 for a counter that began anew."""
         if len(self._counted) < 2:
             return {}, {}
-        old, new = self._counted[0], self._counted[-1]
-        seconds = max(new.when - old.when, 0.001)
+        (began, old), (ended, new) = self._counted[0], self._counted[-1]
+        seconds = max(ended - began, 0.001)
 
-        def rate(before: int | None, after: int | None) -> float | None:
-            return None if after is None else round(max(after - (before or 0), 0) / seconds, 2)
+        def rate(measure: Measure, endpoint: EndpointName) -> float | None:
+            after = new.get(measure, {}).get(endpoint)
+            before = old.get(measure, {}).get(endpoint, 0)
+            return None if after is None else round(max(after - before, 0) / seconds, 2)
 
+        endpoints = {each for measure in _COUNTED.values() for each in new.get(measure, {})}
         rows = {
-            row: {
-                name: rate(getattr(old.rows.get(row, _NONE), what), getattr(count, what))
-                for name, what in _COUNTED.items()
+            (str(each.port_name), format_endpoint(each.address, each.port)): {
+                name: rate(measure, each) for name, measure in _COUNTED.items()
             }
-            for row, count in new.rows.items()
+            for each in endpoints
+            if isinstance(each, EndpointName)
         }
-        refused = {
-            reason: round((number - old.refused.get(reason, 0)) / seconds, 2)
-            for reason, number in new.refused.items()
-            if number > old.refused.get(reason, 0)
-        }
-        return rows, refused
-
-
-_COUNTED = {
-    "countedPerSecond": "connections",
-    "packetsPerSecond": "packets",
-    "bytesPerSecond": "bytes",
-    "replyPacketsPerSecond": "reply_packets",
-    "replyBytesPerSecond": "reply_bytes",
-}
-"""Rates of what the modes count, by the field of `Count`."""
+        grown = Counter[str]()
+        for counts, sign in ((new, 1), (old, -1)):
+            for (reason, _), number in counts.refusals().items():
+                grown[reason.value] += sign * number
+        return rows, {reason: round(number / seconds, 2) for reason, number in grown.items() if number > 0}
 
 
 def _fresh(row: Document) -> float:

@@ -30,13 +30,9 @@ from vipwire.proxy.start.machine import families
 from vipwire.proxy.start.modes import build_explainer, build_modes, vip_devices
 from vipwire.proxy.start.record import read_record, recorded_node
 from vipwire.proxy.sync.node_plan import Known, effective_node, planned_node
-from vipwire.reconcile.counts import AdoptsCounters
+from vipwire.reconcile.counts import AdoptsSettings
 from vipwire.reconcile.explainer import Explainer
-from vipwire.reconcile.offers import AdoptsOffload
 from vipwire.state.store import Store
-
-_COUNTING = frozenset({"counters.series", "counters.traffic"})
-_OFFLOADING = "nftables.offloadPacketThreshold"
 
 
 @dataclass(frozen=True)
@@ -81,30 +77,16 @@ class Kernel:
             self.modes = build_modes(config, families())
         except (VipwireError, OSError) as error:
             self.obstacles = dict.fromkeys(families(), str(error))
-        if not config.explicit & _COUNTING:  # nobody says what is counted: what the running proxy has chosen
-            for mode in self.modes.values():
-                with suppress(VipwireError, OSError):  # what cannot be read is said where it is read
-                    _adapt(mode)
-        if _OFFLOADING not in config.explicit:
-            for mode in self.modes.values():
-                with suppress(VipwireError, OSError):
-                    _adapt_offload(mode)
+        for mode in self.modes.values():
+            with suppress(VipwireError, OSError):  # `observe` reports a kernel that cannot be read
+                if isinstance(mode, AdoptsSettings):
+                    mode.adopt_settings(config.explicit)
         self.explainers.update((family, build_explainer(config, family, mode)) for family, mode in self.modes.items())
 
     def close(self) -> None:
         """Close the sockets."""
         for mode in self.modes.values():
             mode.close()
-
-
-def _adapt(mode: Mode) -> None:
-    if isinstance(mode, AdoptsCounters):
-        mode.adopt_counters()
-
-
-def _adapt_offload(mode: Mode) -> None:
-    if isinstance(mode, AdoptsOffload):
-        mode.adopt_offload()
 
 
 @contextmanager

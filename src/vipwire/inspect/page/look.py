@@ -19,7 +19,7 @@ from vipwire.inspect.node.situation import Kernel, Situation, opened, take
 from vipwire.inspect.node.source import follow, make_source
 from vipwire.inspect.page.rates import LiveRates
 from vipwire.inspect.page.rows import row_of
-from vipwire.inspect.status.counts import counted_now
+from vipwire.inspect.status.counts import read_counts
 from vipwire.inspect.status.document import Document, problem_documents, service_document, status_document
 from vipwire.inspect.status.proxy import proxy_document
 from vipwire.model.names import ObjectName
@@ -114,7 +114,7 @@ class Look:
             self._pace.looked(began, time.monotonic())
         situation = self._situation
         if situation is not None:
-            self._publish("rates", self._rates.document(lambda: counted_now(situation, kernel)))
+            self._publish("rates", self._rates.document(lambda: read_counts(situation, kernel.modes)))
         self._publish_changes()
 
     def _look(self, store: Store, kernel: Kernel) -> None:

@@ -19,7 +19,7 @@ from vipwire.inspect.explain.suggestions import find_services
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.page.look import changes_of
-from vipwire.inspect.status.counts import see
+from vipwire.inspect.status.counts import observed_counts
 from vipwire.inspect.status.document import Document, service_document
 from vipwire.model.names import ObjectName
 from vipwire.model.service import Service
@@ -54,7 +54,7 @@ def _service(situation: Situation, asked: Asked) -> Document:
     if service is None:
         raise ConfigError(f"there is no Service {asked.get('name', '')!r}")
     return {
-        "service": service_document(situation, service, see(situation, [service.name])),
+        "service": service_document(situation, service, observed_counts(situation, [service.name])),
         "rules": [_rules(side, service) for side in situation.sides if service.name in side.plans],
         "changes": changes_of(situation.config, str(service.name)),
         "looked": time.time(),

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -45,15 +45,15 @@ class LiveRates:
         with self._lock:
             self._rates.recognise(frontends)
 
-    def document(self, counts: Callable[[], Iterable[Counts]]) -> Document:
+    def document(self, read: Callable[[], Counts]) -> Document:
         """Describe the rates of now, as `vipwire top` does."""
         flows = []
         with suppress(VipwireError, OSError):
             flows = list(tracked()) if not self.obstacle else []
-        parts = tuple(counts())
+        counts = read()
         with self._lock:
             now = time.time()
-            self._rates.count(now, parts)
+            self._rates.count(now, counts)
             document = self._rates.document(now, flows)
             self._rates.lost = False
         return document | ({"obstacle": self.obstacle} if self.obstacle else {})

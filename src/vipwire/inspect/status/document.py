@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from vipwire.inspect.earlier.look import EarlierChain
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
-from vipwire.inspect.status.counts import AllCounts, count_document, open_document, refusal_documents
+from vipwire.inspect.status.counts import count_document, open_document, refusal_documents
 from vipwire.inspect.status.usage import endpoint_usages
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import format_address, parse_address
@@ -22,7 +22,7 @@ from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, joint
 from vipwire.proxy.sync.node_plan import awaited_facts
 from vipwire.proxy.sync.report import missing_node, unknown_fact
 from vipwire.reconcile.backend import Selective
-from vipwire.reconcile.counts import EndpointName, Refusal
+from vipwire.reconcile.counts import Counts, EndpointName, Owner, Refusal
 from vipwire.reconcile.delta import Delta
 
 Document = dict[str, Any]
@@ -79,10 +79,10 @@ def _counts(delta: Delta[Any, Any] | None) -> Document:
     return {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
 
 
-def service_document(situation: Situation, service: Service, seen: AllCounts | None = None) -> Document:
+def service_document(situation: Situation, service: Service, counted: Counts | None = None) -> Document:
     """Describe one Service: its fields, its ports with their frontends and endpoints, the state of its objects.
 
-    `seen` is what was counted; without it nothing is said of that.
+    `counted` adds traffic; without it the document has no counts.
     """
     document: Document = {
         "namespace": service.name.namespace,
@@ -93,7 +93,7 @@ def service_document(situation: Situation, service: Service, seen: AllCounts | N
         "sessionAffinitySeconds": service.affinity_seconds,
         "loadBalancerSourceRanges": [str(prefix) for prefix in service.source_ranges],
         "annotations": dict(service.annotations),
-        "ports": [_port_document(situation, service, port, seen) for port in service.ports],
+        "ports": [_port_document(situation, service, port, counted) for port in service.ports],
         "kernel": [_kernel_document(side, service) for side in situation.sides if service.name in side.plans],
         "lost": [
             {"frontend": str(key), "to": str(winner)}
@@ -115,7 +115,7 @@ def _kernel_document(side: FamilyView, service: Service) -> Document:
     return {"family": side.family.value, "state": state, **counts}
 
 
-def _port_document(situation: Situation, service: Service, port: ServicePort, seen: AllCounts | None) -> Document:
+def _port_document(situation: Situation, service: Service, port: ServicePort, counted: Counts | None) -> Document:
     name = service.port_name(port)
     return {
         "name": port.name,
@@ -129,18 +129,18 @@ def _port_document(situation: Situation, service: Service, port: ServicePort, se
         ],
         **({"ranges": wide} if (wide := _ranges_of(situation, service, port)) else {}),
         "endpoints": [
-            {**usage, **_endpoint_counts(seen, EndpointName(name, parse_address(usage["address"]), usage["port"]))}
+            {**usage, **_endpoint_counts(counted, EndpointName(name, parse_address(usage["address"]), usage["port"]))}
             for side in situation.sides
             for usage in endpoint_usages(situation.store, side, service, port)
         ],
-        **({"counts": count_document(seen.port(name))} if seen is not None else {}),
+        **({"counts": count_document(counted, name)} if counted is not None else {}),
     }
 
 
-def _endpoint_counts(seen: AllCounts | None, name: EndpointName) -> Document:
-    if seen is None:
+def _endpoint_counts(counted: Counts | None, name: EndpointName) -> Document:
+    if counted is None:
         return {}
-    return {"counts": count_document(seen.endpoint(name)), "open": open_document(seen.open(name))}
+    return {"counts": count_document(counted, name), "open": open_document(counted, name)}
 
 
 def _frontends(side: FamilyView, service: Service, port: ServicePort) -> Iterator[Frontend]:
@@ -216,16 +216,16 @@ def _forward_document(forward: Forward) -> Document:
 def status_document(
     situation: Situation,
     services: list[Service],
-    seen: AllCounts | None = None,
+    counted: Counts | None = None,
     proxy: Document | None = None,
     standing: Iterable[Remark] = (),
     earlier: Iterable[EarlierChain] = (),
 ) -> Document:
-    """Describe everything, or the Services that were asked for; `seen` is what was counted, `proxy` who keeps it.
+    """Describe everything, or the Services that were asked for; `counted` has the traffic, `proxy` who keeps it.
 
     `standing` is what the mode says of itself, `earlier` are chains of others that decide before it.
     """
-    seen = seen or AllCounts()
+    counted = Counts() if counted is None else counted
     wanted = {service.name for service in services}
     everything = len(wanted) == len(situation.store.services)
     return {
@@ -236,8 +236,8 @@ def status_document(
         "families": [family_document(side) for side in situation.sides],
         **({"standing": said} if (said := [each._asdict() for each in standing]) else {}),
         "earlier": [each.document | {"said": str(each)} for each in earlier],
-        "services": [service_document(situation, service, seen) for service in services],
-        "refusals": refusal_documents(_refusals(seen, wanted, everything=everything)),
+        "services": [service_document(situation, service, counted) for service in services],
+        "refusals": refusal_documents(_refusals(counted, wanted, everything=everything)),
         "problems": problem_documents(situation, None if everything else wanted),
     }
 
@@ -251,14 +251,12 @@ def problem_documents(situation: Situation, about: set[ObjectName] | None = None
     ]
 
 
-def _refusals(
-    seen: AllCounts, wanted: set[ObjectName], *, everything: bool
-) -> dict[tuple[Refusal, ServicePortName | None], int]:
-    """Choose the refusals of some Services; what belongs to none is shown with all."""
+def _refusals(counted: Counts, wanted: set[ObjectName], *, everything: bool) -> dict[tuple[Refusal, Owner], int]:
+    """Choose the refusals of some Services; those of no Service are shown with all."""
     return {
-        (reason, name): number
-        for (reason, name), number in seen.refusals().items()
-        if everything or (name is not None and name.service in wanted)
+        (reason, port): number
+        for (reason, port), number in counted.refusals().items()
+        if everything or (isinstance(port, ServicePortName) and port.service in wanted)
     }
 
 

@@ -1,44 +1,89 @@
-"""Adds what the programs have counted to what nftables' rules have: no connection is counted by both. Pure.
+"""Reads the connections that programs have counted: by slot in `hits`, and in `counts` those that no slot has now.
 
-The programs count where a socket is given an endpoint; rules count what connection tracking translates, which a
-direct connection is not.
+A program counts a socket that it gives an endpoint; nftables' rules count what connection tracking translates, which
+a direct connection is not. So vipwire adds both: neither counts a connection of the other.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 
-from vipwire.model.names import ServicePortName
+from vipwire.linux.bpf.maps import Map
 from vipwire.model.net import Family
-from vipwire.modes.ebpf.layout import read_endpoint
+from vipwire.modes.ebpf.hits import NUMBER, tallies
+from vipwire.modes.ebpf.layout import FRONTEND, endpoint_size, read_endpoint, slot_size, version
+from vipwire.modes.ebpf.names import FRONTENDS, OurKey
+from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.render import places
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.counts import Count, Counts, EndpointName
+from vipwire.reconcile.counts import Counts, EndpointName, Measure
 
 
-def counts(
-    family: Family,
-    plans: Iterable[ServicePlan],
-    counted: Iterable[tuple[bytes, int]],
-    rules: Counts,
-    *,
-    endpoints: bool,
-) -> Counts:
-    """Add pairs of a frontend and an endpoint, as the programs counted them, to the counts of the rules."""
+def add_connections(
+    counts: Counts, family: Family, plans: Iterable[ServicePlan], pairs: Iterable[tuple[bytes, int]]
+) -> None:
+    """Add the connections of pairs of a frontend and an endpoint to what nftables' rules have counted."""
     names = {
         place: frontend.port_name
         for plan in plans
         for frontend in plan.frontends
         for place in places(plan, frontend.key)
     }
-    ports: dict[ServicePortName, Count] = dict(rules.ports)
-    by_endpoint: dict[EndpointName, Count] = dict(rules.endpoints)
     size = family.bits // 8 + 4
-    for pair, connections in counted:
+    for pair, connections in pairs:
         name = names.get(pair[:size])
-        if name is None:
-            continue
-        made = Count(connections=connections)
-        ports[name] = ports[name].plus(made) if name in ports else made
-        if endpoints:
+        if name is not None:
             endpoint = EndpointName(name, *read_endpoint(pair[size:]))
-            by_endpoint[endpoint] = by_endpoint[endpoint].plus(made) if endpoint in by_endpoint else made
-    return Counts(ports, by_endpoint, rules.refusals, rules.open)
+            counts.add_endpoint(Measure.CONNECTIONS, endpoint, connections)
+
+
+class CountedConnections:
+    """Those of one family, by pairs of a frontend and an endpoint."""
+
+    def __init__(self, family: Family, pinned: NodePins) -> None:
+        self._family, self._pins, self._version = family, pinned, version(family)
+
+    def read(self) -> Iterator[tuple[bytes, int]]:
+        """Read all. A pair may come twice: what it has now, and what it had in another place."""
+        for counts in self._kept():
+            for pair, value in counts.items():
+                yield pair, int.from_bytes(value, "little")
+        yield from self.in_slots()
+
+    def in_slots(self) -> Iterator[tuple[bytes, int]]:
+        """Read what was counted of the endpoints that frontends lead to now."""
+        found = [self._pins.find(name + self._version) for name in ("frontends", "slots", "hits")]
+        frontends, slots, hits = found
+        if frontends is None or slots is None or hits is None:
+            return
+        each, size = slot_size(self._family), endpoint_size(self._family)
+        with closing(slots.mapped(write=False)) as places, closing(hits.mapped(write=False)) as numbers:
+            for key, value in frontends.items():
+                first, count, _ = FRONTEND.unpack(value)
+                counted = numbers[first * NUMBER : (first + count) * NUMBER]
+                dealt = places[first * each : (first + count) * each]
+                for endpoint, number in tallies(dealt, counted, size).items():
+                    yield key + endpoint, number
+
+    def keep(self, pairs: Iterable[tuple[bytes, int]]) -> None:
+        """Add what slots have had that lead elsewhere now. What the map has no room for is lost."""
+        added = {pair: number for pair, number in pairs if number > 0}
+        if not added:
+            return
+        counts = self._pins.held(f"counts{self._version}")
+        before = {pair: int.from_bytes(counts.lookup(pair) or b"", "little") for pair in added}
+        counts.write_what_fits(
+            {pair: (before[pair] + number).to_bytes(8, "little") for pair, number in added.items()}
+        )
+
+    def forget(self, known: Mapping[OurKey, bytes]) -> None:
+        """Remove what was kept of frontends that are gone, once the map is half full."""
+        for counts in self._kept():
+            keys = [key for key, _ in counts.items()]
+            if len(keys) > counts.shape.max_entries // 2:
+                size = len(keys[0]) // 2
+                counts.remove(key for key in keys if (FRONTENDS, key[:size]) not in known)
+
+    def _kept(self) -> list[Map]:
+        """Open what counts by pairs: what slots have had, and what programs count of clients that are remembered."""
+        found = (self._pins.find(name + self._version) for name in ("counts", "sticky"))
+        return [each for each in found if each is not None]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from vipwire.config.configuration import Config
-from vipwire.config.sections import Series
 from vipwire.errors import ConfigError, UnsupportedError
 from vipwire.linux.bpf.namespaces import cookie_of, netns_cookie
 from vipwire.linux.bpf.pins import of_node, require_mounted
@@ -19,7 +18,7 @@ from vipwire.linux.host.rights import capabilities
 from vipwire.model.net import Family
 from vipwire.modes.ebpf.cgroup import find_cgroup, find_pods
 from vipwire.modes.ebpf.kernel import EbpfBackend, Wanted
-from vipwire.modes.ebpf.layout import Counting, Settings, version
+from vipwire.modes.ebpf.layout import Settings, version
 from vipwire.modes.ebpf.leftovers import ProgramRemains
 from vipwire.modes.ebpf.mode import MODE
 from vipwire.modes.ebpf.pinned import NodePins
@@ -140,7 +139,7 @@ def _wanted(config: Config, cgroup: Path | None) -> Wanted:
     listed = config.ebpf.clients not in ("", _ALL)
     paths = config.ebpf.clients.split(",") if listed and config.ebpf.clients != _NODE else []
     options = config.ebpf.connected_udp, config.ebpf.affinity
-    settings = Settings(_node(), 0, 0, listed, _counting(config), build().number, *options)
+    settings = Settings(_node(), 0, 0, listed, config.counters.level, build().number, *options)
     wanted = Wanted(
         settings,
         frozenset(map(_cookie, paths)),
@@ -167,12 +166,6 @@ def _cookie(path: str) -> int:
         raise ConfigError(
             f"--ebpf-clients: {path} is not all, node or a network namespace that can be entered: {error}"
         ) from error
-
-
-def _counting(config: Config) -> Counting:
-    if config.counters.series == Series.NONE.value:
-        return Counting.NOTHING
-    return Counting.TRAFFIC if config.counters.traffic else Counting.CONNECTIONS
 
 
 DRIVER: Final = EbpfDriver()

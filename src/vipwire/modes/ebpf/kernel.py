@@ -8,18 +8,18 @@ is told, and tried again soon.
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vipwire.config.sections import COUNTER_FIELDS, CounterLevel
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.modes.ebpf.cgroup import PodsCgroup
 from vipwire.modes.ebpf.connected import ConnectedSockets, Serving
-from vipwire.modes.ebpf.counted import CountedConnections
-from vipwire.modes.ebpf.counts import counts
-from vipwire.modes.ebpf.layout import Counting, Settings
+from vipwire.modes.ebpf.counts import CountedConnections, add_connections
+from vipwire.modes.ebpf.layout import Settings
 from vipwire.modes.ebpf.names import CLIENTS, PROGRAMS, OurKey, Ours, describe, is_ours, split
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.render import render
@@ -31,9 +31,9 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.process import log
 from vipwire.reconcile.backend import Rendered, Selective
-from vipwire.reconcile.counts import AdoptsCounters, CountingBackend, Counts
+from vipwire.reconcile.counts import AdoptsSettings, CountingBackend, Counts
 from vipwire.reconcile.delta import Delta, patch
-from vipwire.reconcile.offers import AdoptsOffload, Housekeeper
+from vipwire.reconcile.offers import Housekeeper
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class EbpfBackend:
     def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
         """Render one Service."""
         rules = self.rules.render(plan)
-        if self.wanted.settings.counting is Counting.TRAFFIC:
+        if self.wanted.settings.counting is CounterLevel.TRAFFIC:
             return rules
         return Rendered({**rules.own, **render(self.family, plan, self.wanted.settings.remembered)}, rules.shared)
 
@@ -143,24 +143,22 @@ class EbpfBackend:
             return 0
         return ConnectedSockets(self.family, self.pins, self.wanted.namespaces).end(serving, whole=whole)
 
-    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Add what the programs counted to what the rules did; see `CountingBackend`."""
+    def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read the counters of the rules and of the programs; see `CountingBackend`."""
         known = tuple(plans)
         if not isinstance(self.rules, CountingBackend):
             return Counts()
-        counted = self.rules.counts(known, endpoints=endpoints)
-        pinned = NodePins(self.pins.folder, None)
-        try:
-            return counts(
-                self.family, known, CountedConnections(self.family, pinned).read(), counted, endpoints=endpoints
-            )
-        finally:
-            pinned.close()
+        counts = self.rules.read_counts(known, endpoints=endpoints)
+        with closing(NodePins(self.pins.folder, None)) as pinned:
+            add_connections(counts, self.family, known, CountedConnections(self.family, pinned).read())
+        return counts
 
-    def adopt_counters(self) -> None:
-        """Take it that the programs in force are what is wanted: who only looks was not told the proxy's flags."""
-        if isinstance(self.rules, AdoptsCounters):
-            self.rules.adopt_counters()
+    def adopt_settings(self, explicit: frozenset[str]) -> None:
+        """Take the settings of the rules and the programs in the kernel; see `AdoptsSettings`."""
+        if isinstance(self.rules, AdoptsSettings):
+            self.rules.adopt_settings(explicit)
+        if explicit & COUNTER_FIELDS:
+            return
         data = self.pins.settings()
         if data is not None:
             with suppress(ValueError, struct.error):
@@ -170,11 +168,6 @@ class EbpfBackend:
         found = self.pins.find("clients")
         if found is not None and self.wanted.settings.listed:
             self.wanted.clients = frozenset(int.from_bytes(key, "little") for key, _ in found.items())
-
-    def adopt_offload(self) -> None:
-        """Offload as the rules in the kernel do."""
-        if isinstance(self.rules, AdoptsOffload):
-            self.rules.adopt_offload()
 
     def delete(self) -> bool:
         """Remove the rules, and what the node has in bpffs; tell whether there was anything."""

@@ -9,6 +9,7 @@ import struct
 from functools import lru_cache
 from typing import Final, NamedTuple, Self
 
+from vipwire.config.sections import CounterLevel
 from vipwire.model.net import Address, Family, Protocol
 
 
@@ -38,14 +39,6 @@ _SETTINGS: Final = struct.Struct("=QQIIIIIIQ")
 _VERSIONS: Final = {Family.IPV4: "4", Family.IPV6: "6"}
 
 
-class Counting(enum.IntEnum):
-    """What the programs count. Every packet is nftables' to count: then nothing is translated by them."""
-
-    NOTHING = 0
-    CONNECTIONS = 1
-    TRAFFIC = 2
-
-
 class Settings(NamedTuple):
     """The constants of the programs: struct settings."""
 
@@ -53,7 +46,7 @@ class Settings(NamedTuple):
     pods_cgroup: int
     pods_level: int
     listed: bool
-    counting: Counting
+    counting: CounterLevel
     build: int
     connected: bool = False
     affinity: bool = False
@@ -75,7 +68,7 @@ class Settings(NamedTuple):
     def read(cls, data: bytes) -> Self:
         """Read them. Raise struct.error where another version has other ones."""
         node, cgroup, level, listed, counting, *options, _, build = _SETTINGS.unpack(data)
-        return cls(node, cgroup, level, bool(listed), Counting(min(counting, 2)), build, *map(bool, options))
+        return cls(node, cgroup, level, bool(listed), CounterLevel(min(counting, 2)), build, *map(bool, options))
 
 
 class Head(NamedTuple):

@@ -9,11 +9,12 @@ import os
 from pathlib import Path
 from typing import Final
 
+from vipwire.config.sections import CounterLevel
 from vipwire.errors import UnsupportedError
 from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.programs import HOOKS, attached, create_link, load
 from vipwire.linux.host.rights import capabilities
-from vipwire.modes.ebpf.layout import Counting, Settings
+from vipwire.modes.ebpf.layout import Settings
 from vipwire.modes.ebpf.programs import build
 
 _REFUSED: Final = frozenset({errno.EPERM, errno.EACCES})
@@ -29,7 +30,7 @@ def probe(cgroup: Path, *, affinity: bool = False) -> None:
     opened: list[int] = []
     try:
         maps = _maps(opened)
-        settings = Settings(0, 0, 0, listed=True, counting=Counting.NOTHING, build=0, affinity=affinity)
+        settings = Settings(0, 0, 0, listed=True, counting=CounterLevel.NOTHING, build=0, affinity=affinity)
         constants = Map.constants("vw_trial", settings.packed)
         opened.append(constants.descriptor)
         target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from vipwire.linux.bpf.maps import Map
 from vipwire.model.net import Family
-from vipwire.modes.ebpf.counted import CountedConnections
+from vipwire.modes.ebpf.counts import CountedConnections
 from vipwire.modes.ebpf.hits import NUMBER, Tallies, carried, later, tallies
 from vipwire.modes.ebpf.layout import FRONTEND, HEAD, endpoint_size, slot_size, version
 from vipwire.modes.ebpf.names import FRONTENDS, MEMBERS, OurKey, Ours

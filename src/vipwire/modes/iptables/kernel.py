@@ -15,7 +15,7 @@ from vipwire.modes.iptables.access.lock_wait import LockWait
 from vipwire.modes.iptables.access.tool_access import Known, RuleAccess, ToolAccess, Written
 from vipwire.modes.iptables.change_detector import ChangeDetector, Observation, change_detectors, grown_by
 from vipwire.modes.iptables.counts.by_service import Ledger, count, endpoints_of
-from vipwire.modes.iptables.counts.rule_counters import RuleCounter, read_counters
+from vipwire.modes.iptables.counts.rule_counters import read_counters
 from vipwire.modes.iptables.limits import shortcomings
 from vipwire.modes.iptables.rules import names
 from vipwire.modes.iptables.rules.frontend_code import decode
@@ -196,18 +196,15 @@ class IptablesBackend:
         batch = self._access.batch
         return Writer(tails, self._pinned, self._firewall_missing, kubelet=self._kubelet, batch=batch)
 
-    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read what the rules have counted: see reconcile/counts.py."""
-        ends = endpoints_of(plans)
+    def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read the counters of the rules; see `CountingBackend`."""
+        ends, variant = endpoints_of(plans), self._tool.variant
         chains = [chain for each in ends.values() for chain in each]
         tables = {
-            names.NAT: self._counters(names.NAT, chains),
-            names.FILTER: self._counters(names.FILTER),
+            names.NAT: read_counters(self.family, variant, names.NAT, chains),
+            names.FILTER: read_counters(self.family, variant, names.FILTER),
         }
         return count(ends, tables, self._ledger, endpoints=endpoints)
-
-    def _counters(self, table: str, chains: Iterable[str] | None = None) -> list[RuleCounter]:
-        return read_counters(self.family, self._tool.variant, table, chains)
 
     def delete(self) -> bool:
         """Remove every chain and rule of ours, and nothing else; tell whether there was anything."""

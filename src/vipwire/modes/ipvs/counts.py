@@ -1,27 +1,28 @@
-"""Makes counts of Service ports out of IPVS' counters: connections, packets, bytes, open connections. Pure.
+"""Reads the counters of IPVS and of the rules beside it.
 
-The kernel keeps the numbers of a virtual server and of each real server, and adds them up every two seconds. With
-`net.ipv4.vs.run_estimation=0` it does not, and they stand still. What is refused, the counters of the rules tell, for
-all Services together: `[packets:bytes] -A chain rule`, as `iptables-save -c` prints them.
-
-A Service's frontends have virtual servers of their own, a node port one for each address: a Service port is the sum.
-What endpoints answer past this node (direct return) nobody counts here.
+The kernel counts for a virtual server and for each real server, and adds up every two seconds. With
+`net.ipv4.vs.run_estimation=0` it does not, and the numbers stand still. Each frontend of a Service has a virtual
+server, a node port one for each address: a Service port is the sum. Answers that bypass this node (direct return)
+are not counted. Rules count refused packets for all Services together: `[packets:bytes] -A chain rule`, as
+`iptables-save -c` prints them.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+from vipwire.errors import UnsupportedError
 from vipwire.linux.netlink.ipvs import Counters, Method, RealServerState, VirtualServer
 from vipwire.model.names import ServicePortName
-from vipwire.model.net import Address
+from vipwire.model.net import Address, Family
 from vipwire.modes.ipvs.hints import method_of
 from vipwire.modes.ipvs.marks import Marks, MarkScope
 from vipwire.modes.ipvs.objects import ranges
+from vipwire.modes.ipvs.objects.iptables_tool import Tool
+from vipwire.modes.ipvs.objects.servers import Servers
 from vipwire.modes.xtables.save import counted_rules
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, RangeKey, ServicePlan
-from vipwire.reconcile.counts import Count, Counts, EndpointName, OpenConnections, Refusal
-
-K = TypeVar("K")
+from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
 
 _FIREWALL = {
     "KUBE-SOURCE-RANGES-FIREWALL": Refusal.SOURCE_RANGE,
@@ -39,10 +40,28 @@ _REFUSING = {
 """Chains, and what each REJECT in them means."""
 
 
-class Origin(NamedTuple):
-    """Whose a virtual server is. `both_ways`: answers come back through this node.
+def read_counts(family: Family, tool: Tool, plans: Iterable[ServicePlan], marks: Marks, *, endpoints: bool) -> Counts:
+    """Read the counters of these plans' Services, in the network namespace of the calling thread.
 
-    `port` is what is meant by the port 0 of an endpoint that keeps the client's.
+    Real servers cost a request for each virtual server: vipwire asks only for those of servers with connections.
+    """
+    named = origins(plans, marks)
+    with contextlib.closing(Servers(family)) as kernel:
+        servers = {server: counters for server, (_, counters) in kernel.services().items() if server in named}
+        busy = [server for server, counters in servers.items() if counters.connections] if endpoints else []
+        reals = {server: kernel.reals(server) for server in busy}
+    counts = service_counts(named, servers, reals)
+    with contextlib.suppress(UnsupportedError):  # without a tool there are no rules
+        for reason, packets in refusals(tool.counted()).items() if servers else ():
+            if packets:
+                counts.add(reason, None, packets)
+    return counts
+
+
+class Origin(NamedTuple):
+    """The Service port of a virtual server. `both_ways`: answers come back through this node.
+
+    `port` is the port of endpoints that keep the client's (port 0 in IPVS).
     """
 
     port_name: ServicePortName
@@ -80,37 +99,28 @@ def service_counts(
     named: Mapping[VirtualServer, Origin],
     servers: Mapping[VirtualServer, Counters],
     reals: Mapping[VirtualServer, Iterable[RealServerState]],
-    refused: Mapping[Refusal, int],
 ) -> Counts:
-    """Add up what the kernel holds."""
-    ports: dict[ServicePortName, Count] = {}
+    """Convert the kernel's counters of virtual and real servers."""
+    counts = Counts()
     for server, counters in servers.items():
-        origin = named[server]
-        _add(ports, origin.port_name, _count(counters, both_ways=origin.both_ways))
-    endpoints: dict[EndpointName, Count] = {}
-    opened: dict[EndpointName, OpenConnections] = {}
+        _add(counts, named[server].port_name, counters, both_ways=named[server].both_ways)
     for server, states in reals.items():
+        origin = named[server]
         for state in states:
-            origin = named[server]
-            name = EndpointName(origin.port_name, state.address, state.port or origin.port)
-            both_ways = state.forwarding.method is Method.MASQUERADE
-            _add(endpoints, name, _count(state.counters, both_ways=both_ways))
-            before = opened.get(name, OpenConnections(0, 0))
-            opened[name] = OpenConnections(before.active + state.active, before.inactive + state.inactive)
-    seen: dict[tuple[Refusal, ServicePortName | None], int] = {
-        (reason, None): packets for reason, packets in refused.items() if packets
-    }
-    return Counts(ports, endpoints, seen, opened)
+            endpoint = EndpointName(origin.port_name, state.address, state.port or origin.port)
+            _add(counts, endpoint, state.counters, both_ways=state.forwarding.method is Method.MASQUERADE)
+            counts.add(Measure.ACTIVE, endpoint, state.active)
+            counts.add(Measure.INACTIVE, endpoint, state.inactive)
+    return counts
 
 
-def _add(counted: dict[K, Count], name: K, count: Count) -> None:
-    before = counted.get(name)
-    counted[name] = count if before is None else before.plus(count)
-
-
-def _count(counters: Counters, *, both_ways: bool) -> Count:
-    back = (counters.packets_out, counters.bytes_out) if both_ways else (None, None)
-    return Count(counters.connections, counters.packets_in, counters.bytes_in, *back)
+def _add(counts: Counts, owner: Owner, counters: Counters, *, both_ways: bool) -> None:
+    counts.add(Measure.CONNECTIONS, owner, counters.connections)
+    counts.add(Measure.PACKETS, owner, counters.packets_in)
+    counts.add(Measure.BYTES, owner, counters.bytes_in)
+    if both_ways:
+        counts.add(Measure.REPLY_PACKETS, owner, counters.packets_out)
+        counts.add(Measure.REPLY_BYTES, owner, counters.bytes_out)
 
 
 def refusals(text: str) -> dict[Refusal, int]:

@@ -19,7 +19,7 @@ from vipwire.linux.netlink.ipset import SetSpec
 from vipwire.linux.netlink.ipvs import Command, Forwarding, Method, RealServer, VirtualServer
 from vipwire.model.net import Address, Family
 from vipwire.model.problem import Problem
-from vipwire.modes.ipvs.counters import IpvsCounters
+from vipwire.modes.ipvs.counts import read_counts
 from vipwire.modes.ipvs.graceful_termination import GracefulTermination
 from vipwire.modes.ipvs.limits import LACKS
 from vipwire.modes.ipvs.marks import is_among, routing_mark
@@ -76,7 +76,6 @@ class IpvsBackend:
         self._servers = Servers(family)
         self._device, self._sets, self._tool = Device(family), Sets(family), Tool(family)
         self._policy_routing, self._pods = PolicyRouting(family), Pods(family)
-        self._tallies = IpvsCounters(family, self._tool)
         self._terminating = GracefulTermination()
         self._terminations = TerminationPolicy()
         self._direct = set_name(family, Set.DIRECT_RETURN)
@@ -119,9 +118,9 @@ class IpvsBackend:
         """List what a Service asks for in vain; see `Selective`."""
         return tuple(in_vain(plan.name, plan.wishes, LACKS))
 
-    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read what IPVS has counted for these plans' Services; see `reconcile.counts`."""
-        return self._tallies.read(plans, self._marks, endpoints=endpoints)
+    def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read the counters of IPVS for these plans' Services; see `CountingBackend`."""
+        return read_counts(self.family, self._tool, plans, self._marks, endpoints=endpoints)
 
     def describe(self, key: ObjectKey) -> str:
         """Name an object for a person."""

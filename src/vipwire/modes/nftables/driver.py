@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from vipwire.config.configuration import Config
-from vipwire.config.sections import Series
 from vipwire.linux.host.kernel import require_nftables
 from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.model.net import Family
@@ -12,7 +11,6 @@ from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.leftovers import TableRemains, tables
 from vipwire.modes.nftables.mode import MODE
 from vipwire.modes.nftables.probe import obstacle_to_offloading, probe
-from vipwire.modes.nftables.table.counts import CounterLevel
 from vipwire.modes.nftables.table.names import DSTNAT, TABLE
 from vipwire.modes.spec import Driver, Mode, ModeSpec, Place, Remark
 from vipwire.process import log
@@ -31,7 +29,7 @@ class NftablesDriver(Driver):
         if prepare:
             self.attempt(config, families)
         packets = _offload_after(config.nftables.offload_packet_threshold, families, warn=prepare)
-        generations, counters = Generations(), _counters(config)
+        generations, counters = Generations(), config.counters.level
         return {family: NftablesBackend(family, generations, counters, offload_after=packets) for family in families}
 
     def attempt(self, config: Config, families: Iterable[Family]) -> None:
@@ -82,12 +80,6 @@ def _offload_after(packets: int, families: Iterable[Family], *, warn: bool) -> i
             log.warning("connections are not offloaded, and all packets meet the rules", reason=obstacle)
         return 0
     return packets
-
-
-def _counters(config: Config) -> CounterLevel:
-    if config.counters.series == Series.NONE.value:
-        return CounterLevel.NOTHING
-    return CounterLevel.TRAFFIC if config.counters.traffic else CounterLevel.CONNECTIONS
 
 
 DRIVER: Final = NftablesDriver()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from vipwire.config.sections import COUNTER_FIELDS, CounterLevel
 from vipwire.errors import CommitError
 from vipwire.linux.netlink.message import Acknowledgement
 from vipwire.linux.netlink.nftables import decode, encode, flowtables
@@ -22,7 +23,7 @@ from vipwire.model.problem import Problem
 from vipwire.modes.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
 from vipwire.modes.nftables.limits import LACKS
 from vipwire.modes.nftables.table import fastpath, text
-from vipwire.modes.nftables.table.counts import COUNTING, CounterLevel, counted_by, counts
+from vipwire.modes.nftables.table.counts import COUNTING, counted_by, counts
 from vipwire.modes.nftables.table.expected_chains import written
 from vipwire.modes.nftables.table.features import LACKING, advice
 from vipwire.modes.nftables.table.names import (
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", decode.Chain, decode.Rule, decode.SetDeclaration, flowtables.Flowtable)
 
 _HOOK_NAMES = {number: name for name, number in encode.HOOKS.items()}
+OFFLOAD_FIELD = "nftables.offloadPacketThreshold"
 PATIENCE = 10.0
 """Seconds for which a reading is begun again while others commit. Any commit in the network namespace spoils one."""
 
@@ -210,23 +212,22 @@ class NftablesBackend:
         """List what a Service asks for in vain; see `Selective`."""
         return () if plan.wishes is NOTHING else tuple(in_vain(plan.name, plan.wishes, LACKS))
 
-    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read what was counted, over a socket of its own; see `CountingBackend`."""
+    def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read the sets that count, over a socket of its own; see `CountingBackend`."""
         if not self._counters:
             raise CommitError("nothing is counted (--counters=none)")
         return counts(self.family, plans, read_counted(self.family, COUNTING), endpoints=endpoints)
 
-    def adopt_counters(self) -> None:
-        """Adopt the kernel's level of counting as the configured one; see `AdoptsCounters`."""
-        chains = {chain.name for chain in self._dump(MessageType.GETCHAIN, decode.chain)}
-        if "services" in chains:
-            self._counters = counted_by(chains)
-
-    def adopt_offload(self) -> None:
-        """Adopt from the kernel after how many packets connections are offloaded; see `AdoptsOffload`."""
-        rules = self._dump(MessageType.GETRULE, decode.rule)
-        entries = (rule.expressions for rule in rules if rule.chain.encode() == fastpath.ENTRY[1])
-        self._offload_after = next((fastpath.threshold(self.family, each) for each in entries), 0)
+    def adopt_settings(self, explicit: frozenset[str]) -> None:
+        """Take the level of counting and the offload threshold of the kernel's table; see `AdoptsSettings`."""
+        if not explicit & COUNTER_FIELDS:
+            chains = {chain.name for chain in self._dump(MessageType.GETCHAIN, decode.chain)}
+            if "services" in chains:
+                self._counters = counted_by(chains)
+        if OFFLOAD_FIELD not in explicit:
+            rules = self._dump(MessageType.GETRULE, decode.rule)
+            entries = (rule.expressions for rule in rules if rule.chain.encode() == fastpath.ENTRY[1])
+            self._offload_after = next((fastpath.threshold(self.family, each) for each in entries), 0)
 
     def delete(self) -> bool:
         """Delete the table with everything in it; tell whether there was one."""

@@ -1,20 +1,17 @@
-"""Makes counts of Service ports out of the counters of the relay and of the rules. Pure."""
+"""Converts the counters of the relay and of the rules to counts of Service ports. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address
 from vipwire.modes.userspace.entrance import entrances
 from vipwire.modes.userspace.names import CHAINS, FILTER, NODEPORT_NON_LOCAL
 from vipwire.modes.userspace.rule_words import NO_SUCH_PORT, NO_SUCH_SERVICE, OTHER_SOURCES
 from vipwire.modes.xtables.save import counted_rules
 from vipwire.plan.plan import FrontendKind, Reason, ServicePlan
-from vipwire.reconcile.counts import Count, Counts, EndpointName, OpenConnections, Refusal
+from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
 from vipwire.relay.messages import RelayCounters
-
-Refused: TypeAlias = tuple[Refusal, ServicePortName | None]
 
 _REFUSAL: Final = re.compile(r'(?:.*?-p (\w+) )?.*?--comment "([^"]*)" .*-j (?:DROP|KUBE-PORTALS-REFUSE)')
 _REFUSING: Final = frozenset(CHAINS[FILTER]) - {NODEPORT_NON_LOCAL}
@@ -22,42 +19,38 @@ _REASONS: Final = {
     Reason.NO_ENDPOINTS: Refusal.NO_ENDPOINTS,
     Reason.NO_LOCAL_ENDPOINTS: Refusal.NO_LOCAL_ENDPOINTS,
 }
-_NOTHING: Final = Count(connections=0, bytes=0, reply_bytes=0)
 
 
-def service_counts(plans: Iterable[ServicePlan], counted: RelayCounters | None, *, endpoints: bool = True) -> Counts:
-    """Sum up. Bytes are those of streams and datagrams, without headers; packets a relay does not see."""
-    ports: dict[ServicePortName, Count] = {}
-    each: dict[EndpointName, Count] = {}
-    opened: dict[EndpointName, OpenConnections] = {}
-    listeners = counted.listeners if counted is not None else {}
-    for plan in plans:
-        for entrance in entrances(plan):
-            frontend = entrance.frontend
-            for here in (False, True):
-                for found in listeners.get(entrance.front(here=here), ()):
-                    count = Count(connections=found.connections, bytes=found.sent, reply_bytes=found.received)
-                    port = found.place.port or frontend.key.port  # one that keeps the client's has the Service's own
-                    name = EndpointName(frontend.port_name, Address(found.place.address), port)
-                    ports[name.port_name] = ports.get(name.port_name, _NOTHING).plus(count)
-                    each[name] = each.get(name, _NOTHING).plus(count)
-                    opened[name] = OpenConnections(opened.get(name, OpenConnections(0, 0)).active + found.open, 0)
-    return Counts(ports, each if endpoints else {}, open=opened if endpoints else {})
+def service_counts(
+    plans: Sequence[ServicePlan], relay: RelayCounters | None, saved: str, *, endpoints: bool
+) -> Counts:
+    """Count what the relay carried: bytes of streams and datagrams, without headers. A relay sees no packets.
 
-
-def refusals(plans: Iterable[ServicePlan], saved: str) -> dict[Refused, int]:
-    """Sum up what the rules have refused and dropped, by what their comments say; `saved` is of iptables-save -c."""
+    `saved` is the output of `iptables-save -c`: a rule's comment tells what it rejects or drops.
+    """
+    counts = Counts(endpoints=endpoints)
+    listeners = relay.listeners if relay is not None else {}
+    for entrance in (each for plan in plans for each in entrances(plan)):
+        frontend = entrance.frontend
+        for found in (each for here in (False, True) for each in listeners.get(entrance.front(here=here), ())):
+            port = found.place.port or frontend.key.port  # one that keeps the client's has the Service's own
+            name = EndpointName(frontend.port_name, Address(found.place.address), port)
+            counts.add_endpoint(Measure.CONNECTIONS, name, found.connections)
+            counts.add_endpoint(Measure.BYTES, name, found.sent)
+            counts.add_endpoint(Measure.REPLY_BYTES, name, found.received)
+            if endpoints:
+                counts.add(Measure.ACTIVE, name, found.open)
+                counts.add(Measure.INACTIVE, name, 0)
     meant = dict(_comments(plans))
-    found: dict[Refused, int] = {}
     for packets, chain, rule in counted_rules(saved):
         refusing = _REFUSAL.match(rule) if chain in _REFUSING else None
-        reason = meant.get((refusing[1] or "", refusing[2])) if refusing else None
-        if reason is not None:
-            found[reason] = found.get(reason, 0) + packets
-    return found
+        refusal = meant.get((refusing[1] or "", refusing[2])) if refusing else None
+        if refusal is not None:
+            counts.add(*refusal, packets)
+    return counts
 
 
-def _comments(plans: Iterable[ServicePlan]) -> Iterator[tuple[tuple[str, str], Refused]]:
+def _comments(plans: Iterable[ServicePlan]) -> Iterator[tuple[tuple[str, str], tuple[Refusal, Owner]]]:
     """Yield what the comment of a rule for a protocol means."""
     yield ("", NO_SUCH_SERVICE), (Refusal.UNALLOCATED_CLUSTER_IP, None)
     for plan in plans:

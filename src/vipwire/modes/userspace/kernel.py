@@ -12,14 +12,13 @@ import logging
 import time
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from vipwire.errors import CommitError
 from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.model.problem import Problem
-from vipwire.modes.userspace.counts import refusals, service_counts
+from vipwire.modes.userspace.counts import service_counts
 from vipwire.modes.userspace.describe import describe
 from vipwire.modes.userspace.entrance import Entrance, entrances
 from vipwire.modes.userspace.limits import shortcomings
@@ -98,12 +97,10 @@ class UserspaceBackend:
         """List what a Service asks for in vain; see `Selective`."""
         return tuple(shortcomings(self._node, self._choices, plan))
 
-    def counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the relay's counters of these plans' Services, over a connection of their own, and those of rules."""
-        plans = tuple(plans)
+    def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read the counters of the relay, over a connection of its own, and of the rules; see `CountingBackend`."""
         saved = self._tool.save(FILTER, counted=True) if self._tool is not None else ""
-        counted = service_counts(plans, ask_counts(relay_name(self.family)), endpoints=endpoints)
-        return replace(counted, refusals=refusals(plans, saved))
+        return service_counts(tuple(plans), ask_counts(relay_name(self.family)), saved, endpoints=endpoints)
 
     def changed(self) -> bool:
         """Report whether others may have changed the rules since we last read or wrote them, or the relay ended."""

@@ -7,7 +7,7 @@ exist, so that nobody who counts has to ask for the mode. One `Metrics` has one 
 """
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from prometheus_client.gc_collector import GCCollector
@@ -32,11 +32,17 @@ class Metrics(ModeRegistry):
     """
 
     def __init__(
-        self, mode: str, *, version: str = "", features: Mapping[str, tuple[str, bool]] | None = None
+        self,
+        mode: str,
+        *,
+        version: str = "",
+        features: Mapping[str, tuple[str, bool]] | None = None,
+        counted: ServiceMetrics | None = None,
+        kernel_counters: Mapping[str, Callable[[], float | None]] | None = None,
     ) -> None:
         # Go's client has no *_created series, and whoever scrapes would store twice as many.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
-        super().__init__(mode)
+        super().__init__(mode, kernel_counters or {})
         self.sli_registry = CollectorRegistry()
         self._core()
         self._programming()
@@ -47,7 +53,7 @@ class Metrics(ModeRegistry):
         self._own()
         self._of_ejection()
         self._about_the_mode()
-        self.counted = ServiceMetrics()
+        self.counted = counted or ServiceMetrics()
         self.registry.register(self.counted)
         self._process(version, features or {})
 

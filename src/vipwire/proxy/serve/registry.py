@@ -2,16 +2,15 @@
 
 from bisect import bisect_left
 from collections import Counter as Counts
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from prometheus_client.metrics import Counter, Gauge, Histogram
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from vipwire.config.modes import MetricGroup, registered
-from vipwire.proxy.serve.kernel_counter import KernelCounter
 
 FAMILY: Final = ("ip_family",)
 SYNC_BUCKETS: Final = tuple(0.001 * 2**exponent for exponent in range(15))
@@ -73,11 +72,31 @@ class BeforeReading(Collector):
         return iter(())
 
 
-class ModeRegistry:
-    """A registry, and metrics of a mode that are in it, or in none where other modes alone expose them."""
+class KernelCounter(Collector):
+    """A counter that the kernel keeps (nfacct), read at each request; absent while `read` returns None."""
 
-    def __init__(self, mode: str) -> None:
-        self._groups = registered(mode).metrics
+    def __init__(self, name: str, text: str, read: Callable[[], float | None]) -> None:
+        self._name, self._text, self._read = name, text, read
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the counter now."""
+        value = self._read()
+        if value is not None:
+            yield CounterMetricFamily(self._name, self._text, value=value)
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the counter without reading it."""
+        yield CounterMetricFamily(self._name, self._text)
+
+
+class ModeRegistry:
+    """A registry, and metrics of a mode that are in it, or in none where other modes alone expose them.
+
+    `kernel_counters` read the counters that the kernel keeps for the mode, by the name of the metric.
+    """
+
+    def __init__(self, mode: str, kernel_counters: Mapping[str, Callable[[], float | None]]) -> None:
+        self._groups, self._kernel_counters = registered(mode).metrics, kernel_counters
         self.registry = CollectorRegistry()
         self.before_reading = BeforeReading()
         self.registry.register(self.before_reading)  # the first, so that it is asked before all others
@@ -99,7 +118,8 @@ class ModeRegistry:
 
     def kernel_counter(self, name: str, text: str) -> KernelCounter:
         """Build a counter that the kernel keeps for rules of iptables."""
-        counter = KernelCounter(f"kubeproxy_{name}", f"[ALPHA] {text}")
+        read = self._kernel_counters.get(name, lambda: None)
+        counter = KernelCounter(f"kubeproxy_{name}", f"[ALPHA] {text}", read)
         if self.registry_of(MetricGroup.IPTABLES_RULES) is not None:
             self.registry.register(counter)
         return counter

@@ -3,7 +3,7 @@
 A mode that this machine cannot run is an UnsupportedError that says what is missing. There is no silent fallback.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vipwire.config.configuration import Config
@@ -11,7 +11,6 @@ from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
 from vipwire.modes.registry import driver_of, every_spec, selected
 from vipwire.modes.spec import Mode, Supposed
-from vipwire.proxy.serve.metrics import Metrics
 
 if TYPE_CHECKING:
     from vipwire.reconcile.explainer import Explainer
@@ -37,10 +36,9 @@ def mode_sysctls(config: Config) -> tuple[Sysctl, ...]:
     return driver_of(selected(config)).sysctls(config)
 
 
-def attach_counters(config: Config, metrics: Metrics) -> None:
-    """Add the metrics that the kernel counts, where the selected mode has them."""
-    for name, read in driver_of(selected(config)).kernel_counters().items():
-        getattr(metrics, name).read = read
+def kernel_counters(config: Config) -> Mapping[str, Callable[[], float | None]]:
+    """Return what reads the counters that the kernel keeps for the selected mode, by the name of the metric."""
+    return driver_of(selected(config)).kernel_counters()
 
 
 def build_explainer(config: Config, family: Family, mode: Mode) -> "Explainer[Any, Any, Any] | None":

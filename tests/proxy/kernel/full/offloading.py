@@ -33,6 +33,7 @@ from vipwire.model.net import Family, Protocol
 from vipwire.modes.nftables.driver import DRIVER
 from vipwire.modes.nftables.table import fastpath
 from vipwire.plan.planner import Planner
+from vipwire.reconcile.counts import AdoptsSettings, Measure
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.state.event import Upserted
@@ -268,8 +269,8 @@ def test_connections_are_counted_once_whoever_carries_them(node: Node, family: F
     line = node.lines[family]
 
     def counted() -> int:
-        found = line.backend.counts(line.planner.plans.values()).ports
-        return sum(each.connections or 0 for each in found.values())
+        found = line.backend.read_counts(line.planner.plans.values(), endpoints=False)
+        return sum(found.get(Measure.CONNECTIONS, {}).values())
 
     before = counted()
     with node.connected(family) as talk:
@@ -371,8 +372,8 @@ def test_a_flowtable_at_another_place_is_replaced(node: Node) -> None:
 @pytest.mark.usefixtures("node")
 def test_what_looks_knows_what_the_proxy_does() -> None:
     with closing(DRIVER.build(Config(), (Family.IPV4,), prepare=False)[Family.IPV4]) as looking:
-        assert hasattr(looking, "adopt_offload")
-        looking.adopt_offload()
+        assert isinstance(looking, AdoptsSettings)
+        looking.adopt_settings(frozenset())
         rendered = looking.render_node(node_plan())
         assert rendered.items() <= looking.observe().items(), "no difference"
         assert fastpath.KEY in rendered

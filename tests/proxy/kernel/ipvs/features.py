@@ -26,7 +26,7 @@ from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, TrafficPolicy
 from vipwire.modes.ipvs.objects.servers import ServerCommand, Servers
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.counts import Count, CountingBackend, Counts, EndpointName, Refusal
+from vipwire.reconcile.counts import CountingBackend, Counts, EndpointName, Measure, Refusal
 from vipwire_lab.lab.cluster import Lab
 from vipwire_lab.lab.outcome import Outcome, pods_of
 
@@ -160,7 +160,7 @@ def counted(lab: Lab, proxy: IpvsProxy, family: Family, is_there: Callable[[Coun
     counts = Counts()
     for _ in range(600):
         with lab.inside(NODE):
-            counts = line.backend.counts(plans(proxy, family))
+            counts = line.backend.read_counts(plans(proxy, family))
         if is_there(counts):
             return counts
         threading.Event().wait(0.02)
@@ -186,18 +186,17 @@ def test_connections_are_counted_by_service_port_and_endpoint(
         pods_of(lab.probe("client", lab.address(NODE, family), 24000 + number, protocol, count=2, parallel=1))
     )
     counts = counted(
-        lab, proxy, family, lambda each: (each.ports.get(name) or Count()).connections == sum(met.values())
+        lab, proxy, family, lambda each: each.get(Measure.CONNECTIONS, {}).get(name) == sum(met.values())
     )
-    port_count = counts.ports[name]
-    assert port_count.packets is not None
-    assert port_count.packets >= 6
-    assert None not in port_count
-    by_pod = {pod: counts.endpoints[EndpointName(name, ip(lab.address(pod, family)), 8080)] for pod in TWO}
-    assert {pod: count.connections for pod, count in by_pod.items()} == met
-    assert sum(count.bytes or 0 for count in by_pod.values()) == port_count.bytes
+    assert counts[Measure.PACKETS][name] >= 6
+    assert all(name in counts[measure] for measure in (Measure.BYTES, Measure.REPLY_PACKETS, Measure.REPLY_BYTES))
+    by_pod = {pod: EndpointName(name, ip(lab.address(pod, family)), 8080) for pod in TWO}
+    assert {pod: counts[Measure.CONNECTIONS][end] for pod, end in by_pod.items()} == met
+    assert sum(counts[Measure.BYTES].get(end, 0) for end in by_pod.values()) == counts[Measure.BYTES][name]
     with lab.inside(NODE):
-        assert proxy.lines[family].backend.counts(plans(proxy, family), endpoints=False).endpoints == {}
-        assert proxy.lines[family].backend.counts(()) == Counts(), "nobody asked"
+        without = proxy.lines[family].backend.read_counts(plans(proxy, family), endpoints=False)
+        assert without[Measure.CONNECTIONS].keys() == {name}
+        assert proxy.lines[family].backend.read_counts(()) == Counts(), "nobody asked"
 
 
 @FAMILIES
@@ -207,10 +206,10 @@ def test_open_connections_are_counted_by_endpoint(lab: Lab, proxy: IpvsProxy, fa
     name = EndpointName(plan.frontends[0].port_name, ip(lab.address(OLD, family)), 80)
     wait_for_quiet(lab, family)
     with lab.connect("client", VIP[family], 80), lab.connect("client", VIP[family], 80):
-        during = counted(lab, proxy, family, lambda each: name in each.open).open[name]
-        assert during.active == 2
-    after = counted(lab, proxy, family, lambda each: name in each.open and each.open[name].active == 0).open[name]
-    assert after.inactive >= during.inactive, "they are not forgotten yet"
+        during = counted(lab, proxy, family, lambda each: name in each.get(Measure.ACTIVE, {}))
+        assert during[Measure.ACTIVE][name] == 2
+    after = counted(lab, proxy, family, lambda each: each.get(Measure.ACTIVE, {}).get(name) == 0)
+    assert after[Measure.INACTIVE][name] >= during[Measure.INACTIVE][name], "they are not forgotten yet"
 
 
 @FAMILIES
@@ -220,7 +219,7 @@ def test_refusals_are_counted_by_reason(lab: Lab, proxy: IpvsProxy, family: Fami
 
     def look() -> Counter[Refusal]:
         with lab.inside(NODE):
-            found = proxy.lines[family].backend.counts(plans(proxy, family)).refusals
+            found = proxy.lines[family].backend.read_counts(plans(proxy, family)).refusals()
         return Counter({reason: count for (reason, port), count in found.items() if port is None})
 
     before = look()

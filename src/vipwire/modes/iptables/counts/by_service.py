@@ -1,16 +1,16 @@
-"""Makes counts by Service port, endpoint and refusal out of the rules' counters.
+"""Converts the rules' counters to counts of Service ports, endpoints and refusals.
 
-Rules of the nat table see the first packet of a connection: the one that translates to an endpoint counts its
-connections. Rules of the filter table that refuse or drop are told by their comments.
+Rules of the nat table see the first packet of a connection: the rule that translates to an endpoint counts its
+connections. Comments identify the rules of the filter table that reject or drop.
 
-A rule that is written anew begins at 0: an endpoint's when the endpoint comes back, a refusing one also when its
-neighbours in the tree change. A `Ledger` remembers what a rule had counted before, so that a proxy's counts only
-grow; what a rule counted between the last look and its replacement is lost. Who looks once remembers nothing.
+A rewritten rule begins at 0: an endpoint's rule when the endpoint comes back, a refusing rule also when its
+neighbours in the tree change. A `Ledger` keeps the earlier numbers, so that a proxy's counts only grow; packets that
+a rule counts between a scrape and its replacement are lost.
 """
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,7 +18,7 @@ from vipwire.model.names import ServicePortName
 from vipwire.modes.iptables.counts.rule_counters import RuleCounter
 from vipwire.modes.iptables.rules.names import FILTER, NAT, UNALLOCATED, endpoint_chain
 from vipwire.plan.plan import Forward, Reason, ServicePlan, Target
-from vipwire.reconcile.counts import Count, Counts, EndpointName, Refusal
+from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
 
 TRANSLATING: Final = 1
 """The place of the rule in an endpoint's chain that translates to it."""
@@ -34,8 +34,6 @@ _REFUSALS: Final = (
     Refusal.NODE_PORT_SOURCE_RANGE,
     Refusal.UNDEFINED_PORT,
 )
-
-_Refused = tuple[Refusal, ServicePortName | None]
 
 
 @dataclass(slots=True)
@@ -55,24 +53,19 @@ class _Account:
 
 @dataclass(slots=True)
 class Ledger:
-    """The counts of rules, including those that are gone. Safe to use from several threads."""
+    """The numbers of rules, also of rules that are gone. Safe to use from several threads."""
 
-    chains: dict[ServicePortName, dict[str, _Account]] = field(default_factory=dict)
-    gone: dict[ServicePortName, int] = field(default_factory=dict)
-    refusals: dict[_Refused, _Account] = field(default_factory=dict)
+    accounts: dict[Hashable, dict[str, _Account]] = field(default_factory=dict)
+    gone: dict[Hashable, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def port(self, name: ServicePortName, shown: Mapping[str, int]) -> dict[str, int]:
-        """Store the counts of a port's chains; return them with earlier ones. `total` includes former chains."""
-        accounts = self.chains.setdefault(name, {})
-        for chain in accounts.keys() - shown.keys():
-            account = accounts.pop(chain)
-            self.gone[name] = self.gone.get(name, 0) + account.before + account.shown
-        return {chain: accounts.setdefault(chain, _Account()).take(count) for chain, count in shown.items()}
-
-    def total(self, name: ServicePortName, counted: Mapping[str, int]) -> int:
-        """Add up the connections of a port."""
-        return sum(counted.values()) + self.gone.get(name, 0)
+    def take(self, owner: Hashable, shown: Mapping[str, int]) -> dict[str, int]:
+        """Store the numbers of an owner's rules; return them with earlier ones. `gone` has those of former rules."""
+        accounts = self.accounts.setdefault(owner, {})
+        for rule in accounts.keys() - shown.keys():
+            account = accounts.pop(rule)
+            self.gone[owner] = self.gone.get(owner, 0) + account.before + account.shown
+        return {rule: accounts.setdefault(rule, _Account()).take(number) for rule, number in shown.items()}
 
 
 def endpoints_of(plans: Iterable[ServicePlan]) -> dict[ServicePortName, dict[str, EndpointName]]:
@@ -101,34 +94,25 @@ def count(
     *,
     endpoints: bool,
 ) -> Counts:
-    """Count, from the rules of the tables nat and filter. Pure but for the ledger."""
+    """Convert the rules of the tables nat and filter. Pure but for the ledger."""
     shown = {rule.chain: rule.packets for rule in tables[NAT] if rule.place == TRANSLATING}
-    ports: dict[ServicePortName, Count] = {}
-    each: dict[EndpointName, Count] = {}
+    counts, names = Counts(endpoints=endpoints), {str(name): name for name in ends}
+    refused = Counts()
+    for rule in tables[FILTER]:
+        for reason, owner in _reason(rule.comment, names):
+            refused.add(reason, owner, rule.packets)
     with ledger.lock:
         for name, chains in ends.items():
-            counted = ledger.port(name, {chain: shown[chain] for chain in chains if chain in shown})
-            ports[name] = Count(connections=ledger.total(name, counted))
-            if endpoints:
-                for chain, number in counted.items():
-                    before = each[chains[chain]].connections if chains[chain] in each else None
-                    each[chains[chain]] = Count(connections=(before or 0) + number)
-        refused = {
-            key: ledger.refusals.setdefault(key, _Account()).take(number)
-            for key, number in _refused(tables[FILTER], {str(name): name for name in ends}).items()
-        }
-    return Counts(ports, each, refused)
+            counted = ledger.take(name, {chain: shown[chain] for chain in chains if chain in shown})
+            counts.add(Measure.CONNECTIONS, name, ledger.gone.get(name, 0))
+            for chain, number in counted.items():
+                counts.add_endpoint(Measure.CONNECTIONS, chains[chain], number)
+        for (reason, owner), number in refused.refusals().items():
+            counts.add(reason, owner, ledger.take((reason, owner), {"": number})[""])
+    return counts
 
 
-def _refused(rules: Iterable[RuleCounter], names: Mapping[str, ServicePortName]) -> dict[_Refused, int]:
-    found: dict[_Refused, int] = {}
-    for rule in rules:
-        for key in _reason(rule.comment, names):
-            found[key] = found.get(key, 0) + rule.packets
-    return found
-
-
-def _reason(comment: str, names: Mapping[str, ServicePortName]) -> Iterator[_Refused]:
+def _reason(comment: str, names: Mapping[str, ServicePortName]) -> Iterator[tuple[Refusal, Owner]]:
     if comment == UNALLOCATED:
         yield Refusal.UNALLOCATED_CLUSTER_IP, None
     elif match := _ENTRY.match(comment):

@@ -14,30 +14,27 @@ endpoint's address and port. Elements that nobody has met for a day go. Where a 
 counted, and nothing else happens: an `update` that fails only ends its own rule.
 """
 
-import enum
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Container, Iterable, Iterator, Mapping
 
+from vipwire.config.sections import CounterLevel
 from vipwire.linux.netlink.nftables.counters import ElementCounter
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.nftables.language import SetSpec
 from vipwire.modes.nftables.table.names import SRCNAT, Chain, Hook, frontend_bytes
 from vipwire.plan.plan import FrontendKey, RangeFrontend, ServicePlan
-from vipwire.reconcile.counts import Count, Counts, EndpointName, Refusal
-
-
-class CounterLevel(enum.IntEnum):
-    """The level of counting: nothing; connections and refusals; or every packet besides."""
-
-    NOTHING = 0
-    CONNECTIONS = 1
-    TRAFFIC = 2
-
+from vipwire.reconcile.counts import Counts, EndpointName, Measure, Refusal
 
 SIZE = 1 << 18
-"""So many pairs of a frontend and an endpoint at most are counted."""
+"""The most pairs of a frontend and an endpoint that are counted."""
 _DAY, _HOUR = 86_400, 3_600
+CONNECTIONS = "connections"
+_PAIRS = {
+    CONNECTIONS: (Measure.CONNECTIONS, None),
+    "traffic": (Measure.PACKETS, Measure.BYTES),
+    "traffic-replies": (Measure.REPLY_PACKETS, Measure.REPLY_BYTES),
+}
+"""The sets whose elements are pairs, with what their packets and bytes are."""
 _REFUSED = {
     Refusal.NO_ENDPOINTS: "refused-no-endpoint",
     Refusal.NO_LOCAL_ENDPOINTS: "refused-no-local-endpoint",
@@ -46,7 +43,8 @@ _REFUSED = {
     Refusal.UNDEFINED_PORT: "refused-undefined-port",
     Refusal.UNALLOCATED_CLUSTER_IP: "refused-unallocated",
 }
-CONNECTIONS, TRAFFIC, REPLIES = "connections", "traffic", "traffic-replies"
+COUNTING = frozenset({*_PAIRS, *_REFUSED.values()})
+"""The sets that packets fill."""
 
 
 def counting_sets(family: Family) -> Iterator[SetSpec]:
@@ -54,7 +52,7 @@ def counting_sets(family: Family) -> Iterator[SetSpec]:
     ip = "ip" if family is Family.IPV4 else "ip6"
     address = "ipv4_addr" if family is Family.IPV4 else "ipv6_addr"
     pair = (address, "inet_proto", "inet_service", address, "inet_service")
-    for name in (CONNECTIONS, TRAFFIC, REPLIES):
+    for name in _PAIRS:
         yield _counting(name, pair)
     for reason, name in _REFUSED.items():
         yield _counting(name, _refused_key(ip, reason))
@@ -111,7 +109,7 @@ def traffic_chains(family: Family, counters: CounterLevel) -> Iterator[tuple[str
     """Write the chains that count every packet, once: behind DNAT, where it enters the node or starts on it."""
     if counters is not CounterLevel.TRAFFIC:
         return
-    ways = (("original", "traffic", TRAFFIC), ("reply", "replies", REPLIES))
+    ways = (("original", "traffic", "traffic"), ("reply", "replies", "traffic-replies"))
     for _, name, table in ways:
         yield f"count-{name}", Chain(tuple(_count(family, table)))
     rules = tuple(f"ct direction {way} {_COUNT}{name}" for way, name, _ in ways)
@@ -139,69 +137,34 @@ def _count(family: Family, table: str) -> Iterator[str]:
         yield f"meta l4proto {protocol.label} update @{table} {{ {key} }}"
 
 
-class PairCounter(NamedTuple):
-    """A counted pair, its key taken apart."""
-
-    name: ServicePortName
-    address: Address
-    port: int
-    counted: ElementCounter
-
-
 def counts(
     family: Family, plans: Iterable[ServicePlan], tables: Mapping[str, Iterable[ElementCounter]], *, endpoints: bool
 ) -> Counts:
-    """Convert what the sets hold to counts; `tables` are their elements by the set's name."""
-    names = _Names(family, plans)
-    ports: dict[ServicePortName, Count] = {}
-    by_endpoint: dict[EndpointName, Count] = {}
-    for table, made in ((CONNECTIONS, _connections), (TRAFFIC, _traffic), (REPLIES, _replies)):
-        of_ports: dict[ServicePortName, list[int]] = {}
-        of_endpoints: dict[EndpointName, list[int]] = {}
-        for name, address, port, counted in names.seen(tables.get(table, ())):
-            _add(of_ports, name, counted)
-            if endpoints:
-                _add(of_endpoints, EndpointName(name, address, port), counted)
-        _take(ports, of_ports, made)
-        _take(by_endpoint, of_endpoints, made)
-    return Counts(ports, by_endpoint, names.refusals(tables))
+    """Convert the sets' elements to counts; `tables` has them by the set's name."""
+    found, ports = Counts(endpoints=endpoints), _Ports(family, plans)
+    for table, (packets, size) in _PAIRS.items():
+        for element in tables.get(table, ()):
+            endpoint = ports.endpoint(element.key)
+            if endpoint is not None:
+                found.add_endpoint(packets, endpoint, element.packets)
+                if size is not None:
+                    found.add_endpoint(size, endpoint, element.bytes)
+    for reason, table in _REFUSED.items():
+        for element in tables.get(table, ()):
+            port = ports.find(element.key)
+            if (
+                port is not None or len(element.key) != ports.frontend_size
+            ):  # else the Service is gone, or not asked for
+                found.add(reason, port, element.packets)
+    return found
 
 
-_Key = TypeVar("_Key")
-
-
-def _add(sums: dict[_Key, list[int]], key: _Key, counted: ElementCounter) -> None:
-    """Add packets and bytes: 100,000 pairs pass here at a scrape."""
-    found = sums.get(key)
-    if found is None:
-        sums[key] = [counted.packets, counted.bytes]
-    else:
-        found[0] += counted.packets
-        found[1] += counted.bytes
-
-
-def _take(counts: dict[_Key, Count], sums: Mapping[_Key, list[int]], made: Callable[[int, int], Count]) -> None:
-    for key, (packets, size) in sums.items():
-        counts[key] = counts[key].plus(made(packets, size)) if key in counts else made(packets, size)
-
-
-def _connections(packets: int, _size: int) -> Count:
-    return Count(connections=packets)
-
-
-def _traffic(packets: int, size: int) -> Count:
-    return Count(packets=packets, bytes=size)
-
-
-def _replies(packets: int, size: int) -> Count:
-    return Count(reply_packets=packets, reply_bytes=size)
-
-
-class _Names:
-    """Whose a counted key is."""
+class _Ports:
+    """Finds the Service port and the endpoint that a key names."""
 
     def __init__(self, family: Family, plans: Iterable[ServicePlan]) -> None:
         self._width = family.bits // 8
+        self.frontend_size = self._width + 8
         self._names: dict[bytes, ServicePortName] = {}
         self._ranges: dict[bytes, list[RangeFrontend]] = {}
         for plan in plans:
@@ -211,48 +174,28 @@ class _Names:
                 place = frontend_bytes(FrontendKey(wide.key.address, wide.key.protocol, 0))[: self._width + 4]
                 self._ranges.setdefault(place, []).append(wide)
 
-    def name(self, key: bytes) -> ServicePortName | None:
-        """Name the Service port of a frontend's key, whose address may be the node's."""
-        found = self._names.get(key) or self._names.get(key[self._width :])
-        wide = self._range(key) if found is None and self._ranges else None
+    def find(self, frontend: bytes) -> ServicePortName | None:
+        """Find the Service port of a frontend's key, whose address may be the node's."""
+        found = self._names.get(frontend) or self._names.get(frontend[self._width :])
+        wide = self._range(frontend) if found is None and self._ranges else None
         return found if wide is None else wide.frontend.port_name
 
-    def _range(self, key: bytes) -> RangeFrontend | None:
-        """Find the range that a frontend's key lies in."""
-        port = int.from_bytes(key[self._width + 4 : self._width + 6])
-        found = self._ranges.get(key[: self._width + 4], ())
+    def _range(self, frontend: bytes) -> RangeFrontend | None:
+        port = int.from_bytes(frontend[self._width + 4 : self._width + 6])
+        found = self._ranges.get(frontend[: self._width + 4], ())
         return next((wide for wide in found if wide.key.first <= port <= wide.key.last), None)
 
-    def _port(self, key: bytes, port: int) -> int:
-        """Return the endpoint's port as planned; of an endpoint that keeps the packet's port, the Service's."""
-        wide = self._range(key) if self._ranges and key not in self._names else None
-        return wide.frontend.key.port if wide is not None and key[self._width + 4 :][:2] == port.to_bytes(2) else port
+    def endpoint(self, pair: bytes) -> EndpointName | None:
+        """Find the endpoint of a pair's key; None if the frontend is of none of these Services.
 
-    def seen(self, counted: Iterable[ElementCounter]) -> Iterator[PairCounter]:
-        """Split the keys of pairs; skip what belongs to none of these Services."""
-        width, names, name = self._width, self._names, self.name
-        middle, last = width + 8, 2 * width + 8
-        for each in counted:
-            key = each.key
-            found = names.get(key[:middle]) or name(key[:middle])
-            if found is not None:
-                port = int.from_bytes(key[last : last + 2])
-                port = self._port(key[:middle], port) if self._ranges else port
-                yield PairCounter(found, Address(key[middle:last]), port, each)
-
-    def refusals(
-        self, tables: Mapping[str, Iterable[ElementCounter]]
-    ) -> dict[tuple[Refusal, ServicePortName | None], int]:
-        """Sum refusals by reason and Service port; a reason that has happened to nobody is absent."""
-        found: dict[tuple[Refusal, ServicePortName | None], int] = {}
-        for reason, table in _REFUSED.items():
-            for each in tables.get(table, ()):
-                name = self.name(each.key)
-                if name is None and len(each.key) == self._width + 8:
-                    continue  # of a Service that is gone, or that was not asked for
-                found[reason, name] = found.get((reason, name), 0) + each.packets
-        return found
-
-
-COUNTING = frozenset({CONNECTIONS, TRAFFIC, REPLIES, *_REFUSED.values()})
-"""The sets that packets fill."""
+        100,000 pairs pass here at a scrape.
+        """
+        frontend, last = pair[: self.frontend_size], self.frontend_size + self._width
+        name = self._names.get(frontend) or self.find(frontend)
+        if name is None:
+            return None
+        port = int.from_bytes(pair[last : last + 2])
+        wide = self._range(frontend) if self._ranges and frontend not in self._names else None
+        if wide is not None and frontend[self._width + 4 :][:2] == port.to_bytes(2):
+            port = wide.frontend.key.port  # this endpoint keeps the packet's port: it is known by the Service's
+        return EndpointName(name, Address(pair[self.frontend_size : last]), port)

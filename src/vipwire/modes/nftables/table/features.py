@@ -9,9 +9,10 @@ import errno
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
+from vipwire.config.sections import CounterLevel
 from vipwire.model.net import Family
 from vipwire.modes.nftables.language import SetSpec
-from vipwire.modes.nftables.table.counts import CONNECTIONS, CounterLevel, connection_chains, counting_sets
+from vipwire.modes.nftables.table.counts import CONNECTIONS, connection_chains, counting_sets
 from vipwire.modes.nftables.table.names import (
     CHAIN,
     DSTNAT,

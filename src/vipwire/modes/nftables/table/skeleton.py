@@ -18,12 +18,12 @@ The words and hooks are those of kube-proxy's nftables mode where it has the sam
 from collections.abc import Iterator
 from functools import lru_cache
 
+from vipwire.config.sections import CounterLevel
 from vipwire.model.net import Family, Protocol
 from vipwire.model.spread import Algorithm
 from vipwire.modes.nftables.language import CompiledRule, SetSpec, compile_rule
 from vipwire.modes.nftables.table.counts import (
     COUNT_CONNECTION,
-    CounterLevel,
     connection_chains,
     counting_sets,
     refusal,
