@@ -44,6 +44,8 @@ LONGEST_LIST = 2 << 30
 MOST_OBJECTS = 1_000_000
 """Objects of a kind. A page counts as at least `_LEAST_PAGE` of them, so that a list of empty pages ends."""
 _LEAST_PAGE = 50
+MOST_NAMELESS = 1_000
+"""Objects of a list that have no name. An API server writes none."""
 
 
 class Request(Value, frozen=True):
@@ -125,6 +127,8 @@ class ResourceWatch(Generic[K, T]):
     def page(self, body: bytes | bytearray, now: float) -> list[EventOf[K, T]]:
         """Handle the answer to a list request; return the event `Listed` with the last chunk."""
         try:
+            if body.count(b",") >= MOST_OBJECTS:
+                _count_items(body)
             page = self._page.decode(body)
         except BROKEN as error:
             return self._relist_later(f"list: {error}", now)
@@ -136,8 +140,12 @@ class ResourceWatch(Generic[K, T]):
         self._objects += max(len(items), _LEAST_PAGE)
         if self._bytes > LONGEST_LIST or self._objects > MOST_OBJECTS:
             return self._relist_later(f"list: more than {LONGEST_LIST >> 30} GiB or {MOST_OBJECTS:,} objects", now)
+        nameless = 0
         for index, raw in enumerate(items):
             reading = self._reader.read(raw, f"items[{index}]")
+            nameless += reading.name is None
+            if nameless > MOST_NAMELESS:
+                return self._relist_later(f"list: more than {MOST_NAMELESS:,} objects without a name", now)
             self._problems.extend(reading.problems)
             if reading.name is not None and reading.object is not None:
                 self._found[reading.name] = reading.object
@@ -298,3 +306,18 @@ class ResourceWatch(Generic[K, T]):
             self._contact.lived()
         self._contact.failed(reason, now, retry_after)
         self._opened = None
+
+
+def _count_items(body: bytes | bytearray) -> None:
+    """Raise ValueError for a page of more than `MOST_OBJECTS` items, before msgspec keeps 100 bytes for each."""
+    places = iter(range(MOST_OBJECTS))
+
+    class Item(msgspec.Struct, gc=False):
+        def __post_init__(self) -> None:
+            if next(places, None) is None:
+                raise ValueError(f"more than {MOST_OBJECTS:,} objects")
+
+    class Page(msgspec.Struct, gc=False):
+        items: list[Item] | None = None
+
+    msgspec.json.decode(body, type=Page)

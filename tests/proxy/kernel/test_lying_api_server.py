@@ -86,6 +86,20 @@ def deep(handler: Handler, _watch: bool) -> None:  # noqa: FBT001
     handler.wfile.write(body)
 
 
+def page_of(item: bytes, size: int) -> Lie:
+    """Answer lists with a page of equal items."""
+
+    def lie(handler: Handler, _watch: bool) -> None:  # noqa: FBT001
+        number = size // (len(item) + 1)
+        begin(handler, Content_Length=str(len(_BEGUN) + number * (len(item) + 1) + len(item) + 2))
+        handler.wfile.write(_BEGUN)
+        for first in range(0, number, 100_000):
+            handler.wfile.write((item + b",") * min(100_000, number - first))
+        handler.wfile.write(item + b"]}")
+
+    return lie
+
+
 def tell(services: list[dict[str, Any]]) -> Lie:
     """Answer as an API server that knows no pages does."""
     body = {
@@ -170,8 +184,14 @@ def is_ready(port: int) -> bool:
         (endless_line, 200),
         (endless_pages, 120),
         (deep, 120),
+        (page_of(b"{}", 100 << 20), 400),
+        (page_of(b"0", 100 << 20), 400),
+        (page_of(b"{}", 2 << 20), 120),
     ],
-    ids=["spaces", "strings", "trailers", "gzip", "after gzip", "gzip watch", "line", "pages", "deep"],
+    ids=[
+        *("spaces", "strings", "trailers", "gzip", "after gzip", "gzip watch", "line", "pages", "deep"),
+        *("empty objects", "numbers", "half a million empty objects"),
+    ],
 )
 def test_a_lie_costs_bounded_memory_and_the_truth_is_taken_afterwards(lie: Lie, most: int, tmp_path: Path) -> None:
     answer = [lie]
