@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,19 @@ def test_without_a_place_to_write_the_proxy_runs_all_the_same(tmp_path: Path) ->
     recorder.write(RECORD)
     asyncio.run(recorder.run(lambda: RECORD))
     recorder.end("SIGTERM")
+
+
+@pytest.mark.parametrize("plant", [Path.symlink_to, lambda path, _: os.mkfifo(path)], ids=["link", "pipe"])
+@pytest.mark.usefixtures("claim")
+def test_no_link_and_no_pipe_where_it_is_written_first_takes_it(
+    tmp_path: Path, plant: Callable[[Path, Path], None]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.touch()
+    plant(state_file(str(tmp_path), "proxy", "json.new"), elsewhere)
+    open_record(str(tmp_path)).write(RECORD)
+    assert elsewhere.read_text() == ""
+    assert read_record(str(tmp_path))[1] is not None
 
 
 def test_it_is_written_when_it_says_something_new(tmp_path: Path) -> None:

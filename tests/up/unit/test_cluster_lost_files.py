@@ -1,5 +1,6 @@
 """Files of a cluster that are lost, or that others can change: a start tells, and makes nothing anew in silence."""
 
+import os
 import re
 import shutil
 import ssl
@@ -91,6 +92,18 @@ def test_a_restored_store_starts_without_its_keys_and_a_failed_join_keeps_nothin
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     with up(folder):
         assert (folder / "pki/ca.key").exists()
+
+
+def test_no_link_and_no_pipe_that_another_user_has_planted_takes_a_key(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    (folder / "pki").mkdir(parents=True)
+    elsewhere.touch()
+    for name in ("pki/ca.key.new", "pki/admin.key.new", "tokens.csv.new", "admin.kubeconfig.new"):
+        (folder / name).symlink_to(elsewhere)
+    os.mkfifo(folder / "pki/server.key.new")
+    with up(folder):
+        assert elsewhere.read_text() == ""
+    assert (folder / "pki/server.key").is_file()
 
 
 def test_a_running_server_makes_no_other_authority(served: Path, tmp_path: Path) -> None:
