@@ -158,7 +158,7 @@ def explained(path: Path, remedy: str = RESTORE) -> Iterator[None]:
             sqlite3.SQLITE_IOERR: "the disk fails or is full: the change was not made",
             sqlite3.SQLITE_READONLY: "cannot be written",
             sqlite3.SQLITE_CANTOPEN: "cannot be opened",
-        }.get(code, "SQLite failed")
+        }.get(code, f"damaged; {remedy}" if "decode to UTF-8" in str(error) else "SQLite failed")
         kind = FullError if code == sqlite3.SQLITE_FULL else StoreError
         raise kind(f"{path}: {text} ({error})") from error
 

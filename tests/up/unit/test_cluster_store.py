@@ -326,6 +326,14 @@ def _filled(folder: Path, count: int) -> None:
     asyncio.run(fill())
 
 
+def test_text_that_is_no_text_any_more_is_damage(tmp_path: Path) -> None:
+    _filled(tmp_path, 20)
+    path = tmp_path / FILE_NAME
+    path.write_bytes(path.read_bytes().replace(b"things", b"\xffhings"))
+    with closing(Database(tmp_path)) as database, pytest.raises(StoreError, match="damaged; restore a backup"):
+        database.load()
+
+
 def test_a_backup_of_a_store_in_use_is_restored_elsewhere_and_over_a_damaged_one(tmp_path: Path) -> None:
     here, copy = tmp_path / "here", tmp_path / "copy.db"
 
