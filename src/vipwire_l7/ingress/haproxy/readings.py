@@ -19,6 +19,7 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from vipwire_l7.ingress.haproxy.words import Word, line, plain, quoted
+from vipwire_l7.ingress.plan.misread import CUT, REFUSED
 from vipwire_l7.ingress.plan.sites import Aspect, Compared
 
 APART: Final = "apart"
@@ -27,27 +28,14 @@ READ: Final = "txn.read"
 """The variable with one reading of the path."""
 _DENY: Final = "http-request deny deny_status 400"
 _HAS_READINGS: Final = r"[^A-Za-z0-9/._~-]|//|/\.{1,2}(?:/|$)"
-_CUT: Final = "(?:;|%3b|%3f|%23)"
-_REFUSED: Final = "|".join(
-    (
-        rf"(?:/|%2f)(?:\.|%2e){{1,2}}(?:/|%2f|{_CUT}|$)",  # dot segments
-        r"\\|%5c|%ef%bc%(?:8[ef]|bc)",  # a backslash; a dot, a slash and a backslash of full width
-        r"%(?:[01][0-9a-f]|7f)",  # control characters
-        r"%(?![0-9a-f]{2})|%25(?:[0-9a-f]{2}|u)",  # no encoding, and an encoded one
-        r"%(?:3[0-9]|[46][1-9a-f]|[57][0-9a])",  # letters and digits, which no client needs to encode
-        r"%(?:c[01]|e0%[89]|f0%8|f[5-9a-f])",  # no UTF-8
-        rf"^(?:(?!{_CUT}).)*+{_CUT}.*/|(?:/|%2f)%2f|%2f/",
-        rf"^(?=.*(?://|%2f)).*{_CUT}|^(?=.*//).*%2f",
-    )
-)
 _LONGEST: Final = 4000
 """Bytes of a path whose readings are compared: three times as many fit into a buffer of HAProxy."""
-_RESTRUCTURED: Final = f'regsub("//+","/",g),regsub("%2F","/",gi),regsub("{_CUT}.*","",i)'
+_RESTRUCTURED: Final = f'regsub("//+","/",g),regsub("%2F","/",gi),regsub("{CUT}.*","",i)'
 _DECODED: Final = 'regsub("%2F","%252F",gi),url_dec,url_enc,regsub("%2F","/",g)'
 _READINGS: Final = ("path", f"path,{_DECODED}", f"path,{_RESTRUCTURED}", f"path,{_RESTRUCTURED},{_DECODED}")
 _WRITTEN: Final = "".join(f',regsub("%{ord(each):02X}","{each}",g)' for each in "!&*+,:=@")
 """Writes what `_DECODED` makes as operators write it in regular expressions."""
-_SPELLED: Final = rf"//|%(?:2[1-9a-f]|3[0-9a-f]|[4567])|(?-i:%.?[a-f])|{_CUT}"
+_SPELLED: Final = rf"//|%(?:2[1-9a-f]|3[0-9a-f]|[4567])|(?-i:%.?[a-f])|{CUT}"
 """A path that a regular expression may meet in one reading and miss in another."""
 
 
@@ -81,7 +69,7 @@ def path_lines(
         quoted(_HAS_READINGS),
     )
     yield line(f"http-request return status 414 if {{{{ path,length gt {_LONGEST} }}}}")
-    yield line(f"{_DENY} if {{{{ path -m reg -i -- {{}} }}}}", quoted(_REFUSED))
+    yield line(f"{_DENY} if {{{{ path -m reg -i -- {{}} }}}}", quoted(REFUSED))
     # The step of a choice that was taken; the readings are compared by what comes before.
     yield line("http-request set-var(txn.taken) var(txn.target)")
     for number, reading in enumerate(_READINGS):

@@ -17,6 +17,7 @@ from vipwire_l7.ingress.plan.canaries import Split
 from vipwire_l7.ingress.plan.certificates import judge_secret
 from vipwire_l7.ingress.plan.destinations import REASON
 from vipwire_l7.ingress.plan.expressions import is_costly, literal_prefix, steps_of
+from vipwire_l7.ingress.plan.misread import may_be_misread, other_reading
 from vipwire_l7.ingress.plan.policy import inherited
 from vipwire_l7.ingress.plan.sites import (
     CLOSED,
@@ -183,6 +184,8 @@ class _Draft:
         """The targets of default backends, the oldest Ingress's first."""
         self._shut: dict[str, dict[str, set[tuple[object, ...]]]] = {}
         """By site the paths below which all is closed but what has all of some guards."""
+        self._misread: list[tuple[Wanted, PathRule, Key]] = []
+        """The rules whose paths some servers may read otherwise."""
         self._budget = Budget()
 
     def add(self, wanted: Wanted) -> Iterable[tuple[Wanted, PathRule, Key]]:
@@ -241,6 +244,7 @@ class _Draft:
         if self._defaults and self._tenancy.hosts_apart:
             self._keep_defaults_apart()
         self._close()
+        self._note_misread()
         used = {route.target for route in self._routes.values()}
         return SitePlan(
             tuple(self._routes.values()),
@@ -289,6 +293,26 @@ class _Draft:
                 key = site, Match.PREFIX, below
                 self._routes.setdefault(key, Route(*key, CLOSED, ObjectName("", "")))
 
+    def _note_misread(self) -> None:
+        """Tell of rules whose own paths HAProxy refuses, since some servers read them as others."""
+        targets = {site: {self._found(site, "")} for _, _, (site, _, _) in self._misread}
+        for (site, _, _), route in self._routes.items() if targets else ():
+            targets.get(site, set()).add(route.target)
+        for wanted, rule, key in self._misread:
+            other = other_reading(key[2])
+            if len(targets[key[0]]) < 2 or (other and self._found(key[0], other) == self._routes[key].target):
+                continue
+            why = f"read it as {other[:80]}, which leads elsewhere" if other else "read it in several ways"
+            text = f"HAProxy answers 400 to requests for {rule.path[:80]}: some servers {why}"
+            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
+
+    def _found(self, site: str, path: str) -> str:
+        """Find where a path of a site leads, regular expressions apart."""
+        exact = self._routes.get((site, Match.EXACT, path))
+        above = (self._routes.get((site, Match.PREFIX, each)) for each in _above(path.rstrip("/")))
+        found = exact or next(filter(None, above), None)
+        return found.target if found else self._defaults[0][1] if self._defaults else ""
+
     def _claim(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
         if key[1] is Match.EXPRESSION and self._is_strange(wanted, rule, "a regular expression"):
             return
@@ -316,6 +340,8 @@ class _Draft:
             return
         target = self._target(wanted, rule.backend, rule, rule.field)
         self._routes[key] = Route(*key, target, wanted.ingress.name)
+        if key[1] is not Match.EXPRESSION and may_be_misread(key[2]):
+            self._misread.append((wanted, rule, key))
 
     def _excess(self, wanted: Wanted, site: str, steps: int, tried: int = 1) -> str:
         """Use a part of the namespace's budget; say why not if that is too much."""
