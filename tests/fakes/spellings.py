@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
+
+Exchange = Callable[[int, str], Awaitable[tuple[int, Any]]]
 
 _SLASHES = (
     *("/", "//", "///", "/./", "/%2e/", "%2f", "%2F", "/%2f", "%2f/", "\\", "%5c", "/%5C", "%252f", "%25252f"),
@@ -84,11 +87,11 @@ async def exchanged(port: int, request: str) -> tuple[int, Any]:
     return status, json.loads(body) if status == 200 else None
 
 
-async def passed(port: int, host: str) -> list[str]:
+async def passed(port: int, host: str, exchange: Exchange = exchanged) -> list[str]:
     """Try all spellings; tell those that came to a guarded handler, or to the Pod in another form."""
     wrong = []
     for path in spellings():
-        status, told = await exchanged(port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+        status, told = await exchange(port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
         if told and (told["raw"] != path or any(each.startswith("guarded") for each in told["handlers"])):
             wrong.append(f"{path} {told}")
         elif status not in (200, 308, 400, 403, 404):
@@ -96,11 +99,11 @@ async def passed(port: int, host: str) -> list[str]:
     return wrong
 
 
-async def refused(port: int, host: str) -> list[str]:
+async def refused(port: int, host: str, exchange: Exchange = exchanged) -> list[str]:
     """Send what honest clients do; tell what did not reach the Pod as it was sent."""
     wrong = []
     for path in HONEST:
-        status, told = await exchanged(port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+        status, told = await exchange(port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
         # Flask sends clients of `//` and of what has no slash at its end elsewhere itself.
         if status != 308 and (not told or told["raw"] != path):
             wrong.append(f"{path} {status} {told}")

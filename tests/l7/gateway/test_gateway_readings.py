@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from tests.fakes import http2
 from tests.fakes.frameworks import FRAMEWORKS, framework
-from tests.fakes.spellings import exchanged, passed, refused
+from tests.fakes.spellings import Exchange, exchanged, passed, refused
 from tests.l7.gateway.site import GatewaySite, gateways, list_all, service
 from tests.l7.gateway.test_gateway_policies import policy
 from tests.l7.gateway.test_gateway_policies_served import GATEWAY, PLAIN, REDIRECT, route
@@ -17,6 +18,7 @@ GUARDED = {
     "method": "method: GET",
 }
 PATHS = ("/admin", "/@team", "/caf%C3%A9")
+in_each_version = pytest.mark.parametrize("exchange", [exchanged, http2.exchanged], ids=["HTTP/1.1", "HTTP/2"])
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +50,44 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
         yield made
 
 
+@in_each_version
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_no_spelling_of_a_path_passes_a_policy(here: GatewaySite, name: str) -> None:
-    assert here.run(refused(here.port("edge"), f"{name}.org")) == []
-    assert here.run(passed(here.port("edge"), f"{name}.org")) == []
+def test_no_spelling_of_a_path_passes_a_policy(here: GatewaySite, name: str, exchange: Exchange) -> None:
+    assert here.run(refused(here.port("edge"), f"{name}.org", exchange)) == []
+    assert here.run(passed(here.port("edge"), f"{name}.org", exchange)) == []
+
+
+ADMIN = ":path", "/admin/x"
+MALFORMED = {
+    "another host": (*http2.pseudo("/admin/x", "node.org"), ("host", "else.org")),
+    "two authorities": (*http2.pseudo("/admin/x", "node.org"), (":authority", "else.org")),
+    "two paths": (*http2.pseudo("/", "node.org"), ADMIN),
+    "two paths, guarded first": (*http2.pseudo("/admin/x", "node.org"), (":path", "/")),
+    "a path behind the headers": (*http2.pseudo("/", "node.org")[:3], ("x", "y"), ADMIN),
+    "a path without a slash": http2.pseudo("admin/x", "node.org"),
+    "an absolute path of another host": http2.pseudo("http://else.org/admin/x", "node.org"),
+    "an absolute path": http2.pseudo("http://node.org/admin/x", "node.org"),
+    "a path in the authority": http2.pseudo("/", "node.org/admin/x?"),
+    "a line in the path": http2.pseudo("/ HTTP/1.1\r\nX: y\r\n\r\nGET /admin/x", "node.org"),
+    "a line in a header": (*http2.pseudo("/", "node.org"), ("x", "y\r\n\r\nGET /admin/x HTTP/1.1\r\nHost: node.org")),
+    "a space in the method": http2.pseudo("/", "node.org", "GET /admin/x HTTP/1.1\r\nX: "),
+    "a fragment": http2.pseudo("/#/../admin/x", "node.org"),
+    "a tunnel": ((":method", "CONNECT"), (":authority", "node.org:80")),
+    "a tunnel to a path": (
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        *http2.pseudo("/admin/x", "node.org")[1:],
+    ),
+    "chunks": (*http2.pseudo("/", "node.org", "POST"), ("transfer-encoding", "chunked")),
+    "a hop": (*http2.pseudo("/admin/x", "node.org"), ("connection", "x-forwarded-for"), ("upgrade", "h2c")),
+    "no path": http2.pseudo("/", "node.org")[:3],
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_no_malformed_request_of_http_2_passes_a_policy(here: GatewaySite, case: str) -> None:
+    code, told = here.run(http2.asked(here.port("edge"), MALFORMED[case]))
+    assert code in (400, 403, 404), told
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
@@ -71,11 +107,16 @@ async def answered(here: GatewaySite, host: str, path: str) -> tuple[int, dict[s
     return await exchanged(here.port("edge"), head)
 
 
-def status(here: GatewaySite, host: str, target: str = "/", *headers: str, method: str = "GET") -> int:
+def status(
+    here: GatewaySite,
+    host: str,
+    target: str = "/",
+    *headers: str,
+    method: str = "GET",
+    exchange: Exchange = exchanged,
+) -> int:
     lines = (f"{method} {target} HTTP/1.1", f"Host: {host}.org", *headers, "Connection: close")
-    found: tuple[int, object] = here.run(
-        exchanged(here.port("edge"), "".join(f"{each}\r\n" for each in (*lines, "")))
-    )
+    found: tuple[int, object] = here.run(exchange(here.port("edge"), "".join(f"{each}\r\n" for each in (*lines, ""))))
     return found[0]
 
 
@@ -92,9 +133,10 @@ QUERIES = {
 }
 
 
+@in_each_version
 @pytest.mark.parametrize("query", QUERIES, ids=range(len(QUERIES)))
-def test_a_query_is_read_as_pods_read_it(here: GatewaySite, query: str) -> None:
-    assert status(here, "query", f"/?{query}") == QUERIES[query]
+def test_a_query_is_read_as_pods_read_it(here: GatewaySite, query: str, exchange: Exchange) -> None:
+    assert status(here, "query", f"/?{query}", exchange=exchange) == QUERIES[query]
 
 
 def test_an_expression_reads_the_decoded_first_value(here: GatewaySite) -> None:
@@ -107,7 +149,8 @@ def test_a_plus_is_a_space_and_the_first_value_counts(here: GatewaySite) -> None
     assert {query: status(here, "routed", f"/?{query}") for query in queries} == queries
 
 
-def test_headers_that_pods_read_otherwise_are_refused(here: GatewaySite) -> None:
+@in_each_version
+def test_headers_that_pods_read_otherwise_are_refused(here: GatewaySite, exchange: Exchange) -> None:
     sent = {
         ("X-Debug: 1",): 403,
         ("x-dEBUG:   1  ",): 403,
@@ -119,9 +162,10 @@ def test_headers_that_pods_read_otherwise_are_refused(here: GatewaySite) -> None
         ("X-Debugger: 1",): 200,
         (): 200,
     }
-    assert {headers: status(here, "header", "/", *headers) for headers in sent} == sent
+    assert {headers: status(here, "header", "/", *headers, exchange=exchange) for headers in sent} == sent
 
 
-def test_methods_that_pods_read_otherwise_are_refused(here: GatewaySite) -> None:
+@in_each_version
+def test_methods_that_pods_read_otherwise_are_refused(here: GatewaySite, exchange: Exchange) -> None:
     methods = {"GET": 403, "HEAD": 400, "get": 400, "Get": 400, "G!T": 400, "OPTIONS": 200, "DELETE": 200}
-    assert {method: status(here, "method", method=method) for method in methods} == methods
+    assert {method: status(here, "method", method=method, exchange=exchange) for method in methods} == methods

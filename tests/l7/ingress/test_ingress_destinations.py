@@ -52,6 +52,14 @@ FOREIGN = (
     "victim.cluster.local",
 )
 """Of another namespace; DNS knows them all, as 10.9.0.2."""
+NO_NAMES = (
+    r"shop.victim.svc.cluster.\108ocal",
+    "shop.victim.svc.cluster\u3002local",
+    "shop.victim.svc.cluster.\uff4cocal",
+    "[::1]",
+    "fe80::1%eth0",
+)
+"""A library that asks DNS reads the first three as a name of another namespace."""
 RECORDS = {
     "loopback": {"A": ["127.0.0.1"]},
     "loopback-net": {"A": ["127.9.9.9"]},
@@ -94,6 +102,7 @@ def test_no_external_name_leads_to_the_node_or_into_another_namespace(tmp_path: 
     """Neither by a spelling of an address, nor by a name of the cluster, nor by what DNS answers."""
     spelled = {f"s{index}": text for index, text in enumerate(SPELLINGS)}
     foreign = {f"f{index}": text for index, text in enumerate(FOREIGN)}
+    no_names = {f"n{index}": text for index, text in enumerate(NO_NAMES)}
     with node(tmp_path) as here:
         for text in (*SPELLINGS, "evil"):
             here.records[text.lower().rstrip(".")] = {"A": ["127.0.0.1"]}
@@ -102,7 +111,7 @@ def test_no_external_name_leads_to_the_node_or_into_another_namespace(tmp_path: 
         here.records |= {f"{name}.test": records for name, records in (RECORDS | GOOD).items()}
         here.records["middle.test"] = {"CNAME": ["shop.victim.svc.cluster.local"]}
         here.records["shop.evil.svc.cluster.local"] = {"A": [NEAR]}
-        named = spelled | foreign | {name: f"{name}.test" for name in RECORDS | GOOD}
+        named = spelled | foreign | no_names | {name: f"{name}.test" for name in RECORDS | GOOD}
         named["own-service"] = "shop.evil.svc.cluster.local"
         objects = [
             ingress(*named),
@@ -121,6 +130,9 @@ def test_no_external_name_leads_to_the_node_or_into_another_namespace(tmp_path: 
             for name in (*spelled, *foreign, *RECORDS):
                 assert here.ask(f"{name}.example") == "503", (name, named[name])
                 assert f"evil/{name} leads to" in here.log, name
+            for name in no_names:
+                assert here.ask(f"{name}.example") == "503", (name, named[name])
+                assert f"object=evil/{name} " in here.log, name
         assert here.hits == []
 
 

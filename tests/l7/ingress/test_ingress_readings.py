@@ -1,28 +1,31 @@
 """What servers read otherwise than HAProxy never leads past a guard: paths, and the conditions of canaries."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from tests.fakes import http2
 from tests.fakes.frameworks import FRAMEWORKS, framework
-from tests.fakes.spellings import exchanged, passed, refused, spellings
+from tests.fakes.spellings import Exchange, exchanged, passed, refused, spellings
 from tests.l7.ingress.site import Site, backend, endpoint, endpoint_slice, ingress, play, rule, service
 
 POD = "127.0.0.11"
 GUARD = {"vipwire.io/deny-source-range": "127.0.0.0/8"}
 
 
+@pytest.mark.parametrize("exchange", [exchanged, http2.exchanged], ids=["HTTP/1.1", "HTTP/2"])
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_no_spelling_of_a_path_passes_a_guard(tmp_path: Path, name: str) -> None:
+def test_no_spelling_of_a_path_passes_a_guard(tmp_path: Path, name: str, exchange: Exchange) -> None:
     async def scenario(here: Site) -> None:
         with framework(name, tmp_path, POD, here.pod_port):
             here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
             here.put(ingress("web", rule("a.example.com", "/", "/admin/public")))
             here.put(ingress("admin", rule("a.example.com", "/admin", "/@team", "/caf%C3%A9"), annotations=GUARD))
             await here.settled()
-            assert await refused(here.http, "a.example.com") == []
+            assert await refused(here.http, "a.example.com", exchange) == []
             assert len(spellings()) > 1000
-            assert await passed(here.http, "a.example.com") == []
-            status, _ = await exchanged(
+            assert await passed(here.http, "a.example.com", exchange) == []
+            status, _ = await exchange(
                 here.http, "GET /admin/x HTTP/1.1\r\nHost: a.example.com\r\nConnection: close\r\n\r\n"
             )
             assert status == 403
@@ -57,6 +60,48 @@ def test_no_spelling_of_a_path_passes_an_expression_or_another_kind_of_rule(tmp_
             assert (status, told["raw"]) == (200, "/a+b:c/x=y")
 
     play(tmp_path, scenario)
+
+
+OWN = {
+    "/a;b": "read it as /a, which leads elsewhere",
+    "/a//b": "read it as /a/b, which leads elsewhere",
+    "/a%2Fb": "read it as /a/b, which leads elsewhere",
+    "/a/../b": "read it in several ways",
+    "/a;b/c": "read it in several ways",
+    "/%7a": "read it in several ways",
+    "/api;v=1": "",
+    "/caf%C3%A9": "",
+    "/.well-known": "",
+    "/@team": "",
+}
+
+
+def test_a_rule_whose_own_path_is_refused_says_so(tmp_path: Path) -> None:
+    async def scenario(here: Site) -> None:
+        await here.pods("web", "127.0.0.11")
+        await here.pods("other", "127.0.0.12")
+        here.put(ingress("root", rule("a.example.com", "/")))
+        here.put(ingress("odd", rule("a.example.com", *OWN, "/api", service="other")))
+        here.put(ingress("alike", rule("b.example.com", "/", *OWN)))
+        await here.settled()
+        for path, text in OWN.items():
+            line = f"GET {path} HTTP/1.1\r\nHost: {{}}.example.com\r\nConnection: close\r\n\r\n"
+            assert (await code(here, line.format("a"))) == (400 if text else 200), path
+            assert (await code(here, line.format("b"))) == 200, path
+            line = f".path: HAProxy answers 400 to requests for {path}: some servers {text}"
+            assert (line in here.problems) == bool(text), path
+        assert here.problems.count("Ingress default/odd") == sum(map(bool, OWN.values()))
+        assert "default/alike" not in here.problems
+
+    play(tmp_path, scenario)
+
+
+async def code(here: Site, request: str) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", here.http)
+    writer.write(request.encode())
+    head = await reader.read()
+    writer.close()
+    return int(head.split(None, 2)[1])
 
 
 async def status(here: Site, *headers: str) -> int:

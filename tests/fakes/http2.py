@@ -1,0 +1,85 @@
+"""A client of HTTP/2 that sends what no library would: any pseudo-header, in any number, without a check."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+_DATA, _HEADERS, _RESET, _SETTINGS, _GO_AWAY = 0, 1, 3, 4, 7
+_END_STREAM, _END_HEADERS = 1, 4
+_BY_INDEX: Final = {8: 200, 9: 204, 10: 206, 11: 304, 12: 400, 13: 404, 14: 500}
+"""`:status` in the static table of RFC 7541."""
+Fields = Iterable[tuple[str, str]]
+
+
+async def asked(port: int, fields: Fields) -> tuple[int, Any]:
+    """Send a request; return the status, and what the Pod tells, if one has answered.
+
+    A request that RFC 9113 calls malformed ends its stream, or its connection: 400.
+    """
+    block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields)
+    async with asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b""))
+        writer.write(_frame(_HEADERS, _END_STREAM | _END_HEADERS, 1, block))
+        status, body = await _answer(reader)
+        writer.close()
+    return status, json.loads(body) if status == 200 else None
+
+
+async def exchanged(port: int, request: str) -> tuple[int, Any]:
+    """Send a request that is written as HTTP/1.1 has it."""
+    first, *lines = request.rstrip("\r\n").split("\r\n")
+    method, path = first.removesuffix(" HTTP/1.1").split(" ", 1)
+    headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    kept = [each for each in headers if each[0] not in ("host", "connection")]
+    fields = pseudo(path, dict(headers)["host"], method)
+    return await asked(port, (*fields, *kept))
+
+
+def pseudo(path: str, host: str, method: str = "GET") -> tuple[tuple[str, str], ...]:
+    """Write the pseudo-headers of a request."""
+    return (":method", method), (":scheme", "http"), (":authority", host), (":path", path)
+
+
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    status, body = 0, b""
+    while True:
+        try:
+            head = await reader.readexactly(9)
+            content = await reader.readexactly(int.from_bytes(head[:3]))
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            return status or 400, body
+        kind, flags = head[3], head[4]
+        if kind in (_RESET, _GO_AWAY):
+            return status or 400, body
+        if kind == _HEADERS and not status:
+            status = _status(content)
+        elif kind == _DATA:
+            body += content
+        if kind in (_DATA, _HEADERS) and flags & _END_STREAM:
+            return status, body
+
+
+def _status(block: bytes) -> int:
+    if block[0] & 0x80:
+        return _BY_INDEX[block[0] & 0x7F]
+    length = block[1] & 0x7F
+    return int(block[2 : 2 + length])
+
+
+def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    return len(content).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + content
+
+
+def _text(text: str) -> bytes:
+    """Write a string of HPACK, without Huffman's code."""
+    data = text.encode()
+    if len(data) < 127:
+        return bytes((len(data),)) + data
+    rest, made = len(data) - 127, bytearray((127,))
+    while rest >= 128:
+        made.append(rest % 128 | 128)
+        rest //= 128
+    made.append(rest)
+    return bytes(made) + data
