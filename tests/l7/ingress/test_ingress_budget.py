@@ -240,6 +240,19 @@ def test_the_newest_objects_of_the_namespace_are_left_out_alone(tmp_path: Path) 
     assert [line.count("Ingress evil/new: ") for line in said.splitlines()] == [1] * 6
 
 
+def test_many_namespaces_have_a_budget_together_and_the_newest_objects_are_left_out(tmp_path: Path) -> None:
+    made = []
+    for space in (f"ns{number}" for number in range(5)):
+        made += services(space)
+        for part in range(2):
+            paths = [(f"{space}.org", f"/{part}x{number}") for number in range(450)]
+            made.append(ingress(space, f"i{part}", paths, 10 * part))
+    lines, said = rendered(tmp_path / "all", made)
+    told = [line for line in said.splitlines() if "all namespaces have more than 4000" in line]
+    assert (len(lines), len(told)) == (4000, 500)
+    assert all("/i1: " in line for line in told), "an older Ingress lost a path to a younger one"
+
+
 def test_what_is_left_out_opens_nothing_that_it_guards(tmp_path: Path) -> None:
     paths = [("evil.org", f"/a/{number}/x*y*") for number in range(100)]
     guarded = ingress("evil", "guarded", paths, 1, deny_source_range="192.0.2.0/24")

@@ -12,7 +12,7 @@ from vipwire_l7.gateway.plan.ladders import Entry
 from vipwire_l7.gateway.plan.matches import PathMatch, RequestMatch
 from vipwire_l7.gateway.plan.planner import plan_gateways
 from vipwire_l7.gateway.plan.steps import HostSteps, rules_of
-from vipwire_l7.ingress.plan.budget import MOST_TRIED
+from vipwire_l7.ingress.plan.budget import MOST_TRIED, MOST_TRIED_OF_ALL
 from vipwire_l7.ingress.plan.policy import Policy
 from vipwire_l7.ingress.plan.sites import Aspect, Compared, Match, choice_of, pool_name
 from vipwire_l7.ingress.watch.objects import IngressKind
@@ -37,9 +37,10 @@ def entry(match: Match, path: str, *conditions: Compared) -> Entry:
         (
             [entry(Match.PREFIX, f"/{n}") for n in range(9)],
             [entry(Match.EXPRESSION, f"/x{n}") for n in range(5)],
-            45,
+            50,
         ),
         ([entry(Match.EXPRESSION, "/x")], [entry(Match.PREFIX, f"/{n}") for n in range(9)], 9),
+        ([], [entry(Match.EXPRESSION, f"/x{n}") for n in range(9)], 9),
         ([entry(Match.PREFIX, "", *WHEN)], [entry(Match.PREFIX, f"/{n}") for n in range(9)], 0),
         ([entry(Match.EXPRESSION, "/x")], [entry(Match.EXACT, f"/{n}") for n in range(9)], 0),
     ],
@@ -76,6 +77,25 @@ def test_a_namespace_has_so_many_rules_and_the_routes_beyond_say_it() -> None:
     assert accepted("web", "good") == "Accepted"
     assert {each.site for each in plan.routes} == {"evil.org:80", "good.org:80"}
     assert sum(len(each.steps) for each in plan.all_choices) < MOST_TRIED
+
+
+def test_all_namespaces_have_so_many_rules_together() -> None:
+    rule = "{matches: [{path: {type: RegularExpression, value: '/%s[a-z]'}}], backendRefs: [{name: web, port: 80}]}"
+    made = [GATEWAY.replace("LISTENERS", f"listeners: [{HTTP}]"), SERVICE]
+    made += [
+        route(f"r{number}", f"ns{space}", ", ".join(rule % f"{space}x{number}x{n}" for n in range(230)))
+        for space in range(5)
+        for number in range(4)
+    ]
+    planner, plan = drawn(*made)
+    found = [
+        reasons(status(planner, IngressKind.HTTP_ROUTE, f"r{number}", f"ns{space}")["parents"][0])["Accepted"]
+        for space in range(5)
+        for number in range(4)
+    ]
+    assert sum(len(each.steps) for each in plan.all_choices) <= MOST_TRIED_OF_ALL
+    assert found.count("Accepted") == MOST_TRIED_OF_ALL // 230
+    assert "more than 4000" in str(planner.statuses[IngressKind.HTTP_ROUTE, ObjectName("ns4", "r3")])
 
 
 def listener_sets(number: int, protocol: str = "HTTP") -> str:

@@ -70,6 +70,8 @@ def rules_of(entries: Collection[Entry]) -> HostSteps:
         if each.match.path.match is Match.PREFIX
         or (each.match.path.match is Match.EXACT and each.match.path.path not in settled)
     }
+    if made.expressions:
+        made.keys.add((Match.PREFIX, ""))  # a ladder of its own, where no other path is found
     return made
 
 
