@@ -24,7 +24,7 @@ async def asked(port: int, fields: Fields) -> tuple[int, Any]:
         writer.write(_frame(_HEADERS, _END_STREAM | _END_HEADERS, 1, block))
         status, body = await _answer(reader)
         writer.close()
-    return status, json.loads(body) if status == 200 else None
+    return status, json.loads(body) if body.startswith(b"{") else None
 
 
 async def exchanged(port: int, request: str) -> tuple[int, Any]:

@@ -13,7 +13,10 @@ POD = "127.0.0.11"
 GUARD = {"vipwire.io/deny-source-range": "127.0.0.0/8"}
 
 
-@pytest.mark.parametrize("exchange", [exchanged, http2.exchanged], ids=["HTTP/1.1", "HTTP/2"])
+in_each_version = pytest.mark.parametrize("exchange", [exchanged, http2.exchanged], ids=["HTTP/1.1", "HTTP/2"])
+
+
+@in_each_version
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_no_spelling_of_a_path_passes_a_guard(tmp_path: Path, name: str, exchange: Exchange) -> None:
     async def scenario(here: Site) -> None:
@@ -104,11 +107,12 @@ async def code(here: Site, request: str) -> int:
     return int(head.split(None, 2)[1])
 
 
-async def status(here: Site, *headers: str) -> int:
-    lines = ("GET / HTTP/1.1", "Host: a.example.com", *headers, "Connection: close", "", "")
-    return (await exchanged(here.http, "\r\n".join(lines)))[0]
+async def status(here: Site, headers: str, exchange: Exchange) -> int:
+    lines = ("GET / HTTP/1.1", "Host: a.example.com", headers, "Connection: close", "", "")
+    return (await exchange(here.http, "\r\n".join(lines)))[0]
 
 
+@in_each_version
 @pytest.mark.parametrize(
     ("chosen", "sent"),
     [
@@ -134,7 +138,7 @@ async def status(here: Site, *headers: str) -> int:
     ids=["header", "cookie"],
 )
 def test_a_canary_that_is_guarded_otherwise_is_chosen_by_what_all_read_alike(
-    tmp_path: Path, chosen: dict[str, str], sent: dict[str, int]
+    tmp_path: Path, chosen: dict[str, str], sent: dict[str, int], exchange: Exchange
 ) -> None:
     async def scenario(here: Site) -> None:
         await here.pods("web", POD)
@@ -143,6 +147,6 @@ def test_a_canary_that_is_guarded_otherwise_is_chosen_by_what_all_read_alike(
         asked = {f"vipwire.io/{name}": value for name, value in asked.items()}
         here.put(ingress("canary", rule("a.example.com", "/"), annotations=asked))
         await here.settled()
-        assert {headers: await status(here, headers) for headers in sent} == sent
+        assert {headers: await status(here, headers, exchange) for headers in sent} == sent
 
     play(tmp_path, scenario)
