@@ -38,6 +38,11 @@ TEXTS: Final[dict[str, tuple[str | bytes, str]]] = {
     "zeros.yaml": ("a: \0\n", "line 1, column 4"),
     "binary.yaml": (bytes(range(256)), "line "),
     "tab.yaml": ("a:\n\tb: 1\n", "line 2, column 1"),
+    "empty-objects.json": (
+        '{"kind": "List", "apiVersion": "v1", "items": [' + "{}," * 499_999 + "{}]}",
+        "document 1",
+    ),
+    "without-names.json": ('{"kind": "Service", "apiVersion": "v1"}\n' * 50_000, "document 1001"),
     "huge.json": (b"", ""),
     b"\xff\n\x1b[31m.yaml".decode(errors="surrogateescape"): ("{a: b}: c\n", "line 1, column 1"),
 }

@@ -35,6 +35,8 @@ from vipwire.state.event import K, K_co, T, T_co
 
 _DEEPEST_LIST = 8
 _MOST_ALIASED: Final = 1_000_000
+_MOST_STRANGE: Final = 1_000
+"""Documents and items of a file that are no objects, or have no name. A file with more is not read."""
 """Values that the aliases of one file may stand for."""
 _SPACE: Final = re.compile(r"\s*")
 _KINDS_OF_KUBERNETES = {
@@ -122,7 +124,7 @@ class ManifestReader(Generic[K, T]):
         """
         file = printable(file)
         entries: list[Entry[K, T]] = []
-        problems, ignored = list[Problem](), set[str]()
+        problems, ignored, nameless = list[Problem](), set[str](), 0
         for index, document in enumerate(_parse(text, json_only=file.endswith(".json"))):
             try:
                 for item in _objects(document, "", 0):
@@ -130,12 +132,17 @@ class ManifestReader(Generic[K, T]):
                         problems.append(file_problem(file, f"document {index + 1}", item))
                     elif entry := self._entry(item):
                         entries.append(entry)
+                        nameless += not entry.name.name
                     elif mistake := self._mistake(str(item["kind"]), str(item["apiVersion"])):
                         problems.append(file_problem(file, f"document {index + 1}", mistake))
                     else:
                         ignored.add(f"{item['kind']} ({item['apiVersion']})")
+                    if len(problems) + nameless > _MOST_STRANGE:
+                        break
             except Exception as error:  # noqa: BLE001 - it is about this document and no other
                 problems.append(file_problem(file, f"document {index + 1}", unexpected(error)))
+            if len(problems) + nameless > _MOST_STRANGE:
+                raise DecodeError(f"document {index + 1}: more than {_MOST_STRANGE:,} are no objects with a name")
         return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
 
     def _mistake(self, word: str, version: str) -> str:
