@@ -53,6 +53,9 @@ def test_a_default_backend_of_another_namespace_gets_no_path_of_a_host(tmp_path:
         for host in ("a.example.com", "x.wild.example.com", "exact.example.com"):
             assert await pod_of(here, host, "/app") == VICTIM, host
             assert await pod_of(here, host, "/other") == "404", host
+            for same in (f"{host}.", f"{host}.:80", host.upper() + "."):  # the root's dot names the same host
+                assert (await here.curl(f"http://{host}/app", "-H", f"Host: {same}")).pod == VICTIM, same
+                assert (await here.curl(f"http://{host}/other", "-H", f"Host: {same}")).code == 404, same
         assert await pod_of(here, "free.example.com", "/") == EVIL, "a host of nobody's goes to the default backend"
 
     play(tmp_path, scenario, setting=APART)

@@ -43,7 +43,7 @@ class Stage(enum.Enum):
 
 
 _NEED_SITE = frozenset({Stage.EXPRESSIONS, Stage.WILDCARDS, Stage.HOSTLESS})
-HOST = "req.hdr(host,1),host_only,lower"
+HOST = "req.hdr(host,1),host_only,lower,rtrim(.)"
 _MISSING = "unless {{ var(txn.target) -m found }}"
 NOTE_PATH = line("http-request set-var(txn.path) path")
 Bounded = tuple[str, int]
