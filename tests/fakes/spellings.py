@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-Exchange = Callable[[int, str], Awaitable[tuple[int, Any]]]
+Exchange = Callable[[int, str], Coroutine[Any, Any, tuple[int, Any]]]
 
 _SLASHES = (
     *("/", "//", "///", "/./", "/%2e/", "%2f", "%2F", "/%2f", "%2f/", "\\", "%5c", "/%5C", "%252f", "%25252f"),
