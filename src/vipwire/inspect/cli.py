@@ -38,8 +38,8 @@ from vipwire.inspect.explain.explanation import explain as explanation_of
 from vipwire.inspect.explain.packet import read_packet
 from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
 from vipwire.inspect.explain.suggestions import find_services
-from vipwire.inspect.leave_ipvs.changes import judge as judge_leaving
 from vipwire.inspect.leave_ipvs.document import leave_document, leave_exit, leave_view
+from vipwire.inspect.leave_ipvs.judge import judge as judge_leaving
 from vipwire.inspect.leave_ipvs.look import look
 from vipwire.inspect.live.flows import flows_of
 from vipwire.inspect.node.situation import Situation, opened, take

@@ -9,11 +9,9 @@ from tests.fakes.values import cidr, ip, ips, port, service
 from vipwire.config.configuration import Config
 from vipwire.config.file import read_config
 from vipwire.inspect.command.show import console
-from vipwire.inspect.leave_ipvs.changes import Difference, Leaving, Level, judge
 from vipwire.inspect.leave_ipvs.document import leave_document, leave_exit, leave_view
-from vipwire.inspect.leave_ipvs.facts import owned
-from vipwire.inspect.leave_ipvs.nearest import NEAREST
-from vipwire.inspect.leave_ipvs.situation import Kernel, Server
+from vipwire.inspect.leave_ipvs.judge import SCHEDULERS, Difference, IpvsState, Leaving, Level, Server, judge
+from vipwire.inspect.leave_ipvs.kernel import owned
 from vipwire.linux.netlink.ipset import Element
 from vipwire.linux.netlink.ipvs import Flag, Scheduling, Timeouts, VirtualServer
 from vipwire.model.net import Family
@@ -47,7 +45,7 @@ def leaving(config: Config = NFTABLES, conf: str = CONF, **kernel: Any) -> Leavi
     found = Configured("/configz", read_config(conf).config)
     services = (service("web", "10.96.0.1", port(80, "http", node_port=30080)),)
     at = {Family.IPV4: (cidr("192.168.0.2/32"),)}
-    return Leaving(config, Kernel(**{**usual, **kernel}), found, services, at)
+    return Leaving(config, IpvsState(**{**usual, **kernel}), found, services, at)
 
 
 def found(what: Leaving) -> dict[str, Difference]:
@@ -92,8 +90,8 @@ def test_a_service_that_has_an_algorithm_already_is_left_out() -> None:
 
 
 def test_every_scheduler_of_the_kernel_is_known() -> None:
-    assert set(NEAREST) == {"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "mh", "fo", "ovf"}
-    assert all(each.algorithm or each.instead for each in NEAREST.values())
+    assert set(SCHEDULERS) == {"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "mh", "fo", "ovf"}
+    assert all(todo for *_, todo in SCHEDULERS.values())
 
 
 def test_node_ports_at_addresses_that_will_not_serve_them_are_named_with_the_flag_that_keeps_them() -> None:
@@ -169,11 +167,13 @@ def test_a_mode_that_cannot_run_here_comes_first() -> None:
 
 
 def test_without_ipvs_there_is_nothing_to_leave_and_what_nobody_can_see_is_status_2() -> None:
-    empty = Leaving(NFTABLES, Kernel(), Configured("/configz", read_config(CONF.replace("ipvs", "iptables")).config))
+    empty = Leaving(
+        NFTABLES, IpvsState(), Configured("/configz", read_config(CONF.replace("ipvs", "iptables")).config)
+    )
     document = leave_document(empty, judge(empty), ())
     assert leave_exit(document) == 0
     assert [each["then"] for each in document["changes"]] == ["nothing of ipvs to leave"]
-    blind = Leaving(NFTABLES, Kernel(obstacle="IPVS: Operation not permitted"))
+    blind = Leaving(NFTABLES, IpvsState(obstacle="IPVS: Operation not permitted"))
     document = leave_document(blind, judge(blind), ["the kernel: IPVS: Operation not permitted"])
     assert leave_exit(document) == 2
 

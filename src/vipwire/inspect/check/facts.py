@@ -93,7 +93,7 @@ def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
     return Facts(
         release=_release(),
         capabilities=capabilities(proc),
-        sysctls=dict(_sysctls(proc)),
+        sysctls=read_sysctls(SYSCTLS, proc),
         tools={name: said for name in _tools() if (said := _tool(name))},
         modes={mode: lacks(config, mode) for mode in mode_names()},
         tables=nft_tables(),
@@ -124,10 +124,13 @@ def _release() -> KernelRelease | None:
     return None
 
 
-def _sysctls(proc: Path) -> Iterable[tuple[str, int]]:
-    for path in SYSCTLS:
+def read_sysctls(paths: Iterable[str], proc: Path) -> dict[str, int]:
+    """Read kernel settings that are numbers; leave out those that this kernel does not have."""
+    found: dict[str, int] = {}
+    for path in paths:
         with contextlib.suppress(OSError, ValueError):
-            yield path, read_sysctl(path, proc / "sys")
+            found[path] = read_sysctl(path, proc / "sys")
+    return found
 
 
 def _tools() -> list[str]:

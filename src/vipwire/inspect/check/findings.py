@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from vipwire.inspect.check.facts import Facts, ForeignTable
-from vipwire.inspect.command.show import coloured, plural, table
+from vipwire.inspect.command.show import coloured, plural, remedied, table
 from vipwire.inspect.earlier.effects import Effect
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.modes.registry import every_spec, spec_of
@@ -301,13 +301,11 @@ def check_document(findings: list[Finding], mode: str) -> Document:
 
 def check_view(document: Document, *, wide: bool) -> RenderableType:
     """Lay out findings: what is wrong with its remedy below it; `wide` shows all that is well, too."""
-    rows: list[list[str | Text]] = []
-    for each in document["findings"]:
-        said = Text(each["said"])
-        if each["remedy"]:
-            said.append(f"\n→ {each['remedy']}", style="cyan")
-        if wide or each["level"] != "ok" or each["area"] in ("kernel", "mode", "proxy", "conntrack"):
-            rows.append([each["area"], each["what"], coloured(each["level"]), said])
+    rows = [
+        [each["area"], each["what"], coloured(each["level"]), remedied(each["said"], each["remedy"])]
+        for each in document["findings"]
+        if wide or each["level"] != "ok" or each["area"] in ("kernel", "mode", "proxy", "conntrack")
+    ]
     bad, warnings = document["bad"], plural(document["warnings"], "warning")
     if bad:
         verdict = Text(f"{document['mode']} mode will not work well here: {bad} bad, {warnings}", style="bold red")

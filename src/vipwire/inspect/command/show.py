@@ -108,6 +108,11 @@ def coloured(word: str, by: str | None = None) -> Text:
     return Text(word, style=COLOURS.get(by or word, ""))
 
 
+def remedied(said: str, remedy: str) -> Text:
+    """Write what was found, and below it what an operator can do."""
+    return Text.assemble(said, (f"\n→ {remedy}", "cyan")) if remedy else Text(said)
+
+
 def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str | Text]], *, whole: bool = False) -> Grid:
     """Lay out rows under upper-case titles, as kubectl does; with `whole` no column is left out."""
     return Grid([each if isinstance(each, Column) else Column(each) for each in columns], rows, whole=whole)

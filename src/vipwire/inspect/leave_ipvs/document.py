@@ -1,12 +1,12 @@
-"""Lays out what will be otherwise: as a document, as a table, and as an exit status."""
+"""Lays out how this node changes: as a document, as a table, and as an exit status."""
 
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from vipwire.inspect.command.show import coloured, plural, table
-from vipwire.inspect.leave_ipvs.changes import Difference, Leaving, Level
+from vipwire.inspect.command.show import coloured, plural, remedied, table
+from vipwire.inspect.leave_ipvs.judge import Difference, Leaving, Level
 from vipwire.inspect.status.document import Document
 from vipwire.process.columns import Column
 
@@ -30,42 +30,33 @@ def leave_document(leaving: Leaving, changes: Sequence[Difference], obstacles: S
 
 def leave_exit(document: Document) -> int:
     """Return 0 if nothing will be otherwise, 1 if anything will, 2 if nobody can tell."""
-    if document["otherwise"]:
-        return 1
-    return 0 if document["seen"] else UNKNOWN
+    return 1 if document["otherwise"] else 0 if document["seen"] else UNKNOWN
 
 
 def leave_view(document: Document, *, wide: bool) -> RenderableType:
     """Lay out the changes, with what to do below; `wide` shows what stays the same, too."""
-    rows: list[list[str | Text]] = []
-    for each in document["changes"]:
-        if not wide and each["level"] == Level.SAME.value:
-            continue
-        then = Text(each["then"])
-        if each["todo"]:
-            then.append(f"\n→ {each['todo']}", style="cyan")
-        rows.append([each["area"], coloured(each["level"]), each["now"], then])
-    parts: list[RenderableType] = [Text(_heading(document)), Text()]
-    if rows:
-        parts += [_changes(rows, document["mode"]), Text()]
-    parts += [Text(f"not looked at: {each}", style="yellow") for each in document["obstacles"]]
-    return Group(*parts, _verdict(document))
-
-
-def _changes(rows: list[list[str | Text]], mode: str) -> RenderableType:
-    return table(["area", "", Column("now", prose=True), Column(f"in {mode} mode", prose=True)], rows)
-
-
-def _heading(document: Document) -> str:
-    found = document["kubeProxy"]
-    if found is None:
-        return "No configuration of a kube-proxy was found: judged is what the kernel has."
-    return f"kube-proxy is configured for {found['mode']} mode ({found['where']})."
-
-
-def _verdict(document: Document) -> Text:
-    if document["otherwise"]:
-        return Text(f"{plural(document['otherwise'], 'thing')} will be otherwise", style="bold yellow")
-    if leave_exit(document) == UNKNOWN:
-        return Text("nobody can tell: see above", style="yellow")
-    return Text("nothing will be otherwise" if document["ipvs"] else "nothing of ipvs mode is here", style="green")
+    rows = [
+        [each["area"], coloured(each["level"]), each["now"], remedied(each["then"], each["todo"])]
+        for each in document["changes"]
+        if wide or each["level"] != Level.SAME.value
+    ]
+    columns: list[str | Column] = [
+        "area",
+        "",
+        Column("now", prose=True),
+        Column(f"in {document['mode']} mode", prose=True),
+    ]
+    found, otherwise = document["kubeProxy"], document["otherwise"]
+    heading = "No configuration of a kube-proxy was found: judged is what the kernel has."
+    if found is not None:
+        heading = f"kube-proxy is configured for {found['mode']} mode ({found['where']})."
+    if otherwise:
+        verdict = Text(f"{plural(otherwise, 'thing')} will be otherwise", style="bold yellow")
+    elif not document["seen"]:
+        verdict = Text("nobody can tell: see above", style="yellow")
+    else:
+        same = "nothing will be otherwise" if document["ipvs"] else "nothing of ipvs mode is here"
+        verdict = Text(same, style="green")
+    obstacles = [Text(f"not looked at: {each}", style="yellow") for each in document["obstacles"]]
+    changes: list[RenderableType] = [table(columns, rows), Text()] if rows else []
+    return Group(Text(heading), Text(), *changes, *obstacles, verdict)

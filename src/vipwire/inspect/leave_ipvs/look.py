@@ -1,4 +1,4 @@
-"""Gathers what `changes` judges: kube-proxy's configuration, the kernel, Services, what vipwire's mode will serve.
+"""Gathers what `judge` judges: kube-proxy's configuration, the kernel, Services, what vipwire's mode will serve.
 
 Each source may be missing: what that was is said, and the rest is judged.
 """
@@ -11,9 +11,8 @@ from vipwire import __version__
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.inspect.check.facts import lacks
-from vipwire.inspect.leave_ipvs.changes import Leaving
-from vipwire.inspect.leave_ipvs.facts import read_kernel
-from vipwire.inspect.leave_ipvs.situation import Kernel
+from vipwire.inspect.leave_ipvs.judge import IpvsState, Leaving
+from vipwire.inspect.leave_ipvs.kernel import read_kernel
 from vipwire.inspect.node.source import api_access, node_name, read_objects
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.linux.host.addresses import global_addresses, read_addresses
@@ -44,7 +43,7 @@ def look(config: Config) -> tuple[Leaving, list[str]]:
             obstacles.append(f"{what}: {error}")
             return otherwise
 
-    kernel = tried("the kernel", read_kernel, Kernel(obstacle="it cannot be read"))
+    kernel = tried("the kernel", read_kernel, IpvsState(obstacle="it cannot be read"))
     if kernel.obstacle and not obstacles:
         obstacles.append(f"the kernel: {kernel.obstacle}")
     found = configured(find_kube_proxy())

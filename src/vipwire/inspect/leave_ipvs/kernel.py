@@ -1,6 +1,6 @@
 """Reads what kube-proxy's ipvs mode has made of this node: the kernel by netlink, settings in /proc. Changes nothing.
 
-What cannot be read is said in `obstacle`; all else is judged without it.
+`obstacle` says what could not be read; the rest is judged without it.
 """
 
 import contextlib
@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import UnsupportedError
-from vipwire.inspect.check.facts import legacy_chains, nft_tables
-from vipwire.inspect.leave_ipvs.situation import Kernel, Server
+from vipwire.inspect.check.facts import legacy_chains, nft_tables, read_sysctls
+from vipwire.inspect.leave_ipvs.judge import IpvsState, Server
 from vipwire.linux.host.addresses import read_addresses
-from vipwire.linux.host.sysctl import read_sysctl
 from vipwire.linux.netlink.socket import NetlinkError
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
 from vipwire.modes.ipvs.objects.names import (
@@ -41,7 +40,7 @@ SYSCTLS: Final = (
 )
 
 
-def read_kernel(proc: Path = Path("/proc")) -> Kernel:
+def read_kernel(proc: Path = Path("/proc")) -> IpvsState:
     """Read it, of all families."""
     local = read_addresses()
     servers: list[Server] = []
@@ -59,19 +58,21 @@ def read_kernel(proc: Path = Path("/proc")) -> Kernel:
         except (UnsupportedError, OSError) as error:
             problem = problem or str(error)
         obstacle = obstacle or problem
-    vips = frozenset(item.address for item in local if item.interface == DEVICE and item.scope == 0)
-    return Kernel(
+    cluster_ips = {set_name(family, Set.CLUSTER_IP) for family in Family}
+    return IpvsState(
         servers=tuple(servers),
-        vips=vips,
-        cluster_ips=_cluster_ips(entries),
+        vips=frozenset(item.address for item in local if item.interface == DEVICE and item.scope == 0),
+        cluster_ips=frozenset(
+            key.element.address for key in entries if isinstance(key, Entry) and key.set in cluster_ips
+        ),
         networks=tuple(
             Prefix.parse(f"{format_address(item.address)}/{item.prefix_length}")
             for item in local
             if item.interface != DEVICE and not item.is_loopback
         ),
         sets=tuple(sorted(key.set for key in entries if isinstance(key, SetName))),
-        chains=_chains(),
-        sysctls=dict(_sysctls(proc)),
+        chains=_count_chains(),
+        sysctls=read_sysctls(SYSCTLS, proc),
         timeouts=timeouts,
         obstacle=obstacle,
     )
@@ -103,33 +104,18 @@ def owned(
     family: Family, found: Iterable[ObjectKey]
 ) -> tuple[frozenset[tuple[Address, int, int]], frozenset[tuple[int, int]]]:
     """Read from ipsets which frontends are Services': (address, protocol, port), and node ports (protocol, port)."""
-    names = {set_name(family, which): which for which in OWNING}
-    node_ports = {set_name(family, which): PORT_PROTOCOLS.get(which, Protocol.SCTP) for which in _NODE_PORTS}
-    places: set[tuple[Address, int, int]] = set()
-    ports: set[tuple[int, int]] = set()
-    for key in found:
-        if isinstance(key, Entry) and key.set in node_ports:
-            ports.add((node_ports[key.set], key.element.port))
-        elif isinstance(key, Entry) and key.set in names:
-            places.add((key.element.address, key.element.protocol, key.element.port))
-    return frozenset(places), frozenset(ports)
+    sets = {set_name(family, which): which for which in OWNING}
+    elements = [(sets[key.set], key.element) for key in found if isinstance(key, Entry) and key.set in sets]
+    node_ports = frozenset((_NODE_PORTS[which], at.port) for which, at in elements if which in _NODE_PORTS)
+    return frozenset(
+        (at.address, at.protocol, at.port) for which, at in elements if which not in _NODE_PORTS
+    ), node_ports
 
 
-_NODE_PORTS: Final = (*PORT_PROTOCOLS, Set.NODE_PORT_SCTP, Set.NODE_PORT_LOCAL_SCTP)
+_NODE_PORTS: Final = PORT_PROTOCOLS | dict.fromkeys((Set.NODE_PORT_SCTP, Set.NODE_PORT_LOCAL_SCTP), Protocol.SCTP)
 
 
-def _cluster_ips(entries: Iterable[ObjectKey]) -> frozenset[Address]:
-    names = {set_name(family, Set.CLUSTER_IP) for family in Family}
-    return frozenset(key.element.address for key in entries if isinstance(key, Entry) and key.set in names)
-
-
-def _chains() -> int:
+def _count_chains() -> int:
     """Count kube-proxy's chains, in both variants of iptables."""
     chains = [chain for table in nft_tables() or () for chain in table.chains]
     return sum(chain.startswith("KUBE-") for chain in (*chains, *legacy_chains()))
-
-
-def _sysctls(proc: Path) -> Iterator[tuple[str, int]]:
-    for path in SYSCTLS:
-        with contextlib.suppress(OSError, ValueError):
-            yield path, read_sysctl(path, proc / "sys")

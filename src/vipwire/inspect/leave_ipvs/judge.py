@@ -1,0 +1,348 @@
+"""Judges what changes on a node that leaves kube-proxy's ipvs mode: a table of schedulers and one of checks. Pure."""
+
+import enum
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from string import Formatter
+from typing import Final, NamedTuple
+
+from vipwire.config.configuration import Config
+from vipwire.inspect.command.show import plural
+from vipwire.linux.netlink.ipvs import Scheduling, Timeouts, VirtualServer
+from vipwire.model.net import Address, Family, Prefix, Protocol, family_of, format_address, format_endpoint
+from vipwire.model.service import Service
+from vipwire.modes.ipvs.objects.names import DEVICE
+from vipwire.modes.registry import selected
+from vipwire.modes.spec import ModeSpec
+from vipwire.proxy.handover.configured import Configured
+
+_STAY: Final = "stay in ipvs mode (--proxy-mode=ipvs)"
+_COUNT: Final = f"{_STAY}, or userspace mode with vipwire.io/algorithm: least-connections"
+_ONE: Final = f"{_STAY}, or give these Services one endpoint"
+_ANNOTATE: Final = "annotate these Services vipwire.io/algorithm: "
+
+SCHEDULERS: Final = {
+    "dh": ("otherwise", "by the VIP: always the same endpoint", _ONE),
+    "fo": ("otherwise", "to the first of the heaviest", _ONE),
+    "lblc": ("otherwise", "one endpoint for each VIP until it is overloaded", _ONE),
+    "lblcr": ("otherwise", "some endpoints for each VIP, by load", _ONE),
+    "lc": ("otherwise", "to the endpoint with the fewest connections", _COUNT),
+    "mh": ("otherwise", "by a hash of the client, stable when endpoints change", f"{_ANNOTATE}maglev"),
+    "nq": ("otherwise", "to an idle endpoint, else by connections", _COUNT),
+    "ovf": ("otherwise", "to one endpoint until it overflows", _ONE),
+    "rr": ("note", "in turn", f"{_ANNOTATE}round-robin"),
+    "sed": ("otherwise", "to the shortest expected delay, by connections", _COUNT),
+    "sh": ("otherwise", "by the client's address", f"{_ANNOTATE}source-hash"),
+    "wlc": ("otherwise", "to the endpoint with the fewest connections, by weight", _COUNT),
+    "wrr": ("note", "in turn, by weight (kube-proxy gives all the same)", f"{_ANNOTATE}round-robin"),
+}
+"""Each scheduler of the kernel: a level, where it sends a connection, and what an operator can do to keep that."""
+
+_CHECKS: Final = (
+    """
+mode | note | = | {another_mode}
+    then: {left_of_ipvs}
+ping | otherwise | the same | {cluster_ips} ping, on kube-ipvs0: {cluster_ips_listed}
+    then: refused (ICMP port unreachable)
+    todo: watch Services by their ports, not by ping (`vipwire explain`)
+ping | otherwise | the same | {external} ping, on kube-ipvs0: {external_listed}
+    then: passed on: whoever has the address answers, or nobody
+    todo: watch Services by their ports, not by ping (`vipwire explain`)
+ARP | otherwise | - | the node answers ARP for {on_link} on every interface, as they are on kube-ipvs0
+    then: it answers for none of them
+    todo: have them announced (MetalLB, kube-vip), routed to the node, or put on an interface
+ARP | note | - | {strict_arp}: the node answers ARP only for what is on the asked interface
+    then: VIPs are on no interface: the settings stay, and are not needed
+    todo: sysctl -w net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0, if nobody else needs them
+node ports | otherwise | = | {lost_node_ports} at {node_addresses}
+    then: they answer at {served}
+    todo: --nodeport-addresses={node_prefixes}, or point clients at the node's address
+node ports | same | = | {kept_node_ports} answer at {node_addresses}
+    then: the same
+"""
+    + "\n".join(
+        f"scheduler | {level} | - | {name} for {{{name}}}: {does}\n"
+        f"    then: each new connection goes to a random endpoint\n    todo: {todo}"
+        for name, (level, does, todo) in SCHEDULERS.items()
+    )
+    + """
+scheduler | otherwise | - | {other_schedulers}: as that scheduler does
+    then: each new connection goes to a random endpoint
+    todo: stay in ipvs mode (--proxy-mode=ipvs)
+affinity | note | - | clients of {sticky} are bound for {sticky_seconds}, {until_gone}
+    then: bound for so long after their last new connection, at all addresses of the Service port together
+    todo: clients that are bound now may be sent elsewhere once
+masquerading | otherwise | = | iptables.masqueradeAll: {old_masqueradeAll}, which ipvs mode reads
+    then: {mode} mode reads {section}.masqueradeAll: {new_masqueradeAll}
+    todo: write {section}.masqueradeAll: {old_masqueradeAll}
+masquerading | otherwise | = | iptables.masqueradeBit: {old_masqueradeBit}, which ipvs mode reads
+    then: {mode} mode reads {section}.masqueradeBit: {new_masqueradeBit}
+    todo: write {section}.masqueradeBit: {old_masqueradeBit}
+timeouts | otherwise | - | an idle TCP connection is forgotten after {chosen_tcp} s (IPVS), UDP after {udp} s
+    then: {tracked}
+    todo: --conntrack-tcp-timeout-established={chosen_tcp}s keeps it
+timeouts | note | - | an idle TCP connection is forgotten after {usual_tcp} s (IPVS), UDP after {udp} s
+    then: {tracked}
+connections | note | - | {connections} connections are open in IPVS, to {busy}
+    then: they go on; each virtual server goes when its last one has ended
+    todo: `vipwire cleanup` looks again, and says what stays
+connections | note | - | {draining} endpoints with weight 0 finish their connections (graceful termination)
+    then: connection tracking keeps connections of a removed endpoint, with nothing to see in a list
+SCTP | note | - | IPVS translates {sctp}
+    then: connection tracking does: one address of each side for an association
+foreign | note | = | {excluded}
+    then: vipwire leaves them: they go on
+    todo: ipvsadm -Ln shows them
+foreign | note | = | {foreign}
+    then: vipwire leaves them: they go on
+    todo: ipvsadm -Ln shows them
+settings | note | - | {settings}
+    then: stay as they are: nobody resets them
+    todo: unload ip_vs, or restart the node, and they are gone; they do nothing without virtual servers
+objects | otherwise | vipwire takes them over, and changes only what differs | {objects}
+    then: vipwire removes them after its first sync
+    todo: `ipvsadm -Ln` shows no Services then: use `vipwire status`, `vipwire top`, `vipwire explain`
+"""
+)
+"""Each check has an area, a level, `then` where vipwire stays in ipvs mode (`=`: the same difference; `-`: none) and
+how it is now. A check applies if every word in braces has a value.
+"""
+_CHECK: Final = re.compile(r"^(\S.*?) \| (\w+) \| (.*?) \| (.*)\n    then: (.*)(?:\n    todo: (.*))?", re.MULTILINE)
+_LISTED: Final = 4
+_ALGORITHM: Final = "vipwire.io/algorithm"
+_USUAL_TIMEOUTS: Final = (900, 120, 300)
+_ESTABLISHED: Final = "net/netfilter/nf_conntrack_tcp_timeout_established"
+
+
+class Level(enum.Enum):
+    """Whether clients or operators can notice a difference; the value is what is printed."""
+
+    SAME = "same"
+    NOTE = "note"
+    OTHERWISE = "otherwise"
+
+
+class Difference(NamedTuple):
+    """Something of ipvs mode: as it is now, as it will be, and what an operator can do about it."""
+
+    area: str
+    level: Level
+    now: str
+    then: str
+    todo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A virtual server. `ours`: an ipset of kube-proxy's (or vipwire's) ipvs mode names it; `node_port`: as one.
+
+    `draining` counts its endpoints of weight 0, `connections` those that it has open now.
+    """
+
+    key: VirtualServer
+    how: Scheduling
+    ours: bool
+    node_port: bool = False
+    connections: int = 0
+    draining: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IpvsState:
+    """What the kernel has of ipvs mode. `vips` are the addresses of kube-ipvs0, `cluster_ips` the ClusterIPs.
+
+    `networks` are those of the node's other interfaces.
+    """
+
+    servers: tuple[Server, ...] = ()
+    vips: frozenset[Address] = frozenset()
+    cluster_ips: frozenset[Address] = frozenset()
+    networks: tuple[Prefix, ...] = ()
+    sets: tuple[str, ...] = ()
+    chains: int = 0
+    sysctls: Mapping[str, int] = field(default_factory=dict)
+    timeouts: Timeouts | None = None
+    obstacle: str = ""
+
+    @property
+    def traces(self) -> bool:
+        """Whether anything of ipvs mode is there."""
+        return bool(self.vips or self.sets or any(server.ours for server in self.servers))
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """Everything that is judged. `config` is vipwire's; `node_ports` are the prefixes at which it will serve them."""
+
+    config: Config
+    kernel: IpvsState = field(default_factory=IpvsState)
+    kube_proxy: Configured | None = None
+    services: tuple[Service, ...] = ()
+    node_ports: Mapping[Family, tuple[Prefix, ...]] = field(default_factory=dict)
+    lacks: str = ""
+
+    @property
+    def target(self) -> ModeSpec:
+        """The mode that vipwire will run."""
+        return selected(self.config)
+
+    @cached_property
+    def _ports(self) -> dict[tuple[Address | None, int, int], tuple[Service, str]]:
+        """Service ports by address, protocol and number; node ports have no address."""
+        found: dict[tuple[Address | None, int, int], tuple[Service, str]] = {}
+        for service in self.services:
+            for port in service.ports:
+                named = service, str(service.port_name(port))
+                for address in (*service.cluster_ips, *service.external_ips, *service.load_balancer_ips):
+                    found[address, port.protocol, port.port] = named
+                if port.node_port:
+                    found[None, port.protocol, port.node_port] = named
+        return found
+
+    def name(self, server: Server) -> tuple[str, Service | None]:
+        """Name the Service port of a virtual server, or else its mark, or address and port; give the Service."""
+        mark, address = server.key.mark, server.key.address
+        place = (None if server.node_port else address, server.key.protocol, server.key.port)
+        if place in self._ports:
+            service, name = self._ports[place]
+            return name, service
+        label = Protocol(server.key.protocol).label
+        return f"FWM {mark}" if mark else f"{label} {format_endpoint(address, server.key.port)}", None
+
+    def names(self, servers: Iterable[Server]) -> list[str]:
+        """Name the Service ports of virtual servers."""
+        return sorted({self.name(server)[0] for server in servers})
+
+
+def judge(leaving: Leaving) -> list[Difference]:
+    """Compare ipvs mode on this node with the mode that vipwire will run."""
+    found: list[Difference] = []
+    mode, lacks = f"{leaving.target.name} mode", leaving.lacks
+    if lacks:
+        then = lacks if lacks.startswith(mode) else f"{mode} cannot run here: {lacks}"
+        todo = "mend that first, or choose another mode (--proxy-mode)"
+        found.append(Difference("mode", Level.OTHERWISE, "", then, todo))
+    stays = DEVICE in leaving.target.vip_devices
+    words = _kernel_words(leaving.kernel) | _server_words(leaving) | _proxy_words(leaving) | _node_port_words(leaving)
+    for area, level, staying, *texts in _CHECK.findall(_CHECKS):
+        if not all(words.get(word) for text in texts for _, word, _, _ in Formatter().parse(text) if word):
+            continue
+        now, then, todo = (text.format_map(words) for text in texts)
+        if not stays or staying == "=":
+            found.append(Difference(area, Level(level), now, then, todo))
+        elif staying != "-":
+            found.append(Difference(area, Level.SAME, now, staying))
+    return found
+
+
+def _listed(items: Collection[str]) -> str:
+    more = f" and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
+    return ", ".join(list(items)[:_LISTED]) + more
+
+
+def _ordered(found: Iterable[Address]) -> list[Address]:
+    return sorted(found, key=lambda address: (len(address), address))
+
+
+def _addresses(found: Iterable[Address]) -> str:
+    return _listed([format_address(each) for each in _ordered(found)])
+
+
+def _answering(number: int, noun: str, names: str = "") -> str:
+    return f"{plural(number, noun)}{names} answer{'s' * (number == 1)}" if number else ""
+
+
+def _kernel_words(kernel: IpvsState) -> dict[str, str]:
+    cluster_ips, external = kernel.vips & kernel.cluster_ips, kernel.vips - kernel.cluster_ips
+    strict = kernel.sysctls.get("net/ipv4/conf/all/arp_ignore", 0) > 0
+    on_link = [vip for vip in external if not strict and any(vip in network for network in kernel.networks)]
+    left = {path: value for path, value in sorted(kernel.sysctls.items()) if "/ipv4/vs/" in path and value}
+    seconds = kernel.sysctls.get(_ESTABLISHED)
+    usual = kernel.timeouts is None or tuple(kernel.timeouts) == _USUAL_TIMEOUTS
+    tcp, udp = (kernel.timeouts.tcp, kernel.timeouts.udp) if kernel.timeouts else ("", "")
+    objects = (
+        plural(sum(each.ours for each in kernel.servers), "virtual server"),
+        f"{plural(len(kernel.vips), 'address')} on {DEVICE}",
+        plural(len(kernel.sets), "ipset"),
+        f"{plural(kernel.chains, 'chain')} KUBE-…",
+    )
+    return {
+        "cluster_ips": _answering(len(cluster_ips), "ClusterIP"),
+        "cluster_ips_listed": _addresses(cluster_ips),
+        "external": _answering(len(external), "external address"),
+        "external_listed": _addresses(external),
+        "on_link": _addresses(on_link),
+        "strict_arp": "strictARP" if strict else "",
+        "usual_tcp": f"{tcp}" if usual else "",
+        "chosen_tcp": "" if usual else f"{tcp}",
+        "udp": f"{udp}",
+        "tracked": f"after {seconds} s (connection tracking)" if seconds else "when connection tracking forgets it",
+        "settings": ", ".join(f"{path.replace('/', '.')}={value}" for path, value in left.items()),
+        "objects": ", ".join(objects) if kernel.traces else "",
+    }
+
+
+def _server_words(leaving: Leaving) -> dict[str, str]:
+    ours = [each for each in leaving.kernel.servers if each.ours]
+    scheduled: defaultdict[str, list[Server]] = defaultdict(list)
+    for each in ours:
+        _, service = leaving.name(each)
+        if service is None or _ALGORITHM not in dict(service.annotations):
+            scheduled[each.how.scheduler].append(each)
+    schedulers = {name: _listed(leaving.names(servers)) for name, servers in sorted(scheduled.items())}
+    others = [f"{name} for {ports}" for name, ports in schedulers.items() if name not in SCHEDULERS]
+    sticky = [each for each in ours if each.how.persistence]
+    return {
+        **schedulers,
+        "other_schedulers": _listed(others),
+        "sticky": _listed(leaving.names(sticky)),
+        "until_gone": "and until their last connection has gone, at each address by itself",
+        "sticky_seconds": _listed([f"{each} s" for each in sorted({each.how.persistence for each in sticky})]),
+        "connections": str(sum(each.connections for each in ours) or ""),
+        "busy": _listed(leaving.names(each for each in ours if each.connections)),
+        "draining": str(sum(each.draining for each in ours) or ""),
+        "sctp": _listed(leaving.names(each for each in ours if each.key.protocol == Protocol.SCTP)),
+    }
+
+
+def _proxy_words(leaving: Leaving) -> dict[str, str]:
+    proxy, others = leaving.kube_proxy, [each for each in leaving.kernel.servers if not each.ours]
+    excluded = proxy.config.ipvs.exclude_cidrs if proxy else ()
+    prefixes = [Prefix.parse(each) for each in excluded]
+    inside = [each for each in others if any(each.key.address in prefix for prefix in prefixes)]
+    words = {"mode": leaving.target.name, "section": leaving.target.settings.masquerading}
+    for word, where, servers in (
+        ("excluded", f"in excludeCIDRs {_listed(excluded)}", inside),
+        ("foreign", "of nobody's ipset", [each for each in others if each not in inside]),
+    ):
+        named = f"{plural(len(servers), 'virtual server')} {where}: {_listed(leaving.names(servers))}"
+        words[word] = named if servers else ""
+    if proxy is None:
+        return words
+    before, after = proxy.config.iptables, leaving.config.sync
+    for name, old, new in (
+        ("masqueradeAll", before.masquerade_all, after.masquerade_all),
+        ("masqueradeBit", before.masquerade_bit, after.masquerade_bit),
+    ):
+        words |= {f"old_{name}": str(old).lower(), f"new_{name}": str(new).lower() if old != new else ""}
+    words["another_mode"] = "" if proxy.mode == "ipvs" else f"kube-proxy runs {proxy.mode} mode ({proxy.where})"
+    left = "what is left of ipvs mode is no longer kept up"
+    words["left_of_ipvs"] = left if leaving.kernel.traces else "nothing of ipvs to leave"
+    return words
+
+
+def _node_port_words(leaving: Leaving) -> dict[str, str]:
+    servers = [each for each in leaving.kernel.servers if each.ours and each.node_port]
+    here = {each.key.address for each in servers}
+    served = {each for each in here if any(each in prefix for prefix in leaving.node_ports.get(family_of(each), ()))}
+    names = leaving.names(servers)
+    return {
+        "node_addresses": _addresses(here),
+        "node_prefixes": ",".join(str(Prefix.host(each)) for each in _ordered(here)),
+        "served": _addresses(served) or "none of these",
+        "kept_node_ports": "node ports" if here == served else "",
+        "lost_node_ports": "" if here == served else _answering(len(names), "node port", f" ({_listed(names)})"),
+    }
