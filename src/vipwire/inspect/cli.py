@@ -5,9 +5,9 @@ Those that follow connections as they come are in `live`, the one that steers is
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import click
@@ -49,13 +49,11 @@ from vipwire.inspect.status.document import Document, status_document
 from vipwire.inspect.status.proxy import proxy_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.linux.netlink.conntrack import Flow
-from vipwire.model.net import Family, format_endpoint, parse_address
+from vipwire.model.net import Family
 from vipwire.model.text import visible_document
 from vipwire.modes.registry import driver_of, selected
 from vipwire.plan.resolve import Packet
-from vipwire.process.terminal import say, warn
-
-_SERVICE = click.argument("service", default="", metavar="[SERVICE]")
+from vipwire.process.terminal import warn
 
 
 def _looked(config: Config) -> Situation:
@@ -74,7 +72,9 @@ class Scope:
     interval: float = 2.0
     watch: bool = False
     as_it_is: bool = False
-    """Whether lines stay whole: what else than a terminal reads them takes them so."""
+    """Whether lines stay whole, as other programs take them."""
+    details: bool = False
+    """Whether Services were named, so that each is shown in full."""
 
     def show(self, document: Callable[[Situation], Document], view: Callable[[Document], RenderableType]) -> None:
         """Print a document once, or whenever it looks different."""
@@ -86,36 +86,38 @@ class Scope:
 
     def print(self, made: Document, view: Callable[[Document], RenderableType]) -> None:
         """Print a document as it is asked for."""
-        if self.output == "name":
-            for name in _names(made):
-                say(name)
-        else:
-            show.print_view(made, self.output, view, soft_wrap=self.as_it_is)
+        show.print_view(made, self.output, view, soft_wrap=self.as_it_is)
 
 
-def _names(made: Document) -> Iterator[str]:
-    """Yield what a document is about, by name alone, as other commands take it."""
-    for service in made.get("services", ()):
-        yield f"{service['namespace']}/{service['name']}"
-    for endpoint in made.get("endpoints", ()):
-        yield format_endpoint(parse_address(endpoint["address"]), endpoint["port"])
-    for finding in made.get("findings", ()):
-        if finding["level"] in ("bad", "warning"):
-            yield f"{finding['area']}/{finding['what']}"
-    for family in made.get("families", ()) if made["kind"] == "Diff" else ():
-        yield from family["objects"]
+def _service_command(
+    output: Callable[[Callable[..., None]], Callable[..., None]], kind: type[LookCommand] = LookCommand
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command about Services, which is given the Scope of SERVICE, -n, -A, -o, -w and --interval."""
+
+    def made(body: Callable[..., None]) -> click.Command:
+        @wraps(body)
+        def run(
+            config: Config,
+            service: str,
+            namespace: str,
+            output: str,
+            interval: float,
+            *,
+            everywhere: bool,
+            watch: bool,
+            **own: Any,
+        ) -> None:
+            services = scoped(service, namespace, everywhere=everywhere)
+            body(Scope(config, services, output, interval, watch, details=bool(service)), **own)
+
+        about = click.argument("service", default="", metavar="[SERVICE]")
+        return click.command(cls=kind)(about(NAMESPACE(EVERYWHERE(output(WATCH(INTERVAL(run)))))))
+
+    return made
 
 
-@click.command(cls=LookCommand)
-@_SERVICE
-@NAMESPACE
-@EVERYWHERE
-@SERVICES_OUTPUT
-@WATCH
-@INTERVAL
-def status(
-    config: Config, service: str, namespace: str, output: str, interval: float, *, everywhere: bool, watch: bool
-) -> None:
+@_service_command(SERVICES_OUTPUT)
+def status(scope: Scope) -> None:
     """Show Services: their addresses, how many endpoints are in use, and whether the kernel agrees.
 
     SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace; with it, every address is listed and every
@@ -123,16 +125,15 @@ def status(
     how old its last sync is. None needs to run: the objects are read now, from manifests or the API server, and
     compared with the kernel.
     """
-    scope = Scope(config, scoped(service, namespace, everywhere=everywhere), output, interval, watch)
 
     def document(situation: Situation) -> Document:
         found = find_services(situation.store.services, scope.services)
         counted = observed_counts(situation, (each.name for each in found))
-        standing = driver_of(selected(config)).standing(config)
-        earlier = earlier_chains(config, (side.family for side in situation.sides))
-        return status_document(situation, found, counted, proxy_document(config), standing, earlier)
+        standing = driver_of(selected(scope.config)).standing(scope.config)
+        earlier = earlier_chains(scope.config, (side.family for side in situation.sides))
+        return status_document(situation, found, counted, proxy_document(scope.config), standing, earlier)
 
-    scope.show(document, lambda made: status_view(made, wide=output == "wide", details=bool(service)))
+    scope.show(document, lambda made: status_view(made, wide=scope.output == "wide", details=scope.details))
 
 
 def _follow(scope: Scope, document: Callable[[Any], Document], view: Callable[[Document], RenderableType]) -> None:
@@ -159,21 +160,12 @@ def _follow(scope: Scope, document: Callable[[Any], Document], view: Callable[[D
             return
 
 
-@click.command(cls=LookCommand)
-@_SERVICE
-@NAMESPACE
-@EVERYWHERE
-@SERVICES_OUTPUT
-@WATCH
-@INTERVAL
-def plan(
-    config: Config, service: str, namespace: str, output: str, interval: float, *, everywhere: bool, watch: bool
-) -> None:
+@_service_command(SERVICES_OUTPUT)
+def plan(scope: Scope) -> None:
     """Show what vipwire decided for each Service, and why: who answers where, whom they see, what is dropped.
 
     SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace.
     """
-    scope = Scope(config, scoped(service, namespace, everywhere=everywhere), output, interval, watch)
 
     def document(situation: Situation) -> Document:
         return decisions.plan_document(situation, find_services(situation.store.services, scope.services))
@@ -181,31 +173,16 @@ def plan(
     scope.show(document, decisions.plan_view)
 
 
-@click.command(cls=CompareCommand)
-@_SERVICE
-@NAMESPACE
-@EVERYWHERE
-@NAMED_OUTPUT
-@WATCH
-@INTERVAL
+@_service_command(NAMED_OUTPUT, CompareCommand)
 @click.option("--family", type=click.Choice(["ipv4", "ipv6"]), help="Show this family only.")
-def diff(
-    config: Config,
-    service: str,
-    namespace: str,
-    output: str,
-    family: str | None,
-    *,
-    everywhere: bool,
-    **looking: Any,
-) -> None:
+def diff(scope: Scope, family: str | None) -> None:
     """Show what a sync would change in the kernel, without changing it.
 
     Prints the commands of the mode's own tool, under a comment that names it. iptables has a tool for each family:
     `vipwire diff --family ipv4 | iptables-restore --noflush`. The exit status is 0 if nothing would change, 1 if
     anything would, 2 if that cannot be told.
     """
-    scope = Scope(config, scoped(service, namespace, everywhere=everywhere), output, **looking, as_it_is=True)
+    scope = replace(scope, as_it_is=True)
     families = [each for each in Family if family in (None, each.value.lower())]
     made: Document = {}
 
@@ -214,10 +191,10 @@ def diff(
         made.update(difference.diff_document(situation, chosen, families))
         return dict(made)
 
-    if scope.watch or output in ("json", "yaml", "name"):
+    if scope.watch or scope.output in ("json", "yaml", "name"):
         scope.show(document, _script_view)
     else:
-        _print_script(visible_document(document(_looked(config))))
+        _print_script(visible_document(document(_looked(scope.config))))
     sys.exit(difference.diff_exit(made) if made else 0)
 
 

@@ -6,11 +6,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from vipwire.inspect.command.show import coloured
+from vipwire.inspect.command.names import endpoint_text, service_text
+from vipwire.inspect.command.show import coloured, plural
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import Document, service_document, share_text
-from vipwire.inspect.status.tables import endpoint_text
 from vipwire.model.net import format_address
 from vipwire.model.service import Service
 from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes
@@ -91,7 +91,7 @@ def _node_words(family: Document) -> str:
 
 
 def _tree(service: Document) -> Tree:
-    title = Text(f"{service['namespace']}/{service['name']}", style="bold")
+    title = Text(service_text(service), style="bold")
     tree = Tree(Text.assemble(title, f"  {service['type']}, ", ", ".join(_policies(service))))
     for port in service["ports"]:
         name = f"port {port['name'] + ' ' if port['name'] else ''}{port['port']}/{port['protocol']}"
@@ -123,8 +123,7 @@ def _headline(frontend: Document) -> Text:
     if frontend["address"] is None:
         place = f"{frontend['family']} node port {frontend['port']}"
     else:
-        last = f"-{frontend['lastPort']}" if "lastPort" in frontend else ""
-        place = f"{frontend['kind']} {endpoint_text(frontend)}{last}"
+        place = f"{frontend['kind']} {endpoint_text(frontend)}"
     return Text.assemble(f"{place}: ", _action_words(frontend))
 
 
@@ -137,7 +136,7 @@ def _action_words(action: Document) -> Text:
         each = f", {_share_words([end['share'] for end in ends])}"
         each += f" ({action['algorithm']})" if action["algorithm"] != "random" else ""
     local = sum(end["local"] for end in ends)
-    return Text(f"to {len(ends)} endpoint{'s' * (len(ends) > 1)}{each} ({local} here)", style="green")
+    return Text(f"to {plural(len(ends), 'endpoint')}{each} ({local} here)", style="green")
 
 
 def _share_words(shares: list[float]) -> str:

@@ -33,7 +33,9 @@ def _family(side: FamilyView, services: list[Service] | None) -> Document:
         document |= {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
     taker = side.explainer.tool if side.explainer is not None else ""
     objects = [side.mode.describe(key) for keys in (delta.added, delta.changed, delta.removed) for key in keys]
-    return document | {"tool": taker, "script": _script(side, delta), "objects": objects}
+    removal = side.explainer.removal() if side.explainer is not None and side.remains else ()
+    lines = [*removal, *script(side, delta)] if delta else []
+    return document | {"tool": taker, "script": lines, "objects": objects}
 
 
 def _keys(side: FamilyView, services: Iterable[Service]) -> set[Any]:
@@ -41,15 +43,13 @@ def _keys(side: FamilyView, services: Iterable[Service]) -> set[Any]:
     return {key for each in rendered for part in (each.own, each.shared) for key in part}
 
 
-def _script(side: FamilyView, delta: Delta[Any, Any]) -> list[str]:
-    if not delta:
-        return []
+def script(side: FamilyView, delta: Delta[Any, Any]) -> list[str]:
+    """Write a difference as the mode's tool takes it, or in words where there is no such tool."""
     if side.explainer is not None:
-        first = side.explainer.removal() if side.remains else ()
-        return [*first, *side.explainer.script(delta)]
-    assert side.mode is not None  # noqa: S101 - the caller has looked
+        return list(side.explainer.script(delta))
+    describe = side.mode.describe if side.mode is not None else str
     words = (("add", delta.added), ("change", delta.changed), ("delete", delta.removed))
-    return [f"{verb} {side.mode.describe(key)}" for verb, keys in words for key in keys]
+    return [f"{verb} {describe(key)}" for verb, keys in words for key in keys]
 
 
 def script_lines(family: Document) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from vipwire.inspect.command.names import names_of
 from vipwire.inspect.command.show import console
-from vipwire.inspect.live.commands import names
 from vipwire.inspect.live.flows import FlowNotification, Frontends
 from vipwire.inspect.live.top import Rates, top_view
 from vipwire.inspect.live.trace import Tracer, event_view, summary_view
@@ -69,10 +69,10 @@ def test_only_connections_of_the_namespace_are_told(frontends: Frontends) -> Non
 def test_names_are_those_of_endpoints_that_new_connections_get_and_of_busy_services(frontends: Frontends) -> None:
     tracer, rates = Tracer(frontends), Rates(frontends, 10.0, 990.0)
     events = [notification(change, flow(VIP, 80, ONE)) for change in (FlowChange.NEW, FlowChange.DESTROYED)]
-    assert [list(names(tracer.take(event) or {})) for event in events] == [["10.244.1.11:8080"], []]
+    assert [list(names_of(tracer.take(event) or {})) for event in events] == [["10.244.1.11:8080"], []]
     for event in events:
         rates.take(event)
-    assert list(names(rates.document(1000.0, ()))) == ["default/web"]
+    assert list(names_of(rates.document(1000.0, ()))) == ["default/web"]
 
 
 def test_one_that_was_not_translated_is_said_so(frontends: Frontends) -> None:

@@ -11,9 +11,11 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, Rend
 from rich.segment import Segment
 from rich.text import Text
 
+from vipwire.inspect.command.names import names_of
 from vipwire.model.text import visible_document, visible_lines
 from vipwire.model.times import parse_time
 from vipwire.process.columns import Column, Grid, Prose
+from vipwire.process.terminal import say
 
 WIDTH_OF_A_FILE: Final = 160
 """Columns where the output is no terminal: what reads it may search for whole words."""
@@ -56,8 +58,11 @@ def json_text(document: Any, indent: int | None = None) -> str:
 
 
 def print_view(document: Any, output: str, view: Callable[[Any], RenderableType], *, soft_wrap: bool = False) -> None:
-    """Print a document: laid out by `view` for a person, or as JSON or YAML for a program."""
-    if output in ("json", "yaml"):
+    """Print a document: laid out by `view` for a person, or as JSON, YAML or names for a program."""
+    if output == "name":
+        for name in names_of(document):
+            say(name)
+    elif output in ("json", "yaml"):
         print_document(document, output)
     else:
         write(console(), view(visible_document(document)), soft_wrap=soft_wrap)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import click
-from rich.console import RenderableType
 
 from vipwire.config.configuration import Config
 from vipwire.config.duration import parse_duration
@@ -28,8 +27,7 @@ from vipwire.inspect.node.situation import Situation, now_drained, opened, plann
 from vipwire.inspect.node.source import node_name, read_objects
 from vipwire.inspect.status.document import Document
 from vipwire.model.drain import Drain
-from vipwire.model.text import visible_lines
-from vipwire.process.terminal import say, warn
+from vipwire.process.terminal import warn
 from vipwire.proxy.drain_orders import DrainOrder, change_orders, drains_path, in_force, read_orders
 from vipwire.state.store import Store
 
@@ -203,9 +201,8 @@ def _emptied(config: Config, store: Store, wanted: Drain, until: float | None, o
                 return False
             if left != last:
                 last = left
-                _print(
-                    {"kind": "DrainProgress", "endpoint": str(wanted), "connections": left}, output, connections_view
-                )
+                progress = {"kind": "DrainProgress", "endpoint": str(wanted), "connections": left}
+                show.print_view(progress, output, connections_view, soft_wrap=True)
             if left["open"] == 0 and quiet:
                 return True
             quiet = left["open"] == 0  # a handshake may be under way: look once more
@@ -226,22 +223,14 @@ def _list(config: Config, store: Store, output: str) -> None:
         }
         for order in _orders(config)
     ]
-    _print({"kind": "DrainList", "node": situation.node_name, "drained": rows}, output, list_view)
+    drained = {"kind": "DrainList", "node": situation.node_name, "drained": rows}
+    show.print_view(drained, output, list_view, soft_wrap=True)
 
 
 def _say(document: Document, output: str) -> None:
-    _print(document, output, drain_view)
+    show.print_view(document, output, drain_view, soft_wrap=True)
     if document["kernel"] is False:
         warn(
             f"the kernel has not followed in {_PATIENCE:g} seconds: does `vipwire proxy` run here, with the same "
             "--hostname-override, --state-dir and mode?"
         )
-
-
-def _print(document: Document, output: str, view: Callable[[Document], RenderableType]) -> None:
-    if output != "name":
-        show.print_view(document, output, view, soft_wrap=True)
-        return
-    for each in document["drained"] if document["kind"] == "DrainList" else [document]:
-        if each.get("kind") != "DrainProgress":
-            say(visible_lines(each["endpoint"]))

@@ -7,12 +7,12 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from vipwire.inspect.command.names import endpoint_text
 from vipwire.inspect.command.show import coloured, shown_time, table
 from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, seen_source
 from vipwire.inspect.explain.reasons import reasons
 from vipwire.inspect.explain.way import Way
 from vipwire.inspect.status.document import Document, share_text
-from vipwire.inspect.status.tables import endpoint_text
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import format_address, format_endpoint
 from vipwire.plan.plan import Target

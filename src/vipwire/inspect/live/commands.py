@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 
 import click
@@ -21,8 +21,7 @@ from vipwire.inspect.node.situation import opened, planned
 from vipwire.inspect.node.source import read_objects
 from vipwire.inspect.status.counts import read_counts
 from vipwire.inspect.status.document import Document
-from vipwire.linux.netlink.conntrack import FlowChange
-from vipwire.model.text import visible_document, visible_lines
+from vipwire.model.text import visible_document
 from vipwire.process.columns import Prose
 
 
@@ -53,16 +52,7 @@ def trace(
                 document = tracer.take(heard)
                 if document is not None:
                     _print_event(document, output, event_view)
-    if output != "name":
-        _print_event(tracer.summary(), output, summary_view)
-
-
-def names(document: Document) -> Iterable[str]:
-    """Name the endpoint of a new connection; or the Services of rates, the busiest first."""
-    if document.get("kind") == "Top":
-        return dict.fromkeys(row["service"].rpartition(":")[0] or row["service"] for row in document["rows"])
-    new = document["event"] == FlowChange.NEW.value
-    return [document["endpoint"]] if new and document["endpoint"] else []
+    _print_event(tracer.summary(), output, summary_view)
 
 
 def _print_event(document: Document, output: str, view: Callable[[Document], RenderableType]) -> None:
@@ -72,8 +62,7 @@ def _print_event(document: Document, output: str, view: Callable[[Document], Ren
         click.echo("---")
         show.print_document(document, output)
     elif output == "name":
-        for name in names(document):
-            click.echo(visible_lines(name))
+        show.print_view(document, output, view)
     else:
         shown, screen = view(visible_document(document)), show.console()
         if isinstance(shown, Text) and screen.is_terminal:

@@ -1,7 +1,7 @@
 """Answers what a browser asks, from one look: a Service in full, a packet's way in any mode, the difference."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -9,7 +9,7 @@ from typing import Any, Final
 from vipwire.config.configuration import Config
 from vipwire.config.modes import mode_names
 from vipwire.errors import ConfigError, UnsupportedError, VipwireError
-from vipwire.inspect.difference import diff_document
+from vipwire.inspect.difference import diff_document, script
 from vipwire.inspect.earlier.look import earlier_for
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
@@ -68,19 +68,12 @@ def _rules(side: FamilyView, service: Service) -> Document:
     if rendered is None or side.mode is None:
         return document | {"reason": side.obstacle}
     objects = {**rendered.own, **rendered.shared}
-    lines = list(_script(side, Delta(added=dict(objects))))
+    lines = script(side, Delta(added=dict(objects)))
     drift = side.drift(service.name)
     document["tool"] = side.explainer.tool if side.explainer is not None else ""
     document |= {"lines": lines[:MOST_LINES], "more": max(0, len(lines) - MOST_LINES)}
-    document["drift"] = list(_script(side, drift))[:MOST_LINES] if drift else []
+    document["drift"] = script(side, drift)[:MOST_LINES] if drift else []
     return document
-
-
-def _script(side: FamilyView, delta: Delta[Any, Any]) -> Iterator[str]:
-    if side.explainer is not None:
-        yield from side.explainer.script(delta)
-    elif side.mode is not None:
-        yield from (side.mode.describe(key) for key in (*delta.added, *delta.changed, *delta.removed))
 
 
 def _diff(situation: Situation, asked: Asked) -> Document:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
+from vipwire.inspect.command.names import endpoint_text, service_text
 from vipwire.inspect.status.document import Document
-from vipwire.inspect.status.tables import endpoint_text
 
 MOST_ENDPOINTS: Final = 64
 """Endpoints of a Service that the search knows."""
@@ -16,7 +16,7 @@ def row_of(service: Document) -> Document:
     states = [each["state"] for each in service["kernel"]]
     worst = next((state for state in states if state != "as planned"), "as planned" if states else "-")
     return {
-        "name": f"{service['namespace']}/{service['name']}",
+        "name": service_text(service),
         "type": service["type"],
         "at": list(dict.fromkeys(_place(each) for port in service["ports"] for each in port["frontends"])),
         "endpoints": _many(endpoints),

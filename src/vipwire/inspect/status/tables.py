@@ -6,6 +6,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from vipwire.inspect.command.names import endpoint_text, port_text, service_text
 from vipwire.inspect.command.show import coloured, plural, size_text, table
 from vipwire.inspect.status.document import Document, share_text, state_words
 from vipwire.inspect.status.proxy import proxy_text
@@ -36,8 +37,8 @@ def _ejected(document: Document) -> Iterator[Text]:
     for service in document["services"]:
         for port in service["ports"]:
             for usage in (each for each in port["endpoints"] if "ejectedUntil" in each):
-                of = f"{service['namespace']}/{service['name']}" + (f":{port['name']}" if port["name"] else "")
-                yield Text(f"\n{endpoint_text(usage)} of {of}: {usage['why']}", style="yellow")
+                said = f"{endpoint_text(usage)} of {port_text(service, port)}: {usage['why']}"
+                yield Text(f"\n{said}", style="yellow")
 
 
 def _head(document: Document) -> Text:
@@ -87,10 +88,10 @@ def _services(document: Document) -> RenderableType:
     for service in document["services"]:
         last: list[str | Text] = [", ".join(policy_words(service)), _kernel(service)]
         if not service["ports"]:
-            name = f"{service['namespace']}/{service['name']}"
+            name = service_text(service)
             rows.append([name, service["type"], "-", coloured("no usable port", "warning"), "-", "-", *last])
         for port in service["ports"]:
-            ends = [_port_name(service, port), service["type"], _addresses(port), *_numbers(port)]
+            ends = [port_text(service, port), service["type"], _addresses(port), *_numbers(port)]
             rows.append([*ends, *last])
     return table(_SHORT, rows)
 
@@ -128,7 +129,7 @@ def _services_in_full(document: Document) -> RenderableType:
         last: list[str | Text] = ["\n".join(policy_words(service)), _kernel(service)]
         annotations = _column([f"{k}={v}" for k, v in service["annotations"].items()])
         if not service["ports"]:
-            name, nothing = f"{service['namespace']}/{service['name']}", ["-", "-", "-"]
+            name, nothing = service_text(service), ["-", "-", "-"]
             unusable = coloured("no usable port", "warning")
             rows.append([name, service["type"], unusable, *nothing, *last, "-", "-", annotations])
         for port in service["ports"]:
@@ -142,17 +143,13 @@ def _row(service: Document, port: Document) -> list[str | Text]:
     counts = port["counts"]
     counted = counts is not None and counts["connections"] is not None
     return [
-        _port_name(service, port),
+        port_text(service, port),
         service["type"],
         _column([_place(each) for each in (*port["frontends"], *port.get("ranges", ()))]),
         _column([end for end, _, _ in ends]),
         _column([share for _, share, _ in ends]),
         "\n".join(number for _, _, number in ends) or str(counts["connections"]) if counted else "-",
     ]
-
-
-def _port_name(service: Document, port: Document) -> str:
-    return f"{service['namespace']}/{service['name']}" + (f":{port['name']}" if port["name"] else "")
 
 
 def _column(items: Sequence[str]) -> str:
@@ -162,9 +159,8 @@ def _column(items: Sequence[str]) -> str:
 def _place(frontend: Document) -> str:
     if frontend["address"] is None:
         return f"node port {frontend['port']}/{frontend['protocol']} {frontend['family']}{_listening(frontend)}"
-    last = f"-{frontend['lastPort']}" if "lastPort" in frontend else ""
     kind = "" if frontend["kind"] == "cluster IP" else f" ({frontend['kind']})"
-    return f"{endpoint_text(frontend)}{last}/{frontend['protocol']}{kind}{_listening(frontend)}"
+    return f"{endpoint_text(frontend)}/{frontend['protocol']}{kind}{_listening(frontend)}"
 
 
 def _listening(frontend: Document) -> str:
@@ -219,12 +215,6 @@ def _endpoints(port: Document) -> list[tuple[str, str, str]]:
     return ends
 
 
-def endpoint_text(target: Document) -> str:
-    """Write the address and port of a part of a document: `10.0.0.1:80`, `[fd00::1]:80`."""
-    address = target["address"]
-    return f"[{address}]:{target['port']}" if ":" in address else f"{address}:{target['port']}"
-
-
 def policy_words(service: Document) -> Iterator[str]:
     """Name the Service's policies that are not the default; "default" if all are."""
     found = []
@@ -271,7 +261,7 @@ _ENDPOINTS: Final = (
 def _details(document: Document) -> Iterator[RenderableType]:
     for service in document["services"]:
         for port in service["ports"]:
-            name = f"{service['namespace']}/{service['name']}:{port['name'] or port['port']}"
+            name = f"{service_text(service)}:{port['name'] or port['port']}"
             yield Text(f"\nAddresses of {name}", style="bold")
             yield from (Text(f"  {_place(each)}") for each in (*port["frontends"], *port.get("ranges", ())))
             shares = {end.removesuffix(" (here)"): share for end, share, _ in _endpoints(port)}

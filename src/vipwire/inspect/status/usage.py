@@ -3,7 +3,7 @@
 The decision itself is read from the pools that the plan has made; here it is only given its reason.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vipwire.inspect.command.show import shown_time
@@ -26,10 +26,26 @@ class DrainedTarget(NamedTuple):
     why: str
 
 
-def drained(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[DrainedTarget]:
-    """Name a port's endpoints of one family that are drained, by `vipwire drain` or by weight 0."""
+class _PortEndpoints(NamedTuple):
+    """A port's endpoints of one family: all, those that are not drained, their pools, and until when some are out."""
+
+    found: Sequence[Candidate]
+    taken: Sequence[Candidate]
+    pools: Endpoints
+    ejected: Mapping[EndpointKey, float]
+
+
+def _endpoints_of(store: Store, side: FamilyView, service: Service, port: ServicePort) -> _PortEndpoints:
     found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
     taken = not_drained(found, read_wishes(service), side.node, service.name)
+    until = side.ejected_of(service.name)
+    pools = categorize(taken, side.node, out_of(frozenset(until), port.protocol))
+    return _PortEndpoints(found, taken, pools, until)
+
+
+def drained(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[DrainedTarget]:
+    """Name a port's endpoints of one family that are drained, by `vipwire drain` or by weight 0."""
+    found, taken, *_ = _endpoints_of(store, side, service, port)
     return [DrainedTarget(each.target, _why_drained(side, service, each)) for each in found if each not in taken]
 
 
@@ -48,10 +64,7 @@ class EjectedTarget(NamedTuple):
 
 def ejected(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[EjectedTarget]:
     """Name a port's endpoints of one family that are ejected."""
-    until = side.ejected_of(service.name)
-    found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
-    taken = not_drained(found, read_wishes(service), side.node, service.name)
-    pools = categorize(taken, side.node, out_of(frozenset(until), port.protocol))
+    found, _, pools, until = _endpoints_of(store, side, service, port)
     used = {*pools.cluster, *pools.local}
     return [
         EjectedTarget(each.target, until[key], each.target in used)
@@ -64,11 +77,8 @@ def endpoint_usages(store: Store, side: FamilyView, service: Service, port: Serv
     """Describe every endpoint of a port in one family: where it is, its conditions, what it is used for and why."""
     if service.name not in side.plans:
         return []
-    found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
-    taken = not_drained(found, read_wishes(service), side.node, service.name)
-    until = side.ejected_of(service.name)
-    endpoints = categorize(taken, side.node, out_of(frozenset(until), port.protocol))
-    usages = [_usage(side, candidate, found, endpoints) for candidate in found]
+    found, taken, pools, until = _endpoints_of(store, side, service, port)
+    usages = [_usage(side, candidate, found, pools) for candidate in found]
     for candidate, usage in zip(found, usages, strict=True):
         key = EndpointKey(port.protocol, candidate.target.address, candidate.target.port)
         if candidate not in taken:
