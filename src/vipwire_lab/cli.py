@@ -12,6 +12,10 @@ from vipwire.model.number import whole_number
 from vipwire.process.removed_option import refuse
 from vipwire.process.terminal import note, plain_errors, say
 from vipwire_lab import report
+from vipwire_lab.compare import measure, table
+from vipwire_lab.compare.tour import tour as show_modes
+from vipwire_lab.compare.tour import wait_for_enter
+from vipwire_lab.demo.scenes import run_demo
 from vipwire_lab.lab import manifests as kubernetes
 from vipwire_lab.lab import state
 from vipwire_lab.lab.called import search_path
@@ -19,6 +23,8 @@ from vipwire_lab.lab.cluster import Lab, take_down_stale
 from vipwire_lab.lab.outcome import ProbeOptions, Target
 from vipwire_lab.lab.probe import probe
 from vipwire_lab.net.topology import make_topology
+from vipwire_lab.proxies import folder_of, start_proxies
+from vipwire_lab.window import show_page
 
 _NAME = click.option(
     "--name", "-l", default="demo", show_default=True, envvar="VIPWIRE_LAB", help="Which lab. Several can be up."
@@ -54,8 +60,6 @@ def lab() -> None:
 @click.option("--proxy-mode", "mode", type=_MODE, help="Run `vipwire proxy` in this mode on every node, too.")
 def up(name: str, pods: str, ports: str, machines: int | None, mode: str | None) -> None:
     """Build a lab and leave it up; with --proxy-mode it serves a Service `web` at 10.96.0.10 and node port 30080."""
-    from vipwire_lab.proxies import folder_of, start_proxies  # noqa: PLC0415 - only with a mode
-
     with plain_errors():
         many, open_ports = _numbers("--pods", pods, 0, 26), _numbers("--ports", ports, 1, 65535)
         many = (1,) * machines if machines else many
@@ -158,8 +162,6 @@ def show(name: str, output: str) -> None:
 )
 def view(name: str, node: str, port: int) -> None:
     """Serve the page of a node's proxy for a browser of this machine: `vipwire lab view`, until interrupted."""
-    from vipwire_lab.window import show_page  # noqa: PLC0415 - only this command needs it
-
     with plain_errors():
         show_page(Lab.attach(name), node, port)
 
@@ -191,8 +193,6 @@ def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
     meets. A mode that this machine's kernel cannot run, such as ipvs without IPVS, runs in a kernel of its own (the
     package user-mode-linux), which boots in seconds.
     """
-    from vipwire_lab.compare import measure, table  # noqa: PLC0415 - only this command needs it
-
     with plain_errors():
         document = measure.compare(modes or mode_names(), lambda mode: note(f"running {mode} mode …"), here=here)
     if output == "json":
@@ -209,9 +209,6 @@ def tour(modes: tuple[str, ...], *, here: bool) -> None:
 
     Enter goes on. A mode that this machine's kernel cannot run is shown in a kernel of its own, as for `compare`.
     """
-    from vipwire_lab.compare.tour import tour as show_modes  # noqa: PLC0415 - only this command needs it
-    from vipwire_lab.compare.tour import wait_for_enter  # noqa: PLC0415 - as above
-
     with plain_errors():
         show_modes(modes or mode_names(), say, wait_for_enter, here=here)
 
@@ -223,8 +220,6 @@ def demo(context: click.Context) -> None:
 
     Checks whatever it shows. The exit status is 1 if something is not as it says.
     """
-    from vipwire_lab.demo.scenes import run_demo  # noqa: PLC0415 - only this command needs it
-
     with plain_errors():
         context.exit(run_demo())
 

@@ -19,6 +19,9 @@ from vipwire_up.machines.flags import (
     PROXY,
     PROXY_MODE,
 )
+from vipwire_up.store.backup import backup as write_backup
+from vipwire_up.store.backup import restore as restore_backup
+from vipwire_up.store.etcd.settings import read_settings
 
 _FOLDER: Final = click.option(
     "--data-dir",
@@ -104,24 +107,9 @@ def up(**flags: Any) -> None:
     --masquerade-all or --config FILE. SIGTERM or Ctrl-C ends it. Every acknowledged change is on the disk, and the
     rules stay, so that traffic goes on.
     """
-    from vipwire.config.sections import Logging  # noqa: PLC0415
-    from vipwire.process import log  # noqa: PLC0415  # not for --help
-    from vipwire_up.claim import claim_up  # noqa: PLC0415
-    from vipwire_up.up import run  # noqa: PLC0415
-    from vipwire_up.up_settings import read_setting  # noqa: PLC0415
+    from vipwire_up.start import start  # noqa: PLC0415
 
-    log.configure(Logging())
-    with plain_errors(MISUSED):
-        setting = read_setting(flags)
-
-    def ready(url: str, kubeconfig: Path) -> None:
-        click.echo(f"API server at {url}")
-        for line in setting.summary():
-            click.echo(line)
-        click.echo(f"try: kubectl --kubeconfig {kubeconfig} get namespaces")
-
-    with plain_errors(), claim_up(setting, takeover=flags["takeover"]):
-        asyncio.run(run(setting, ready))
+    start(flags)
 
 
 @click.command()
@@ -187,10 +175,8 @@ def store() -> None:
 @click.argument("target", type=click.Path(path_type=Path))
 def backup(data_dir: Path, target: Path) -> None:
     """Copy all objects into the new file TARGET, also while `vipwire up` runs."""
-    from vipwire_up.store.backup import backup as copy  # noqa: PLC0415
-
     with plain_errors():
-        click.echo(f"{target}: revision {copy(data_dir, target)}")
+        click.echo(f"{target}: revision {write_backup(data_dir, target)}")
 
 
 @store.command()
@@ -201,10 +187,8 @@ def restore(data_dir: Path, source: Path) -> None:
 
     What was there is kept beside it, as store.db.old. Keys and kubeconfigs stay as they are.
     """
-    from vipwire_up.store.backup import restore as put_back  # noqa: PLC0415
-
     with plain_errors():
-        click.echo(f"{data_dir}: revision {put_back(data_dir, source)}")
+        click.echo(f"{data_dir}: revision {restore_backup(data_dir, source)}")
 
 
 @store.command()
@@ -217,17 +201,13 @@ def migrate(data_dir: Path, target: str, **flags: str) -> None:
     What is left behind keeps its objects, and cannot be used by mistake: store.db becomes store.db.migrated, and etcd
     notes that its objects have moved.
     """
-    from vipwire_up.store.etcd.settings import read_settings  # noqa: PLC0415
-
     with plain_errors(MISUSED):
         settings = read_settings({name.replace("_", "-"): value for name, value in flags.items()})
     with plain_errors():
         from vipwire_up.opening import needs_etcd  # noqa: PLC0415
 
         with needs_etcd():
-            from vipwire_up.migrate import to_etcd, to_sqlite  # noqa: PLC0415
-        from vipwire_up.up import now  # noqa: PLC0415
-
-        count = asyncio.run((to_etcd if target == "etcd" else to_sqlite)(data_dir, settings, now))
+            from vipwire_up.migrate import migrate as move  # noqa: PLC0415
+        count = asyncio.run(move(target, data_dir, settings))
         where = f"etcd at {settings}, prefix {settings.prefix}" if target == "etcd" else data_dir
         click.echo(f"{where}: {count} objects")

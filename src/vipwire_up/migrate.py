@@ -28,9 +28,15 @@ from vipwire_up.store.etcd.layout import at_revision
 from vipwire_up.store.etcd.settings import EtcdSettings
 from vipwire_up.store.etcd.transfer import MOVED, Transfer
 from vipwire_up.store.record import Record, RecordChange, StoreError
+from vipwire_up.up import now
 
 _MIGRATED: Final = ".migrated"
 _BATCH: Final = 500
+
+
+async def migrate(target: str, folder: Path, settings: EtcdSettings) -> int:
+    """Move all objects to `target`, etcd or sqlite; return how many there are. Raise StoreError."""
+    return await (to_etcd if target == "etcd" else to_sqlite)(folder, settings, now)
 
 
 async def to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[], datetime]) -> int:

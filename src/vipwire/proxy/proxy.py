@@ -236,10 +236,9 @@ class Proxy:
         if self._given is not None:
             return self._given, None
         if config.manifests:
-            from vipwire.kube.manifests.proxied import MANIFESTS  # noqa: PLC0415
-            from vipwire.kube.manifests.source import ManifestSource  # noqa: PLC0415  # most have an API server
+            from vipwire.kube.manifests import proxied, source  # noqa: PLC0415
 
-            return ManifestSource(map(Path, config.manifests), MANIFESTS), None
+            return source.ManifestSource(map(Path, config.manifests), proxied.MANIFESTS), None
         kubeconfig = Path(connection.kubeconfig) if connection.kubeconfig else None
         access = load_access(kubeconfig, config.master or None)
         recorder = EventRecorder(

@@ -74,15 +74,14 @@ def run_cleanup(config: Config) -> int:
 
     A vipwire proxy that runs must end first. What has names of a running kube-proxy's stays, unless all is to go.
     """
-    from vipwire.proxy.handover.cleanup import clean_up  # noqa: PLC0415  # not to run
-    from vipwire.proxy.handover.kube_proxy import find_kube_proxy  # noqa: PLC0415
+    from vipwire.proxy.handover import cleanup, kube_proxy  # noqa: PLC0415
 
     if needs_net_admin(config):
         require_net_admin("vipwire cleanup")
     require_none("vipwire cleanup")
     rules = "CAP_NET_ADMIN" in capabilities()
-    beside = find_kube_proxy() if rules and not config.cleanup_all else None
-    for each in clean_up(families(), rules=rules, beside=beside):
+    beside = kube_proxy.find_kube_proxy() if rules and not config.cleanup_all else None
+    for each in cleanup.clean_up(families(), rules=rules, beside=beside):
         told = {"mode": each.mode, "ip_family": each.family.value, "what": each.what}
         told = {name: value for name, value in told.items() if value}
         if each.left:

@@ -1,24 +1,14 @@
 """`vipwire ingress`, and `vipwire ingress render`."""
 
-import asyncio
-import contextlib
-import ipaddress
-import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
-from vipwire.errors import ConfigError
 from vipwire.process.command_flags import with_flags
-from vipwire.process.terminal import plain_errors, warn
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Write: TypeAlias = Callable[[Sequence[tuple[str, str]]], None]
-_BIND = re.compile(r"(\*|\d+\.\d+\.\d+\.\d+|\[?[0-9a-f:]+\]?)?:(\d{1,5})", re.ASCII)
-_LONGEST_DOMAIN: Final = 250
 INGRESS_FLAGS: Final = (
     click.option("--ingress-class", default="vipwire", show_default=True, help="The class that is ours."),
     click.option("--watch-ingress-without-class", is_flag=True, help="Serve Ingresses that name no class, too."),
@@ -107,14 +97,9 @@ def ingress(context: click.Context, /, **given: Any) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from vipwire.config.sections import Logging  # noqa: PLC0415
-    from vipwire.process import log  # noqa: PLC0415  # not for --help
-    from vipwire_l7.ingress.run.app import run_ingress  # noqa: PLC0415
+    from vipwire_l7.ingress.command import serve  # noqa: PLC0415
 
-    log.configure(Logging(verbosity=given["verbosity"]))
-    with plain_errors():
-        status = run_ingress(options_of(given))
-    sys.exit(status)
+    serve(given)
 
 
 @ingress.command()
@@ -125,6 +110,8 @@ def render(output_dir: Path | None, **given: Any) -> None:
 
     With --output-dir all files are written there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
     """
+    from vipwire_l7.ingress.command import options_of, print_rendered  # noqa: PLC0415
+
     print_rendered(output_dir, given, lambda placed: (options_of(placed),))
 
 
@@ -137,150 +124,6 @@ def convert(gateway_class: str, **given: Any) -> None:
     One Gateway for each namespace, and an HTTPRoute for each host of an Ingress. What has no equivalent is told on
     stderr.
     """
-    from vipwire_l7.ingress.run.app import convert_once  # noqa: PLC0415  # not for --help
+    from vipwire_l7.ingress.command import print_converted  # noqa: PLC0415
 
-    with plain_errors():
-        text, problems = asyncio.run(convert_once(options_of(given), gateway_class))
-        for problem in problems:
-            warn(str(problem))
-        click.echo(text, nl=False)
-
-
-def print_rendered(
-    output_dir: Path | None, given: dict[str, Any], prepared: Callable[[dict[str, Any]], tuple[Any, ...]]
-) -> None:
-    """Render once, and print or write the files. `prepared` makes the arguments of `render_once` from the flags."""
-    from vipwire_l7.ingress.run.app import render_once  # noqa: PLC0415  # not for --help
-
-    with plain_errors(), _rendered(output_dir, given["run_dir"]) as (folder, write):
-        files, problems = asyncio.run(render_once(*prepared({**given, "run_dir": folder})))
-        for problem in problems:
-            warn(str(problem))
-        write(files)
-
-
-@contextlib.contextmanager
-def _rendered(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Write]]:
-    """Give the folder to render for, and what writes the files there, or prints the first of them."""
-    folder = (output_dir or run_dir).absolute()
-
-    def write(files: Sequence[tuple[str, str]]) -> None:
-        if output_dir is None:
-            click.echo(files[0][1], nl=False)
-            return
-        for name, content in files:
-            target = folder / name
-            target.touch(mode=0o600)
-            target.write_text(content, encoding="utf-8", newline="")
-
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        yield folder, write
-    except OSError as error:
-        raise ConfigError(f"{error.filename}: {error.strerror}") from error
-
-
-def options_of(given: dict[str, Any]) -> Any:
-    """Build the `Options` of a command line; raise ConfigError for invalid values."""
-    from vipwire_l7.ingress.haproxy.layout import Layout  # noqa: PLC0415
-    from vipwire_l7.ingress.haproxy.words import plain  # noqa: PLC0415
-    from vipwire_l7.ingress.run.app import Options  # noqa: PLC0415
-
-    folder = given["run_dir"].absolute()
-    for flag in ("cookie_key", "access_log"):
-        if given[flag]:
-            _checked(flag, plain, given[flag])
-    _checked("run_dir", plain, str(folder))
-    if given.get("publish_service") and given.get("publish_address"):
-        raise ConfigError("--publish-service and --publish-address: only one of them can be written")
-    layout = Layout(
-        str(folder),
-        f"{folder}/haproxy.sock",
-        http=_bind("--http", given["http"]),
-        https=_bind("--https", given["https"]),
-        accept_proxy=given["accept_proxy"],
-        trust_forwarded=given["trust_forwarded_headers"],
-        access_log=given["access_log"],
-        cookie_key=given["cookie_key"],
-        threads=given["threads"],
-        connections=given["max_connections"],
-    )
-    if not layout.http and not layout.https and "bind" not in given:
-        raise ConfigError("--http and --https are both empty: there is nothing to serve")
-    return Options(
-        folder,
-        layout,
-        setting_of(given),
-        haproxy_user=given.get("haproxy_user", ""),
-        manifests=given["manifests"],
-        kubeconfig=given["kubeconfig"],
-        master=given["master"],
-        haproxy=given.get("haproxy", "haproxy"),
-        default_certificate=given["default_certificate"],
-        addresses=given.get("publish_address", ()),
-        metrics=given.get("metrics_bind_address", ""),
-        pause=given.get("reload_pause", 1.0),
-        grace=given.get("grace", 0.0),
-        leave_running=given.get("leave_running", False),
-        takeover=given.get("takeover", False),
-        publish_service=_object_name("--publish-service", given.get("publish_service", "")),
-        lease=_object_name("--lease", given.get("lease", "")),
-        destinations=_destinations(given),
-        resolvers=tuple(map(_resolver, given["resolver"])),
-    )
-
-
-def _resolver(text: str) -> tuple[str, int]:
-    host, _, port = _bind("--resolver", text).rpartition(":")
-    try:
-        return str(ipaddress.ip_address(host.strip("[]"))), int(port)
-    except ValueError as error:
-        raise ConfigError(f"--resolver: {error}") from None
-
-
-def _destinations(given: dict[str, Any]) -> Any:
-    from vipwire.kube.finding import is_label  # noqa: PLC0415
-    from vipwire.model.net import Prefix  # noqa: PLC0415
-    from vipwire_l7.ingress.plan.destinations import DestinationSetting  # noqa: PLC0415
-
-    try:
-        ranges = tuple(map(Prefix.parse, given["allow_target_range"]))
-    except ValueError as error:
-        raise ConfigError(f"--allow-target-range: {error}") from None
-    domain = given["cluster_domain"].lower().strip(".")
-    if len(domain) > _LONGEST_DOMAIN or not all(map(is_label, domain.split("."))):
-        raise ConfigError(f"--cluster-domain: {domain[:80]!r} is no name (allowed: a name such as cluster.local)")
-    return DestinationSetting(given["allow_external_name"], ranges, tuple(dict.fromkeys((domain, "cluster.local"))))
-
-
-def setting_of(given: dict[str, Any]) -> Any:
-    """Build the `Setting` of a command line."""
-    from vipwire_l7.ingress.plan.planner import Setting  # noqa: PLC0415  # not for --help
-
-    names = ("ingress_class", "controller", "watch_ingress_without_class", "zone", "hosts_apart")
-    return Setting(*(given[name] for name in names))
-
-
-def _object_name(flag: str, text: str) -> Any:
-    from vipwire.kube.finding import is_label  # noqa: PLC0415  # not for --help
-    from vipwire.model.names import ObjectName  # noqa: PLC0415
-
-    if not text:
-        return None
-    namespace, _, name = text.partition("/")
-    if not is_label(namespace) or not is_label(name):
-        raise ConfigError(f"{flag}: {text!r} is no NAMESPACE/NAME, such as kube-system/vipwire-ingress")
-    return ObjectName(namespace, name)
-
-
-def _checked(flag: str, check: Any, text: str) -> None:
-    try:
-        check(text)
-    except ValueError as error:
-        raise ConfigError(f"--{flag.replace('_', '-')}: {error} (allowed: letters, digits, _.:/@+,=*-)") from error
-
-
-def _bind(flag: str, text: str) -> str:
-    if text and (not (match := _BIND.fullmatch(text)) or not 0 < int(match[2]) < 65536):
-        raise ConfigError(f"{flag}: {text!r} is no address (allowed: *:80, 192.0.2.1:80, [2001:db8::1]:80)")
-    return text
+    print_converted(gateway_class, given)

@@ -11,6 +11,7 @@ from typing import Final
 
 from vipwire.config.modes import mode_names
 from vipwire_lab.demo import objects
+from vipwire_lab.demo.connecting import own_cgroup
 from vipwire_lab.demo.stage import NODE, Stage, Sync
 from vipwire_lab.kernel import Guest, inside, obstacle, run
 from vipwire_lab.net.errors import LabError
@@ -40,8 +41,6 @@ def _more(mode: str, stage: Stage, stack: contextlib.ExitStack) -> Sequence[str]
     """Add what a mode needs here: that of sockets is to see those of node-1 and its Pods alone."""
     if mode != "ebpf":
         return ()
-    from vipwire_lab.demo.connecting import own_cgroup  # noqa: PLC0415  # only for this mode
-
     try:
         cgroup = stack.enter_context(own_cgroup())
     except OSError as error:

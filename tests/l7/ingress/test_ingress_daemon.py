@@ -20,7 +20,7 @@ from tests.project.deployed import DEPLOY
 from tests.up.unit.cluster_process import CLIENTS, Kubectl, up
 
 from vipwire.errors import ConfigError
-from vipwire_l7.ingress import cli
+from vipwire_l7.ingress import cli, command
 
 COMMAND = (sys.executable, "-m", "vipwire", "ingress")
 POD_TEXT = "from a pod"
@@ -311,7 +311,7 @@ def test_render_writes_what_haproxy_takes_and_tells_of_problems(tmp_path: Path) 
 )
 def test_bad_flags_are_told_of(flags: tuple[str, ...], told: str) -> None:
     with cli.ingress.make_context("ingress", list(flags)) as context, pytest.raises(ConfigError, match=told):
-        cli.options_of(context.params)
+        command.options_of(context.params)
 
 
 def test_what_flags_name_and_is_not_there_is_told_of(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from vipwire.inspect.leave_ipvs.judge import IpvsState, Leaving
 from vipwire.inspect.leave_ipvs.kernel import read_kernel
 from vipwire.inspect.node.source import api_access, node_name, read_objects
 from vipwire.kube.errors import ApiError, UnreachableError
+from vipwire.kube.objects import ObjectClient
 from vipwire.linux.host.addresses import global_addresses, read_addresses
 from vipwire.modes.ipvs.objects.names import DEVICE
 from vipwire.proxy.handover.configured import Configured
@@ -73,8 +74,6 @@ def config_map(config: Config) -> Configured | None:
 
 
 async def _asked(config: Config) -> object:
-    from vipwire.kube.objects import ObjectClient  # noqa: PLC0415 - TLS takes time to load
-
     access = api_access(config)
     try:
         async with ObjectClient(access, f"vipwire/{__version__} (linux)", timeout=_PATIENCE) as client:

@@ -10,22 +10,21 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, ungrouped
+from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.access.user_kubeconfig import kubectls, of_this_machine
+from vipwire.kube.client import ApiSource
 from vipwire.kube.contact import Health
 from vipwire.kube.kept import KeptSource
 from vipwire.kube.manifests.proxied import MANIFESTS
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.proxied import proxy_resources
 from vipwire.process.terminal import note, warn
+from vipwire.proxy.loop import Source
 from vipwire.state.event import Event
 from vipwire.state.store import Store
-
-if TYPE_CHECKING:
-    from vipwire.kube.access.access import Access
-    from vipwire.proxy.loop import Source
 
 PATIENCE = 15.0
 """Seconds for the first listing."""
@@ -37,20 +36,15 @@ def node_name(config: Config) -> str:
     return config.hostname_override or socket.gethostname().lower()
 
 
-def make_source(config: Config) -> "Source":
+def make_source(config: Config) -> Source:
     """Choose the source that the flags name; kubectl's without any, and say so. Raise ConfigError without either."""
     if config.manifests:
         return KeptSource(ManifestSource(map(Path, config.manifests), MANIFESTS))
-    from vipwire.kube.client import ApiSource  # noqa: PLC0415 - an HTTP client takes 0.3 s to load
-
     return KeptSource(ApiSource(api_access(config), proxy_resources(node_name(config))))
 
 
-def api_access(config: Config) -> "Access":
+def api_access(config: Config) -> Access:
     """Find the API server of the flags, else kubectl's, else that of this Pod or machine. Raise ConfigError."""
-    from vipwire.kube.access.access import load_access  # noqa: PLC0415 - as above
-    from vipwire.kube.access.user_kubeconfig import kubectls, of_this_machine  # noqa: PLC0415 - as above
-
     kubeconfig = config.client_connection.kubeconfig
     if kubeconfig or config.master:
         return load_access(Path(kubeconfig) if kubeconfig else None, config.master or None)
@@ -73,18 +67,18 @@ def read_objects(config: Config) -> Store:
     return store
 
 
-def list_once(source: "Source", patience: float = PATIENCE) -> Store:
+def list_once(source: Source, patience: float = PATIENCE) -> Store:
     """Read all objects once. Raise ConfigError, with what each kind said, if they do not come in time."""
     return asyncio.run(_list_once(source, patience))
 
 
-async def _list_once(source: "Source", patience: float) -> Store:
+async def _list_once(source: Source, patience: float) -> Store:
     store = Store()
     await _run(source, store, patience, lambda: None, forever=False)
     return store
 
 
-def follow(source: "Source", changed: Callable[[Store], None], interval: float, patience: float = PATIENCE) -> None:
+def follow(source: Source, changed: Callable[[Store], None], interval: float, patience: float = PATIENCE) -> None:
     """Read all objects and go on; call `changed` when they are there and every `interval` seconds from then on."""
 
     async def run() -> None:
@@ -95,7 +89,7 @@ def follow(source: "Source", changed: Callable[[Store], None], interval: float, 
 
 
 async def _run(
-    source: "Source",
+    source: Source,
     store: Store,
     patience: float,
     look: Callable[[], None],
@@ -121,7 +115,7 @@ async def _run(
             task.cancel()
 
 
-async def _wait(source: "Source", store: Store, listed: asyncio.Event, patience: float) -> None:
+async def _wait(source: Source, store: Store, listed: asyncio.Event, patience: float) -> None:
     """Wait for the first lists. Raise ConfigError when every one that is missing has failed, or after a while."""
     deadline = time.monotonic() + patience
     while not listed.is_set():

@@ -5,6 +5,7 @@ check and metrics, which are in the network namespace. A vipwire proxy answers t
 """
 
 import contextlib
+import http.client
 import json
 import os
 import stat
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT
+from vipwire.config.yaml_file import load_yaml
 from vipwire.model.value import Value
 from vipwire.proxy.handover.configured import DEFAULT_MODE
 
@@ -68,8 +70,6 @@ def _namespace(folder: Path) -> int:
 
 def page(port: int, path: str) -> str | None:
     """Get a page of this namespace's loopback; None if nobody answers."""
-    import http.client  # noqa: PLC0415  # heavy, and seldom asked for
-
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
     try:
         connection.request("GET", path)
@@ -106,8 +106,6 @@ def _configured_mode(folder: Path) -> str:
         return ""
     flags = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
     if file := flags.get("config"):
-        from vipwire.config.yaml_file import load_yaml  # noqa: PLC0415  # only for a kube-proxy with such a file
-
         try:
             read = load_yaml(_text(folder / "root" / file.lstrip("/")))
         except (OSError, ValueError):

@@ -1,0 +1,61 @@
+"""Imports inside functions: each module that has some, how many at most, and what it gains. No others.
+
+The figures are milliseconds of CPU on top of a start of the proxy in nftables mode, which takes some 350.
+"""
+
+import ast
+from pathlib import Path
+
+SOURCES = Path(__file__).parents[2] / "src"
+LATE = {
+    "vipwire/cli/main.py": (8, "each command imports its own; `--help` and a shell's completion import none"),
+    "vipwire/cli/start.py": (2, "a proxy starts without click (20) and without the other commands"),
+    "vipwire/config/decode.py": (1, "difflib (1.5), for a mistake only"),
+    "vipwire/config/duration.py": (1, "fractions (1.2), for a page or a person only"),
+    "vipwire/config/file.py": (3, "the decoder (30) with YAML (20), for a start with --config only"),
+    "vipwire/config/flags/parse.py": (2, "shlex (0.8) and difflib (1.5), hardly ever used"),
+    "vipwire/config/gates.py": (1, "difflib (1.5), for a mistake only"),
+    "vipwire/kube/access/kubeconfig.py": (2, "YAML (20), which a Pod with a service account never reads"),
+    "vipwire/kube/client.py": (1, "email.utils (6), for a server that answers with a date only"),
+    "vipwire/linux/conntrack/changes.py": (1, "plan.resolve (7), for Services with ranges of ports only"),
+    "vipwire/linux/netlink/socket.py": (2, "ctypes (4), after the first sync"),
+    "vipwire/model/spread.py": (1, "hashlib (2.4), for Maglev only"),
+    "vipwire/modes/ebpf/driver.py": (3, "explain (36) and remarks (13), which a running proxy has no use for"),
+    "vipwire/modes/iptables/driver.py": (1, "explain, as above"),
+    "vipwire/modes/ipvs/driver.py": (1, "explain, as above"),
+    "vipwire/modes/nftables/driver.py": (3, "explain and remarks, as above"),
+    "vipwire/modes/nftables/kernel.py": (1, "the flowtable's devices (2.6), for offload only"),
+    "vipwire/modes/userspace/driver.py": (1, "explain, as above"),
+    "vipwire/modes/xtables/tool.py": (1, "shutil (4), for the modes that run iptables"),
+    "vipwire/plan/annotations/wishes.py": (1, "difflib (1.5), for a mistake only"),
+    "vipwire/process/cyclic_garbage.py": (1, "ctypes (4), after the first sync"),
+    "vipwire/process/file_watch.py": (2, "the folder watch (6) with ctypes, in a thread"),
+    "vipwire/process/terminal.py": (2, "click (20), for a proxy that prints an error only"),
+    "vipwire/proxy/ejections/follower.py": (1, "the watch of ejections (16), after the first sync"),
+    "vipwire/proxy/handover/handover.py": (3, "leftovers (33) and rules (25), after the first sync"),
+    "vipwire/proxy/proxy.py": (1, "the reader of manifests (60), for --manifests only"),
+    "vipwire/proxy/run.py": (1, "clean-up (27), which a running proxy has no use for"),
+    "vipwire/proxy/serve/debug.py": (2, "the profiler (6), when a client asks"),
+    "vipwire/proxy/serve/pages.py": (1, "prometheus_client.exposition (38) with an HTTP server, at the first scrape"),
+    "vipwire/proxy/sync/after_sync.py": (1, "the keeper of flows (15), after the first sync"),
+    "vipwire_l7/gateway/cli.py": (2, "`--help` and completion in a fifth of the time"),
+    "vipwire_l7/ingress/cli.py": (3, "the same"),
+    "vipwire_up/cli.py": (4, "the same, in an eighth; `store migrate` needs the packages of `vipwire[etcd]`"),
+    "vipwire_up/dns/cli.py": (1, "the same"),
+    "vipwire_up/machine_cli.py": (5, "the same"),
+    "vipwire_up/opening.py": (2, "gRPC, for a store in etcd only"),
+}
+
+
+def late_imports(path: Path) -> int:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    nodes = {node for each in functions for node in ast.walk(each) if isinstance(node, ast.Import | ast.ImportFrom)}
+    return len(nodes)
+
+
+def test_imports_inside_functions_are_those_that_pay() -> None:
+    found = {path.relative_to(SOURCES).as_posix(): late_imports(path) for path in SOURCES.rglob("*.py")}
+    listed = {module: most for module, (most, _) in LATE.items()}
+    assert {module: count for module, count in found.items() if count > listed.get(module, 0)} == {}
+    assert listed.keys() <= {module for module, count in found.items() if count}
