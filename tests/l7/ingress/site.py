@@ -14,7 +14,7 @@ import contextlib
 import datetime as dt
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +22,7 @@ from typing import Any, cast
 import aiohttp
 import msgspec
 from aiohttp import WSMsgType, web
+from tests.fakes.coroutine_tests import Test, runs_in
 from tests.fakes.ports import free_port
 
 from vipwire.model.names import ObjectName
@@ -292,7 +293,7 @@ async def site(
                 await runner.cleanup()
 
 
-def play(folder: Path, scenario: Callable[[Site], Coroutine[Any, Any, None]], **settings: Any) -> None:
+def play(folder: Path, scenario: Callable[[Site], Awaitable[None]], **settings: Any) -> None:
     """Run a site for a scenario."""
 
     async def run() -> None:
@@ -300,3 +301,8 @@ def play(folder: Path, scenario: Callable[[Site], Coroutine[Any, Any, None]], **
             await scenario(here)
 
     asyncio.run(run())
+
+
+def in_site(**settings: Any) -> Callable[[Callable[..., Awaitable[None]]], Test]:
+    """Run the decorated test at a site of its own."""
+    return runs_in(lambda folder, scenario: play(folder, scenario, **settings))

@@ -5,7 +5,7 @@ import os
 import signal
 from pathlib import Path
 
-from tests.l7.ingress.site import Site, endpoint, endpoint_slice, ingress, play, rule
+from tests.l7.ingress.site import Site, endpoint, endpoint_slice, in_site, ingress, rule
 
 COOKIE = {"vipwire.io/affinity": "cookie", "vipwire.io/session-cookie-name": "route"}
 PODS = tuple(f"127.0.0.{number}" for number in range(11, 19))
@@ -25,93 +25,83 @@ async def start(here: Site, folder: Path, *pods: str) -> dict[Path, str]:
     return {jar: await bound(here, jar) for jar in jars}
 
 
-def test_affinity_survives_scaling_up_and_down_and_reloads(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        homes = await start(here, tmp_path, *PODS[:3])
-        assert set(homes.values()) == set(PODS[:3])
-        await here.pods("web", *PODS)  # more than there are slots
-        await here.settled()
-        assert {jar: await bound(here, jar) for jar in homes} == homes
-        await here.pods("web", *PODS[1:3], PODS[7])
-        await here.settled()
-        after = {jar: await bound(here, jar) for jar in homes}
-        assert {jar: pod for jar, pod in after.items() if homes[jar] != PODS[0]} == {
-            jar: pod for jar, pod in homes.items() if pod != PODS[0]
-        }
-        assert PODS[0] not in after.values()
-        assert {jar: await bound(here, jar) for jar in homes} == after
-        assert any("more servers" in reason for reason in here.reloads)
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_affinity_survives_scaling_up_and_down_and_reloads(here: Site, tmp_path: Path) -> None:
+    homes = await start(here, tmp_path, *PODS[:3])
+    assert set(homes.values()) == set(PODS[:3])
+    await here.pods("web", *PODS)  # more than there are slots
+    await here.settled()
+    assert {jar: await bound(here, jar) for jar in homes} == homes
+    await here.pods("web", *PODS[1:3], PODS[7])
+    await here.settled()
+    after = {jar: await bound(here, jar) for jar in homes}
+    assert {jar: pod for jar, pod in after.items() if homes[jar] != PODS[0]} == {
+        jar: pod for jar, pod in homes.items() if pod != PODS[0]
+    }
+    assert PODS[0] not in after.values()
+    assert {jar: await bound(here, jar) for jar in homes} == after
+    assert any("more servers" in reason for reason in here.reloads)
 
 
-def test_affinity_survives_a_restart_of_haproxy(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        homes = await start(here, tmp_path, *PODS[:3])
-        before = len(here.reloads)
-        os.kill(here.haproxy.pid, signal.SIGKILL)
-        async with asyncio.timeout(30):
-            while len(here.reloads) == before:  # noqa: ASYNC110  # of another process nobody is told
-                await asyncio.sleep(0.05)
-        assert len(here.reloads) == before + 1
-        assert {jar: await bound(here, jar) for jar in homes} == homes
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_affinity_survives_a_restart_of_haproxy(here: Site, tmp_path: Path) -> None:
+    homes = await start(here, tmp_path, *PODS[:3])
+    before = len(here.reloads)
+    os.kill(here.haproxy.pid, signal.SIGKILL)
+    async with asyncio.timeout(30):
+        while len(here.reloads) == before:  # noqa: ASYNC110  # of another process nobody is told
+            await asyncio.sleep(0.05)
+    assert len(here.reloads) == before + 1
+    assert {jar: await bound(here, jar) for jar in homes} == homes
 
 
-def test_who_is_bound_to_a_pod_that_is_going_stays_while_it_serves(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        homes = await start(here, tmp_path, *PODS[:2])
-        before = len(here.reloads)
-        going = endpoint(PODS[0], ready=False, serving=True, terminating=True)
-        here.put(endpoint_slice("web", here.pod_port, [going, endpoint(PODS[1])]))
-        await here.settled()
-        assert {jar: await bound(here, jar) for jar in homes} == homes
-        here.served.clear()
-        for _ in range(8):
-            await here.curl("http://a.example.com/")
-        assert set(here.served) == {PODS[1]}
-        assert len(here.reloads) == before
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_who_is_bound_to_a_pod_that_is_going_stays_while_it_serves(here: Site, tmp_path: Path) -> None:
+    homes = await start(here, tmp_path, *PODS[:2])
+    before = len(here.reloads)
+    going = endpoint(PODS[0], ready=False, serving=True, terminating=True)
+    here.put(endpoint_slice("web", here.pod_port, [going, endpoint(PODS[1])]))
+    await here.settled()
+    assert {jar: await bound(here, jar) for jar in homes} == homes
+    here.served.clear()
+    for _ in range(8):
+        await here.curl("http://a.example.com/")
+    assert set(here.served) == {PODS[1]}
+    assert len(here.reloads) == before
 
 
-def test_the_cookie_is_as_asked_for(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        await here.pods("web", PODS[0])
-        nginx = {
-            f"nginx.ingress.kubernetes.io/{name}": value
-            for name, value in {
-                "affinity": "cookie",
-                "session-cookie-name": "INGRESSCOOKIE",
-                "session-cookie-max-age": "3600",
-                "session-cookie-samesite": "Strict",
-                "session-cookie-secure": "true",
-            }.items()
-        }
-        here.put(ingress("web", rule("a.example.com", "/"), annotations=nginx))
-        await here.settled()
-        words = (await here.curl("https://a.example.com/")).headers["set-cookie"].split("; ")
-        assert words[0].startswith("INGRESSCOOKIE=")
-        assert {"Max-Age=3600", "SameSite=Strict", "Secure", "HttpOnly"} <= set(words)
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_the_cookie_is_as_asked_for(here: Site) -> None:
+    await here.pods("web", PODS[0])
+    nginx = {
+        f"nginx.ingress.kubernetes.io/{name}": value
+        for name, value in {
+            "affinity": "cookie",
+            "session-cookie-name": "INGRESSCOOKIE",
+            "session-cookie-max-age": "3600",
+            "session-cookie-samesite": "Strict",
+            "session-cookie-secure": "true",
+        }.items()
+    }
+    here.put(ingress("web", rule("a.example.com", "/"), annotations=nginx))
+    await here.settled()
+    words = (await here.curl("https://a.example.com/")).headers["set-cookie"].split("; ")
+    assert words[0].startswith("INGRESSCOOKIE=")
+    assert {"Max-Age=3600", "SameSite=Strict", "Secure", "HttpOnly"} <= set(words)
 
 
-def test_who_is_bound_to_a_dead_pod_goes_elsewhere_unless_that_is_denied(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        await here.pods("web", *PODS[:2])
-        stay = COOKIE | {"vipwire.io/session-cookie-change-on-failure": "false"}
-        for host, asked in (("a", COOKIE), ("b", stay)):
-            here.put(ingress(host, rule(f"{host}.example.com", "/"), annotations=asked))
-        await here.settled()
-        jars = {}
-        for host in "ab":
-            for number in range(2):
-                jar = ("-b", str(tmp_path / f"{host}{number}"), "-c", str(tmp_path / f"{host}{number}"))
-                jars[host, (await here.curl(f"http://{host}.example.com/", *jar)).pod] = jar
-        await here.end_pod(PODS[0])
-        found = {key: (await here.curl(f"http://{key[0]}.example.com/", *jar)).code for key, jar in jars.items()}
-        assert found == {("a", PODS[0]): 200, ("a", PODS[1]): 200, ("b", PODS[0]): 503, ("b", PODS[1]): 200}
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_who_is_bound_to_a_dead_pod_goes_elsewhere_unless_that_is_denied(here: Site, tmp_path: Path) -> None:
+    await here.pods("web", *PODS[:2])
+    stay = COOKIE | {"vipwire.io/session-cookie-change-on-failure": "false"}
+    for host, asked in (("a", COOKIE), ("b", stay)):
+        here.put(ingress(host, rule(f"{host}.example.com", "/"), annotations=asked))
+    await here.settled()
+    jars = {}
+    for host in "ab":
+        for number in range(2):
+            jar = ("-b", str(tmp_path / f"{host}{number}"), "-c", str(tmp_path / f"{host}{number}"))
+            jars[host, (await here.curl(f"http://{host}.example.com/", *jar)).pod] = jar
+    await here.end_pod(PODS[0])
+    found = {key: (await here.curl(f"http://{key[0]}.example.com/", *jar)).code for key, jar in jars.items()}
+    assert found == {("a", PODS[0]): 200, ("a", PODS[1]): 200, ("b", PODS[0]): 503, ("b", PODS[1]): 200}

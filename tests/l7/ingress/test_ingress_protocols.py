@@ -15,6 +15,7 @@ from tests.l7.ingress.site import (
     certificate,
     endpoint,
     endpoint_slice,
+    in_site,
     ingress,
     play,
     rule,
@@ -36,12 +37,7 @@ def test_clients_come_with_a_proxy_header_and_are_logged(tmp_path: Path, capfd: 
     play(tmp_path, scenario, accept_proxy=True, access_log="stdout")
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
     (seen,) = [line for line in lines if line["host"] == "a.example.com"]
-    assert (seen["method"], seen["path"], seen["status"], seen["backend"]) == (
-        "GET",
-        '/x"y',
-        200,
-        "default:web:80",
-    )
+    assert (seen["method"], seen["path"], seen["status"], seen["backend"]) == ("GET", '/x"y', 200, "default:web:80")
 
 
 def test_requests_are_logged_to_a_syslog_server(tmp_path: Path) -> None:
@@ -72,43 +68,38 @@ def test_requests_are_logged_to_a_syslog_server(tmp_path: Path) -> None:
         ("backend-protocol", "https", b"\x16\x03"),
     ],
 )
-def test_pods_are_spoken_to_as_asked(tmp_path: Path, annotation: str, value: str, begins: bytes) -> None:
-    async def scenario(here: Site) -> None:
-        heard = asyncio.get_running_loop().create_future()
+@in_site()
+async def test_pods_are_spoken_to_as_asked(here: Site, annotation: str, value: str, begins: bytes) -> None:
+    heard = asyncio.get_running_loop().create_future()
 
-        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            data = await reader.readexactly(len(begins))
-            if not heard.done():
-                heard.set_result(data)
-            writer.close()
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = await reader.readexactly(len(begins))
+        if not heard.done():
+            heard.set_result(data)
+        writer.close()
 
-        async with await asyncio.start_server(listen, POD, here.pod_port):
-            here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
-            here.put(ingress("web", rule("a.example.com", "/"), annotations={f"vipwire.io/{annotation}": value}))
-            await here.settled()
-            _, client = await asyncio.open_connection("127.0.0.1", here.http)
-            client.write(b"GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n")
-            assert await heard == begins
-            client.close()
-
-    play(tmp_path, scenario)
+    async with await asyncio.start_server(listen, POD, here.pod_port):
+        here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
+        here.put(ingress("web", rule("a.example.com", "/"), annotations={f"vipwire.io/{annotation}": value}))
+        await here.settled()
+        _, client = await asyncio.open_connection("127.0.0.1", here.http)
+        client.write(b"GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n")
+        assert await heard == begins
+        client.close()
 
 
-def test_pods_that_speak_tls_answer(tmp_path: Path) -> None:
+@in_site()
+async def test_pods_that_speak_tls_answer(here: Site, tmp_path: Path) -> None:
     file = tmp_path / "pod.pem"
     file.write_text(certificate("pod.example.com"))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(file)
-
-    async def scenario(here: Site) -> None:
-        await here.pod(POD, context)
-        https = [{"name": "http", "port": 80, "appProtocol": "https"}]
-        here.put(service("web", ports=https), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
-        here.put(ingress("web", rule("a.example.com", "/")))
-        await here.settled()
-        assert (await here.curl("http://a.example.com/")).pod == POD
-
-    play(tmp_path, scenario)
+    await here.pod(POD, context)
+    https = [{"name": "http", "port": 80, "appProtocol": "https"}]
+    here.put(service("web", ports=https), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
+    here.put(ingress("web", rule("a.example.com", "/")))
+    await here.settled()
+    assert (await here.curl("http://a.example.com/")).pod == POD
 
 
 METHOD = "/shop.Orders/Follow"
@@ -134,35 +125,28 @@ class Orders(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
 
 
 @pytest.mark.parametrize("how", ["GRPC", "GRPCS", "appProtocol"])
-def test_a_grpc_client_streams_through(tmp_path: Path, how: str) -> None:
+@in_site()
+async def test_a_grpc_client_streams_through(here: Site, how: str) -> None:
     pem = certificate("grpc.example.com")
-
-    async def scenario(here: Site) -> None:
-        address, server = f"{POD}:{here.pod_port}", grpc.aio.server(handlers=(Orders(),))
-        if how == "GRPCS":
-            pair = pem.partition("-----BEGIN PRIVATE KEY-----")
-            server.add_secure_port(
-                address, grpc.ssl_server_credentials([("".join(pair[1:]).encode(), pair[0].encode())])
-            )
-        else:
-            server.add_insecure_port(address)
-        await server.start()
-        grpc_port = {"name": "http", "port": 80} | (
-            {"appProtocol": "kubernetes.io/h2c"} if how == "appProtocol" else {}
-        )
-        here.put(service("web", ports=[grpc_port]), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
-        annotations = {"nginx.ingress.kubernetes.io/backend-protocol": how} if how.startswith("GRPC") else {}
-        tls = [{"hosts": ["grpc.example.com"], "secretName": "pair"}]
-        made = ingress("web", rule("grpc.example.com", "/shop.Orders"), annotations=annotations, tls=tls)
-        here.put(tls_secret("pair", pem), made)
-        await here.settled()
-        credentials = grpc.ssl_channel_credentials(pem.partition("-----BEGIN PRIVATE KEY-----")[0].encode())
-        options = (("grpc.ssl_target_name_override", "grpc.example.com"),)
-        async with grpc.aio.secure_channel(f"127.0.0.1:{here.https}", credentials, options) as channel:
-            await talk(channel)
-        await server.stop(None)
-
-    play(tmp_path, scenario)
+    address, server = f"{POD}:{here.pod_port}", grpc.aio.server(handlers=(Orders(),))
+    if how == "GRPCS":
+        pair = pem.partition("-----BEGIN PRIVATE KEY-----")
+        server.add_secure_port(address, grpc.ssl_server_credentials([("".join(pair[1:]).encode(), pair[0].encode())]))
+    else:
+        server.add_insecure_port(address)
+    await server.start()
+    grpc_port = {"name": "http", "port": 80} | ({"appProtocol": "kubernetes.io/h2c"} if how == "appProtocol" else {})
+    here.put(service("web", ports=[grpc_port]), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
+    annotations = {"nginx.ingress.kubernetes.io/backend-protocol": how} if how.startswith("GRPC") else {}
+    tls = [{"hosts": ["grpc.example.com"], "secretName": "pair"}]
+    made = ingress("web", rule("grpc.example.com", "/shop.Orders"), annotations=annotations, tls=tls)
+    here.put(tls_secret("pair", pem), made)
+    await here.settled()
+    credentials = grpc.ssl_channel_credentials(pem.partition("-----BEGIN PRIVATE KEY-----")[0].encode())
+    options = (("grpc.ssl_target_name_override", "grpc.example.com"),)
+    async with grpc.aio.secure_channel(f"127.0.0.1:{here.https}", credentials, options) as channel:
+        await talk(channel)
+    await server.stop(None)
 
 
 async def talk(channel: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 import aiohttp
-from tests.l7.ingress.site import Site, endpoint, endpoint_slice, ingress, play, rule, service
+from tests.l7.ingress.site import Site, endpoint, endpoint_slice, in_site, ingress, play, rule, service
 
 OLD = tuple(f"127.0.0.{number}" for number in range(21, 25))
 NEW = tuple(f"127.0.0.{number}" for number in range(31, 35))
@@ -62,7 +62,8 @@ async def under_load(here: Site, work: Callable[[Site, Load], Awaitable[None]]) 
     return load.answers, len(here.reloads) - before
 
 
-def test_no_request_fails_while_pods_are_replaced(tmp_path: Path) -> None:
+@in_site()
+async def test_no_request_fails_while_pods_are_replaced(here: Site) -> None:
     async def roll(here: Site, load: Load) -> None:
         serving = list(OLD)
         for old, new in zip(OLD, NEW, strict=True):
@@ -77,100 +78,89 @@ def test_no_request_fails_while_pods_are_replaced(tmp_path: Path) -> None:
             here.put(endpoint_slice("web", here.pod_port, [endpoint(each) for each in serving]))
             await here.settled()
 
-    async def scenario(here: Site) -> None:
-        answers, reloads = await under_load(here, roll)
-        assert set(answers) == {"200"}
-        assert reloads == 0
-        assert await here.pods_of("http://a.example.com/", times=8) == set(NEW)
-
-    play(tmp_path, scenario)
+    answers, reloads = await under_load(here, roll)
+    assert set(answers) == {"200"}
+    assert reloads == 0
+    assert await here.pods_of("http://a.example.com/", times=8) == set(NEW)
 
 
-def test_no_request_fails_during_twenty_reloads(tmp_path: Path) -> None:
+@in_site()
+async def test_no_request_fails_during_twenty_reloads(here: Site) -> None:
     async def reload(here: Site, _: Load) -> None:
         for number in range(20):
             annotations = {"vipwire.io/timeout-server": f"{number + 10}s"}
             here.put(ingress("other", rule("b.example.com", "/"), annotations=annotations))
             await here.settled()
 
-    async def scenario(here: Site) -> None:
-        answers, reloads = await under_load(here, reload)
-        assert (set(answers), reloads) == ({"200"}, 20)
-
-    play(tmp_path, scenario)
+    answers, reloads = await under_load(here, reload)
+    assert (set(answers), reloads) == ({"200"}, 20)
 
 
-def test_hosts_paths_endpoints_and_removals_need_no_reload(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        await here.pods("web", OLD[0])
-        here.put(ingress("web", rule("a.example.com", "/"), rule("*.d.example.com", "/", kind="Exact")))
-        await here.settled()
-        before = len(here.reloads)
-        here.put(ingress("more", rule("b.example.com", "/x", "/y"), rule("*.c.example.com", "/", kind="Exact")))
-        await here.settled()
-        codes = [(await here.curl(f"http://{where}")).code for where in ("b.example.com/y/z", "1.c.example.com/")]
-        await here.pods("web", OLD[1], OLD[2])
-        await here.settled()
-        assert (await here.curl("http://a.example.com/")).pod in OLD[1:3]
-        here.remove("Ingress", "more")
-        await here.settled()
-        codes += [(await here.curl(f"http://{where}")).code for where in ("b.example.com/y/z", "a.example.com/")]
-        here.remove("EndpointSlice", "web-1")
-        await here.settled()
-        codes.append((await here.curl("http://a.example.com/")).code)
-        assert codes == [200, 200, 404, 200, 503]
-        assert len(here.reloads) == before
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_hosts_paths_endpoints_and_removals_need_no_reload(here: Site) -> None:
+    await here.pods("web", OLD[0])
+    here.put(ingress("web", rule("a.example.com", "/"), rule("*.d.example.com", "/", kind="Exact")))
+    await here.settled()
+    before = len(here.reloads)
+    here.put(ingress("more", rule("b.example.com", "/x", "/y"), rule("*.c.example.com", "/", kind="Exact")))
+    await here.settled()
+    codes = [(await here.curl(f"http://{where}")).code for where in ("b.example.com/y/z", "1.c.example.com/")]
+    await here.pods("web", OLD[1], OLD[2])
+    await here.settled()
+    assert (await here.curl("http://a.example.com/")).pod in OLD[1:3]
+    here.remove("Ingress", "more")
+    await here.settled()
+    codes += [(await here.curl(f"http://{where}")).code for where in ("b.example.com/y/z", "a.example.com/")]
+    here.remove("EndpointSlice", "web-1")
+    await here.settled()
+    codes.append((await here.curl("http://a.example.com/")).code)
+    assert codes == [200, 200, 404, 200, 503]
+    assert len(here.reloads) == before
 
 
-def test_the_first_rule_of_a_kind_is_a_reload_and_no_other_is(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        await here.pods("web", OLD[0])
-        here.put(ingress("web", rule("a.example.com", "/app")))
-        await here.settled()
-        for number, (made, where, reason) in enumerate(
-            (
-                (rule("a.example.com", "/app", kind="Exact"), "a.example.com/app", "a first path of type Exact"),
-                (rule("*.example.com", "/x"), "b.example.com/x/y", "a first host with a wildcard"),
-                (rule("", "/y"), "c.org/y", "a first rule without a host"),
-            )
-        ):
-            for again in (False, True):
-                here.put(ingress(f"more-{number}", made, rule(f"{number}-{again}.example.com", "/")))
-                await here.settled()
-                codes = [(await here.curl(f"http://{each}")).code for each in (where, "a.example.com/app/z")]
-                assert codes == [200, 200]
-            assert here.reloads[-1] == reason
-            assert len(here.reloads) == number + 3
-        # What is not needed any more stays, and is kept up to date, until the next reload.
-        for number in (0, 1, 2):
-            here.remove("Ingress", f"more-{number}")
-        await here.settled()
-        assert (await here.curl("http://c.org/y")).code == 404
-        here.put(ingress("back", rule("", "/y")))
-        await here.settled()
-        assert (await here.curl("http://c.org/y")).code == 200
-        assert len(here.reloads) == 5
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_the_first_rule_of_a_kind_is_a_reload_and_no_other_is(here: Site) -> None:
+    await here.pods("web", OLD[0])
+    here.put(ingress("web", rule("a.example.com", "/app")))
+    await here.settled()
+    for number, (made, where, reason) in enumerate(
+        (
+            (rule("a.example.com", "/app", kind="Exact"), "a.example.com/app", "a first path of type Exact"),
+            (rule("*.example.com", "/x"), "b.example.com/x/y", "a first host with a wildcard"),
+            (rule("", "/y"), "c.org/y", "a first rule without a host"),
+        )
+    ):
+        for again in (False, True):
+            here.put(ingress(f"more-{number}", made, rule(f"{number}-{again}.example.com", "/")))
+            await here.settled()
+            codes = [(await here.curl(f"http://{each}")).code for each in (where, "a.example.com/app/z")]
+            assert codes == [200, 200]
+        assert here.reloads[-1] == reason
+        assert len(here.reloads) == number + 3
+    # What is not needed any more stays, and is kept up to date, until the next reload.
+    for number in (0, 1, 2):
+        here.remove("Ingress", f"more-{number}")
+    await here.settled()
+    assert (await here.curl("http://c.org/y")).code == 404
+    here.put(ingress("back", rule("", "/y")))
+    await here.settled()
+    assert (await here.curl("http://c.org/y")).code == 200
+    assert len(here.reloads) == 5
 
 
-def test_endpoints_change_while_a_reload_waits(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(OLD[0])]))
-        here.put(ingress("web", rule("a.example.com", "/")))  # all this is there when HAProxy starts
-        await here.settled()
-        here.put(ingress("late", rule("b.example.com", "/"), annotations={"vipwire.io/timeout-server": "9s"}))
-        await here.pods("web", OLD[1])
-        async with asyncio.timeout(60):
-            while (await here.curl("http://a.example.com/")).code != 200:  # noqa: ASYNC110  # of a change before a reload nobody is told
-                await asyncio.sleep(0.02)
-        assert (await here.curl("http://a.example.com/")).pod == OLD[1]
-        assert await here.codes_of("b") == {"b": 404}
-        assert len(here.reloads) == 1
-
-    play(tmp_path, scenario, pause=3600.0)
+@in_site(pause=3600.0)
+async def test_endpoints_change_while_a_reload_waits(here: Site) -> None:
+    here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(OLD[0])]))
+    here.put(ingress("web", rule("a.example.com", "/")))  # all this is there when HAProxy starts
+    await here.settled()
+    here.put(ingress("late", rule("b.example.com", "/"), annotations={"vipwire.io/timeout-server": "9s"}))
+    await here.pods("web", OLD[1])
+    async with asyncio.timeout(60):
+        while (await here.curl("http://a.example.com/")).code != 200:  # noqa: ASYNC110  # of a change before a reload nobody is told
+            await asyncio.sleep(0.02)
+    assert (await here.curl("http://a.example.com/")).pod == OLD[1]
+    assert await here.codes_of("b") == {"b": 404}
+    assert len(here.reloads) == 1
 
 
 async def move(here: Site, address: str) -> None:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from tests.l7.ingress.site import Site, certificate, ingress, play, rule, secret, tls_secret
+from tests.l7.ingress.site import Site, certificate, in_site, ingress, rule, secret, tls_secret
 
 from vipwire_l7.ingress.run.default_certificate import make_certificate
 
@@ -42,72 +42,64 @@ async def two_sites(here: Site) -> None:
     await here.settled()
 
 
-def test_the_certificate_is_chosen_by_sni(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        await two_sites(here)
-        assert await subject_of(here, "a.example.com") == "a.example.com"
-        assert await subject_of(here, "b.wild.example.com") == "*.wild.example.com"
-        assert await subject_of(here, "elsewhere.org") == "vipwire default certificate"
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_the_certificate_is_chosen_by_sni(here: Site) -> None:
+    await two_sites(here)
+    assert await subject_of(here, "a.example.com") == "a.example.com"
+    assert await subject_of(here, "b.wild.example.com") == "*.wild.example.com"
+    assert await subject_of(here, "elsewhere.org") == "vipwire default certificate"
 
 
-def test_http2_and_http1_over_tls_that_curl_verifies(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        await two_sites(here)
-        authority = tmp_path / "a.pem"
-        pem = certificate("c.example.com")
-        authority.write_text(pem.partition("-----BEGIN PRIVATE KEY-----")[0])
-        here.put(tls_secret("c", pem))
-        here.put(ingress("c", rule("c.example.com", "/"), tls=[{"hosts": ["c.example.com"], "secretName": "c"}]))
-        await here.settled()
-        for flag, version in (("--http2", "2"), ("--http1.1", "1.1")):
-            answer = await here.curl("https://c.example.com/x", flag, "--no-insecure", "--cacert", str(authority))
-            assert (answer.code, answer.version) == (200, version)
-            assert answer.seen["headers"]["x-forwarded-proto"] == "https"
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_http2_and_http1_over_tls_that_curl_verifies(here: Site, tmp_path: Path) -> None:
+    await two_sites(here)
+    authority = tmp_path / "a.pem"
+    pem = certificate("c.example.com")
+    authority.write_text(pem.partition("-----BEGIN PRIVATE KEY-----")[0])
+    here.put(tls_secret("c", pem))
+    here.put(ingress("c", rule("c.example.com", "/"), tls=[{"hosts": ["c.example.com"], "secretName": "c"}]))
+    await here.settled()
+    for flag, version in (("--http2", "2"), ("--http1.1", "1.1")):
+        answer = await here.curl("https://c.example.com/x", flag, "--no-insecure", "--cacert", str(authority))
+        assert (answer.code, answer.version) == (200, version)
+        assert answer.seen["headers"]["x-forwarded-proto"] == "https"
 
 
-def test_http_is_sent_to_https_where_there_is_a_certificate(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        await two_sites(here)
-        off = {"vipwire.io/ssl-redirect": "false"}
-        tls = [{"hosts": ["off.example.com"], "secretName": "a"}]
-        here.put(ingress("off", rule("off.example.com", "/"), annotations=off, tls=tls))
-        here.put(ingress("plain", rule("plain.example.com", "/")))
-        force = {"nginx.ingress.kubernetes.io/force-ssl-redirect": "true"}
-        here.put(ingress("force", rule("force.example.com", "/"), annotations=force))
-        await here.settled()
-        answer = await here.curl("http://a.example.com/x?y=z")
-        assert (answer.code, answer.headers["location"]) == (308, f"https://a.example.com:{here.https}/x?y=z")
-        assert await here.codes_of("off", "plain", "force") == {"off": 200, "plain": 200, "force": 308}
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_http_is_sent_to_https_where_there_is_a_certificate(here: Site) -> None:
+    await two_sites(here)
+    off = {"vipwire.io/ssl-redirect": "false"}
+    tls = [{"hosts": ["off.example.com"], "secretName": "a"}]
+    here.put(ingress("off", rule("off.example.com", "/"), annotations=off, tls=tls))
+    here.put(ingress("plain", rule("plain.example.com", "/")))
+    force = {"nginx.ingress.kubernetes.io/force-ssl-redirect": "true"}
+    here.put(ingress("force", rule("force.example.com", "/"), annotations=force))
+    await here.settled()
+    answer = await here.curl("http://a.example.com/x?y=z")
+    assert (answer.code, answer.headers["location"]) == (308, f"https://a.example.com:{here.https}/x?y=z")
+    assert await here.codes_of("off", "plain", "force") == {"off": 200, "plain": 200, "force": 308}
 
 
-def test_a_secret_that_changes_is_served_at_once_without_a_reload(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        await two_sites(here)
-        here.put(tls_secret("a", certificate("renewed.example.com")))
-        await here.settled()
-        assert await subject_of(here, "a.example.com") == "renewed.example.com"
-        here.put(tls_secret("late", certificate("late.example.com")))
-        tls = [{"hosts": ["late.example.com"], "secretName": "late"}]
-        here.put(ingress("late", rule("late.example.com", "/")))
-        await here.settled()
-        before = len(here.reloads)
-        here.put(
-            ingress("late", rule("late.example.com", "/"), annotations={"vipwire.io/ssl-redirect": "false"}, tls=tls)
-        )
-        await here.settled()
-        assert await subject_of(here, "late.example.com") == "late.example.com"
-        here.remove("Ingress", "late")
-        await here.settled()
-        assert await subject_of(here, "late.example.com") == "vipwire default certificate"
-        assert len(here.reloads) == before
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_a_secret_that_changes_is_served_at_once_without_a_reload(here: Site) -> None:
+    await two_sites(here)
+    here.put(tls_secret("a", certificate("renewed.example.com")))
+    await here.settled()
+    assert await subject_of(here, "a.example.com") == "renewed.example.com"
+    here.put(tls_secret("late", certificate("late.example.com")))
+    tls = [{"hosts": ["late.example.com"], "secretName": "late"}]
+    here.put(ingress("late", rule("late.example.com", "/")))
+    await here.settled()
+    before = len(here.reloads)
+    here.put(
+        ingress("late", rule("late.example.com", "/"), annotations={"vipwire.io/ssl-redirect": "false"}, tls=tls)
+    )
+    await here.settled()
+    assert await subject_of(here, "late.example.com") == "late.example.com"
+    here.remove("Ingress", "late")
+    await here.settled()
+    assert await subject_of(here, "late.example.com") == "vipwire default certificate"
+    assert len(here.reloads) == before
 
 
 def broken() -> dict[str, dict[str, str]]:
@@ -136,22 +128,20 @@ def broken() -> dict[str, dict[str, str]]:
     return made
 
 
-def test_secrets_that_are_no_good_cost_only_their_certificate(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        await two_sites(here)
-        for number, (_, data) in enumerate(broken().items()):
-            here.put(secret(f"s{number}", **data))
-            tls = [{"hosts": [f"h{number}.example.com"], "secretName": f"s{number}"}]
-            here.put(ingress(f"i{number}", rule(f"h{number}.example.com", "/"), tls=tls))
-        await here.settled()
-        for number, text in enumerate(broken()):
-            assert f"default/i{number}: spec.tls[0].secretName: default/s{number}:" in here.problems
-            assert text in here.problems
-            assert await subject_of(here, f"h{number}.example.com") == "vipwire default certificate"
-            assert (await here.curl(f"https://h{number}.example.com/")).code == 200
-        assert await subject_of(here, "a.example.com") == "a.example.com"
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_secrets_that_are_no_good_cost_only_their_certificate(here: Site) -> None:
+    await two_sites(here)
+    for number, (_, data) in enumerate(broken().items()):
+        here.put(secret(f"s{number}", **data))
+        tls = [{"hosts": [f"h{number}.example.com"], "secretName": f"s{number}"}]
+        here.put(ingress(f"i{number}", rule(f"h{number}.example.com", "/"), tls=tls))
+    await here.settled()
+    for number, text in enumerate(broken()):
+        assert f"default/i{number}: spec.tls[0].secretName: default/s{number}:" in here.problems
+        assert text in here.problems
+        assert await subject_of(here, f"h{number}.example.com") == "vipwire default certificate"
+        assert (await here.curl(f"https://h{number}.example.com/")).code == 200
+    assert await subject_of(here, "a.example.com") == "a.example.com"
 
 
 def weak(name: str) -> str:
@@ -166,39 +156,35 @@ def weak(name: str) -> str:
 
 
 @pytest.mark.parametrize("from_the_start", [True, False])
-def test_a_certificate_that_haproxy_refuses_costs_only_itself(tmp_path: Path, *, from_the_start: bool) -> None:
-    async def scenario(here: Site) -> None:
-        if not from_the_start:
-            await two_sites(here)
-        here.put(tls_secret("weak", weak("weak.example.com")))
-        tls = [{"hosts": ["weak.example.com"], "secretName": "weak"}]
-        here.put(ingress("weak", rule("weak.example.com", "/"), tls=tls))
+@in_site()
+async def test_a_certificate_that_haproxy_refuses_costs_only_itself(here: Site, *, from_the_start: bool) -> None:
+    if not from_the_start:
         await two_sites(here)
-        assert await subject_of(here, "weak.example.com") == "vipwire default certificate"
-        assert await subject_of(here, "a.example.com") == "a.example.com"
-        assert (await here.curl("https://weak.example.com/")).code == 200
-        told = "default/weak: spec.tls[0].secretName: default/weak: HAProxy refuses it; its hosts get the default"
-        assert f"{told} certificate: unable to load" in here.problems
-        here.put(tls_secret("weak", certificate("strong.example.com")))
-        await here.settled()
-        assert await subject_of(here, "weak.example.com") == "strong.example.com"
-        assert here.problems == ""
-        assert any("a command failed" in reason for reason in here.reloads) is not from_the_start
-
-    play(tmp_path, scenario)
+    here.put(tls_secret("weak", weak("weak.example.com")))
+    tls = [{"hosts": ["weak.example.com"], "secretName": "weak"}]
+    here.put(ingress("weak", rule("weak.example.com", "/"), tls=tls))
+    await two_sites(here)
+    assert await subject_of(here, "weak.example.com") == "vipwire default certificate"
+    assert await subject_of(here, "a.example.com") == "a.example.com"
+    assert (await here.curl("https://weak.example.com/")).code == 200
+    told = "default/weak: spec.tls[0].secretName: default/weak: HAProxy refuses it; its hosts get the default"
+    assert f"{told} certificate: unable to load" in here.problems
+    here.put(tls_secret("weak", certificate("strong.example.com")))
+    await here.settled()
+    assert await subject_of(here, "weak.example.com") == "strong.example.com"
+    assert here.problems == ""
+    assert any("a command failed" in reason for reason in here.reloads) is not from_the_start
 
 
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
-def test_a_websocket_goes_through(tmp_path: Path, scheme: str) -> None:
-    async def scenario(here: Site) -> None:
-        await here.pods("web", POD)
-        here.put(ingress("web", rule("a.example.com", "/")))
-        await here.settled()
-        port = here.https if scheme == "wss" else here.http
-        async with aiohttp.ClientSession() as session:
-            url = f"{scheme}://127.0.0.1:{port}/chat"
-            async with session.ws_connect(url, headers={"Host": "a.example.com"}, ssl=False) as talk:
-                await talk.send_str("hello")
-                assert await talk.receive_str(timeout=20) == "echo hello"
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_a_websocket_goes_through(here: Site, scheme: str) -> None:
+    await here.pods("web", POD)
+    here.put(ingress("web", rule("a.example.com", "/")))
+    await here.settled()
+    port = here.https if scheme == "wss" else here.http
+    async with aiohttp.ClientSession() as session:
+        url = f"{scheme}://127.0.0.1:{port}/chat"
+        async with session.ws_connect(url, headers={"Host": "a.example.com"}, ssl=False) as talk:
+            await talk.send_str("hello")
+            assert await talk.receive_str(timeout=20) == "echo hello"

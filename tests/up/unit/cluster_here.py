@@ -20,6 +20,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp.web_request import BaseRequest
+from tests.fakes.coroutine_tests import Test, runs_in
 
 from vipwire_up.api.admission import Admission
 from vipwire_up.api.bodies.sent import Options
@@ -190,3 +191,8 @@ def play(folder: Path, scenario: Callable[[Here], Awaitable[None]], **settings: 
             await scenario(here)
 
     asyncio.run(run())
+
+
+def in_cluster(**settings: Any) -> Callable[[Callable[..., Awaitable[None]]], Test]:
+    """Run the decorated test in a cluster of its own."""
+    return runs_in(lambda folder, scenario: play(folder, scenario, **settings))

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.coroutine_tests import Test, runs_in
 from tests.up.unit.cluster_here import START, Here, play
 
 from vipwire_up.api.admission import Admission
@@ -54,6 +55,11 @@ def play_allocating(
         await scenario(here)
 
     play(folder, prepared, make_hooks=allocation(ports))
+
+
+def allocating(*cidrs: str, **settings: Any) -> Callable[[Callable[..., Awaitable[None]]], Test]:
+    """Run the decorated test in a cluster of its own that allocates from a ServiceCIDR."""
+    return runs_in(lambda folder, scenario: play_allocating(folder, scenario, *cidrs, **settings))
 
 
 async def items(here: Here, path: str) -> list[dict[str, Any]]:

@@ -1,10 +1,9 @@
 """What users ask about themselves: may I, what may I, who am I; and what is said where something is not served."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.up.unit.cluster_here import Here, play
+from tests.up.unit.cluster_here import Here, in_cluster
 
 AUTHORIZATION = "/apis/authorization.k8s.io/v1"
 ACCESS = f"{AUTHORIZATION}/selfsubjectaccessreviews"
@@ -36,29 +35,25 @@ def about(verb: str, resource: str, subresource: str = "") -> dict[str, Any]:
         ("admin", {"spec": {"nonResourceAttributes": {"path": "/version", "verb": "post"}}}, False),
     ],
 )
-def test_who_asks_is_told_what_the_server_would_do(
-    tmp_path: Path, user: str, question: dict[str, Any], *, allowed: bool
+@in_cluster()
+async def test_who_asks_is_told_what_the_server_would_do(
+    here: Here, user: str, question: dict[str, Any], *, allowed: bool
 ) -> None:
-    async def scenario(here: Here) -> None:
-        code, answer = await here.send("POST", ACCESS, question, user=user)
-        assert (code, answer["kind"], answer["status"]) == (201, "SelfSubjectAccessReview", {"allowed": allowed})
-        assert answer["spec"] == question["spec"]
-
-    play(tmp_path, scenario)
+    code, answer = await here.send("POST", ACCESS, question, user=user)
+    assert (code, answer["kind"], answer["status"]) == (201, "SelfSubjectAccessReview", {"allowed": allowed})
+    assert answer["spec"] == question["spec"]
 
 
-def test_all_that_somebody_may_and_who_it_is(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        _, answer = await here.send("POST", RULES, {"spec": {"namespace": "default"}})
-        assert answer["status"]["resourceRules"] == [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
-        _, answer = await here.send("POST", RULES, {"spec": {"namespace": "default"}}, user="view")
-        rules = {rule["resources"][0]: rule["verbs"] for rule in answer["status"]["resourceRules"]}
-        assert rules["services"] == rules["services/status"] == ["get", "list", "watch"]
-        assert "secrets" not in rules
-        _, answer = await here.send("POST", WHO, {}, user="node")
-        assert answer["status"] == {"userInfo": {"username": "node", "groups": ["system:nodes"]}}
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_all_that_somebody_may_and_who_it_is(here: Here) -> None:
+    _, answer = await here.send("POST", RULES, {"spec": {"namespace": "default"}})
+    assert answer["status"]["resourceRules"] == [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
+    _, answer = await here.send("POST", RULES, {"spec": {"namespace": "default"}}, user="view")
+    rules = {rule["resources"][0]: rule["verbs"] for rule in answer["status"]["resourceRules"]}
+    assert rules["services"] == rules["services/status"] == ["get", "list", "watch"]
+    assert "secrets" not in rules
+    _, answer = await here.send("POST", WHO, {}, user="node")
+    assert answer["status"] == {"userInfo": {"username": "node", "groups": ["system:nodes"]}}
 
 
 @pytest.mark.parametrize(
@@ -72,28 +67,22 @@ def test_all_that_somebody_may_and_who_it_is(tmp_path: Path) -> None:
         (RULES, {"spec": 7}, "spec"),
     ],
 )
-def test_a_question_that_is_none_is_refused(tmp_path: Path, path: str, body: Any, said: str) -> None:
-    async def scenario(here: Here) -> None:
-        code, status = await here.send("POST", path, body)
-        assert (code, said in status["message"]) == (400, True), status
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_question_that_is_none_is_refused(here: Here, path: str, body: Any, said: str) -> None:
+    code, status = await here.send("POST", path, body)
+    assert (code, said in status["message"]) == (400, True), status
 
 
-def test_nobody_acts_as_somebody_else(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        code, status = await here.send("GET", "/api/v1/services", **{"Impersonate-User": "viewer"})
-        assert code == 403
-        assert 'users "viewer" is forbidden: User "admin" cannot impersonate' in status["message"]
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_nobody_acts_as_somebody_else(here: Here) -> None:
+    code, status = await here.send("GET", "/api/v1/services", **{"Impersonate-User": "viewer"})
+    assert code == 403
+    assert 'users "viewer" is forbidden: User "admin" cannot impersonate' in status["message"]
 
 
-def test_what_needs_a_kubelet_says_that_there_is_none(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        code, status = await here.send("GET", "/api/v1/namespaces/default/pods/p/log")
-        assert code == 404
-        assert status["details"] == {}  # which kubectl debug looks into
-        assert status["message"].endswith("pods/log is not served here, where nothing runs Pods")
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_what_needs_a_kubelet_says_that_there_is_none(here: Here) -> None:
+    code, status = await here.send("GET", "/api/v1/namespaces/default/pods/p/log")
+    assert code == 404
+    assert status["details"] == {}  # which kubectl debug looks into
+    assert status["message"].endswith("pods/log is not served here, where nothing runs Pods")

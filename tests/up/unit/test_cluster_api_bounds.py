@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.authority import authority
-from tests.up.unit.cluster_here import SERVICES, Here, play, service
+from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, play, service
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.serving.accept import Listening, bound
@@ -71,44 +71,38 @@ async def opened(here: Here, count: int, **options: int) -> AsyncIterator[list[S
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /version HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"GET /vers"])
-def test_who_does_not_finish_a_request_is_cut_off(tmp_path: Path, said: bytes) -> None:
-    async def scenario(here: Here) -> None:
-        async with opened(here, 3) as streams:
-            for _, writer in streams:
-                writer.write(said)
-            for stream in streams:
-                assert await ended(stream) == b""
-
-    play(tmp_path, scenario, bounds=Bounds(first_seconds=0.2))
+@in_cluster(bounds=Bounds(first_seconds=0.2))
+async def test_who_does_not_finish_a_request_is_cut_off(here: Here, said: bytes) -> None:
+    async with opened(here, 3) as streams:
+        for _, writer in streams:
+            writer.write(said)
+        for stream in streams:
+            assert await ended(stream) == b""
 
 
-def test_a_connection_that_rests_after_a_request_is_cut_off(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        async with opened(here, 2) as streams:
-            here.bound(first_seconds=0.2, idle_seconds=0.3)  # they had all the time to come
-            for number, (_, writer) in enumerate(streams):
-                writer.write(request("/version", user="view" if number else "nobody"))
-                writer.write(b"GET /vers")
-            assert await first_lines(streams) == [b"HTTP/1.1 200 OK\r\n"] * 2
-            for stream in streams:
-                await ended(stream)
-
-    play(tmp_path, scenario, bounds=Bounds(first_seconds=60.0))
+@in_cluster(bounds=Bounds(first_seconds=60.0))
+async def test_a_connection_that_rests_after_a_request_is_cut_off(here: Here) -> None:
+    async with opened(here, 2) as streams:
+        here.bound(first_seconds=0.2, idle_seconds=0.3)  # they had all the time to come
+        for number, (_, writer) in enumerate(streams):
+            writer.write(request("/version", user="view" if number else "nobody"))
+            writer.write(b"GET /vers")
+        assert await first_lines(streams) == [b"HTTP/1.1 200 OK\r\n"] * 2
+        for stream in streams:
+            await ended(stream)
 
 
-def test_strangers_take_each_others_place_and_nobody_elses(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        async with opened(here, 60) as streams:
-            for _ in range(3):
-                assert (await here.send("GET", SERVICES))[0] == 200
-            for stream in streams[:40]:  # the oldest have gone
-                await ended(stream)
-            async with here.watch(f"{SERVICES}?watch=1") as events, opened(here, 60):
-                await here.post(SERVICES, service("web"))
-                assert await events.names(1) == [("ADDED", "web")]
-            assert here.connections() <= 20
-
-    play(tmp_path, scenario, bounds=Bounds(strangers=16, strangers_of_one=8))
+@in_cluster(bounds=Bounds(strangers=16, strangers_of_one=8))
+async def test_strangers_take_each_others_place_and_nobody_elses(here: Here) -> None:
+    async with opened(here, 60) as streams:
+        for _ in range(3):
+            assert (await here.send("GET", SERVICES))[0] == 200
+        for stream in streams[:40]:  # the oldest have gone
+            await ended(stream)
+        async with here.watch(f"{SERVICES}?watch=1") as events, opened(here, 60):
+            await here.post(SERVICES, service("web"))
+            assert await events.names(1) == [("ADDED", "web")]
+        assert here.connections() <= 20
 
 
 def test_connections_of_an_address_and_in_all_are_counted() -> None:
@@ -198,37 +192,31 @@ def test_what_is_no_tls_leaves_no_heap_of_garbage() -> None:
         gc.set_threshold(*before)
 
 
-def test_a_body_has_to_come_in_time(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        async with opened(here, 1) as ((reader, writer),):
-            here.bound(body_seconds=0.2, first_seconds=1.0, idle_seconds=1.0)
-            writer.write(request(MAPS, "Content-Length: 100", method="POST", user="admin") + b"{")
-            assert (await reader.readline()).startswith(b"HTTP/1.1 408")
-            await ended((reader, writer))
-
-    play(tmp_path, scenario, bounds=Bounds(first_seconds=60.0))
+@in_cluster(bounds=Bounds(first_seconds=60.0))
+async def test_a_body_has_to_come_in_time(here: Here) -> None:
+    async with opened(here, 1) as ((reader, writer),):
+        here.bound(body_seconds=0.2, first_seconds=1.0, idle_seconds=1.0)
+        writer.write(request(MAPS, "Content-Length: 100", method="POST", user="admin") + b"{")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+        await ended((reader, writer))
 
 
 @pytest.mark.parametrize("user", ["nobody", "view"])
-def test_no_byte_is_read_of_a_body_that_its_sender_may_not_send(tmp_path: Path, user: str) -> None:
-    async def scenario(here: Here) -> None:
-        async with opened(here, 1) as ((reader, writer),):
-            writer.write(request(MAPS, "Content-Length: 3000000", method="POST", user=user))
-            assert (await reader.readline()).startswith(b"HTTP/1.1 403")
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_no_byte_is_read_of_a_body_that_its_sender_may_not_send(here: Here, user: str) -> None:
+    async with opened(here, 1) as ((reader, writer),):
+        writer.write(request(MAPS, "Content-Length: 3000000", method="POST", user=user))
+        assert (await reader.readline()).startswith(b"HTTP/1.1 403")
 
 
 @pytest.mark.parametrize(
     ("lines", "code"), [(("Content-Length: 3145729",), 413), (("Content-Length: 9", "Content-Encoding: gzip"), 415)]
 )
-def test_bodies_that_are_not_even_begun(tmp_path: Path, lines: tuple[str, ...], code: int) -> None:
-    async def scenario(here: Here) -> None:
-        async with opened(here, 1) as ((reader, writer),):
-            writer.write(request(MAPS, *lines, method="POST", user="admin"))
-            assert (await reader.readline()).startswith(f"HTTP/1.1 {code}".encode())
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_bodies_that_are_not_even_begun(here: Here, lines: tuple[str, ...], code: int) -> None:
+    async with opened(here, 1) as ((reader, writer),):
+        writer.write(request(MAPS, *lines, method="POST", user="admin"))
+        assert (await reader.readline()).startswith(f"HTTP/1.1 {code}".encode())
 
 
 @pytest.mark.parametrize("kind", ["yaml", "json"])
@@ -267,21 +255,19 @@ async def answered_meanwhile(here: Here, work: asyncio.Task[Any]) -> int:
     return count
 
 
-def test_a_large_yaml_is_read_beside_all_else_and_has_a_bound(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        inner = b"metadata: {name: web}\ndata: {" + b"".join(b"k%d: v, " % n for n in range(30_000)) + b"}\n"
-        async with asyncio.TaskGroup() as tasks:
-            work = tasks.create_task(here.send("POST", MAPS, inner, Content_Type="application/yaml"))
-            count = await answered_meanwhile(here, work)
-        assert work.result()[0] in (201, 413)
-        assert count > 1
-        many = b"data: [" + b"a, " * 1_000_000 + b"]"
-        code, status = await here.send("POST", MAPS, many, Content_Type="application/yaml")
-        assert (code, "too many values" in status["message"]) == (400, True)
-        code, status = await here.send("POST", MAPS, b"[" + b"0," * 1_000_000 + b"0]")
-        assert (code, status["reason"]) == (413, "RequestEntityTooLarge")
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_large_yaml_is_read_beside_all_else_and_has_a_bound(here: Here) -> None:
+    inner = b"metadata: {name: web}\ndata: {" + b"".join(b"k%d: v, " % n for n in range(30_000)) + b"}\n"
+    async with asyncio.TaskGroup() as tasks:
+        work = tasks.create_task(here.send("POST", MAPS, inner, Content_Type="application/yaml"))
+        count = await answered_meanwhile(here, work)
+    assert work.result()[0] in (201, 413)
+    assert count > 1
+    many = b"data: [" + b"a, " * 1_000_000 + b"]"
+    code, status = await here.send("POST", MAPS, many, Content_Type="application/yaml")
+    assert (code, "too many values" in status["message"]) == (400, True)
+    code, status = await here.send("POST", MAPS, b"[" + b"0," * 1_000_000 + b"0]")
+    assert (code, status["reason"]) == (413, "RequestEntityTooLarge")
 
 
 async def filled(here: Here, count: int, size: int) -> None:
@@ -290,22 +276,20 @@ async def filled(here: Here, count: int, size: int) -> None:
         await here.post(MAPS, {"metadata": {"name": f"m{number}"}, "data": {"a": "x" * size}})
 
 
-def test_a_list_that_nobody_reads_is_cut_off_and_holds_little(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await filled(here, 24, 500_000)
-        here.bound(stall_seconds=1.0)
-        before = resident()
-        async with opened(here, 12, buffer=4096) as streams:
-            for _, writer in streams:
-                writer.write(request(MAPS))
-            assert all(line.startswith(b"HTTP/1.1 200") for line in await first_lines(streams))
-            assert resident() - before < 40 << 20  # not twelve times twelve megabytes
-            while here.server.in_flight.count(Sort.READ):
-                await here.send("GET", "/version")
-        _, page = await here.send("GET", MAPS, user="view")
-        assert len(page["items"]) == 24
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_list_that_nobody_reads_is_cut_off_and_holds_little(here: Here) -> None:
+    await filled(here, 24, 500_000)
+    here.bound(stall_seconds=1.0)
+    before = resident()
+    async with opened(here, 12, buffer=4096) as streams:
+        for _, writer in streams:
+            writer.write(request(MAPS))
+        assert all(line.startswith(b"HTTP/1.1 200") for line in await first_lines(streams))
+        assert resident() - before < 40 << 20  # not twelve times twelve megabytes
+        while here.server.in_flight.count(Sort.READ):
+            await here.send("GET", "/version")
+    _, page = await here.send("GET", MAPS, user="view")
+    assert len(page["items"]) == 24
 
 
 def resident() -> int:
@@ -313,36 +297,32 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_an_answer_has_to_be_read_in_time(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await filled(here, 12, 500_000)
-        async with opened(here, 1, buffer=4096) as ((reader, writer),):
-            here.bound(request_seconds=2.0)
+@in_cluster()
+async def test_an_answer_has_to_be_read_in_time(here: Here) -> None:
+    await filled(here, 12, 500_000)
+    async with opened(here, 1, buffer=4096) as ((reader, writer),):
+        here.bound(request_seconds=2.0)
+        writer.write(request(MAPS))
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(30):
+                while await reader.read(1000):
+                    for _ in range(20):  # all of it would take half a minute
+                        await here.send("GET", "/version")
+        assert here.server.in_flight.count(Sort.READ) == 0
+
+
+@in_cluster(bounds=Bounds(reads=4))
+async def test_too_many_requests_are_told_to_come_again(here: Here) -> None:
+    await filled(here, 12, 500_000)
+    async with opened(here, 2, buffer=4096) as streams:
+        for reader, writer in streams:
             writer.write(request(MAPS))
-            with contextlib.suppress(ConnectionError):
-                async with asyncio.timeout(30):
-                    while await reader.read(1000):
-                        for _ in range(20):  # all of it would take half a minute
-                            await here.send("GET", "/version")
-            assert here.server.in_flight.count(Sort.READ) == 0
-
-    play(tmp_path, scenario)
-
-
-def test_too_many_requests_are_told_to_come_again(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await filled(here, 12, 500_000)
-        async with opened(here, 2, buffer=4096) as streams:
-            for reader, writer in streams:
-                writer.write(request(MAPS))
-                await reader.readline()
-            async with here.session.get(here.url + MAPS, headers={"X-User": "view"}) as response:
-                assert (response.status, response.headers["Retry-After"]) == (429, "1")
-                assert (await response.json())["message"] == "Too many requests, please try again later."
-            assert (await here.send("GET", SERVICES, user="node"))[0] == 200  # somebody else
-            assert (await here.send("GET", MAPS))[0] == 200  # an admin
-
-    play(tmp_path, scenario, bounds=Bounds(reads=4))
+            await reader.readline()
+        async with here.session.get(here.url + MAPS, headers={"X-User": "view"}) as response:
+            assert (response.status, response.headers["Retry-After"]) == (429, "1")
+            assert (await response.json())["message"] == "Too many requests, please try again later."
+        assert (await here.send("GET", SERVICES, user="node"))[0] == 200  # somebody else
+        assert (await here.send("GET", MAPS))[0] == 200  # an admin
 
 
 def test_watches_and_bodies_have_bounds_too() -> None:
@@ -368,23 +348,20 @@ def test_watches_and_bodies_have_bounds_too() -> None:
         assert here.count(Sort.WATCH) == 1
 
 
-def test_bodies_without_an_end_keep_nobody_else_from_writing(tmp_path: Path) -> None:
+@in_cluster(bounds=Bounds(all_bodies=400, of_one=0.15))
+async def test_bodies_without_an_end_keep_nobody_else_from_writing(here: Here) -> None:
     leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-
-    async def scenario(here: Here) -> None:
-        async with opened(here, 2) as streams:
-            for _, writer in streams:
-                writer.write(request(leases, "Content-Length: 40", method="POST", user="node") + b"{")
-            lines = [asyncio.ensure_future(reader.readline()) for reader, _ in streams]
-            ((refused,), (waiting,)) = await asyncio.wait(lines, return_when=asyncio.FIRST_COMPLETED)
-            assert refused.result().startswith(b"HTTP/1.1 429")
-            for user in ("admin", "ingress"):
-                body = {"metadata": {"name": user}}
-                code, _ = await here.send("POST", leases, body, user=user)
-                assert code == 201
-            waiting.cancel()
-
-    play(tmp_path, scenario, bounds=Bounds(all_bodies=400, of_one=0.15))
+    async with opened(here, 2) as streams:
+        for _, writer in streams:
+            writer.write(request(leases, "Content-Length: 40", method="POST", user="node") + b"{")
+        lines = [asyncio.ensure_future(reader.readline()) for reader, _ in streams]
+        ((refused,), (waiting,)) = await asyncio.wait(lines, return_when=asyncio.FIRST_COMPLETED)
+        assert refused.result().startswith(b"HTTP/1.1 429")
+        for user in ("admin", "ingress"):
+            body = {"metadata": {"name": user}}
+            code, _ = await here.send("POST", leases, body, user=user)
+            assert code == 201
+        waiting.cancel()
 
 
 def doubling() -> list[dict[str, str]]:
@@ -393,67 +370,57 @@ def doubling() -> list[dict[str, str]]:
     return [*start, *({**step, "path": f"/metadata/annotations/c{n}"} for n in range(22))]  # type: ignore[list-item]
 
 
-def test_copies_of_a_patch_have_a_bound(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await here.post(SERVICES, service("web"))
-        code, status = await here.send("PATCH", f"{SERVICES}/web", doubling(), patch="json-patch+json")
-        assert (code, "the accumulated size increase of copy" in status["message"]) == (422, True)
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_copies_of_a_patch_have_a_bound(here: Here) -> None:
+    await here.post(SERVICES, service("web"))
+    code, status = await here.send("PATCH", f"{SERVICES}/web", doubling(), patch="json-patch+json")
+    assert (code, "the accumulated size increase of copy" in status["message"]) == (422, True)
 
 
-def test_a_patch_of_ten_thousand_operations_takes_no_second(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await here.post(SERVICES, service("web"))
-        begin = [{"op": "add", "path": "/metadata/annotations", "value": {}}]
-        patch = begin + [{"op": "add", "path": f"/metadata/annotations/a{n}", "value": "b"} for n in range(9_999)]
-        before = time.process_time()  # what others take of the machine is not counted
-        code, _ = await here.send("PATCH", f"{SERVICES}/web", patch, patch="json-patch+json")
-        assert code == 200
-        assert time.process_time() - before < 5
-        deep = [{"op": "add", "path": "/spec" + "/x" * n, "value": {}} for n in range(1, 1000)]
-        code, status = await here.send("PATCH", f"{SERVICES}/web", deep, patch="json-patch+json")
-        assert (code, "exceeded max depth" in status["message"]) == (400, True)
-        moves = [{"op": "move", "from": "/spec", "path": "/spec/x"}]
-        assert (await here.send("PATCH", f"{SERVICES}/web", moves, patch="json-patch+json"))[0] == 422
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_patch_of_ten_thousand_operations_takes_no_second(here: Here) -> None:
+    await here.post(SERVICES, service("web"))
+    begin = [{"op": "add", "path": "/metadata/annotations", "value": {}}]
+    patch = begin + [{"op": "add", "path": f"/metadata/annotations/a{n}", "value": "b"} for n in range(9_999)]
+    before = time.process_time()  # what others take of the machine is not counted
+    code, _ = await here.send("PATCH", f"{SERVICES}/web", patch, patch="json-patch+json")
+    assert code == 200
+    assert time.process_time() - before < 5
+    deep = [{"op": "add", "path": "/spec" + "/x" * n, "value": {}} for n in range(1, 1000)]
+    code, status = await here.send("PATCH", f"{SERVICES}/web", deep, patch="json-patch+json")
+    assert (code, "exceeded max depth" in status["message"]) == (400, True)
+    moves = [{"op": "move", "from": "/spec", "path": "/spec/x"}]
+    assert (await here.send("PATCH", f"{SERVICES}/web", moves, patch="json-patch+json"))[0] == 422
 
 
 @pytest.mark.parametrize("digits", ["9" * 5000, "9" * 19, "٣", "1_0", "1e3"])
 @pytest.mark.parametrize("name", ["limit", "resourceVersion", "watch=1&timeoutSeconds", "watch=1&resourceVersion"])
-def test_numbers_of_requests_have_a_length(tmp_path: Path, name: str, digits: str) -> None:
-    async def scenario(here: Here) -> None:
-        code, status = await here.send("GET", f"{SERVICES}?{name}={digits}")
-        assert (code, status["reason"]) == (400, "BadRequest")
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_numbers_of_requests_have_a_length(here: Here, name: str, digits: str) -> None:
+    code, status = await here.send("GET", f"{SERVICES}?{name}={digits}")
+    assert (code, status["reason"]) == (400, "BadRequest")
 
 
 @pytest.mark.parametrize("value", [10**30, -(10**30), 1 << 64])
-def test_a_number_that_cannot_be_written_again_is_refused(tmp_path: Path, value: int) -> None:
-    async def scenario(here: Here) -> None:
-        body = {"metadata": {"name": "web"}, "spec": {"affinity": {"x": value}, "containers": []}}
-        code, status = await here.send("POST", "/api/v1/namespaces/default/pods", body)
-        assert (code, "out of range" in status["message"]) == (400, True)
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_number_that_cannot_be_written_again_is_refused(here: Here, value: int) -> None:
+    body = {"metadata": {"name": "web"}, "spec": {"affinity": {"x": value}, "containers": []}}
+    code, status = await here.send("POST", "/api/v1/namespaces/default/pods", body)
+    assert (code, "out of range" in status["message"]) == (400, True)
 
 
-def test_warnings_are_one_line_each_and_few(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        body = service("web") | {"a\r\nX-Evil: 1": 1}
-        assert (await here.send("POST", SERVICES, body))[0] == 201
-        assert here.warnings == ['299 - "unknown field \\"a  X-Evil: 1\\""']
-        body = service("many") | {f"field{n}": 1 for n in range(20_000)}
-        assert (await here.send("POST", SERVICES, body))[0] == 201
-        assert sum(map(len, here.warnings)) < 8000
-        assert len(here.warnings) > 10
-        body = service("long") | {"x" * 5000: 1}
-        assert (await here.send("POST", SERVICES, body))[0] == 201
-        assert [len(text) for text in here.warnings] == [256 + len('299 - ""') + 1]
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_warnings_are_one_line_each_and_few(here: Here) -> None:
+    body = service("web") | {"a\r\nX-Evil: 1": 1}
+    assert (await here.send("POST", SERVICES, body))[0] == 201
+    assert here.warnings == ['299 - "unknown field \\"a  X-Evil: 1\\""']
+    body = service("many") | {f"field{n}": 1 for n in range(20_000)}
+    assert (await here.send("POST", SERVICES, body))[0] == 201
+    assert sum(map(len, here.warnings)) < 8000
+    assert len(here.warnings) > 10
+    body = service("long") | {"x" * 5000: 1}
+    assert (await here.send("POST", SERVICES, body))[0] == 201
+    assert [len(text) for text in here.warnings] == [256 + len('299 - ""') + 1]
 
 
 @pytest.mark.parametrize(
@@ -474,15 +441,13 @@ def test_what_is_no_http_is_refused_without_a_word_in_the_log(
     assert caplog.records == []
 
 
-def test_expect_100_continue_is_answered(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        async with opened(here, 1) as ((reader, writer),):
-            body = json.dumps({"metadata": {"name": "web"}}).encode()
-            lines = (f"Content-Length: {len(body)}", "Expect: 100-continue")
-            writer.write(request(MAPS, *lines, method="POST", user="admin"))
-            assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
-            await reader.readline()
-            writer.write(body)
-            assert (await reader.readline()).startswith(b"HTTP/1.1 201")
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_expect_100_continue_is_answered(here: Here) -> None:
+    async with opened(here, 1) as ((reader, writer),):
+        body = json.dumps({"metadata": {"name": "web"}}).encode()
+        lines = (f"Content-Length: {len(body)}", "Expect: 100-continue")
+        writer.write(request(MAPS, *lines, method="POST", user="admin"))
+        assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+        await reader.readline()
+        writer.write(body)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 201")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.up.unit.cluster_here import SERVICES, START, Here, play, service
+from tests.up.unit.cluster_here import SERVICES, START, Here, in_cluster, play, service
 
 from vipwire_up.api.answers.form import Form, show_list
 from vipwire_up.api.kinds.catalogue import RESOURCES
@@ -31,58 +31,52 @@ def names(page: Any) -> list[str]:
     return [item["metadata"]["name"] for item in page["items"]]
 
 
-def test_a_list_is_ordered_and_tells_its_revision(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await fill(here, "c", "a", "b")
-        code, page = await here.send("GET", SERVICES)
-        assert (code, page["kind"], page["apiVersion"], names(page)) == (200, "ServiceList", "v1", ["a", "b", "c"])
-        assert page["metadata"] == {"resourceVersion": str(here.store.revision)}
-        code, everywhere = await here.send("GET", "/api/v1/services")
-        assert everywhere == page
-        assert (await here.send("GET", "/api/v1/namespaces/none/services"))[1]["items"] == []
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_list_is_ordered_and_tells_its_revision(here: Here) -> None:
+    await fill(here, "c", "a", "b")
+    code, page = await here.send("GET", SERVICES)
+    assert (code, page["kind"], page["apiVersion"], names(page)) == (200, "ServiceList", "v1", ["a", "b", "c"])
+    assert page["metadata"] == {"resourceVersion": str(here.store.revision)}
+    code, everywhere = await here.send("GET", "/api/v1/services")
+    assert everywhere == page
+    assert (await here.send("GET", "/api/v1/namespaces/none/services"))[1]["items"] == []
 
 
-def test_pages_show_one_state_while_it_is_changed(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await fill(here, *"abcde")
-        _, first = await here.send("GET", f"{SERVICES}?limit=2")
-        assert (names(first), first["metadata"]["remainingItemCount"]) == (["a", "b"], 3)
-        await here.send("DELETE", f"{SERVICES}/d")
-        await fill(here, "cc")
-        _, second = await here.send("GET", f"{SERVICES}?limit=2&continue={first['metadata']['continue']}")
-        assert (names(second), second["metadata"]["resourceVersion"]) == (
-            ["c", "d"],
-            first["metadata"]["resourceVersion"],
-        )
-        _, third = await here.send("GET", f"{SERVICES}?limit=2&continue={second['metadata']['continue']}")
-        assert (names(third), "continue" in third["metadata"]) == (["e"], False)
-        await here.store.compact(here.store.revision)
-        code, status = await here.send("GET", f"{SERVICES}?limit=2&continue={first['metadata']['continue']}")
-        assert (code, status["reason"]) == (410, "Expired")
-        assert status["message"].startswith("The provided continue parameter is too old")
-        assert (await here.send("GET", f"{SERVICES}?continue=nonsense"))[0] == 400
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_pages_show_one_state_while_it_is_changed(here: Here) -> None:
+    await fill(here, *"abcde")
+    _, first = await here.send("GET", f"{SERVICES}?limit=2")
+    assert (names(first), first["metadata"]["remainingItemCount"]) == (["a", "b"], 3)
+    await here.send("DELETE", f"{SERVICES}/d")
+    await fill(here, "cc")
+    _, second = await here.send("GET", f"{SERVICES}?limit=2&continue={first['metadata']['continue']}")
+    assert (names(second), second["metadata"]["resourceVersion"]) == (
+        ["c", "d"],
+        first["metadata"]["resourceVersion"],
+    )
+    _, third = await here.send("GET", f"{SERVICES}?limit=2&continue={second['metadata']['continue']}")
+    assert (names(third), "continue" in third["metadata"]) == (["e"], False)
+    await here.store.compact(here.store.revision)
+    code, status = await here.send("GET", f"{SERVICES}?limit=2&continue={first['metadata']['continue']}")
+    assert (code, status["reason"]) == (410, "Expired")
+    assert status["message"].startswith("The provided continue parameter is too old")
+    assert (await here.send("GET", f"{SERVICES}?continue=nonsense"))[0] == 400
 
 
-def test_a_list_of_a_revision(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        (first, _) = await fill(here, "a", "b")
-        then = first["metadata"]["resourceVersion"]
-        exact = f"{SERVICES}?resourceVersion={then}&resourceVersionMatch=Exact"
-        _, page = await here.send("GET", exact)
-        assert (names(page), page["metadata"]["resourceVersion"]) == (["a"], then)
-        _, page = await here.send("GET", f"{SERVICES}?resourceVersion={then}&resourceVersionMatch=NotOlderThan")
-        assert names(page) == ["a", "b"]
-        _, page = await here.send("GET", f"{SERVICES}?resourceVersion=0")
-        assert names(page) == ["a", "b"]
-        await here.store.compact(here.store.revision)
-        code, status = await here.send("GET", exact)
-        assert (code, status["reason"]) == (410, "Expired")
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_list_of_a_revision(here: Here) -> None:
+    (first, _) = await fill(here, "a", "b")
+    then = first["metadata"]["resourceVersion"]
+    exact = f"{SERVICES}?resourceVersion={then}&resourceVersionMatch=Exact"
+    _, page = await here.send("GET", exact)
+    assert (names(page), page["metadata"]["resourceVersion"]) == (["a"], then)
+    _, page = await here.send("GET", f"{SERVICES}?resourceVersion={then}&resourceVersionMatch=NotOlderThan")
+    assert names(page) == ["a", "b"]
+    _, page = await here.send("GET", f"{SERVICES}?resourceVersion=0")
+    assert names(page) == ["a", "b"]
+    await here.store.compact(here.store.revision)
+    code, status = await here.send("GET", exact)
+    assert (code, status["reason"]) == (410, "Expired")
 
 
 @pytest.mark.parametrize(
@@ -101,12 +95,10 @@ def test_a_list_of_a_revision(tmp_path: Path) -> None:
         ("resourceVersion=999999", 504),
     ],
 )
-def test_lists_that_cannot_be_given(tmp_path: Path, query: str, code: int) -> None:
-    async def scenario(here: Here) -> None:
-        found, status = await here.send("GET", f"{SERVICES}?{query}")
-        assert (found, status["kind"]) == (code, "Status")
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_lists_that_cannot_be_given(here: Here, query: str, code: int) -> None:
+    found, status = await here.send("GET", f"{SERVICES}?{query}")
+    assert (found, status["kind"]) == (code, "Status")
 
 
 @pytest.mark.parametrize(
@@ -127,72 +119,64 @@ def test_lists_that_cannot_be_given(tmp_path: Path, query: str, code: int) -> No
         ("fieldSelector=spec.clusterIP%3DNone", ["b"]),
     ],
 )
-def test_selectors(tmp_path: Path, selector: str, found: list[str]) -> None:
-    async def scenario(here: Here) -> None:
-        for name, labels, spec in (
-            ("a", {"app": "web"}, {}),
-            ("b", {"app": "db", "tier": "back"}, {"clusterIP": "None"}),
-            ("c", {}, {"type": "NodePort"}),
-        ):
-            body = service(name, **spec)
-            body["metadata"]["labels"] = labels
-            await here.post(SERVICES, body)
-        _, page = await here.send("GET", f"{SERVICES}?{selector}")
-        assert names(page) == found
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_selectors(here: Here, selector: str, found: list[str]) -> None:
+    for name, labels, spec in (
+        ("a", {"app": "web"}, {}),
+        ("b", {"app": "db", "tier": "back"}, {"clusterIP": "None"}),
+        ("c", {}, {"type": "NodePort"}),
+    ):
+        body = service(name, **spec)
+        body["metadata"]["labels"] = labels
+        await here.post(SERVICES, body)
+    _, page = await here.send("GET", f"{SERVICES}?{selector}")
+    assert names(page) == found
 
 
 @pytest.mark.parametrize("path", ["/api/v1", "/api/v1/", "/apis/networking.k8s.io/v1", "/apis/networking.k8s.io/v1/"])
-def test_what_is_served_is_told_with_and_without_a_slash_at_the_end(tmp_path: Path, path: str) -> None:
-    async def scenario(here: Here) -> None:
-        code, found = await here.send("GET", path)
-        assert (code, found["kind"]) == (200, "APIResourceList")
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_what_is_served_is_told_with_and_without_a_slash_at_the_end(here: Here, path: str) -> None:
+    code, found = await here.send("GET", path)
+    assert (code, found["kind"]) == (200, "APIResourceList")
 
 
-def test_a_table_has_kubectls_columns(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await here.post(SERVICES, service("web", type="NodePort", ports=[{"port": 80, "nodePort": 30080}]))
-        here.clock.move(minutes=3, seconds=5)
-        _, table = await here.send("GET", SERVICES, Accept=TABLE)
-        columns = [(column["name"], column["priority"]) for column in table["columnDefinitions"]]
-        assert columns == [
-            ("Name", 0),
-            ("Type", 0),
-            ("Cluster-IP", 0),
-            ("External-IP", 0),
-            ("Port(s)", 0),
-            ("Age", 0),
-            ("Selector", 1),
-        ]
-        (row,) = table["rows"]
-        assert row["cells"] == ["web", "NodePort", "<none>", "<none>", "80:30080/TCP", "3m5s", "<none>"]
-        assert (row["object"]["kind"], row["object"]["metadata"]["name"]) == ("PartialObjectMetadata", "web")
-        _, one = await here.send("GET", f"{SERVICES}/web?includeObject=Object", Accept=TABLE)
-        assert one["rows"][0]["object"]["kind"] == "Service"
-        _, partial = await here.send("GET", SERVICES, Accept=META)
-        assert (partial["kind"], set(partial["items"][0])) == (
-            "PartialObjectMetadataList",
-            {"kind", "apiVersion", "metadata"},
-        )
-        assert (await here.send("GET", SERVICES, Accept="application/xml"))[0] == 406
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_table_has_kubectls_columns(here: Here) -> None:
+    await here.post(SERVICES, service("web", type="NodePort", ports=[{"port": 80, "nodePort": 30080}]))
+    here.clock.move(minutes=3, seconds=5)
+    _, table = await here.send("GET", SERVICES, Accept=TABLE)
+    columns = [(column["name"], column["priority"]) for column in table["columnDefinitions"]]
+    assert columns == [
+        ("Name", 0),
+        ("Type", 0),
+        ("Cluster-IP", 0),
+        ("External-IP", 0),
+        ("Port(s)", 0),
+        ("Age", 0),
+        ("Selector", 1),
+    ]
+    (row,) = table["rows"]
+    assert row["cells"] == ["web", "NodePort", "<none>", "<none>", "80:30080/TCP", "3m5s", "<none>"]
+    assert (row["object"]["kind"], row["object"]["metadata"]["name"]) == ("PartialObjectMetadata", "web")
+    _, one = await here.send("GET", f"{SERVICES}/web?includeObject=Object", Accept=TABLE)
+    assert one["rows"][0]["object"]["kind"] == "Service"
+    _, partial = await here.send("GET", SERVICES, Accept=META)
+    assert (partial["kind"], set(partial["items"][0])) == (
+        "PartialObjectMetadataList",
+        {"kind", "apiVersion", "metadata"},
+    )
+    assert (await here.send("GET", SERVICES, Accept="application/xml"))[0] == 406
 
 
-def test_an_object_as_new_as_asked_for(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        (made,) = await fill(here, "a")
-        path, now = f"{SERVICES}/a?resourceVersion=", here.store.revision
-        for version in ("0", made["metadata"]["resourceVersion"], str(now)):
-            assert (await here.send("GET", path + version))[1]["metadata"]["name"] == "a"
-        code, status = await here.send("GET", f"{path}{now + 9}")
-        assert (code, status["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
-        assert (await here.send("GET", f"{path}x"))[0] == 400
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_an_object_as_new_as_asked_for(here: Here) -> None:
+    (made,) = await fill(here, "a")
+    path, now = f"{SERVICES}/a?resourceVersion=", here.store.revision
+    for version in ("0", made["metadata"]["resourceVersion"], str(now)):
+        assert (await here.send("GET", path + version))[1]["metadata"]["name"] == "a"
+    code, status = await here.send("GET", f"{path}{now + 9}")
+    assert (code, status["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
+    assert (await here.send("GET", f"{path}x"))[0] == 400
 
 
 FIELDS = {
@@ -237,206 +221,186 @@ def test_large_objects_of_a_list_are_passed_on_as_they_are_stored() -> None:
     assert json.loads(b"".join(pieces))["items"] == [json.loads(record.value) for record in records]
 
 
-def test_a_watch_from_a_revision_and_from_now(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        (first,) = await fill(here, "a")
-        since = first["metadata"]["resourceVersion"]
-        await fill(here, "b")
-        async with (
-            here.watch(f"{SERVICES}?watch=true&resourceVersion={since}") as later,
-            here.watch(f"{SERVICES}?watch=true") as now,
-            here.watch(f"{SERVICES}/b?watch=true") as one,
-            here.watch("/api/v1/watch/namespaces/default/services") as old,
-        ):
-            await here.send("PATCH", f"{SERVICES}/b", {"metadata": {"labels": {"x": "y"}}}, patch="merge-patch+json")
-            await here.send("DELETE", f"{SERVICES}/a")
-            assert await later.names(3) == [("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "a")]
-            assert await now.names(4) == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "a")]
-            assert await old.names(2) == [("ADDED", "a"), ("ADDED", "b")]
-            assert await one.names(2) == [("ADDED", "b"), ("MODIFIED", "b")]
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_watch_from_a_revision_and_from_now(here: Here) -> None:
+    (first,) = await fill(here, "a")
+    since = first["metadata"]["resourceVersion"]
+    await fill(here, "b")
+    async with (
+        here.watch(f"{SERVICES}?watch=true&resourceVersion={since}") as later,
+        here.watch(f"{SERVICES}?watch=true") as now,
+        here.watch(f"{SERVICES}/b?watch=true") as one,
+        here.watch("/api/v1/watch/namespaces/default/services") as old,
+    ):
+        await here.send("PATCH", f"{SERVICES}/b", {"metadata": {"labels": {"x": "y"}}}, patch="merge-patch+json")
+        await here.send("DELETE", f"{SERVICES}/a")
+        assert await later.names(3) == [("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "a")]
+        assert await now.names(4) == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "a")]
+        assert await old.names(2) == [("ADDED", "a"), ("ADDED", "b")]
+        assert await one.names(2) == [("ADDED", "b"), ("MODIFIED", "b")]
 
 
-def test_a_watch_sees_objects_come_into_and_out_of_its_selection(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await fill(here, "a", on="no")
-        async with here.watch(f"{SERVICES}?watch=true&labelSelector=on%3Dyes") as events:
-            for value in ("yes", "yes2", "yes"):
-                body = {"metadata": {"labels": {"on": value}}}
-                await here.send("PATCH", f"{SERVICES}/a", body, patch="merge-patch+json")
-            kind, gone = [await events.next() for _ in range(2)][1]
-            assert (kind, gone["metadata"]["labels"]["on"]) == ("DELETED", "yes")
-            assert int(gone["metadata"]["resourceVersion"]) == here.store.revision - 1
-            assert await events.names(1) == [("ADDED", "a")]
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_watch_sees_objects_come_into_and_out_of_its_selection(here: Here) -> None:
+    await fill(here, "a", on="no")
+    async with here.watch(f"{SERVICES}?watch=true&labelSelector=on%3Dyes") as events:
+        for value in ("yes", "yes2", "yes"):
+            body = {"metadata": {"labels": {"on": value}}}
+            await here.send("PATCH", f"{SERVICES}/a", body, patch="merge-patch+json")
+        kind, gone = [await events.next() for _ in range(2)][1]
+        assert (kind, gone["metadata"]["labels"]["on"]) == ("DELETED", "yes")
+        assert int(gone["metadata"]["resourceVersion"]) == here.store.revision - 1
+        assert await events.names(1) == [("ADDED", "a")]
 
 
-def test_a_watch_from_forgotten_history_ends_with_410(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await fill(here, "a", "b")
-        await here.store.compact(here.store.revision)
-        async with here.watch(f"{SERVICES}?watch=true&resourceVersion=1") as events:
-            kind, status = await events.next()
-            assert (kind, status["code"], status["reason"]) == ("ERROR", 410, "Expired")
-            with pytest.raises(EOFError):
-                await events.next()
-        later = here.store.revision + 1
-        async with here.watch(f"{SERVICES}?watch=true&resourceVersion={later}") as events:
-            await fill(here, "c", "d")  # it waits for a version that is still to come
-            assert await events.names(1) == [("ADDED", "d")]
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_watch_from_forgotten_history_ends_with_410(here: Here) -> None:
+    await fill(here, "a", "b")
+    await here.store.compact(here.store.revision)
+    async with here.watch(f"{SERVICES}?watch=true&resourceVersion=1") as events:
+        kind, status = await events.next()
+        assert (kind, status["code"], status["reason"]) == ("ERROR", 410, "Expired")
+        with pytest.raises(EOFError):
+            await events.next()
+    later = here.store.revision + 1
+    async with here.watch(f"{SERVICES}?watch=true&resourceVersion={later}") as events:
+        await fill(here, "c", "d")  # it waits for a version that is still to come
+        assert await events.names(1) == [("ADDED", "d")]
 
 
-def test_bookmarks_tell_how_far_a_quiet_watch_has_come(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await fill(here, "a")
-        since = here.store.revision
-        query = f"watch=true&resourceVersion={since}&allowWatchBookmarks=true"
-        async with here.watch(f"{SERVICES}?{query}") as events:
-            await here.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
-            seen = since
-            while seen == since:
-                kind, value = await events.next()
-                assert (kind, value["kind"]) == ("BOOKMARK", "Service")
-                seen = int(value["metadata"]["resourceVersion"])
-            assert seen == here.store.revision
-
-    play(tmp_path, scenario, bookmark_every=0.02)
-
-
-def test_a_list_as_a_stream(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await fill(here, "a", "b")
-        query = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
-        async with here.watch(f"{SERVICES}?{query}") as events:
-            assert await events.names(2) == [("ADDED", "a"), ("ADDED", "b")]
+@in_cluster(bookmark_every=0.02)
+async def test_bookmarks_tell_how_far_a_quiet_watch_has_come(here: Here) -> None:
+    await fill(here, "a")
+    since = here.store.revision
+    query = f"watch=true&resourceVersion={since}&allowWatchBookmarks=true"
+    async with here.watch(f"{SERVICES}?{query}") as events:
+        await here.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
+        seen = since
+        while seen == since:
             kind, value = await events.next()
-            assert (kind, value["metadata"]["annotations"]) == ("BOOKMARK", {"k8s.io/initial-events-end": "true"})
-        code, _ = await here.send("GET", f"{SERVICES}?watch=true&sendInitialEvents=true")
-        assert code == 400
-
-    play(tmp_path, scenario)
+            assert (kind, value["kind"]) == ("BOOKMARK", "Service")
+            seen = int(value["metadata"]["resourceVersion"])
+        assert seen == here.store.revision
 
 
-def test_a_watch_of_a_table_tells_its_columns_once(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await fill(here, "a", "b")
-        async with here.watch(f"{SERVICES}?watch=true", Accept=TABLE) as events:
-            tables = [(await events.next())[1] for _ in range(2)]
-            here.clock.move(minutes=7)
-            await here.send("PATCH", f"{SERVICES}/a", {"metadata": {"labels": {"x": "y"}}}, patch="merge-patch+json")
-            _, later = await events.next()
-        assert [tables[0]["rows"][0]["cells"][5], later["rows"][0]["cells"][5]] == ["0s", "7m"]
-        assert [bool(table["columnDefinitions"]) for table in tables] == [True, False]
-        assert [table["rows"][0]["cells"][0] for table in tables] == ["a", "b"]
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_list_as_a_stream(here: Here) -> None:
+    await fill(here, "a", "b")
+    query = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    async with here.watch(f"{SERVICES}?{query}") as events:
+        assert await events.names(2) == [("ADDED", "a"), ("ADDED", "b")]
+        kind, value = await events.next()
+        assert (kind, value["metadata"]["annotations"]) == ("BOOKMARK", {"k8s.io/initial-events-end": "true"})
+    code, _ = await here.send("GET", f"{SERVICES}?watch=true&sendInitialEvents=true")
+    assert code == 400
 
 
-def test_a_watch_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        async with here.watch(f"{SERVICES}?watch=true&timeoutSeconds=1") as events:
-            with pytest.raises(EOFError):
-                await events.next()
-
-    play(tmp_path, scenario)
-
-
-def test_a_watcher_that_does_not_read_is_cut_off_and_holds_nobody_up(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        path = "/api/v1/namespaces/default/configmaps"
-        body = {"metadata": {"name": "large"}, "data": {"x": ""}}
-        await here.post(path, body)
-        with socket.create_connection(("127.0.0.1", int(here.url.rpartition(":")[2]))) as slow:
-            slow.sendall(b"GET /api/v1/configmaps?watch=1 HTTP/1.1\r\nHost: x\r\nX-User: admin\r\n\r\n")
-            async with here.watch(f"{path}?watch=1") as quick:
-                await quick.next()
-                for number in range(60):
-                    body["data"] = {"x": str(number) * 150_000}
-                    code, _ = await here.send("PUT", f"{path}/large", body)
-                    assert code == 200
-                    kind, value = await quick.next()
-                    assert (kind, value["data"]) == ("MODIFIED", body["data"])
-                while here.connections() > 2:  # the quick watch's, and that of the requests
-                    assert (await here.send("GET", "/readyz"))[0] == 200
-
-    play(tmp_path, scenario, bounds=Bounds(stall_seconds=2.0))
+@in_cluster()
+async def test_a_watch_of_a_table_tells_its_columns_once(here: Here) -> None:
+    await fill(here, "a", "b")
+    async with here.watch(f"{SERVICES}?watch=true", Accept=TABLE) as events:
+        tables = [(await events.next())[1] for _ in range(2)]
+        here.clock.move(minutes=7)
+        await here.send("PATCH", f"{SERVICES}/a", {"metadata": {"labels": {"x": "y"}}}, patch="merge-patch+json")
+        _, later = await events.next()
+    assert [tables[0]["rows"][0]["cells"][5], later["rows"][0]["cells"][5]] == ["0s", "7m"]
+    assert [bool(table["columnDefinitions"]) for table in tables] == [True, False]
+    assert [table["rows"][0]["cells"][0] for table in tables] == ["a", "b"]
 
 
-def test_what_is_served_is_told_in_both_forms(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        _, core = await here.send("GET", "/api/v1")
-        found = {entry["name"]: entry for entry in core["resources"]}
-        assert found["services"]["shortNames"] == ["svc"]
-        assert set(found) >= {"services/status", "namespaces/finalize", "pods", "nodes", "secrets", "events"}
-        _, groups = await here.send("GET", "/apis")
-        named = [group["name"] for group in groups["groups"]]
-        assert named == [
-            "coordination.k8s.io",
-            "discovery.k8s.io",
-            "gateway.networking.k8s.io",
-            "networking.k8s.io",
-            "vipwire.io",
-        ]
-        accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
-        _, new = await here.send("GET", "/apis", Accept=accept)
-        assert new["kind"] == "APIGroupDiscoveryList"
-        plurals = [entry["resource"] for item in new["items"] for entry in item["versions"][0]["resources"]]
-        assert plurals == [
-            "leases",
-            "endpointslices",
-            "backendtlspolicies",
-            "gatewayclasses",
-            "gateways",
-            "grpcroutes",
-            "httproutes",
-            "listenersets",
-            "referencegrants",
-            "tcproutes",
-            "tlsroutes",
-            "udproutes",
-            "ingressclasses",
-            "ingresses",
-            "ipaddresses",
-            "servicecidrs",
-            "backendpolicies",
-            "trafficpolicies",
-        ]
-        for path in ("/api/v1/nonsense", "/apis/apps/v1/deployments", "/nonsense", "/api/v1/namespaces/a/b/c/d/e"):
-            code, status = await here.send("GET", path)
-            assert (code, status["message"]) == (404, "the server could not find the requested resource")
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_watch_ends_when_its_time_is_over(here: Here) -> None:
+    async with here.watch(f"{SERVICES}?watch=true&timeoutSeconds=1") as events:
+        with pytest.raises(EOFError):
+            await events.next()
 
 
-def test_openapi_describes_what_is_served(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        _, index = await here.send("GET", "/openapi/v3")
-        assert set(index["paths"]) == {
-            "api/v1",
-            "apis/coordination.k8s.io/v1",
-            "apis/discovery.k8s.io/v1",
-            "apis/gateway.networking.k8s.io/v1",
-            "apis/networking.k8s.io/v1",
-            "apis/vipwire.io/v1",
-        }
-        for entry in index["paths"].values():
-            _, document = await here.send("GET", entry["serverRelativeURL"])
-            schemas = document["components"]["schemas"]
-            for reference in _references(document):
-                assert reference.removeprefix("#/components/schemas/") in schemas
-        _, old = await here.send("GET", "/openapi/v2")
-        assert {r.removeprefix("#/definitions/") for r in _references(old)} <= old["definitions"].keys()
-        spec = old["definitions"]["io.k8s.api.core.v1.ServiceSpec"]["properties"]["ports"]
-        assert (spec["x-kubernetes-patch-merge-key"], spec["x-kubernetes-list-map-keys"]) == (
-            "port",
-            ["port", "protocol"],
-        )
+@in_cluster(bounds=Bounds(stall_seconds=2.0))
+async def test_a_watcher_that_does_not_read_is_cut_off_and_holds_nobody_up(here: Here) -> None:
+    path = "/api/v1/namespaces/default/configmaps"
+    body = {"metadata": {"name": "large"}, "data": {"x": ""}}
+    await here.post(path, body)
+    with socket.create_connection(("127.0.0.1", int(here.url.rpartition(":")[2]))) as slow:
+        slow.sendall(b"GET /api/v1/configmaps?watch=1 HTTP/1.1\r\nHost: x\r\nX-User: admin\r\n\r\n")
+        async with here.watch(f"{path}?watch=1") as quick:
+            await quick.next()
+            for number in range(60):
+                body["data"] = {"x": str(number) * 150_000}
+                code, _ = await here.send("PUT", f"{path}/large", body)
+                assert code == 200
+                kind, value = await quick.next()
+                assert (kind, value["data"]) == ("MODIFIED", body["data"])
+            while here.connections() > 2:  # the quick watch's, and that of the requests
+                assert (await here.send("GET", "/readyz"))[0] == 200
 
-    play(tmp_path, scenario)
+
+@in_cluster()
+async def test_what_is_served_is_told_in_both_forms(here: Here) -> None:
+    _, core = await here.send("GET", "/api/v1")
+    found = {entry["name"]: entry for entry in core["resources"]}
+    assert found["services"]["shortNames"] == ["svc"]
+    assert set(found) >= {"services/status", "namespaces/finalize", "pods", "nodes", "secrets", "events"}
+    _, groups = await here.send("GET", "/apis")
+    named = [group["name"] for group in groups["groups"]]
+    assert named == [
+        "coordination.k8s.io",
+        "discovery.k8s.io",
+        "gateway.networking.k8s.io",
+        "networking.k8s.io",
+        "vipwire.io",
+    ]
+    accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+    _, new = await here.send("GET", "/apis", Accept=accept)
+    assert new["kind"] == "APIGroupDiscoveryList"
+    plurals = [entry["resource"] for item in new["items"] for entry in item["versions"][0]["resources"]]
+    assert plurals == [
+        "leases",
+        "endpointslices",
+        "backendtlspolicies",
+        "gatewayclasses",
+        "gateways",
+        "grpcroutes",
+        "httproutes",
+        "listenersets",
+        "referencegrants",
+        "tcproutes",
+        "tlsroutes",
+        "udproutes",
+        "ingressclasses",
+        "ingresses",
+        "ipaddresses",
+        "servicecidrs",
+        "backendpolicies",
+        "trafficpolicies",
+    ]
+    for path in ("/api/v1/nonsense", "/apis/apps/v1/deployments", "/nonsense", "/api/v1/namespaces/a/b/c/d/e"):
+        code, status = await here.send("GET", path)
+        assert (code, status["message"]) == (404, "the server could not find the requested resource")
+
+
+@in_cluster()
+async def test_openapi_describes_what_is_served(here: Here) -> None:
+    _, index = await here.send("GET", "/openapi/v3")
+    assert set(index["paths"]) == {
+        "api/v1",
+        "apis/coordination.k8s.io/v1",
+        "apis/discovery.k8s.io/v1",
+        "apis/gateway.networking.k8s.io/v1",
+        "apis/networking.k8s.io/v1",
+        "apis/vipwire.io/v1",
+    }
+    for entry in index["paths"].values():
+        _, document = await here.send("GET", entry["serverRelativeURL"])
+        schemas = document["components"]["schemas"]
+        for reference in _references(document):
+            assert reference.removeprefix("#/components/schemas/") in schemas
+    _, old = await here.send("GET", "/openapi/v2")
+    assert {r.removeprefix("#/definitions/") for r in _references(old)} <= old["definitions"].keys()
+    spec = old["definitions"]["io.k8s.api.core.v1.ServiceSpec"]["properties"]["ports"]
+    assert (spec["x-kubernetes-patch-merge-key"], spec["x-kubernetes-list-map-keys"]) == (
+        "port",
+        ["port", "protocol"],
+    )
 
 
 def _references(value: Any) -> set[str]:

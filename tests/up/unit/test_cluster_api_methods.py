@@ -1,10 +1,9 @@
 """Methods that a path does not have: nothing is done, and above all nothing is deleted."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.up.unit.cluster_here import SERVICES, Here, play, service
+from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
 
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.node import NAMESPACES
@@ -21,34 +20,30 @@ def told(answer: tuple[int, Any]) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.plural)
-def test_nothing_is_deleted_in_all_namespaces_at_once(tmp_path: Path, resource: Resource) -> None:
-    async def scenario(here: Here) -> None:
-        await here.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
-        before = here.store.revision
-        if not resource.namespaced and resource.deletes_many:
-            return
-        path = f"{resource.base}/{resource.plural}"
-        for query in ("", "?labelSelector=app%3Dweb", "?dryRun=All", "?fieldSelector=metadata.namespace%3Ddefault"):
-            assert told(await here.send("DELETE", f"{path}{query}")) == REFUSED
-        assert here.store.revision == before
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_nothing_is_deleted_in_all_namespaces_at_once(here: Here, resource: Resource) -> None:
+    await here.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
+    before = here.store.revision
+    if not resource.namespaced and resource.deletes_many:
+        return
+    path = f"{resource.base}/{resource.plural}"
+    for query in ("", "?labelSelector=app%3Dweb", "?dryRun=All", "?fieldSelector=metadata.namespace%3Ddefault"):
+        assert told(await here.send("DELETE", f"{path}{query}")) == REFUSED
+    assert here.store.revision == before
 
 
-def test_services_of_all_namespaces_are_still_there(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await here.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
-        await here.post(SERVICES, service("web"))
-        await here.post("/api/v1/namespaces/other/services", service("web"))
-        assert told(await here.send("DELETE", "/api/v1/services")) == REFUSED
-        assert told(await here.send("DELETE", "/api/v1/namespaces")) == REFUSED
-        assert len((await here.send("GET", "/api/v1/services"))[1]["items"]) == 2
-        assert (await here.send("DELETE", SERVICES))[0] == 200
-        left = (await here.send("GET", "/api/v1/services"))[1]["items"]
-        assert [item["metadata"]["namespace"] for item in left] == ["other"]
-        assert (await here.send("DELETE", "/api/v1/services", user="view"))[0] == 403
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_services_of_all_namespaces_are_still_there(here: Here) -> None:
+    await here.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
+    await here.post(SERVICES, service("web"))
+    await here.post("/api/v1/namespaces/other/services", service("web"))
+    assert told(await here.send("DELETE", "/api/v1/services")) == REFUSED
+    assert told(await here.send("DELETE", "/api/v1/namespaces")) == REFUSED
+    assert len((await here.send("GET", "/api/v1/services"))[1]["items"]) == 2
+    assert (await here.send("DELETE", SERVICES))[0] == 200
+    left = (await here.send("GET", "/api/v1/services"))[1]["items"]
+    assert [item["metadata"]["namespace"] for item in left] == ["other"]
+    assert (await here.send("DELETE", "/api/v1/services", user="view"))[0] == 403
 
 
 @pytest.mark.parametrize(
@@ -64,14 +59,12 @@ def test_services_of_all_namespaces_are_still_there(tmp_path: Path) -> None:
         ("PATCH", "/api/v1/namespaces/default/finalize"),
     ],
 )
-def test_methods_that_a_path_does_not_have(tmp_path: Path, method: str, path: str) -> None:
-    async def scenario(here: Here) -> None:
-        before = await here.post(SERVICES, service("web"))
-        patch = "merge-patch+json" if method == "PATCH" else ""
-        assert told(await here.send(method, path, service("web"), patch=patch)) == REFUSED
-        assert await here.send("GET", f"{SERVICES}/web") == (200, before)
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_methods_that_a_path_does_not_have(here: Here, method: str, path: str) -> None:
+    before = await here.post(SERVICES, service("web"))
+    patch = "merge-patch+json" if method == "PATCH" else ""
+    assert told(await here.send(method, path, service("web"), patch=patch)) == REFUSED
+    assert await here.send("GET", f"{SERVICES}/web") == (200, before)
 
 
 def test_what_is_told_to_clients_is_what_can_be_done() -> None:

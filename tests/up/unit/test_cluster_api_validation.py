@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.up.unit.cluster_here import Here, play
+from tests.up.unit.cluster_here import Here, in_cluster, play
 
 from vipwire_up.api.bodies.quantity import MOST, read_quantity, written
 
@@ -53,10 +53,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         pod({"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}),
         f'{C}.resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1',
     ),
-    (
-        pod({"volumeMounts": [{"name": "x", "mountPath": "/"}]}),
-        f'{C}.volumeMounts[0].name: Not found: "x"',
-    ),
+    (pod({"volumeMounts": [{"name": "x", "mountPath": "/"}]}), f'{C}.volumeMounts[0].name: Not found: "x"'),
     (pod(volumes=[{"name": "a"}, {"name": "a"}]), 'spec.volumes[1].name: Duplicate value: "a"'),
     (
         pod(activeDeadlineSeconds=0),
@@ -71,26 +68,22 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "message"), REFUSED, ids=[message[:60] for _, message in REFUSED])
-def test_what_is_wrong_in_a_pod_is_named_by_field(tmp_path: Path, body: dict[str, Any], message: str) -> None:
-    async def scenario(here: Here) -> None:
-        code, status = await here.send("POST", PODS, body)
-        assert (code, status["reason"]) == (422, "Invalid")
-        assert status["message"].startswith(f'Pod "web" is invalid: {message}')
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_what_is_wrong_in_a_pod_is_named_by_field(here: Here, body: dict[str, Any], message: str) -> None:
+    code, status = await here.send("POST", PODS, body)
+    assert (code, status["reason"]) == (422, "Invalid")
+    assert status["message"].startswith(f'Pod "web" is invalid: {message}')
 
 
 @pytest.mark.parametrize("amount", ["-1", "-1e999"])
-def test_a_node_has_nothing_less_than_nothing(tmp_path: Path, amount: str) -> None:
-    async def scenario(here: Here) -> None:
-        body = {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": amount}}}
-        code, status = await here.send("POST", "/api/v1/nodes", body)
-        assert (code, status["details"]["causes"][0]["field"]) == (422, "status.capacity.cpu")
-        await here.post("/api/v1/nodes", {"metadata": {"name": "n"}})
-        code, _ = await here.send("PATCH", "/api/v1/nodes/n/status", body, patch="merge-patch+json")
-        assert code == 422
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_node_has_nothing_less_than_nothing(here: Here, amount: str) -> None:
+    body = {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": amount}}}
+    code, status = await here.send("POST", "/api/v1/nodes", body)
+    assert (code, status["details"]["causes"][0]["field"]) == (422, "status.capacity.cpu")
+    await here.post("/api/v1/nodes", {"metadata": {"name": "n"}})
+    code, _ = await here.send("PATCH", "/api/v1/nodes/n/status", body, patch="merge-patch+json")
+    assert code == 422
 
 
 @pytest.mark.parametrize(
@@ -107,19 +100,17 @@ def test_a_node_has_nothing_less_than_nothing(tmp_path: Path, amount: str) -> No
         "\u06626-01-01T00:00:00Z",
     ],
 )
-def test_times_are_those_of_rfc_3339(tmp_path: Path, time: str) -> None:
-    async def scenario(here: Here) -> None:
-        about = {"namespace": "default", "name": "x"}
-        body = {"metadata": {"name": "e"}, "involvedObject": about, "lastTimestamp": time}
-        code, status = await here.send("POST", EVENTS, body)
-        assert (code, "lastTimestamp: parsing time" in status["message"]) == (400, True)
-        for end in ("9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999999-14:00"):
-            made = await here.post(EVENTS, body | {"metadata": {"generateName": "e"}, "lastTimestamp": end})
-            assert made["lastTimestamp"] == end
-        table = "application/json;as=Table;v=v1;g=meta.k8s.io"
-        assert (await here.send("GET", EVENTS, Accept=table))[0] == 200
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_times_are_those_of_rfc_3339(here: Here, time: str) -> None:
+    about = {"namespace": "default", "name": "x"}
+    body = {"metadata": {"name": "e"}, "involvedObject": about, "lastTimestamp": time}
+    code, status = await here.send("POST", EVENTS, body)
+    assert (code, "lastTimestamp: parsing time" in status["message"]) == (400, True)
+    for end in ("9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999999-14:00"):
+        made = await here.post(EVENTS, body | {"metadata": {"generateName": "e"}, "lastTimestamp": end})
+        assert made["lastTimestamp"] == end
+    table = "application/json;as=Table;v=v1;g=meta.k8s.io"
+    assert (await here.send("GET", EVENTS, Accept=table))[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -132,19 +123,17 @@ def test_times_are_those_of_rfc_3339(tmp_path: Path, time: str) -> None:
         (60, "2026-01-01T12:01:00Z"),
     ],
 )
-def test_a_grace_period_of_any_length_ends_at_a_time(tmp_path: Path, seconds: int, time: str) -> None:
-    async def scenario(here: Here) -> None:
-        await here.post(PODS, pod(terminationGracePeriodSeconds=seconds, nodeName="n"))
-        code, gone = await here.send("DELETE", f"{PODS}/web")
-        assert (code, gone["metadata"]["deletionTimestamp"]) == (200, time)
-        assert (await here.send("DELETE", f"{PODS}/web?gracePeriodSeconds=0"))[0] == 200
-        await here.post(PODS, pod(nodeName="n"))
-        code, gone = await here.send("DELETE", f"{PODS}/web?gracePeriodSeconds={seconds}")
-        assert (code, gone["metadata"]["deletionTimestamp"]) == (200, time)
-        code, _ = await here.send("DELETE", f"{PODS}/web", {"gracePeriodSeconds": 1 << 70})
-        assert code == 400
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_grace_period_of_any_length_ends_at_a_time(here: Here, seconds: int, time: str) -> None:
+    await here.post(PODS, pod(terminationGracePeriodSeconds=seconds, nodeName="n"))
+    code, gone = await here.send("DELETE", f"{PODS}/web")
+    assert (code, gone["metadata"]["deletionTimestamp"]) == (200, time)
+    assert (await here.send("DELETE", f"{PODS}/web?gracePeriodSeconds=0"))[0] == 200
+    await here.post(PODS, pod(nodeName="n"))
+    code, gone = await here.send("DELETE", f"{PODS}/web?gracePeriodSeconds={seconds}")
+    assert (code, gone["metadata"]["deletionTimestamp"]) == (200, time)
+    code, _ = await here.send("DELETE", f"{PODS}/web", {"gracePeriodSeconds": 1 << 70})
+    assert code == 400
 
 
 @pytest.mark.parametrize(
@@ -179,9 +168,7 @@ def test_what_is_no_amount(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("port", [1 << 31, 80.5, -(1 << 40)])
-def test_a_port_is_a_whole_number_of_32_bits(tmp_path: Path, port: float) -> None:
-    async def scenario(here: Here) -> None:
-        code, status = await here.send("POST", PODS, probe(tcpSocket={"port": port}))
-        assert (code, "of type int32" in status["message"]) == (400, True)
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_port_is_a_whole_number_of_32_bits(here: Here, port: float) -> None:
+    code, status = await here.send("POST", PODS, probe(tcpSocket={"port": port}))
+    assert (code, "of type int32" in status["message"]) == (400, True)

@@ -1,10 +1,9 @@
 """Requests that two readers of HTTP could understand in two ways get one answer, and their connection ends."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
-from tests.up.unit.cluster_here import Here, play
+from tests.up.unit.cluster_here import Here, in_cluster
 
 PATH = b"/api/v1/namespaces/default/configmaps"
 SECOND = b"GET /api/v1/namespaces/default/secrets HTTP/1.1\r\nHost: x\r\nX-User: admin\r\n\r\n"
@@ -32,17 +31,15 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("sent", REFUSED.values(), ids=[*REFUSED])
-def test_what_can_be_read_in_two_ways_is_refused_and_nothing_behind_it_is_answered(
-    tmp_path: Path, sent: bytes
+@in_cluster()
+async def test_what_can_be_read_in_two_ways_is_refused_and_nothing_behind_it_is_answered(
+    here: Here, sent: bytes
 ) -> None:
-    async def scenario(here: Here) -> None:
-        host, _, port = here.url.removeprefix("http://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(sent)
-        answer = await reader.read()
-        writer.close()
-        assert answer.split(b" ")[1] == b"400", answer
-        assert answer.count(b"HTTP/1") == 1
-        assert (await here.send("GET", "/api/v1/namespaces"))[0] == 200
-
-    play(tmp_path, scenario)
+    host, _, port = here.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(sent)
+    answer = await reader.read()
+    writer.close()
+    assert answer.split(b" ")[1] == b"400", answer
+    assert answer.count(b"HTTP/1") == 1
+    assert (await here.send("GET", "/api/v1/namespaces"))[0] == 200

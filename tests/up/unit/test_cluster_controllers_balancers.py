@@ -1,11 +1,10 @@
 """LoadBalancer addresses: given, kept, refused, taken back."""
 
 import ipaddress
-from pathlib import Path
 from typing import Any
 
 from tests.up.unit.cluster_here import SERVICES, Here, service
-from tests.up.unit.controllers_here import items, play_allocating
+from tests.up.unit.controllers_here import allocating, items
 
 from vipwire_up.announcing.announce import arp, asked_by_arp, solicited_group
 from vipwire_up.announcing.balanced import CLASS
@@ -30,46 +29,42 @@ def balanced(name: str, **spec: Any) -> dict[str, Any]:
     return service(name, type="LoadBalancer", ipFamilies=["IPv4"], **spec)
 
 
-def test_addresses_are_given_kept_and_taken_back(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        balancers = Balancers(here.registry, POOL)
-        await here.post(SERVICES, balanced("a"))
-        await here.post(SERVICES, balanced("b", loadBalancerIP="192.0.2.0"))
-        await here.post(SERVICES, balanced("c", loadBalancerClass="example.com/other"))
-        await balancers.step()
-        assert await given(here) == {"a": ["192.0.2.0"], "b": [], "c": []}
-        (event,) = await items(here, EVENTS)
-        assert event["message"] == "spec.loadBalancerIP 192.0.2.0 is another Service's"
-        await here.send("DELETE", f"{SERVICES}/a")
-        await balancers.step()
-        assert await given(here) == {"b": ["192.0.2.0"], "c": []}
-        await Balancers(here.registry, POOL).step()
-        assert (await given(here))["b"] == ["192.0.2.0"]
-        change = {"spec": {"type": "ClusterIP"}}
-        await here.send("PATCH", f"{SERVICES}/b", change, patch="merge-patch+json")
-        await balancers.step()
-        assert (await given(here))["b"] == []
-
-    play_allocating(tmp_path, scenario)
+@allocating()
+async def test_addresses_are_given_kept_and_taken_back(here: Here) -> None:
+    balancers = Balancers(here.registry, POOL)
+    await here.post(SERVICES, balanced("a"))
+    await here.post(SERVICES, balanced("b", loadBalancerIP="192.0.2.0"))
+    await here.post(SERVICES, balanced("c", loadBalancerClass="example.com/other"))
+    await balancers.step()
+    assert await given(here) == {"a": ["192.0.2.0"], "b": [], "c": []}
+    (event,) = await items(here, EVENTS)
+    assert event["message"] == "spec.loadBalancerIP 192.0.2.0 is another Service's"
+    await here.send("DELETE", f"{SERVICES}/a")
+    await balancers.step()
+    assert await given(here) == {"b": ["192.0.2.0"], "c": []}
+    await Balancers(here.registry, POOL).step()
+    assert (await given(here))["b"] == ["192.0.2.0"]
+    change = {"spec": {"type": "ClusterIP"}}
+    await here.send("PATCH", f"{SERVICES}/b", change, patch="merge-patch+json")
+    await balancers.step()
+    assert (await given(here))["b"] == []
 
 
-def test_none_left_and_none_of_ours(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        balancers = Balancers(here.registry, POOL)
-        for name in ("a", "b", "c"):
-            await here.post(SERVICES, balanced(name, loadBalancerClass=CLASS))
-        await here.post(SERVICES, balanced("d", loadBalancerIP="198.51.100.1"))
-        await balancers.step()
-        assert [len(each) for each in (await given(here)).values()] == [1, 1, 0, 0]
-        assert {event["message"] for event in await items(here, EVENTS)} == {
-            "no address is left for IPv4",
-            "spec.loadBalancerIP 198.51.100.1 is in none of the ranges 192.0.2.0/31",
-        }
-        before = here.store.revision
-        await balancers.step()
-        assert here.store.revision == before
-
-    play_allocating(tmp_path, scenario)
+@allocating()
+async def test_none_left_and_none_of_ours(here: Here) -> None:
+    balancers = Balancers(here.registry, POOL)
+    for name in ("a", "b", "c"):
+        await here.post(SERVICES, balanced(name, loadBalancerClass=CLASS))
+    await here.post(SERVICES, balanced("d", loadBalancerIP="198.51.100.1"))
+    await balancers.step()
+    assert [len(each) for each in (await given(here)).values()] == [1, 1, 0, 0]
+    assert {event["message"] for event in await items(here, EVENTS)} == {
+        "no address is left for IPv4",
+        "spec.loadBalancerIP 198.51.100.1 is in none of the ranges 192.0.2.0/31",
+    }
+    before = here.store.revision
+    await balancers.step()
+    assert here.store.revision == before
 
 
 class Full(Registry):
@@ -83,42 +78,38 @@ class Full(Registry):
         return await super().replace(*arguments, **options)
 
 
-def test_what_a_full_disk_refuses_is_given_later(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        registry = Full(here.store, here.clock)
-        balancers = Balancers(registry, POOL)
-        await here.post(SERVICES, balanced("a", loadBalancerIP="192.0.2.1"))
-        for _ in range(2):
-            assert await balancers.step()
-            assert await given(here) == {"a": []}
-        registry.full = False
+@allocating()
+async def test_what_a_full_disk_refuses_is_given_later(here: Here) -> None:
+    registry = Full(here.store, here.clock)
+    balancers = Balancers(registry, POOL)
+    await here.post(SERVICES, balanced("a", loadBalancerIP="192.0.2.1"))
+    for _ in range(2):
+        assert await balancers.step()
+        assert await given(here) == {"a": []}
+    registry.full = False
+    await balancers.step()
+    assert await given(here) == {"a": ["192.0.2.1"]}
+    assert await items(here, EVENTS) == []
+    while await balancers.step():
+        pass
+
+
+@allocating()
+async def test_an_address_that_two_have_is_free_when_both_have_gone(here: Here) -> None:
+    balancers = Balancers(here.registry, POOL[:1])
+    status = {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.0"}]}}}
+    for name in ("a", "b"):
+        await here.post(SERVICES, balanced(name))
+        await here.send("PATCH", f"{SERVICES}/{name}/status", status, patch="merge-patch+json")
+    await here.post(SERVICES, balanced("c", loadBalancerIP="192.0.2.0"))
+    expected = {"a": ["192.0.2.0"], "b": ["192.0.2.0"], "c": []}
+    for name in ("a", "b"):
         await balancers.step()
-        assert await given(here) == {"a": ["192.0.2.1"]}
-        assert await items(here, EVENTS) == []
-        while await balancers.step():
-            pass
-
-    play_allocating(tmp_path, scenario)
-
-
-def test_an_address_that_two_have_is_free_when_both_have_gone(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        balancers = Balancers(here.registry, POOL[:1])
-        status = {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.0"}]}}}
-        for name in ("a", "b"):
-            await here.post(SERVICES, balanced(name))
-            await here.send("PATCH", f"{SERVICES}/{name}/status", status, patch="merge-patch+json")
-        await here.post(SERVICES, balanced("c", loadBalancerIP="192.0.2.0"))
-        expected = {"a": ["192.0.2.0"], "b": ["192.0.2.0"], "c": []}
-        for name in ("a", "b"):
-            await balancers.step()
-            assert await given(here) == expected
-            await here.send("DELETE", f"{SERVICES}/{name}")
-            del expected[name]
-        await balancers.step()
-        assert await given(here) == {"c": ["192.0.2.0"]}
-
-    play_allocating(tmp_path, scenario)
+        assert await given(here) == expected
+        await here.send("DELETE", f"{SERVICES}/{name}")
+        del expected[name]
+    await balancers.step()
+    assert await given(here) == {"c": ["192.0.2.0"]}
 
 
 def test_arp_is_written_as_it_is_read() -> None:

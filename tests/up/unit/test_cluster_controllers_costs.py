@@ -5,12 +5,11 @@ import gc
 import ipaddress
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, service
-from tests.up.unit.controllers_here import play_allocating
+from tests.up.unit.controllers_here import allocating
 
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.service import SERVICES as KIND
@@ -90,14 +89,12 @@ async def cost(here: Here, name: str, many: int) -> int:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_service_costs_the_same_among_few_and_among_many(tmp_path: Path, name: str) -> None:
-    async def scenario(here: Here) -> None:
-        few = await cost(here, name, FEW)
-        many = await cost(here, name, MANY)
-        assert few > 0
-        assert many < few + MANY / 2
-
-    play_allocating(tmp_path, scenario)
+@allocating()
+async def test_a_service_costs_the_same_among_few_and_among_many(here: Here, name: str) -> None:
+    few = await cost(here, name, FEW)
+    many = await cost(here, name, MANY)
+    assert few > 0
+    assert many < few + MANY / 2
 
 
 def chosen(count: int) -> Selection:

@@ -1,13 +1,12 @@
 """Endpoints: which Pods are, how they are spread over slices, and that slices change only where they must."""
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.up.unit.cluster_here import SERVICES, Here, play, service
+from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
 from tests.up.unit.controllers_here import ENDPOINTS, PODS, SLICES, clock, items, listed_names
 from tests.up.unit.up_here import whole, write
 
@@ -161,137 +160,123 @@ async def shown(here: Here) -> list[tuple[str, list[tuple[str, bool]]]]:
     )
 
 
-def test_the_controller_follows_services_and_pods(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        controller = EndpointController(here.registry)
-        await here.post(SERVICES, service("web", selector=SELECTOR))
-        await controller.step()
-        assert await shown(here) == [("web", [])]
-        await here.post(PODS, pod("a", "10.0.0.1"))
-        await here.post(PODS, pod("b", "10.0.0.2", ready=False))
-        await controller.step()
-        assert await shown(here) == [("web", [("10.0.0.1", True), ("10.0.0.2", False)])]
-        (legacy,) = await items(here, ENDPOINTS)
-        (subset,) = legacy["subsets"]
-        assert (subset["addresses"][0]["ip"], subset["notReadyAddresses"][0]["ip"]) == ("10.0.0.1", "10.0.0.2")
-        before = here.store.revision
-        await controller.step()
-        assert here.store.revision == before
-        status = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-        await here.send("PATCH", f"{PODS}/b/status", status, patch="strategic-merge-patch+json")
-        await controller.step()
-        assert await shown(here) == [("web", [("10.0.0.1", True), ("10.0.0.2", True)])]
-        await here.send("DELETE", f"{PODS}/a?gracePeriodSeconds=0")
-        await controller.step()
-        assert await shown(here) == [("web", [("10.0.0.2", True)])]
-        await here.send("DELETE", f"{SERVICES}/web")
-        await controller.step()
-        assert (await shown(here), await items(here, ENDPOINTS)) == ([], [])
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_the_controller_follows_services_and_pods(here: Here) -> None:
+    controller = EndpointController(here.registry)
+    await here.post(SERVICES, service("web", selector=SELECTOR))
+    await controller.step()
+    assert await shown(here) == [("web", [])]
+    await here.post(PODS, pod("a", "10.0.0.1"))
+    await here.post(PODS, pod("b", "10.0.0.2", ready=False))
+    await controller.step()
+    assert await shown(here) == [("web", [("10.0.0.1", True), ("10.0.0.2", False)])]
+    (legacy,) = await items(here, ENDPOINTS)
+    (subset,) = legacy["subsets"]
+    assert (subset["addresses"][0]["ip"], subset["notReadyAddresses"][0]["ip"]) == ("10.0.0.1", "10.0.0.2")
+    before = here.store.revision
+    await controller.step()
+    assert here.store.revision == before
+    status = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    await here.send("PATCH", f"{PODS}/b/status", status, patch="strategic-merge-patch+json")
+    await controller.step()
+    assert await shown(here) == [("web", [("10.0.0.1", True), ("10.0.0.2", True)])]
+    await here.send("DELETE", f"{PODS}/a?gracePeriodSeconds=0")
+    await controller.step()
+    assert await shown(here) == [("web", [("10.0.0.2", True)])]
+    await here.send("DELETE", f"{SERVICES}/web")
+    await controller.step()
+    assert (await shown(here), await items(here, ENDPOINTS)) == ([], [])
 
 
-def test_a_slice_that_others_spoil_is_mended_by_a_new_controller(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await here.post(SERVICES, service("web", selector=SELECTOR))
-        await here.post(PODS, pod("a", "10.0.0.1"))
-        await EndpointController(here.registry).step()
-        (made,) = await items(here, SLICES)
-        path = f"{SLICES}/{made['metadata']['name']}"
-        controller = EndpointController(here.registry)
-        await controller.step()
-        await here.send("PATCH", path, {"endpoints": []}, patch="merge-patch+json")
-        assert await shown(here) == [("web", [])]
-        await controller.step()
-        assert await shown(here) == [("web", [("10.0.0.1", True)])]
-        await here.send("DELETE", path)
-        await controller.step()
-        assert await shown(here) == [("web", [("10.0.0.1", True)])]
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_slice_that_others_spoil_is_mended_by_a_new_controller(here: Here) -> None:
+    await here.post(SERVICES, service("web", selector=SELECTOR))
+    await here.post(PODS, pod("a", "10.0.0.1"))
+    await EndpointController(here.registry).step()
+    (made,) = await items(here, SLICES)
+    path = f"{SLICES}/{made['metadata']['name']}"
+    controller = EndpointController(here.registry)
+    await controller.step()
+    await here.send("PATCH", path, {"endpoints": []}, patch="merge-patch+json")
+    assert await shown(here) == [("web", [])]
+    await controller.step()
+    assert await shown(here) == [("web", [("10.0.0.1", True)])]
+    await here.send("DELETE", path)
+    await controller.step()
+    assert await shown(here) == [("web", [("10.0.0.1", True)])]
 
 
-def test_endpoints_made_by_hand_are_mirrored(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        controller = EndpointController(here.registry)
-        await here.post(SERVICES, service("db"))
-        subset = {
-            "addresses": [{"ip": "192.0.2.1"}, {"ip": "192.0.2.1"}],
-            "notReadyAddresses": [{"ip": "192.0.2.2"}],
-            "ports": [{"port": 5432}],
-        }
-        await here.post(ENDPOINTS, {"metadata": {"name": "db"}, "subsets": [subset]})
-        await controller.step()
-        assert await shown(here) == [("db", [("192.0.2.1", True), ("192.0.2.2", False)])]
-        (mirror,) = await items(here, SLICES)
-        owner = mirror["metadata"]["ownerReferences"][0]
-        assert (owner["kind"], mirror["ports"][0]["port"]) == ("Endpoints", 5432)
-        await here.send("DELETE", f"{ENDPOINTS}/db")
-        await controller.step()
-        assert await shown(here) == []
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_endpoints_made_by_hand_are_mirrored(here: Here) -> None:
+    controller = EndpointController(here.registry)
+    await here.post(SERVICES, service("db"))
+    subset = {
+        "addresses": [{"ip": "192.0.2.1"}, {"ip": "192.0.2.1"}],
+        "notReadyAddresses": [{"ip": "192.0.2.2"}],
+        "ports": [{"port": 5432}],
+    }
+    await here.post(ENDPOINTS, {"metadata": {"name": "db"}, "subsets": [subset]})
+    await controller.step()
+    assert await shown(here) == [("db", [("192.0.2.1", True), ("192.0.2.2", False)])]
+    (mirror,) = await items(here, SLICES)
+    owner = mirror["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], mirror["ports"][0]["port"]) == ("Endpoints", 5432)
+    await here.send("DELETE", f"{ENDPOINTS}/db")
+    await controller.step()
+    assert await shown(here) == []
 
 
-def test_endpoints_made_by_hand_go_with_their_service(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        controller = EndpointController(here.registry)
-        subset = {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 5432}]}
-        for name in ("db", "alone"):
-            await here.post(ENDPOINTS, {"metadata": {"name": name}, "subsets": [subset]})
-        await here.post(SERVICES, service("db"))
-        await controller.step()
-        assert await shown(here) == [("db", [("192.0.2.1", True)])]
-        await here.send("DELETE", f"{SERVICES}/db?dryRun=All")
-        assert await listed_names(here, ENDPOINTS) == ["alone", "db"]
-        before = here.store.revision
-        await here.send("DELETE", f"{SERVICES}/db")
-        assert (await listed_names(here, ENDPOINTS), here.store.revision) == (["alone"], before + 2)
-        await here.post(SERVICES, service("db"))  # a new one of the same name does not inherit them
-        await controller.step()
-        assert await shown(here) == []
-        await here.send("DELETE", f"{SERVICES}/db")
+@in_cluster(make_hooks=lambda store: (NamesakeDeletion(store, clock),))
+async def test_endpoints_made_by_hand_go_with_their_service(here: Here) -> None:
+    controller = EndpointController(here.registry)
+    subset = {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 5432}]}
+    for name in ("db", "alone"):
+        await here.post(ENDPOINTS, {"metadata": {"name": name}, "subsets": [subset]})
+    await here.post(SERVICES, service("db"))
+    await controller.step()
+    assert await shown(here) == [("db", [("192.0.2.1", True)])]
+    await here.send("DELETE", f"{SERVICES}/db?dryRun=All")
+    assert await listed_names(here, ENDPOINTS) == ["alone", "db"]
+    before = here.store.revision
+    await here.send("DELETE", f"{SERVICES}/db")
+    assert (await listed_names(here, ENDPOINTS), here.store.revision) == (["alone"], before + 2)
+    await here.post(SERVICES, service("db"))  # a new one of the same name does not inherit them
+    await controller.step()
+    assert await shown(here) == []
+    await here.send("DELETE", f"{SERVICES}/db")
 
-        await here.post(
-            ENDPOINTS, {"metadata": {"name": "kept", "finalizers": ["example.com/x"]}, "subsets": [subset]}
-        )
-        await here.post(SERVICES, service("kept"))
-        await here.send("DELETE", f"{SERVICES}/kept")
-        code, kept = await here.send("GET", f"{ENDPOINTS}/kept")
-        assert (code, bool(kept["metadata"]["deletionTimestamp"])) == (200, True)
-        code, _ = await here.send("PATCH", f"{ENDPOINTS}/kept", NO_FINALIZERS, patch="merge-patch+json")
-        assert (code, await listed_names(here, ENDPOINTS)) == (200, ["alone"])
-
-    play(tmp_path, scenario, make_hooks=lambda store: (NamesakeDeletion(store, clock),))
+    await here.post(ENDPOINTS, {"metadata": {"name": "kept", "finalizers": ["example.com/x"]}, "subsets": [subset]})
+    await here.post(SERVICES, service("kept"))
+    await here.send("DELETE", f"{SERVICES}/kept")
+    code, kept = await here.send("GET", f"{ENDPOINTS}/kept")
+    assert (code, bool(kept["metadata"]["deletionTimestamp"])) == (200, True)
+    code, _ = await here.send("PATCH", f"{ENDPOINTS}/kept", NO_FINALIZERS, patch="merge-patch+json")
+    assert (code, await listed_names(here, ENDPOINTS)) == (200, ["alone"])
 
 
-def test_slices_of_other_hands_are_left_alone(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await here.post(SERVICES, service("web"))
-        body = {
-            "metadata": {"name": "mine", "labels": {"kubernetes.io/service-name": "web"}},
-            "addressType": "IPv4",
-            "endpoints": [{"addresses": ["192.0.2.9"], "conditions": {"ready": True}}],
-            "ports": [{"port": 80}],
-        }
-        await here.post(SLICES, body)
-        await EndpointController(here.registry).step()
-        assert await shown(here) == [("web", [("192.0.2.9", True)])]
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_slices_of_other_hands_are_left_alone(here: Here) -> None:
+    await here.post(SERVICES, service("web"))
+    body = {
+        "metadata": {"name": "mine", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["192.0.2.9"], "conditions": {"ready": True}}],
+        "ports": [{"port": 80}],
+    }
+    await here.post(SLICES, body)
+    await EndpointController(here.registry).step()
+    assert await shown(here) == [("web", [("192.0.2.9", True)])]
 
 
-def test_a_service_whose_slices_are_refused_costs_no_other_its_slices(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        spoilt = service("spoilt", selector=SELECTOR)
-        spoilt["spec"]["ports"][0]["protocol"] = "BOGUS"
-        await write(here.store, whole(spoilt | {"apiVersion": "v1", "kind": "Service"}))
-        controller = EndpointController(here.registry)
-        await here.post(PODS, pod("a", "10.0.0.1"))
-        await controller.step()
-        await here.post(SERVICES, service("sound", selector=SELECTOR))
-        await controller.step()
-        names = [value["metadata"]["generateName"] for value in await items(here, SLICES)]
-        assert names == ["sound-"]
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_service_whose_slices_are_refused_costs_no_other_its_slices(here: Here) -> None:
+    spoilt = service("spoilt", selector=SELECTOR)
+    spoilt["spec"]["ports"][0]["protocol"] = "BOGUS"
+    await write(here.store, whole(spoilt | {"apiVersion": "v1", "kind": "Service"}))
+    controller = EndpointController(here.registry)
+    await here.post(PODS, pod("a", "10.0.0.1"))
+    await controller.step()
+    await here.post(SERVICES, service("sound", selector=SELECTOR))
+    await controller.step()
+    names = [value["metadata"]["generateName"] for value in await items(here, SLICES)]
+    assert names == ["sound-"]

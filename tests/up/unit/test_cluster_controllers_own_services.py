@@ -1,10 +1,8 @@
 """Services `kubernetes` and `kube-dns`: their addresses, where they lead, and that they stay so."""
 
-from pathlib import Path
-
 import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, service
-from tests.up.unit.controllers_here import ENDPOINTS, SLICES, items, play_allocating
+from tests.up.unit.controllers_here import ENDPOINTS, SLICES, allocating, items
 
 from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices, api_service, dns_service
 from vipwire_up.dns.settings import Settings
@@ -26,74 +24,66 @@ async def prepared(here: Here) -> OwnServices:
     return OwnServices(here.registry)
 
 
-def test_they_have_the_first_and_the_tenth_address_and_lead_here(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        own = await prepared(here)
-        await own.add(API)
-        await own.add(DNS)
-        assert await addresses(here) == {"kubernetes": "10.96.0.1"}
-        assert await addresses(here, SYSTEM) == {"kube-dns": "10.96.0.10"}
-        (found,) = await items(here, ENDPOINTS)
-        assert found["subsets"] == [
-            {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"name": "https", "port": 6443, "protocol": "TCP"}]}
-        ]
-        (slice_of_dns,) = await items(here, SLICES.replace("default", "kube-system"))
-        assert slice_of_dns["metadata"]["labels"]["kubernetes.io/service-name"] == "kube-dns"
-        assert [each["addresses"] for each in slice_of_dns["endpoints"]] == [["192.0.2.1"]]
-        assert {(port["port"], port["protocol"]) for port in slice_of_dns["ports"]} == {(53, "UDP"), (53, "TCP")}
-
-    play_allocating(tmp_path, scenario)
+@allocating()
+async def test_they_have_the_first_and_the_tenth_address_and_lead_here(here: Here) -> None:
+    own = await prepared(here)
+    await own.add(API)
+    await own.add(DNS)
+    assert await addresses(here) == {"kubernetes": "10.96.0.1"}
+    assert await addresses(here, SYSTEM) == {"kube-dns": "10.96.0.10"}
+    (found,) = await items(here, ENDPOINTS)
+    assert found["subsets"] == [
+        {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"name": "https", "port": 6443, "protocol": "TCP"}]}
+    ]
+    (slice_of_dns,) = await items(here, SLICES.replace("default", "kube-system"))
+    assert slice_of_dns["metadata"]["labels"]["kubernetes.io/service-name"] == "kube-dns"
+    assert [each["addresses"] for each in slice_of_dns["endpoints"]] == [["192.0.2.1"]]
+    assert {(port["port"], port["protocol"]) for port in slice_of_dns["ports"]} == {(53, "UDP"), (53, "TCP")}
 
 
-def test_they_come_back_and_are_not_written_without_need(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        own = await prepared(here)
-        await own.add(API)
-        await own.step()
-        revision = here.store.revision
-        await own.step()
-        again = OwnServices(here.registry)
-        await again.add(API)
-        assert here.store.revision == revision
-        await here.send("DELETE", f"{SERVICES}/kubernetes")
-        change = {"endpoints": [{"addresses": ["192.0.2.66"]}]}
-        await here.send("PATCH", f"{SLICES}/kubernetes", change, patch="merge-patch+json")
-        await own.step()
-        assert await addresses(here) == {"kubernetes": "10.96.0.1"}
-        (found,) = await items(here, SLICES)
-        assert [each["addresses"] for each in found["endpoints"]] == [["192.0.2.1"]]
-
-    play_allocating(tmp_path, scenario)
+@allocating()
+async def test_they_come_back_and_are_not_written_without_need(here: Here) -> None:
+    own = await prepared(here)
+    await own.add(API)
+    await own.step()
+    revision = here.store.revision
+    await own.step()
+    again = OwnServices(here.registry)
+    await again.add(API)
+    assert here.store.revision == revision
+    await here.send("DELETE", f"{SERVICES}/kubernetes")
+    change = {"endpoints": [{"addresses": ["192.0.2.66"]}]}
+    await here.send("PATCH", f"{SLICES}/kubernetes", change, patch="merge-patch+json")
+    await own.step()
+    assert await addresses(here) == {"kubernetes": "10.96.0.1"}
+    (found,) = await items(here, SLICES)
+    assert [each["addresses"] for each in found["endpoints"]] == [["192.0.2.1"]]
 
 
-def test_an_address_that_is_taken_or_a_small_range_costs_only_the_address(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        own = await prepared(here)
-        await here.post(SERVICES, service("early", clusterIP="10.96.0.1", ipFamilies=["IPv4"]))
-        await own.add(API)
-        await own.add(DNS)
-        found = await addresses(here)
-        assert (found["early"], found["kubernetes"].startswith("10.96.0.")) == ("10.96.0.1", True)
-        assert (await addresses(here, SYSTEM))["kube-dns"].startswith("10.96.0.")
-
-    play_allocating(tmp_path, scenario, "10.96.0.0/29")
+@allocating("10.96.0.0/29")
+async def test_an_address_that_is_taken_or_a_small_range_costs_only_the_address(here: Here) -> None:
+    own = await prepared(here)
+    await here.post(SERVICES, service("early", clusterIP="10.96.0.1", ipFamilies=["IPv4"]))
+    await own.add(API)
+    await own.add(DNS)
+    found = await addresses(here)
+    assert (found["early"], found["kubernetes"].startswith("10.96.0.")) == ("10.96.0.1", True)
+    assert (await addresses(here, SYSTEM))["kube-dns"].startswith("10.96.0.")
 
 
-def test_a_service_of_others_is_left_alone_and_ours_goes_when_it_is_not_wanted(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        own = await prepared(here)
-        await here.post(SYSTEM, service("kube-dns", ipFamilies=["IPv4"], selector={"k8s-app": "mine"}))
-        await own.add(DNS)
-        await own.drop(DNS_SERVICE)
-        (found,) = await items(here, SYSTEM)
-        assert found["spec"]["selector"] == {"k8s-app": "mine"}
-        await here.send("DELETE", f"{SYSTEM}/kube-dns")
-        await own.add(DNS)
-        assert await addresses(here, SYSTEM) == {"kube-dns": "10.96.0.10"}
-        await own.drop(DNS_SERVICE)
-        assert await items(here, SYSTEM) == []
-
-    play_allocating(tmp_path, scenario)
+@allocating()
+async def test_a_service_of_others_is_left_alone_and_ours_goes_when_it_is_not_wanted(here: Here) -> None:
+    own = await prepared(here)
+    await here.post(SYSTEM, service("kube-dns", ipFamilies=["IPv4"], selector={"k8s-app": "mine"}))
+    await own.add(DNS)
+    await own.drop(DNS_SERVICE)
+    (found,) = await items(here, SYSTEM)
+    assert found["spec"]["selector"] == {"k8s-app": "mine"}
+    await here.send("DELETE", f"{SYSTEM}/kube-dns")
+    await own.add(DNS)
+    assert await addresses(here, SYSTEM) == {"kube-dns": "10.96.0.10"}
+    await own.drop(DNS_SERVICE)
+    assert await items(here, SYSTEM) == []
 
 
 @pytest.mark.parametrize(

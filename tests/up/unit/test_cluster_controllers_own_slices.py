@@ -1,11 +1,10 @@
 """EndpointSlices of the cluster's own Services: those of servers that are gone go, and Endpoints follow the rest."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.up.unit.cluster_here import Here
-from tests.up.unit.controllers_here import ENDPOINTS, SLICES, items, play_allocating
+from tests.up.unit.controllers_here import ENDPOINTS, SLICES, allocating, items
 
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire_up.controllers.own_services import MANAGER, SERVER
@@ -37,23 +36,21 @@ async def reached(here: Here) -> list[str]:
     ]
 
 
-def test_they_are_followed_and_others_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(here: Here) -> None:
-        own = OwnSlices(here.registry)
-        await prepared(here)
-        await here.post(SLICES, slice_of("kubernetes-a", "192.0.2.1", "a"))
-        await here.post(SLICES, slice_of("kubernetes-c", "192.0.2.3", "c"))
-        await here.post(SLICES, slice_of("web-1", "192.0.2.9", "c", "web"))
-        await own.step(0.0)
-        assert await reached(here) == ["192.0.2.1"]
-        assert [each["metadata"]["name"] for each in await items(here, SLICES)] == ["kubernetes-a", "web-1"]
-        await here.post(SLICES, slice_of("kubernetes-b", "192.0.2.2", "b"))
-        with monkeypatch.context() as patching:
-            patching.setattr(type(here.store), "scan", lambda *_, **__: pytest.fail("it reads everything"))
-            await own.step(1.0)
-        assert await reached(here) == ["192.0.2.1", "192.0.2.2"]
-        await here.send("DELETE", f"{SLICES}/kubernetes-b")
-        await own.step(2.0)
-        assert await reached(here) == ["192.0.2.1"]
-
-    play_allocating(tmp_path, scenario)
+@allocating()
+async def test_they_are_followed_and_others_are_not_read(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = OwnSlices(here.registry)
+    await prepared(here)
+    await here.post(SLICES, slice_of("kubernetes-a", "192.0.2.1", "a"))
+    await here.post(SLICES, slice_of("kubernetes-c", "192.0.2.3", "c"))
+    await here.post(SLICES, slice_of("web-1", "192.0.2.9", "c", "web"))
+    await own.step(0.0)
+    assert await reached(here) == ["192.0.2.1"]
+    assert [each["metadata"]["name"] for each in await items(here, SLICES)] == ["kubernetes-a", "web-1"]
+    await here.post(SLICES, slice_of("kubernetes-b", "192.0.2.2", "b"))
+    with monkeypatch.context() as patching:
+        patching.setattr(type(here.store), "scan", lambda *_, **__: pytest.fail("it reads everything"))
+        await own.step(1.0)
+    assert await reached(here) == ["192.0.2.1", "192.0.2.2"]
+    await here.send("DELETE", f"{SLICES}/kubernetes-b")
+    await own.step(2.0)
+    assert await reached(here) == ["192.0.2.1"]

@@ -1,13 +1,12 @@
 """Zone hints by CPUs: every zone has enough endpoints, each endpoint one zone; and why not, where not."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.up.unit.cluster_here import SERVICES, Here, play, service
+from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
 from tests.up.unit.controllers_here import PODS, SLICES, items
 
 from vipwire_up.controllers.endpoints.controller import EndpointController
@@ -113,33 +112,31 @@ def pod(number: int, on: str) -> dict[str, Any]:
     return {"metadata": meta, "spec": spec, "status": status}
 
 
-def test_the_controller_hints_follows_the_nodes_and_tells_why_not(tmp_path: Path) -> None:
+@in_cluster()
+async def test_the_controller_hints_follows_the_nodes_and_tells_why_not(here: Here) -> None:
     async def hints(here: Here) -> list[str]:
         (found,) = await items(here, SLICES)
         return hinted(sorted(found["endpoints"], key=lambda each: str(each["addresses"])))
 
-    async def scenario(here: Here) -> None:
-        controller = EndpointController(here.registry)
-        value = service("web", selector={"app": "web"}, trafficDistribution="PreferClose")
-        value["metadata"]["annotations"] = AUTO
-        await here.post(SERVICES, value)
-        for name, zone in (("n1", "a"), ("n2", "b")):
-            await here.post("/api/v1/nodes", node(name, zone, "4"))
-        for number, on in ((1, "n1"), (2, "n1"), (3, "n1"), (4, "n2")):
-            await here.post(PODS, pod(number, on))
-        await controller.step()
-        assert await hints(here) == ["a", "a", "b", "b"]
-        await here.post("/api/v1/nodes", node("n3", "", "4"))
-        await controller.step()
-        assert await hints(here) == ["", "", "", ""]
-        await here.send("PATCH", f"{PODS}/p1", {"metadata": {"labels": {"x": "y"}}}, patch="merge-patch+json")
-        await controller.step()
-        events = await items(here, "/api/v1/namespaces/default/events")
-        assert [(each["reason"], each["message"]) for each in events] == [
-            ("TopologyAwareHintsDisabled", f"no zone hints: {FEW_FACTS}")
-        ]
-        await here.send("DELETE", "/api/v1/nodes/n3")
-        await controller.step()
-        assert await hints(here) == ["a", "a", "b", "b"]
-
-    play(tmp_path, scenario)
+    controller = EndpointController(here.registry)
+    value = service("web", selector={"app": "web"}, trafficDistribution="PreferClose")
+    value["metadata"]["annotations"] = AUTO
+    await here.post(SERVICES, value)
+    for name, zone in (("n1", "a"), ("n2", "b")):
+        await here.post("/api/v1/nodes", node(name, zone, "4"))
+    for number, on in ((1, "n1"), (2, "n1"), (3, "n1"), (4, "n2")):
+        await here.post(PODS, pod(number, on))
+    await controller.step()
+    assert await hints(here) == ["a", "a", "b", "b"]
+    await here.post("/api/v1/nodes", node("n3", "", "4"))
+    await controller.step()
+    assert await hints(here) == ["", "", "", ""]
+    await here.send("PATCH", f"{PODS}/p1", {"metadata": {"labels": {"x": "y"}}}, patch="merge-patch+json")
+    await controller.step()
+    events = await items(here, "/api/v1/namespaces/default/events")
+    assert [(each["reason"], each["message"]) for each in events] == [
+        ("TopologyAwareHintsDisabled", f"no zone hints: {FEW_FACTS}")
+    ]
+    await here.send("DELETE", "/api/v1/nodes/n3")
+    await controller.step()
+    assert await hints(here) == ["a", "a", "b", "b"]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.up.unit.cluster_here import SERVICES, Here, play, service
+from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, play, service
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.admission import Admitted, Attempt, Operation
@@ -45,130 +45,113 @@ async def settle(here: Here) -> None:
     ("propagation", "left"),
     [("Background", ["shared"]), ("Foreground", ["shared"]), ("Orphan", ["child", "grandchild", "shared"])],
 )
-def test_dependents_go_with_their_last_owner(tmp_path: Path, propagation: str, left: list[str]) -> None:
-    async def scenario(here: Here) -> None:
-        owner, keeper = await here.post(MAPS, config_map("owner")), await here.post(MAPS, config_map("keeper"))
-        child = await here.post(MAPS, config_map("child", owner))
-        await here.post(MAPS, config_map("grandchild", child))
-        await here.post(MAPS, config_map("shared", owner, keeper))
-        collector = GarbageCollector(here.registry)
+@in_cluster()
+async def test_dependents_go_with_their_last_owner(here: Here, propagation: str, left: list[str]) -> None:
+    owner, keeper = await here.post(MAPS, config_map("owner")), await here.post(MAPS, config_map("keeper"))
+    child = await here.post(MAPS, config_map("child", owner))
+    await here.post(MAPS, config_map("grandchild", child))
+    await here.post(MAPS, config_map("shared", owner, keeper))
+    collector = GarbageCollector(here.registry)
+    await collector.step()
+    await here.send("DELETE", f"{MAPS}/owner?propagationPolicy={propagation}")
+    for _ in range(8):
         await collector.step()
-        await here.send("DELETE", f"{MAPS}/owner?propagationPolicy={propagation}")
-        for _ in range(8):
-            await collector.step()
-        assert await names(here) == sorted(["keeper", *left])
-        _, found = await here.send("GET", f"{MAPS}/shared")
-        owners = [reference["name"] for reference in found["metadata"].get("ownerReferences", ())]
-        assert owners == ["keeper"]
-
-    play(tmp_path, scenario)
+    assert await names(here) == sorted(["keeper", *left])
+    _, found = await here.send("GET", f"{MAPS}/shared")
+    owners = [reference["name"] for reference in found["metadata"].get("ownerReferences", ())]
+    assert owners == ["keeper"]
 
 
-def test_an_owner_that_never_was_counts_as_gone_unless_its_kind_is_not_known_here(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await here.post(MAPS, config_map("child", {"metadata": {"name": "none", "uid": "none"}}))
-        foreign = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "elsewhere"}
-        await here.post(MAPS, {"metadata": {"name": "brought-along", "ownerReferences": [foreign]}})
-        await settle(here)
-        assert await names(here) == ["brought-along"]
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_an_owner_that_never_was_counts_as_gone_unless_its_kind_is_not_known_here(here: Here) -> None:
+    await here.post(MAPS, config_map("child", {"metadata": {"name": "none", "uid": "none"}}))
+    foreign = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "elsewhere"}
+    await here.post(MAPS, {"metadata": {"name": "brought-along", "ownerReferences": [foreign]}})
+    await settle(here)
+    assert await names(here) == ["brought-along"]
 
 
-def test_a_namespace_goes_when_it_is_empty_and_takes_nothing_new(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await here.post("/api/v1/namespaces", {"metadata": {"name": "shop"}})
-        inside = "/api/v1/namespaces/shop/services"
-        held = service("held")
-        held["metadata"]["finalizers"] = ["example.com/wait"]
-        await here.post(inside, held)
-        await here.post(inside, service("free"))
-        code, gone = await here.send("DELETE", "/api/v1/namespaces/shop")
-        assert (code, gone["status"]["phase"]) == (200, "Terminating")
-        code, status = await here.send("POST", inside, service("late"))
-        why = "unable to create new content in namespace shop because it is being terminated"
-        assert (code, status["message"]) == (403, f'services "late" is forbidden: {why}')
-        await settle(here)
-        _, left = await here.send("GET", inside)
-        assert [item["metadata"]["name"] for item in left["items"]] == ["held"]
-        _, going = await here.send("GET", "/api/v1/namespaces/shop")
-        assert [entry["message"] for entry in going["status"]["conditions"]] == [
-            "Some resources are remaining: services. has 1 resource instances",
-            "Some content in the namespace has finalizers remaining: example.com/wait in 1 resource instances",
-        ]
-        before = here.store.revision
-        here.clock.move(seconds=1)
-        await settle(here)
-        assert here.store.revision == before  # it is told once
-        await here.send("PATCH", f"{inside}/held", {"metadata": {"finalizers": None}}, patch="merge-patch+json")
-        await settle(here)
-        assert (await here.send("GET", "/api/v1/namespaces/shop"))[0] == 404
-        code, status = await here.send("DELETE", "/api/v1/namespaces/default")
-        assert (code, status["message"]) == (
-            403,
-            'namespaces "default" is forbidden: this namespace may not be deleted',
-        )
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_namespace_goes_when_it_is_empty_and_takes_nothing_new(here: Here) -> None:
+    await here.post("/api/v1/namespaces", {"metadata": {"name": "shop"}})
+    inside = "/api/v1/namespaces/shop/services"
+    held = service("held")
+    held["metadata"]["finalizers"] = ["example.com/wait"]
+    await here.post(inside, held)
+    await here.post(inside, service("free"))
+    code, gone = await here.send("DELETE", "/api/v1/namespaces/shop")
+    assert (code, gone["status"]["phase"]) == (200, "Terminating")
+    code, status = await here.send("POST", inside, service("late"))
+    why = "unable to create new content in namespace shop because it is being terminated"
+    assert (code, status["message"]) == (403, f'services "late" is forbidden: {why}')
+    await settle(here)
+    _, left = await here.send("GET", inside)
+    assert [item["metadata"]["name"] for item in left["items"]] == ["held"]
+    _, going = await here.send("GET", "/api/v1/namespaces/shop")
+    assert [entry["message"] for entry in going["status"]["conditions"]] == [
+        "Some resources are remaining: services. has 1 resource instances",
+        "Some content in the namespace has finalizers remaining: example.com/wait in 1 resource instances",
+    ]
+    before = here.store.revision
+    here.clock.move(seconds=1)
+    await settle(here)
+    assert here.store.revision == before  # it is told once
+    await here.send("PATCH", f"{inside}/held", {"metadata": {"finalizers": None}}, patch="merge-patch+json")
+    await settle(here)
+    assert (await here.send("GET", "/api/v1/namespaces/shop"))[0] == 404
+    code, status = await here.send("DELETE", "/api/v1/namespaces/default")
+    assert (code, status["message"]) == (403, 'namespaces "default" is forbidden: this namespace may not be deleted')
 
 
-def test_a_pod_on_a_node_is_terminating_for_its_grace_period(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        spec = {"nodeName": "n", "terminationGracePeriodSeconds": 20, "containers": [{"name": "a", "image": "none"}]}
-        await here.post(PODS, {"metadata": {"name": "p"}, "spec": spec})
-        _, found = await here.send("DELETE", f"{PODS}/p")
-        assert found["metadata"]["deletionTimestamp"] == "2026-01-01T12:00:20Z"
-        here.clock.move(seconds=19)
-        await settle(here)
-        assert (await here.send("GET", f"{PODS}/p"))[0] == 200
-        here.clock.move(seconds=1)
-        await settle(here)
-        assert (await here.send("GET", f"{PODS}/p"))[0] == 404
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_pod_on_a_node_is_terminating_for_its_grace_period(here: Here) -> None:
+    spec = {"nodeName": "n", "terminationGracePeriodSeconds": 20, "containers": [{"name": "a", "image": "none"}]}
+    await here.post(PODS, {"metadata": {"name": "p"}, "spec": spec})
+    _, found = await here.send("DELETE", f"{PODS}/p")
+    assert found["metadata"]["deletionTimestamp"] == "2026-01-01T12:00:20Z"
+    here.clock.move(seconds=19)
+    await settle(here)
+    assert (await here.send("GET", f"{PODS}/p"))[0] == 200
+    here.clock.move(seconds=1)
+    await settle(here)
+    assert (await here.send("GET", f"{PODS}/p"))[0] == 404
 
 
-def test_events_go_after_an_hour(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        about = {"kind": "Pod", "name": "p", "namespace": "default"}
-        events = "/api/v1/namespaces/default/events"
-        await here.post(events, {"metadata": {"name": "e"}, "involvedObject": about})
-        here.clock.move(minutes=59)
-        await settle(here)
-        assert (await here.send("GET", f"{events}/e"))[0] == 200
-        here.clock.move(minutes=2)
-        await settle(here)
-        assert (await here.send("GET", f"{events}/e"))[0] == 404
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_events_go_after_an_hour(here: Here) -> None:
+    about = {"kind": "Pod", "name": "p", "namespace": "default"}
+    events = "/api/v1/namespaces/default/events"
+    await here.post(events, {"metadata": {"name": "e"}, "involvedObject": about})
+    here.clock.move(minutes=59)
+    await settle(here)
+    assert (await here.send("GET", f"{events}/e"))[0] == 200
+    here.clock.move(minutes=2)
+    await settle(here)
+    assert (await here.send("GET", f"{events}/e"))[0] == 404
 
 
-def test_what_went_while_it_was_too_far_behind_is_gone(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        collector = GarbageCollector(here.registry)
-        owner = await here.post(MAPS, config_map("owner"))
-        await here.post(MAPS, config_map("child", owner))
-        await collector.step()
+@in_cluster()
+async def test_what_went_while_it_was_too_far_behind_is_gone(here: Here) -> None:
+    collector = GarbageCollector(here.registry)
+    owner = await here.post(MAPS, config_map("owner"))
+    await here.post(MAPS, config_map("child", owner))
+    await collector.step()
+    await here.send("DELETE", f"{MAPS}/owner")
+    await here.store.compact(here.store.revision)
+    await collector.step()
+    assert await names(here) == []
+
+
+@in_cluster()
+async def test_it_runs_and_follows(here: Here) -> None:
+    owner = await here.post(MAPS, config_map("owner"))
+    await here.post(MAPS, config_map("child", owner))
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(GarbageCollector(here.registry).run())
         await here.send("DELETE", f"{MAPS}/owner")
-        await here.store.compact(here.store.revision)
-        await collector.step()
-        assert await names(here) == []
-
-    play(tmp_path, scenario)
-
-
-def test_it_runs_and_follows(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        owner = await here.post(MAPS, config_map("owner"))
-        await here.post(MAPS, config_map("child", owner))
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(GarbageCollector(here.registry).run())
-            await here.send("DELETE", f"{MAPS}/owner")
-            while await names(here):
-                await here.store.until(here.store.revision)
-            running.cancel()
-
-    play(tmp_path, scenario)
+        while await names(here):
+            await here.store.until(here.store.revision)
+        running.cancel()
 
 
 class Addresses:

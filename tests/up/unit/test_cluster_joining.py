@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from tests.up.unit.cluster_here import Here, play
+from tests.up.unit.cluster_here import Here, in_cluster
 from tests.up.unit.up_here import Up, up
 
 from vipwire.errors import ConfigError, VipwireError
@@ -288,7 +288,8 @@ def restricted(_store: Store) -> tuple[Admission, ...]:
     return (NodeRestriction(),)
 
 
-def test_a_machine_writes_its_own_lease_only_and_only_admins_delete_others_nodes(tmp_path: Path) -> None:
+@in_cluster(make_hooks=restricted)
+async def test_a_machine_writes_its_own_lease_only_and_only_admins_delete_others_nodes(here: Here) -> None:
     async def refusals(objects: Objects, caller: User) -> list[str]:
         found = []
         for name in ("n1", "n2"):
@@ -306,15 +307,12 @@ def test_a_machine_writes_its_own_lease_only_and_only_admins_delete_others_nodes
             await objects.delete(NODES, "", name)
         return found
 
-    async def scenario(here: Here) -> None:
-        objects = LocalObjects(here.registry, "test")
-        assert (await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": NODE_LEASES}}))[0] == 201
-        machine, proxy = User("system:node:n1", (Role.NODE.value,)), User("system:kube-proxy", (Role.NODE.value,))
-        assert await refusals(objects, machine) == ["n2", "n2"]
-        assert await refusals(objects, proxy) == ["n1", "n2"]  # their deletion
-        assert await refusals(objects, User("admin", (Role.ADMIN.value,))) == []
-
-    play(tmp_path, scenario, make_hooks=restricted)
+    objects = LocalObjects(here.registry, "test")
+    assert (await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": NODE_LEASES}}))[0] == 201
+    machine, proxy = User("system:node:n1", (Role.NODE.value,)), User("system:kube-proxy", (Role.NODE.value,))
+    assert await refusals(objects, machine) == ["n2", "n2"]
+    assert await refusals(objects, proxy) == ["n1", "n2"]  # their deletion
+    assert await refusals(objects, User("admin", (Role.ADMIN.value,))) == []
 
 
 @pytest.mark.parametrize(
@@ -328,29 +326,25 @@ def test_a_machine_writes_its_own_lease_only_and_only_admins_delete_others_nodes
         (NODE_LEASES, "n1", False),
     ],
 )
-def test_an_ingress_controller_writes_no_lease_of_machines(
-    tmp_path: Path, namespace: str, name: str, *, allowed: bool
+@in_cluster(make_hooks=restricted)
+async def test_an_ingress_controller_writes_no_lease_of_machines(
+    here: Here, namespace: str, name: str, *, allowed: bool
 ) -> None:
-    async def scenario(here: Here) -> None:
-        assert (await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}}))[0] == 201
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        code, _ = await here.send("POST", path, {"metadata": {"name": name}}, user="ingress")
-        assert code == (201 if allowed else 403)
-        code, _ = await here.send("POST", path, {"metadata": {"name": name}})
-        assert code == (409 if allowed else 201)  # an admin may
-
-    play(tmp_path, scenario, make_hooks=restricted)
+    assert (await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}}))[0] == 201
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+    code, _ = await here.send("POST", path, {"metadata": {"name": name}}, user="ingress")
+    assert code == (201 if allowed else 403)
+    code, _ = await here.send("POST", path, {"metadata": {"name": name}})
+    assert code == (409 if allowed else 201)  # an admin may
 
 
-def test_tokens_whose_time_is_over_are_deleted(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        code, _ = await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        assert code in (201, 409)
-        objects = LocalObjects(here.registry, "test")
-        await objects.create(SECRETS, NAMESPACE, secret_of(TOKEN))
-        await objects.create(SECRETS, NAMESPACE, {"metadata": {"name": "bootstrap-token-others"}})
-        for now, left in ((NOW, 2), (NOW + dt.timedelta(days=1), 1)):
-            await delete_once(here.registry, now)
-            assert len(await objects.list(SECRETS, NAMESPACE)) == left
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_tokens_whose_time_is_over_are_deleted(here: Here) -> None:
+    code, _ = await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    assert code in (201, 409)
+    objects = LocalObjects(here.registry, "test")
+    await objects.create(SECRETS, NAMESPACE, secret_of(TOKEN))
+    await objects.create(SECRETS, NAMESPACE, {"metadata": {"name": "bootstrap-token-others"}})
+    for now, left in ((NOW, 2), (NOW + dt.timedelta(days=1), 1)):
+        await delete_once(here.registry, now)
+        assert len(await objects.list(SECRETS, NAMESPACE)) == left

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.up.unit.cluster_here import Here, play
+from tests.up.unit.cluster_here import Here, in_cluster
 from tests.up.unit.controllers_here import PODS
 
 from vipwire.errors import ConfigError
@@ -125,16 +125,14 @@ def pod(*command: str, name: str = "a", **labels: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": labels}, "spec": {"containers": [container]}}
 
 
-def test_only_admins_may_say_a_command(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        code, status = await here.send("POST", PODS, pod("id"), user="node")
-        assert (code, status["reason"]) == (403, "Forbidden")
-        assert 'User "node" cannot set the command of a probe: only the role admin may' in status["message"]
-        assert (await here.send("POST", PODS, pod("id")))[0] == 201
-        assert (await here.send("PUT", f"{PODS}/a", pod("id", x="1"), user="node"))[0] == 200, "it was there"
-        assert (await here.send("PUT", f"{PODS}/a", pod("rm"), user="node"))[0] == 403
-        patch = [{"op": "replace", "path": "/spec/containers/0/readinessProbe/exec/command/0", "value": "rm"}]
-        assert (await here.send("PATCH", f"{PODS}/a", patch, patch="json-patch+json", user="node"))[0] == 403
-        assert (await here.send("POST", PODS, pod(name="b"), user="node"))[0] == 201
-
-    play(tmp_path, scenario, hooks=(ExecProbeAdmission(),))
+@in_cluster(hooks=(ExecProbeAdmission(),))
+async def test_only_admins_may_say_a_command(here: Here) -> None:
+    code, status = await here.send("POST", PODS, pod("id"), user="node")
+    assert (code, status["reason"]) == (403, "Forbidden")
+    assert 'User "node" cannot set the command of a probe: only the role admin may' in status["message"]
+    assert (await here.send("POST", PODS, pod("id")))[0] == 201
+    assert (await here.send("PUT", f"{PODS}/a", pod("id", x="1"), user="node"))[0] == 200, "it was there"
+    assert (await here.send("PUT", f"{PODS}/a", pod("rm"), user="node"))[0] == 403
+    patch = [{"op": "replace", "path": "/spec/containers/0/readinessProbe/exec/command/0", "value": "rm"}]
+    assert (await here.send("PATCH", f"{PODS}/a", patch, patch="json-patch+json", user="node"))[0] == 403
+    assert (await here.send("POST", PODS, pod(name="b"), user="node"))[0] == 201

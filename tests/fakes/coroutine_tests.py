@@ -1,0 +1,33 @@
+"""Tests that are coroutines: the decorator that this makes runs each of them in a world of its own."""
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+Test = Callable[..., None]
+
+
+def runs_in(
+    play: Callable[[Path, Callable[[Any], Awaitable[None]]], None],
+) -> Callable[[Callable[..., Awaitable[None]]], Test]:
+    """Return a decorator of a test, whose first argument is the world that `play` makes; the others are pytest's."""
+
+    def decorate(story: Callable[..., Awaitable[None]]) -> Test:
+        _, *others = inspect.signature(story).parameters.values()
+        asks_for_folder = any(each.name == "tmp_path" for each in others)
+
+        @functools.wraps(story)
+        def test(*, tmp_path: Path, **arguments: Any) -> None:
+            if asks_for_folder:
+                arguments["tmp_path"] = tmp_path
+            play(tmp_path, lambda here: story(here, **arguments))
+
+        folder = inspect.Parameter("tmp_path", inspect.Parameter.KEYWORD_ONLY)
+        shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others]
+        # pytest reads from the signature which fixtures and parameters a test has.
+        test.__signature__ = inspect.Signature(shown if asks_for_folder else [*shown, folder])  # type: ignore[attr-defined]
+        return test
+
+    return decorate
