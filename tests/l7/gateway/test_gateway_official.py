@@ -20,6 +20,7 @@ from tests.l7.gateway.test_gateway_statuses import (
     listener_set,
     planned,
     reasons,
+    rows,
     snapshot_of,
     status,
 )
@@ -87,79 +88,25 @@ def test_observed_generation_bump() -> None:
         assert found == {kind: {number} for kind in kinds}
 
 
-def test_gateway_modify_listeners() -> None:
-    planner = GatewayPlanner(GatewaySetting())
-    other = "{name: other, port: 81, protocol: HTTP, hostname: b.org}"
-    for listeners in ((HTTP,), (HTTP, other), (other,)):
-        planner.plan(snapshot_of(gateway(*listeners), ROUTE, SERVICE), NOW)
-        made = status(planner, IngressKind.GATEWAY, "edge")["listeners"]
-        assert [each["attachedRoutes"] for each in made] == [1] * len(listeners)
-        assert [each["name"] for each in made] == [text[7:].partition(",")[0] for text in listeners]
+GRANTS = """
+GatewaySecretReferenceGrantAllInNamespace | Gateway | infra | {group: "", kind: Secret} | ResolvedRefs
+GatewaySecretReferenceGrantSpecific | Gateway | infra | {group: "", kind: Secret, name: good} | ResolvedRefs
+GatewaySecretInvalidReferenceGrant: from kind | HTTPRoute | infra | {kind: Secret, name: good} | not RefNotPermitted
+GatewaySecretInvalidReferenceGrant: from namespace | Gateway | odd | {kind: Secret, name: good} | not RefNotPermitted
+GatewaySecretInvalidReferenceGrant: to kind | Gateway | infra | {kind: Service, name: good} | not RefNotPermitted
+GatewaySecretInvalidReferenceGrant: to name | Gateway | infra | {kind: Secret, name: odd} | not RefNotPermitted
+"""
+"""The kind and namespace from which a reference comes, where it leads; the condition of the listener."""
 
 
-@pytest.mark.parametrize(
-    ("case", "from_", "to", "reason"),
-    [
-        (
-            "GatewaySecretReferenceGrantAllInNamespace",
-            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}",
-            '{group: "", kind: Secret}',
-            "ResolvedRefs",
-        ),
-        (
-            "GatewaySecretReferenceGrantSpecific",
-            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}",
-            '{group: "", kind: Secret, name: good}',
-            "ResolvedRefs",
-        ),
-        (
-            "GatewaySecretInvalidReferenceGrant: another kind comes",
-            "{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: infra}",
-            '{group: "", kind: Secret, name: good}',
-            "not RefNotPermitted",
-        ),
-        (
-            "GatewaySecretInvalidReferenceGrant: another namespace comes",
-            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: odd}",
-            '{group: "", kind: Secret, name: good}',
-            "not RefNotPermitted",
-        ),
-        (
-            "GatewaySecretInvalidReferenceGrant: another kind is allowed",
-            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}",
-            '{group: "", kind: Service, name: good}',
-            "not RefNotPermitted",
-        ),
-        (
-            "GatewaySecretInvalidReferenceGrant: another name is allowed",
-            "{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}",
-            '{group: "", kind: Secret, name: odd}',
-            "not RefNotPermitted",
-        ),
-    ],
-)
-def test_secrets_of_other_namespaces(case: str, from_: str, to: str, reason: str) -> None:
+@pytest.mark.parametrize(("case", "kind", "namespace", "to", "reason"), rows(GRANTS))
+def test_secrets_of_other_namespaces(case: str, kind: str, namespace: str, to: str, reason: str) -> None:
     listener = "{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good, namespace: web}]}}"
+    from_ = f"{{group: gateway.networking.k8s.io, kind: {kind}, namespace: {namespace}}}"
     grant = GRANT.replace("FROM", from_).replace("TO", to)
     planner = planned(gateway(listener), tls_secret("good", "a.org", namespace="web"), grant)
     (found,) = status(planner, IngressKind.GATEWAY, "edge")["listeners"]
     assert reasons(found)["ResolvedRefs"] == reason, case
-
-
-@pytest.mark.parametrize(
-    ("case", "data"),
-    [
-        ("malformed", {"tls.crt": "odd", "tls.key": "odd"}),
-        ("empty", {}),
-    ],
-)
-def test_gateway_invalid_tls_configuration(case: str, data: dict[str, str]) -> None:
-    meta = {"name": "good", "namespace": "infra"}
-    secret = yaml.safe_dump({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
-    listener = "{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}"
-    (found,) = status(planned(gateway(listener), secret), IngressKind.GATEWAY, "edge")["listeners"]
-    assert reasons(found)["ResolvedRefs"] == "not InvalidCertificateRef", case
-    assert reasons(found)["Programmed"] == "not Invalid"
 
 
 @pytest.mark.parametrize(
@@ -180,59 +127,44 @@ def test_http_route_invalid_parent_ref_section_name_not_matching_port(parent: st
     assert reasons(found)["Accepted"] == accepted
 
 
-@pytest.mark.parametrize(
-    ("case", "listener", "change", "wanted"),
-    [
-        (
-            "TLSRouteSimpleSameNamespace",
-            "{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}",
-            ("", ""),
-            ("Accepted", "ResolvedRefs", 1),
-        ),
-        (
-            "TLSRouteTerminateSimpleSameNamespace",
-            "{name: tls, port: 443, protocol: TLS, tls: {mode: Terminate, certificateRefs: [{name: good}]}}",
-            ("", ""),
-            ("Accepted", "ResolvedRefs", 1),
-        ),
-        (
-            "TLSRouteHostnameIntersection",
-            "{name: tls, port: 443, protocol: TLS, hostname: b.org, tls: {mode: Passthrough}}",
-            ("", ""),
-            ("not NoMatchingListenerHostname", "ResolvedRefs", 0),
-        ),
-        (
-            "TLSRouteInvalidReferenceGrant",
-            "{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}",
-            ("{name: web, port", "{name: web, namespace: web, port"),
-            ("Accepted", "not RefNotPermitted", 1),
-        ),
-        (
-            "TLSRouteInvalidBackendRefNonexistent",
-            "{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}",
-            ("{name: web, port", "{name: odd, port"),
-            ("Accepted", "not BackendNotFound", 1),
-        ),
-        (
-            "TLSRouteInvalidBackendRefUnknownKind",
-            "{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}",
-            ("{name: web, port", "{kind: Odd, name: web, port"),
-            ("Accepted", "not InvalidKind", 1),
-        ),
-        (
-            "TLSRouteInvalidNoMatchingListener",
-            HTTP,
-            ("", ""),
-            ("not NotAllowedByListeners", "ResolvedRefs", 0),
-        ),
-    ],
-)
-def test_tls_routes(case: str, listener: str, change: tuple[str, str], wanted: tuple[str, str, int]) -> None:
-    planner = planned(gateway(listener), TLS_ROUTE.replace(*change) if change[0] else TLS_ROUTE, SERVICE, CERTIFICATE)
+HANDED_ON, ENDED = "protocol: TLS, tls: {mode: Passthrough}", "protocol: TLS, tls: {certificateRefs: [{name: good}]}"
+WAYS = {
+    "pass": HANDED_ON,
+    "end": ENDED.replace("{cert", "{mode: Terminate, cert"),
+    "HTTP": "protocol: HTTP",
+    "HTTPS": "protocol: HTTPS, tls: {certificateRefs: [{name: good}]}",
+}
+TLS_ROUTES = """
+SimpleSameNamespace | pass | | | Accepted | ResolvedRefs
+TerminateSimpleSameNamespace | end | | | Accepted | ResolvedRefs
+InvalidReferenceGrant | pass | web, port | web, namespace: web, port | Accepted | not RefNotPermitted
+InvalidBackendRefNonexistent | pass | web, port | odd, port | Accepted | not BackendNotFound
+InvalidBackendRefUnknownKind | pass | web, port | web, kind: Odd, port | Accepted | not InvalidKind
+InvalidNoMatchingListener: HTTP | HTTP | | | not NotAllowedByListeners | ResolvedRefs
+InvalidNoMatchingListener: HTTPS | HTTPS | | | not NotAllowedByListeners | ResolvedRefs
+InvalidNoMatchingListener: kinds | pass, ONLY_HTTP | | | not NotAllowedByListeners | ResolvedRefs
+InvalidNoMatchingListener: name | pass | edge} | edge, sectionName: b} | not NoMatchingParent | ResolvedRefs
+InvalidNoMatchingListenerHostname | pass, hostname: b.org | | | not NoMatchingListenerHostname | ResolvedRefs
+InvalidNoMatchingListenerHostname | pass, hostname: '*.a.org' | | | not NoMatchingListenerHostname | ResolvedRefs
+""".replace("ONLY_HTTP", "allowedRoutes: {kinds: [{kind: HTTPRoute}]}")
+"""A listener; what is changed in a TLSRoute for a.org, into what; its conditions."""
+
+
+@pytest.mark.parametrize(("case", "listener", "before", "after", "accepted", "resolved"), rows(TLS_ROUTES))
+def test_tls_routes(case: str, listener: str, before: str, after: str, accepted: str, resolved: str) -> None:
+    """Several cases of the official suite.
+
+    TLSRouteSimpleSameNamespace, TLSRouteTerminateSimpleSameNamespace, TLSRouteInvalidReferenceGrant,
+    TLSRouteInvalidBackendRefNonexistent, TLSRouteInvalidBackendRefUnknownKind,
+    TLSRouteInvalidNoMatchingListener, TLSRouteInvalidNoMatchingListenerHostname.
+    """
+    way, _, more = listener.partition(", ")
+    text = TLS_ROUTE.replace(before, after) if before else TLS_ROUTE
+    planner = planned(gateway(f"{{name: tls, port: 443, {WAYS[way]}, {more}}}"), text, SERVICE, CERTIFICATE)
     (parent,) = status(planner, IngressKind.TLS_ROUTE, "web")["parents"]
     (found,) = status(planner, IngressKind.GATEWAY, "edge")["listeners"]
-    said = reasons(parent)
-    assert (said["Accepted"], said["ResolvedRefs"], found["attachedRoutes"]) == wanted, case
+    said = (reasons(parent)["Accepted"], reasons(parent)["ResolvedRefs"], found["attachedRoutes"])
+    assert said == (accepted, resolved, int(accepted == "Accepted")), case
 
 
 @pytest.mark.parametrize(
@@ -363,17 +295,6 @@ def test_haproxy_says_whether_it_has_authorities(tmp_path: Path, code: int) -> N
     program.write_text(f'#!/bin/sh\ngrep -q "ca-file @system-ca" "$3" || exit 2\nexit {code}\n')
     program.chmod(0o755)
     assert has_system_authorities(str(program)) == (code == 0)
-
-
-def test_backend_tls_policy_conflict_resolution() -> None:
-    younger = tls_policy("younger", BY_SYSTEM, "web")
-    one_port = tls_policy("port", BY_SYSTEM, "web, sectionName: http")
-    planner = planned(gateway(HTTP), ROUTE, SERVICE, POLICY, younger, one_port)
-    found = {
-        name: reasons(status(planner, IngressKind.BACKEND_TLS_POLICY, name)["ancestors"][0])["Accepted"]
-        for name in ("web", "younger", "port")
-    }
-    assert found == {"web": "Accepted", "younger": "not Conflicted", "port": "Accepted"}
 
 
 def test_the_class_tells_the_features_that_the_table_has() -> None:

@@ -67,8 +67,6 @@ shares:
     - {name: one, port: 8080, weight: 7}
     - {name: two, port: 8080, weight: 3}
     - {name: three, port: 8080, weight: 0}
-zero:
-  rules: [{backendRefs: [{name: one, port: 8080, weight: 0}, {name: two, port: 8080, weight: 0}]}]
 sticky:
   rules:
   - matches: [{method: {service: a.Session}}]
@@ -239,11 +237,6 @@ def test_grpc_route_weight(here: GatewaySite) -> None:
     found = [server_of(here, "shares.org", "/a.Echo/Any") for _ in range(200)]
     assert set(found) == {"one", "two"}
     assert 0.5 < found.count("one") / len(found) < 0.9
-
-
-def test_grpc_route_all_backends_weight_zero(here: GatewaySite) -> None:
-    """GRPCRouteAllBackendsWeightZero."""
-    assert call(here, "zero.org", "/a.Echo/Any")[0] in {grpc.StatusCode.UNAVAILABLE, *RESET}
 
 
 @pytest.mark.parametrize(("of", "lasts"), [("Session", False), ("Permanent", True)])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.l7.gateway.site import tls_secret
-from tests.l7.gateway.test_gateway_official import GRANT, POLICY, SETS, TLS_ROUTE
+from tests.l7.gateway.test_gateway_official import ENDED, GRANT, HANDED_ON, POLICY, SETS, TLS_ROUTE
 from tests.l7.gateway.test_gateway_statuses import (
     CERTIFICATE,
     HTTP,
@@ -26,8 +26,6 @@ from vipwire_l7.gateway.run.status import merged
 from vipwire_l7.ingress.watch.objects import IngressKind
 
 KINDS = {"TCP": IngressKind.TCP_ROUTE, "UDP": IngressKind.UDP_ROUTE}
-HANDED_ON = "protocol: TLS, tls: {mode: Passthrough}"
-ENDED = "protocol: TLS, tls: {certificateRefs: [{name: good}]}"
 ONE, OTHER = "{name: one, port: 81, protocol: PROTOCOL}", "{name: other, port: 82, protocol: PROTOCOL}"
 BOTH = """
 apiVersion: v1
@@ -136,50 +134,6 @@ def test_udp_tcp_listener_merge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "listener", "parent", "accepted"),
-    [
-        ("InvalidNoMatchingListener: HTTP", HTTP, "{name: edge}", "not NotAllowedByListeners"),
-        (
-            "InvalidNoMatchingListener: HTTPS",
-            "{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}",
-            "{name: edge}",
-            "not NotAllowedByListeners",
-        ),
-        (
-            "InvalidNoMatchingListener: kinds",
-            f"{{name: a, port: 443, {HANDED_ON}, allowedRoutes: {{kinds: [{{kind: HTTPRoute}}]}}}}",
-            "{name: edge}",
-            "not NotAllowedByListeners",
-        ),
-        (
-            "InvalidNoMatchingListener: name",
-            f"{{name: a, port: 443, {HANDED_ON}}}",
-            "{name: edge, sectionName: b}",
-            "not NoMatchingParent",
-        ),
-        (
-            "InvalidNoMatchingListenerHostname",
-            f"{{name: a, port: 443, hostname: b.org, {HANDED_ON}}}",
-            "{name: edge}",
-            "not NoMatchingListenerHostname",
-        ),
-        (
-            "InvalidNoMatchingListenerHostname: wildcard",
-            f"{{name: a, port: 443, hostname: '*.a.org', {HANDED_ON}}}",
-            "{name: edge}",
-            "not NoMatchingListenerHostname",
-        ),
-    ],
-)
-def test_tls_routes_that_no_listener_takes(case: str, listener: str, parent: str, accepted: str) -> None:
-    """TLSRouteInvalidNoMatchingListener, TLSRouteInvalidNoMatchingListenerHostname."""
-    planner = planned(gateway(listener), TLS_ROUTE.replace("{name: edge}", parent), SERVICE, CERTIFICATE)
-    (found,) = status(planner, IngressKind.TLS_ROUTE, "web")["parents"]
-    assert reasons(found)["Accepted"] == accepted, case
-    assert sum(attached(planner).values()) == 0
-
-
-@pytest.mark.parametrize(
     ("case", "way", "wanted", "kinds", "resolved"),
     [
         (
@@ -228,20 +182,6 @@ def test_gateway_with_attached_routes() -> None:
         assert attached(planner) == {"http": counts[0], "other": counts[1]}
         for each in status(planner, IngressKind.GATEWAY, "edge")["listeners"]:
             assert (reasons(each)["Accepted"], reasons(each)["ResolvedRefs"]) == ("Accepted", "ResolvedRefs")
-
-
-@pytest.mark.parametrize(
-    ("case", "listener", "conflict"),
-    [
-        ("ListenerSetHostnameConflict", "{name: x, port: 80, protocol: HTTP}", "HostnameConflict"),
-        ("ListenerSetProtocolConflict", "{name: x, port: 80, protocol: TCP}", "ProtocolConflict"),
-    ],
-)
-def test_a_sets_listener_in_conflict_says_with_what(case: str, listener: str, conflict: str) -> None:
-    planner = planned(gateway(HTTP, more=SETS), listener_set("more", listener))
-    (found,) = status(planner, IngressKind.LISTENER_SET, "more")["listeners"]
-    wanted = {"Accepted": f"not {conflict}", "Programmed": f"not {conflict}", "Conflicted": conflict}
-    assert {key: reasons(found)[key] for key in wanted} == wanted, case
 
 
 @pytest.mark.parametrize(
