@@ -51,6 +51,18 @@ async def test_addresses_are_given_kept_and_taken_back(here: Here) -> None:
 
 
 @allocating()
+async def test_an_address_that_is_asked_for_later_takes_the_place_of_another(here: Here) -> None:
+    balancers = Balancers(here.registry, POOL)
+    await here.post(SERVICES, balanced("a"))
+    await balancers.step()
+    assert await given(here) == {"a": ["192.0.2.0"]}
+    change = {"spec": {"loadBalancerIP": "192.0.2.1"}}
+    await here.send("PATCH", f"{SERVICES}/a", change, patch="merge-patch+json")
+    await balancers.step()
+    assert await given(here) == {"a": ["192.0.2.1"]}
+
+
+@allocating()
 async def test_none_left_and_none_of_ours(here: Here) -> None:
     balancers = Balancers(here.registry, POOL)
     for name in ("a", "b", "c"):
