@@ -185,7 +185,7 @@ class LazyGroup(click.Group):
 
 
 class GoFlagsCommand(click.Command):
-    """A command whose flags are those of the table in `config.flags.table`."""
+    """A command whose flags are those of `config.flags.table`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the flags in Go's style; show the help or the version where that is asked for."""

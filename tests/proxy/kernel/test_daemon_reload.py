@@ -203,7 +203,7 @@ def test_kernel_settings_and_the_oom_score_follow(tmp_path: Path) -> None:
     async def story(it: Reloading) -> None:
         await it.counts(
             f"{CALM}oomScoreAdj: 7\nconntrack: {{tcpEstablishedTimeout: 5h, udpTimeout: 77s}}\n",
-            "oomScoreAdj,conntrack.tcpEstablishedTimeout,conntrack.udpTimeout",
+            "conntrack.tcpEstablishedTimeout,conntrack.udpTimeout,oomScoreAdj",
         )
         assert run("sysctl -n net.netfilter.nf_conntrack_tcp_timeout_established").strip() == "18000"
         assert run("sysctl -n net.netfilter.nf_conntrack_udp_timeout").strip() == "77"
