@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 
@@ -46,10 +47,13 @@ class Row:
 
 
 def rows(runs: Sequence[Sequence[Figure]]) -> list[Row]:
-    """Put the runs of one scenario side by side; each run has the same figures in the same order."""
+    """Put the runs of one scenario side by side; a figure that a run could not take is missing there alone."""
+    found: dict[str, list[Figure]] = {}
+    for figure in chain.from_iterable(runs):
+        found.setdefault(figure.name, []).append(figure)
     return [
-        Row(first.name, first.unit, first.target, tuple(run[index].value for run in runs))
-        for index, first in enumerate(runs[0])
+        Row(name, each[0].unit, each[0].target, tuple(figure.value for figure in each))
+        for name, each in found.items()
     ]
 
 

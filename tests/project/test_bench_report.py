@@ -30,6 +30,14 @@ def test_a_figure_is_judged_by_its_median_and_its_best_run(
     assert row.verdict == verdict
 
 
+def test_a_figure_that_one_run_lacks_keeps_those_of_the_others() -> None:
+    idle, start = Figure("idle", 1.0, "ms"), Figure("start", 2.0, "s")
+    assert [(row.name, row.values) for row in rows([[idle, start], [start]])] == [
+        ("idle", (1.0,)),
+        ("start", (2.0, 2.0)),
+    ]
+
+
 def test_a_report_shows_every_figure_for_people_and_for_programs() -> None:
     table = rows(figures(3.0, 1.0, 2.0))
     assert "total [s]" in text("load", table)
