@@ -132,6 +132,8 @@ class Connection:
         """
         if timeout is not None:
             self._socket.settimeout(timeout)
+        if self._socket.type == socket.SOCK_DGRAM:
+            self._drop_late_answers()
         try:
             self._socket.sendall(data)
         except PermissionError as error:
@@ -144,6 +146,21 @@ class Connection:
                 raise ConnectionResetError("the other end has closed the connection")
             reply += part
         return reply
+
+    def _drop_late_answers(self) -> None:
+        """Read datagrams and errors that answer an earlier exchange, which did not wait for them any more."""
+        timeout = self._socket.gettimeout()
+        self._socket.settimeout(0.0)
+        try:
+            while True:
+                try:
+                    self._socket.recv(1 << 16)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    continue
+        finally:
+            self._socket.settimeout(timeout)
 
     def _begin(self, target: Target) -> Answer:
         steps = converse(self._socket, target)
