@@ -82,9 +82,14 @@ def test_a_parts_objects_are_those_of_its_folder(part: str) -> None:
     assert added == by_name(files(part))
 
 
-def test_the_chart_is_sound() -> None:
-    on = ("dns.enabled", "ingress.enabled", "monitoring.alerts", "monitoring.podMonitor", "privileged")
-    assert "0 chart(s) failed" in helm("lint", "--strict", CHART, *(f"--set={name}=true" for name in on))
+@pytest.mark.parametrize("mode", OVERLAYS)
+def test_the_chart_is_sound(mode: str) -> None:
+    on = ["dns.enabled", "ingress.enabled", "monitoring.alerts", "monitoring.podMonitor", "privileged"]
+    said = helm("lint", "--strict", CHART, f"--set=mode={mode}", *(f"--set={name}=true" for name in on))
+    assert "0 chart(s) failed" in said
+
+
+def test_the_charts_version_is_vipwires() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
 
@@ -120,23 +125,34 @@ def test_a_wrong_value_is_refused_by_its_name(values: dict[str, Any], message: s
         rendered(**values)
 
 
-def test_values_reach_the_pod() -> None:
-    image = {"repository": "example.org/vipwire", "tag": "7", "pullPolicy": "Always"}
+def test_values_end_up_where_they_belong() -> None:
     objects = rendered(
-        image=image,
+        image={"repository": "example.org/vipwire", "tag": "7", "pullPolicy": "Always"},
         imagePullSecrets=[{"name": "pull"}],
         extraArgs=["--counters=endpoints"],
         nodeSelector={"kind": "edge"},
-        privileged=True,
-        monitoring__alerts=True,
+        podAnnotations={"note": "yes"},
+        resources={"requests": {"cpu": "1"}},
+        maxUnavailable=3,
     )
     pod = pod_of(objects)
-    (container,) = pod["containers"]
+    container = pod["containers"][0]
     assert (container["image"], container["imagePullPolicy"]) == ("example.org/vipwire:7", "Always")
     assert pod["imagePullSecrets"] == [{"name": "pull"}]
     assert container["args"][-1] == "--counters=endpoints"
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "kind": "edge"}
-    assert "initContainers" not in pod, "a privileged proxy sets the node's settings itself"
-    assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    assert container["resources"] == {"requests": {"cpu": "1"}}
+    daemonset = one(objects, "DaemonSet")["spec"]
+    assert daemonset["template"]["metadata"]["annotations"] == {"note": "yes"}
+    assert daemonset["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 3
+
+
+def test_a_privileged_pod_needs_nobody_to_prepare_the_node() -> None:
+    pod = pod_of(rendered(privileged=True))
+    assert "initContainers" not in pod
+    assert pod["containers"][0]["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+
+
+def test_alerts_are_those_of_deploy_monitoring() -> None:
     alerts = yaml.safe_load((DEPLOY / "monitoring/alerts.yaml").read_text(encoding="utf-8"))
-    assert one(objects, "PrometheusRule") == alerts
+    assert one(rendered(monitoring__alerts=True), "PrometheusRule") == alerts

@@ -1,95 +1,117 @@
-"""The Containerfile and the scripts that run its images, as far as they can be read without an engine."""
+"""The Containerfile, as far as it can be read without an engine: its stages, what it copies, what runs."""
 
+import fnmatch
 import re
 import shlex
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import pytest
-import yaml
-from packaging.markers import Marker
-from packaging.utils import parse_wheel_filename
-from scripts.images.podspec import Place, UnknownFieldError, containers, run_arguments
-from scripts.images.world import ENVIRON, FIELDS
-from scripts.wheels import LOCKS, PATH, PLATFORMS
-from tests.project.deployed import DEPLOY, OVERLAYS, ROOT, Object, pod_of, recorded
+from tests.project.deployed import DEPLOY, OVERLAYS, ROOT, containers, pod_of, recorded
 
-TEXT = re.sub(r"^#.*\n", "", (DEPLOY / "Containerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
-STAGES = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", TEXT, re.MULTILINE | re.DOTALL))
-PROGRAMS = {"nftables": [], "iptables": ["iptables"], "ipvs": ["ipset", "ipvsadm", "kmod"]}
-ORPHANS = {"userspace", "ingress"}
-"""Pods with processes that outlive their parents."""
-PLACE = Place(Path("/volumes"), FIELDS, ENVIRON)
-_PIN = re.compile(r"^([a-z0-9-]+)==([^ ;]+)(?: ; (.+?))? \\$", re.MULTILINE)
-_IMAGE_PYTHON = {"python_version": "3.11", "python_full_version": "3.11.7"}
+from vipwire import __version__
+
+TEXT = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+INSTRUCTIONS = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"}
+TARGETS = dict.fromkeys(("nftables", "ebpf"), "nftables") | {
+    "iptables": "iptables",
+    "ipvs": "ipvs",
+    "userspace": "iptables",
+}
+PROGRAMS = {"nftables": set(), "iptables": {"iptables"}, "ipvs": {"iptables", "ipset", "ipvsadm", "kmod"}}
 
 
-def test_the_context_of_the_build_has_what_is_copied() -> None:
-    ignored = (DEPLOY / "Containerfile.dockerignore").read_text(encoding="utf-8").splitlines()
-    copied = re.findall(r"^COPY (?!--from)(.*)$", TEXT.replace("\\\n", " "), re.MULTILINE)
-    sources = {source for line in copied for source in shlex.split(line)[:-1]}
-    assert sources == {line[1:] for line in ignored if line.startswith("!")}
+@dataclass
+class Stage:
+    name: str
+    parent: str
+    lines: list[tuple[str, str]] = field(default_factory=list)
+
+
+def stages() -> dict[str, Stage]:
+    """Part the file into its stages; an instruction goes on after a backslash."""
+    found: dict[str, Stage] = {}
+    text = re.sub(r"^#.*\n", "", TEXT, flags=re.MULTILINE).replace("\\\n", " ")
+    for line in filter(None, map(str.strip, text.splitlines())):
+        word, _, rest = line.partition(" ")
+        assert word in INSTRUCTIONS, line
+        if word == "FROM":
+            parent, name = re.fullmatch(r"(\S+) AS (\S+)", rest).groups()  # type: ignore[union-attr]  # or it fails
+            found[name] = stage = Stage(name, parent)
+        elif word == "ARG":
+            assert not found, "what stands before the first stage counts for all"
+        else:
+            stage.lines.append((word, " ".join(rest.split())))
+    return found
+
+
+def ancestry(name: str) -> list[Stage]:
+    """List a stage and those that it is made from."""
+    found, every = [], stages()
+    while name in every:
+        found.append(every[name])
+        name = every[name].parent
+    return found
+
+
+def test_every_stage_is_made_from_a_slim_python_or_an_earlier_stage() -> None:
+    earlier: set[str] = set()
+    for stage in stages().values():
+        assert stage.parent in earlier | {"${BASE}"}
+        earlier.add(stage.name)
+
+
+def test_the_base_can_be_named_by_its_digest() -> None:
+    assert re.search(r"^ARG BASE=docker\.io/library/python:3\.11-slim$", TEXT, re.MULTILINE)
+    assert "--build-arg BASE=docker.io/library/python:3.11-slim@sha256:" in TEXT
+
+
+def test_nothing_is_fetched_from_an_index_without_a_hash() -> None:
+    commands = " && ".join(rest for word, rest in stages()["build"].lines if word == "RUN").split(" && ")
+    installing = [each for each in commands if re.search(r"pip\b.* (?:install|wheel)\b", each)]
+    assert len(installing) == 4
+    assert all(re.search(r"--require-hashes|--no-index|--no-build-isolation", each) for each in installing)
+
+
+def test_what_is_copied_is_there_and_not_left_out_of_the_context() -> None:
+    ignored = (DEPLOY / "Containerfile.dockerignore").read_text(encoding="utf-8").split("\n")
+    kept = {line[1:] for line in ignored if line.startswith("!")}
+    sources = []
+    for stage in stages().values():
+        for word, rest in stage.lines:
+            if word == "COPY" and "--from=" not in rest:
+                sources += shlex.split(rest)[:-1]
+            elif word == "COPY":
+                assert re.match(r"--from=(\S+) ", rest)[1] in stages()  # type: ignore[index]  # or it fails
+    assert set(sources) == kept
     assert all((ROOT / source).exists() for source in sources)
 
 
-@pytest.mark.parametrize("target", PROGRAMS)
-def test_an_image_has_the_programs_of_its_mode(target: str) -> None:
-    installed = re.findall(r"--no-install-recommends ([a-z ]+?) &&", STAGES[target].replace("\\\n", " "))
-    assert sorted(name for names in installed for name in names.split()) == PROGRAMS[target]
-    assert 'ENTRYPOINT ["vipwire"]' in STAGES["base"]
-    assert re.search(r"PATH=/opt/vipwire/bin:\S*/usr/sbin:\S*/sbin", STAGES["base"]), "a Pod runs `vipwire`"
+def test_what_the_package_is_built_from_is_copied() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    copied = " ".join(rest for word, rest in stages()["build"].lines if word == "COPY").split()
+    named = re.findall(r'^(?:readme|license-files|packages) = \[?"([^"]+)"', project, re.MULTILINE)
+    assert len(named) == 3
+    assert all(any(fnmatch.fnmatch(path, f"{source}*") for source in copied) for path in named)
 
 
-@pytest.mark.parametrize("lock", LOCKS)
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_every_pinned_package_has_a_wheel_for_the_platform(platform: str, lock: str) -> None:
-    text = (ROOT / "requirements" / lock).read_text(encoding="ascii")
-    pins = {(name, version) for name, version, when in _PIN.findall(text) if counts(when)}
-    for line in PATH.read_text(encoding="ascii").splitlines()[1:]:
-        where, source, file, digest = line.split()
-        if (where, source) == (platform, lock):
-            name, version, _, tags = parse_wheel_filename(file)
-            pins -= {(str(name), str(version))}
-            assert {tag.platform for tag in tags} == {"any"} or any(PLATFORMS[platform] in t.platform for t in tags)
-            assert f"sha256:{digest}" in text, f"{name}: the lock has another file"
-    assert pins == set(), "`make lock`"
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_image_has_the_programs_of_its_mode_and_starts_vipwire(overlay: str) -> None:
+    lines = [line for stage in ancestry(TARGETS[overlay]) for line in stage.lines]
+    installed = re.findall(r"--no-install-recommends ([a-z ]+?) &&", " ".join(rest for _, rest in lines))
+    assert {name for names in installed for name in names.split()} == PROGRAMS[TARGETS[overlay]]
+    assert ("ENTRYPOINT", '["vipwire"]') in lines
+    (path,) = (re.match(r"PATH=(\S+)", rest)[1] for word, rest in lines if word == "ENV")  # type: ignore[index]
+    assert path.split(":")[0] == "/opt/vipwire/bin", "the Pods say `vipwire` without a path"
+    assert {"/usr/sbin", "/sbin"} <= set(path.split(":")), "where iptables is"
 
 
-def counts(when: str) -> bool:
-    return not when or Marker(when).evaluate(_IMAGE_PYTHON)
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_how_to_build_the_image_of_an_overlay_is_said(overlay: str) -> None:
+    (image,) = {container["image"] for container in containers(pod_of(recorded(overlay)))}
+    command = rf"#   podman build -f deploy/Containerfile --target {TARGETS[overlay]} +-t {re.escape(image)} \.\n"
+    assert re.search(command, TEXT)
+    assert __version__ in image
 
 
-def pod_named(name: str) -> Object:
-    if name in OVERLAYS:
-        return pod_of(recorded(name))
-    file = DEPLOY / name / ("deployment.yaml" if name == "dns" else "daemonset.yaml")
-    spec: Object = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]["template"]["spec"]
-    return spec
-
-
-@pytest.mark.parametrize("name", [*OVERLAYS, "ingress", "dns"])
-def test_scripts_images_runs_every_container_with_the_rights_of_its_pod(name: str) -> None:
-    pod = pod_named(name)
-    first, others = containers(pod)
-    for container in (*first, *others):
-        arguments = run_arguments(pod, container, PLACE)
-        added = container["securityContext"].get("capabilities", {}).get("add", [])
-        assert [each for each in arguments if "cap-add" in each] == [f"--cap-add={right}" for right in added]
-        assert ("--privileged" in arguments) == (container["name"] == "prepare")
-        assert ("--init" in arguments) == (name in ORPHANS)
-        assert "--read-only" in arguments
-        assert "$(" not in " ".join(arguments)
-
-
-def test_keys_of_certificates_stay_in_memory() -> None:
-    pod = pod_named("ingress")
-    _, (container,) = containers(pod)
-    assert "--tmpfs=/run/vipwire-ingress:rw,mode=0777" in run_arguments(pod, container, PLACE)
-
-
-def test_scripts_images_refuses_a_field_that_it_does_not_know() -> None:
-    pod = pod_named("nftables")
-    _, others = containers(pod)
-    with pytest.raises(UnknownFieldError, match="hostPID"):
-        containers(pod | {"hostPID": True})
-    with pytest.raises(UnknownFieldError, match="procMount"):
-        run_arguments(pod, others[0] | {"securityContext": {"procMount": "Unmasked"}}, PLACE)
+def test_a_build_without_a_target_makes_the_image_without_programs() -> None:
+    assert [*stages()][-1] == "nftables"

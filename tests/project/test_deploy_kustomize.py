@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.project.deployed import DEPLOY, KUBECTL, OVERLAYS, Object, containers, pod_of, recorded, rendered
+from tests.project.deployed import DEPLOY, KUBECTL, OVERLAYS, Object, containers, one, pod_of, recorded, rendered
 
 from vipwire import __version__
 from vipwire.config.configuration import METRICS_PORT
@@ -14,12 +14,17 @@ from vipwire.config.flags.table import FLAGS
 from vipwire.config.modes import mode_names
 
 needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="renders with kubectl, which is not installed")
-each_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
+# As kubeadm writes it, with a mode put in.
 KUBEADM = """\
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 bindAddress: 0.0.0.0
-clientConnection: {{acceptContentTypes: "", burst: 0, kubeconfig: /var/lib/kube-proxy/kubeconfig.conf, qps: 0}}
+clientConnection:
+  acceptContentTypes: ""
+  burst: 0
+  contentType: ""
+  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
+  qps: 0
 clusterCIDR: 10.244.0.0/16
 healthzBindAddress: ""
 metricsBindAddress: ""
@@ -27,7 +32,7 @@ hostnameOverride: ""
 mode: "{mode}"
 oomScoreAdj: null
 """
-"""The fields that kubeadm writes, with a mode."""
+
 RIGHTS = {
     "nftables": {"NET_ADMIN", "SYS_RESOURCE"},
     "iptables": {"NET_ADMIN", "SYS_RESOURCE", "NET_RAW"},
@@ -35,27 +40,57 @@ RIGHTS = {
     "userspace": {"NET_ADMIN", "SYS_RESOURCE", "NET_BIND_SERVICE"},
     "ebpf": {"NET_ADMIN", "SYS_RESOURCE", "BPF"},
 }
-HOST_PATHS = {
+OF_THE_NODE = {
     "nftables": set(),
     "iptables": {"/run/xtables.lock"},
     "ipvs": {"/run/xtables.lock", "/lib/modules"},
     "userspace": set(),
     "ebpf": {"/sys/fs/bpf", "/sys/fs/cgroup"},
 }
-SUFFIXES = {"iptables": "-iptables", "ipvs": "-ipvs", "userspace": "-iptables"}
 
 
 @needs_kubectl
-@each_overlay
-def test_kubectl_renders_what_is_recorded(overlay: str) -> None:
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_is_recorded_is_what_kubectl_renders(overlay: str) -> None:
     assert rendered(DEPLOY / "overlays" / overlay) == recorded(overlay), "UPDATE_GOLDEN=1 records it anew"
 
 
 def test_there_is_an_overlay_for_every_mode() -> None:
-    assert {path.name for path in (DEPLOY / "overlays").iterdir()} == set(OVERLAYS) == set(mode_names())
+    assert {path.name for path in (DEPLOY / "overlays").iterdir()} == set(OVERLAYS)
+    assert set(OVERLAYS) == set(mode_names())
 
 
-@each_overlay
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_it_stands_where_kube_proxy_stood(overlay: str) -> None:
+    objects = recorded(overlay)
+    daemon_set, pod = one(objects, "DaemonSet"), pod_of(objects)
+    assert daemon_set["metadata"]["namespace"] == "kube-system"
+    assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "10%"}
+    labels = daemon_set["spec"]["template"]["metadata"]["labels"]
+    assert daemon_set["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert pod["hostNetwork"] is True
+    assert pod["priorityClassName"] == "system-node-critical"
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert pod["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    assert {"name": "kube-proxy", "configMap": {"name": "kube-proxy"}} in pod["volumes"]
+    for container in containers(pod):
+        if container["command"][0] == "vipwire":
+            mount = next(mount for mount in container["volumeMounts"] if mount["name"] == "kube-proxy")
+            assert mount == {"name": "kube-proxy", "mountPath": "/var/lib/kube-proxy", "readOnly": True}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_volumes_that_are_mounted_are_those_that_are_there(overlay: str) -> None:
+    pod = pod_of(recorded(overlay))
+    mounts = [mount for container in containers(pod) for mount in container.get("volumeMounts", ())]
+    assert {mount["name"] for mount in mounts} == {volume["name"] for volume in pod["volumes"]}
+    of_the_node = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    assert of_the_node == OF_THE_NODE[overlay]
+    (proxy,) = pod["containers"]
+    assert "/lib/modules" not in {mount["mountPath"] for mount in proxy["volumeMounts"]}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_proxy_has_the_rights_that_its_mode_needs_and_no_others(overlay: str) -> None:
     pod = pod_of(recorded(overlay))
     (proxy,) = pod["containers"]
@@ -68,41 +103,44 @@ def test_the_proxy_has_the_rights_that_its_mode_needs_and_no_others(overlay: str
     privileged = [each["name"] for each in pod["initContainers"] if each["securityContext"].get("privileged")]
     assert privileged == ["prepare"]
     assert pod["initContainers"][-1]["name"] == "prepare", "net.ipv4.vs.* is there after the modules"
-    mounts = [mount for container in containers(pod) for mount in container.get("volumeMounts", ())]
-    assert {mount["name"] for mount in mounts} == {volume["name"] for volume in pod["volumes"]}
-    assert {each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each} == HOST_PATHS[overlay]
-    assert "/lib/modules" not in {mount["mountPath"] for mount in proxy["volumeMounts"]}
-    images = {container["image"] for container in containers(pod)}
-    assert images == {f"registry.example/vipwire:{__version__}{SUFFIXES.get(overlay, '')}"}
 
 
-@each_overlay
-def test_vipwire_takes_the_arguments_and_the_file_of_kubeadm(overlay: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_all_images_are_of_this_version(overlay: str) -> None:
+    suffix = {"iptables": "-iptables", "ipvs": "-ipvs", "userspace": "-iptables"}.get(overlay, "")
+    images = {container["image"] for container in containers(pod_of(recorded(overlay)))}
+    assert images == {f"registry.example/vipwire:{__version__}{suffix}"}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_vipwire_takes_the_arguments_and_kubeadms_file(overlay: str, tmp_path: Path) -> None:
     file = tmp_path / "config.conf"
     file.write_text(KUBEADM.format(mode=overlay))
     for container in containers(pod_of(recorded(overlay))):
         if container["command"] != ["vipwire", "proxy"]:
             continue
-        given = parse_flags([_expanded(text, container, file) for text in container["args"]])
+        arguments = [_expanded(text, container, file) for text in container["args"]]
+        given = parse_flags(arguments)
         assert all(FLAGS[name].with_config for name in given), "counts beside --config"
         config, warnings = build_config(given)
-        assert (config.proxy_mode, config.hostname_override) == (overlay, "worker-1")
+        assert config.proxy_mode == overlay
+        assert config.hostname_override == "worker-1"
         assert config.init_only == (container["name"] == "prepare")
         assert not [warning for warning in warnings if "ignored" in warning]
 
 
-def _expanded(text: str, container: Object, file: Path) -> str:
-    assert "$(NODE_NAME)" not in text or "NODE_NAME" in {each["name"] for each in container["env"]}
-    return text.replace("$(NODE_NAME)", "worker-1").replace("/var/lib/kube-proxy/config.conf", str(file))
-
-
-@each_overlay
-def test_commands_and_probes_ask_the_proxy_where_it_serves(overlay: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_commands_that_look_find_the_same_flags(overlay: str) -> None:
     (proxy,) = pod_of(recorded(overlay))["containers"]
     (flags,) = (each["value"] for each in proxy["env"] if each["name"] == "VIPWIRE_FLAGS")
     assert flags.split() == proxy["args"]
     names = [each["name"] for each in proxy["env"]]
     assert names.index("NODE_NAME") < names.index("VIPWIRE_FLAGS"), "a variable only sees those before it"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_probes_ask_pages_that_are_served_where_the_default_serves_them(overlay: str, tmp_path: Path) -> None:
+    (proxy,) = pod_of(recorded(overlay))["containers"]
     file = tmp_path / "config.conf"
     file.write_text(KUBEADM.format(mode=overlay))
     config, _ = build_config(parse_flags([f"--config={file}"]))
@@ -114,24 +152,26 @@ def test_commands_and_probes_ask_the_proxy_where_it_serves(overlay: str, tmp_pat
     assert patience >= 180, "a first sync of a very large cluster is not cut off"
 
 
-def customized(folder: Path, overlay: str, *components: str, **image: str) -> Object:
-    """Render an overlay with components and another image; give the Pod."""
-    document = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [os.path.relpath(DEPLOY / "overlays" / overlay, folder.resolve())],
-        "components": [os.path.relpath(DEPLOY / "components" / name, folder.resolve()) for name in components],
-        "images": [image],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
-    return pod_of(rendered(folder))
+def _expanded(text: str, container: Object, file: Path) -> str:
+    assert "$(NODE_NAME)" not in text or "NODE_NAME" in {each["name"] for each in container["env"]}
+    return text.replace("$(NODE_NAME)", "worker-1").replace("/var/lib/kube-proxy/config.conf", str(file))
 
 
 @needs_kubectl
-@each_overlay
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_components_and_another_registry_go_with_every_overlay(overlay: str, tmp_path: Path) -> None:
-    registry = {"name": "registry.example/vipwire", "newName": "harbor.test/net/vipwire"}
-    pod = customized(tmp_path, overlay, "privileged", "by-node-label", "own-configmap", **registry)
+    def relative(*parts: str) -> str:
+        return os.path.relpath(DEPLOY.joinpath(*parts), tmp_path.resolve())
+
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [relative("overlays", overlay)],
+        "components": [relative("components", name) for name in ("privileged", "by-node-label", "own-configmap")],
+        "images": [{"name": "registry.example/vipwire", "newName": "harbor.test/net/vipwire"}],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    pod = pod_of(rendered(tmp_path))
     (proxy,) = pod["containers"]
     assert proxy["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
     assert proxy["image"].startswith(f"harbor.test/net/vipwire:{__version__}")
@@ -142,8 +182,15 @@ def test_components_and_another_registry_go_with_every_overlay(overlay: str, tmp
 
 @needs_kubectl
 def test_kube_proxys_own_cleanup_can_run_before_the_proxy(tmp_path: Path) -> None:
-    image = {"name": "registry.k8s.io/kube-proxy", "newTag": "v1.33.1"}
-    cleanup = customized(tmp_path, "nftables", "remove-kube-proxy-rules", **image)["initContainers"][-1]
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(DEPLOY / "overlays/nftables", tmp_path.resolve())],
+        "components": [os.path.relpath(DEPLOY / "components/remove-kube-proxy-rules", tmp_path.resolve())],
+        "images": [{"name": "registry.k8s.io/kube-proxy", "newTag": "v1.33.1"}],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    cleanup = pod_of(rendered(tmp_path))["initContainers"][-1]
     assert cleanup["command"] == ["/usr/local/bin/kube-proxy", "--cleanup"]
     assert cleanup["image"] == "registry.k8s.io/kube-proxy:v1.33.1"
 

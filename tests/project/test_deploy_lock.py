@@ -81,7 +81,7 @@ def test_nothing_is_pinned_twice_at_two_versions() -> None:
     assert {name: test.get(name, version) for name, version in build.items()} == build
 
 
-@pytest.mark.parametrize("name", ["scripts/setup", "Makefile", "deploy/Containerfile", "noxfile.py"])
+@pytest.mark.parametrize("name", ["scripts/setup", "Makefile", "deploy/Containerfile"])
 def test_nothing_is_taken_from_an_index_without_a_hash(name: str) -> None:
     """What is built is built with what is installed: in an environment of its own pip would fetch the backend."""
     text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
@@ -90,7 +90,14 @@ def test_nothing_is_taken_from_an_index_without_a_hash(name: str) -> None:
         assert pinned, command
 
 
-@pytest.mark.slow
+def test_nox_takes_nothing_from_an_index_without_a_hash() -> None:
+    text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    installed = re.findall(r'(?:session\.install|"wheel")[^\n]*', text)
+    assert len(installed) == 5
+    allowed = r"--require-hashes|--no-build-isolation|with_what_is_here|\*\.whl"
+    assert all(re.search(allowed, each) for each in installed), installed
+
+
 def test_the_list_of_what_is_installed_names_every_package_with_its_version(tmp_path: Path) -> None:
     path = tmp_path / "sbom.json"
     command = [sys.executable, "-m", "cyclonedx_py", "requirements", "--pyproject", str(ROOT / "pyproject.toml")]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
-from tests.project.deployed import DEPLOY, OVERLAYS
+from tests.project.deployed import DEPLOY, OVERLAYS, one, recorded
 from tests.project.described_metrics import labels_of
 
 from vipwire.config.sections import Series
@@ -24,16 +24,33 @@ DASHBOARD = json.loads((DEPLOY / "monitoring/dashboard.json").read_text(encoding
 RULES = yaml.safe_load((DEPLOY / "monitoring/alerts.yaml").read_text(encoding="utf-8"))
 GRAFANAS = {"$job": "job", "$instance": "node", "$__rate_interval": "5m"}
 OF_PROMETHEUS = {"job", "instance", "pod", "le"}
-FUNCTIONS = set(re.findall(r"\w+", "sum max by without or rate increase time absent count topk histogram_quantile"))
+WORDS = {
+    "sum",
+    "max",
+    "by",
+    "without",
+    "or",
+    "rate",
+    "increase",
+    "time",
+    "absent",
+    "count",
+    "topk",
+    "histogram_quantile",
+}
+UP = {"up": frozenset[str]()}
+
 # What Grafana's and kubernetes-mixin's dashboards for kube-proxy ask for.
-KUBE_PROXYS = {
-    *(f"kubeproxy_sync_proxy_rules_duration_seconds_{each}" for each in ("count", "bucket")),
-    *(f"kubeproxy_network_programming_duration_seconds_{each}" for each in ("count", "bucket")),
+KUBE_PROXYS = (
+    "kubeproxy_sync_proxy_rules_duration_seconds_count",
+    "kubeproxy_sync_proxy_rules_duration_seconds_bucket",
+    "kubeproxy_network_programming_duration_seconds_count",
+    "kubeproxy_network_programming_duration_seconds_bucket",
     "rest_client_requests_total",
     "rest_client_request_duration_seconds_bucket",
     "process_resident_memory_bytes",
     "process_cpu_seconds_total",
-}
+)
 
 
 def filled(mode: str) -> Metrics:
@@ -54,9 +71,9 @@ def filled(mode: str) -> Metrics:
 
 
 @cache
-def exposed(modes: tuple[str, ...] = OVERLAYS) -> dict[str, frozenset[str]]:
+def exposed(*modes: str) -> dict[str, frozenset[str]]:
     """Name every series of these modes, with its labels, as Prometheus stores them."""
-    found: dict[str, frozenset[str]] = {"up": frozenset()}
+    found: dict[str, frozenset[str]] = {}
     for mode in modes:
         metrics = filled(mode)
         labels = {
@@ -79,7 +96,7 @@ def _series(name: str, kind: str) -> tuple[str, ...]:
 def names_in(expression: str) -> set[str]:
     """Name the metrics of an expression: words that are no function, label, label's value or duration."""
     bare = re.sub(r"\{[^}]*\}|\[[^]]*\]|(?:by|without) \([^)]*\)", "", expression)
-    return set(re.findall(r"[a-z_][a-z0-9_]*", bare)) - FUNCTIONS
+    return set(re.findall(r"[a-z_][a-z0-9_]*", bare)) - WORDS
 
 
 def labels_in(expression: str) -> set[str]:
@@ -105,27 +122,61 @@ def expressions() -> Iterator[str]:
 def test_an_expression_asks_for_what_there_is(expression: str) -> None:
     for variable, value in GRAFANAS.items():
         expression = expression.replace(variable, value)
+    there = exposed(*OVERLAYS) | UP
     names = names_in(expression)
     assert names
-    assert names <= exposed().keys()
-    assert labels_in(expression) <= OF_PROMETHEUS.union(*(exposed()[name] for name in names))
+    assert names <= there.keys()
+    assert labels_in(expression) <= OF_PROMETHEUS | frozenset().union(*(there[name] for name in names))
+    assert all(expression.count(a) == expression.count(b) for a, b in ("()", "{}", "[]"))
+
+
+def test_a_counter_is_asked_for_its_growth_and_nothing_else_is() -> None:
+    for expression in expressions():
+        for name in names_in(expression):
+            of_time = re.search(rf"(?:rate|increase)\(\s*{name}\b", expression) is not None
+            counts = re.search(r"_(total|bucket|sum|count)$", name) is not None
+            assert of_time == (counts and name != "kubeproxy_sync_proxy_rules_no_local_endpoints_total"), expression
 
 
 @pytest.mark.parametrize("mode", OVERLAYS)
 def test_kube_proxys_dashboards_find_their_metrics(mode: str) -> None:
-    assert exposed((mode,)).keys() >= KUBE_PROXYS
+    assert exposed(mode).keys() >= set(KUBE_PROXYS)
 
 
 def test_every_metric_of_our_own_is_on_the_dashboard() -> None:
     shown = {name for panel in panels() for target in panel["targets"] for name in names_in(target["expr"])}
-    ours = {name for name in exposed() if name.startswith("vipwire_")}
+    ours = {name for name in exposed(*OVERLAYS) if name.startswith("vipwire_")}
     missing = {name for name in ours if not any(name.startswith(each.removesuffix("_bucket")) for each in shown)}
     assert missing == set()
 
 
-def test_every_alert_says_how_bad_it_is_and_names_labels_that_there_are() -> None:
+def test_panels_are_told_apart_and_do_not_cover_each_other() -> None:
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    cells: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        mine = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & mine, panel["title"]
+        cells |= mine
+    assert all(panel["description"] for panel in panels())
+
+
+def test_every_alert_says_what_is_wrong_and_how_bad_it_is() -> None:
+    names = [rule["alert"] for rule in alerts()]
+    assert len(names) == len(set(names))
     for rule in alerts():
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
         assert set(rule["annotations"]) == {"summary", "description"}
         told = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
-        assert told <= OF_PROMETHEUS.union(*(exposed()[name] for name in names_in(rule["expr"])))
+        there = exposed(*OVERLAYS) | UP
+        assert told <= OF_PROMETHEUS.union(*(there[name] for name in names_in(rule["expr"])))
+
+
+def test_what_an_alert_tells_to_type_is_there() -> None:
+    (selector,) = re.findall(r"-l k8s-app=(\w+)", str(RULES))
+    (daemon_set,) = re.findall(r"daemonset/(\w+)", str(RULES))
+    found = one(recorded("nftables"), "DaemonSet")
+    assert found["spec"]["selector"]["matchLabels"] == {"k8s-app": selector}
+    assert found["metadata"]["name"] == daemon_set

@@ -81,6 +81,7 @@ def test_the_folders_of_the_map_are_there_and_all_of_them() -> None:
     named = set(re.findall(r"^  ([a-z]+)/ ", design, re.MULTILINE))
     there = {path.name for path in (ROOT / "src/vipwire").iterdir() if (path / "__init__.py").exists()}
     assert named == there
+    assert len(design.splitlines()) <= 170
 
 
 def test_the_manifest_of_the_readme_is_taken_without_complaint() -> None:

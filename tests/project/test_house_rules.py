@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
 MODULES = sorted(SOURCES.rglob("*.py"))
 
-LONGEST_MODULE, LONGEST_FUNCTION = 420, 50
+LONGEST_MODULE, LONGEST_FUNCTION, LARGEST_FOLDER = 420, 50, 20
 OF_IMPORT = {
     "yaml": "PyYAML",
     "dns": "dnspython",
@@ -51,6 +51,11 @@ def test_modules_and_functions_are_short() -> None:
                 lines = node.end_lineno - node.lineno + 1
                 long |= {f"{dotted(path)}.{node.name}": lines} if lines > LONGEST_FUNCTION else {}
     assert long == {}
+
+
+def test_no_folder_is_too_large_to_look_through() -> None:
+    sizes = Counter(path.parent.relative_to(SOURCES).as_posix() for path in MODULES if path.name != "__init__.py")
+    assert {folder: count for folder, count in sizes.items() if count > LARGEST_FOLDER} == {}
 
 
 def count_lines(path: Path) -> int:
