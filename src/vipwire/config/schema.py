@@ -1,7 +1,7 @@
 """A row of the configuration: a field, its flag, its default, its check and its meaning, said once.
 
-The rows drive the reader and the writer of the file, the
-flags, `--help` and the documentation, validation, and what a running proxy does about a changed file.
+The rows drive the reader and the writer of the file, the flags, `--help` and the documentation, validation, and the
+reload of a changed file.
 
 Go's zero values matter for every ConfigMap that kubeadm has written, where unset fields stand as `0s`, `0` or `""`:
 in a field that is not a pointer the zero value *means* the default; in a pointer field only `null` does.
@@ -62,8 +62,8 @@ class Setting(Value, frozen=True):
 
     `file_name` is the field's name in the file, if it is not the attribute's in camel case. `in_file` is false for
     what only flags say, `written` for fields that are written only where they differ from the default. `pointer` says
-    that Go has a pointer there. `applied` says when a change counts; a field that nobody has thought about needs a
-    restart. `mode` names the one mode that reads it.
+    that Go has a pointer there. `applied` says when a change counts, by default after a restart. `mode` names the one
+    mode that reads it.
 
     Of the flag: `beside_file` says that it counts beside a `--config` file although the file has the field. `repeats`
     flags take one value each time. `path_of_file` flags name a file. `own` flags are about one process and are told

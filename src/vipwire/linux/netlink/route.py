@@ -32,9 +32,8 @@ _UP, _LOOPBACK, _CARRIER = 0x1, 0x8, 0x10000  # IFF_UP, IFF_LOOPBACK, IFF_LOWER_
 _PERMANENT, _TO_TABLE = 0x80, 1  # NUD_PERMANENT, FR_ACT_TO_TBL
 _LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, device type, index, flags, which flags change
 _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, interface index
-_ROUTE = struct.Struct(
-    "=BBBBBBBBI"
-)  # rtmsg: family, lengths of destination and source, TOS, table, protocol, scope, …
+# rtmsg, fib_rule_hdr: family, lengths of destination and source, TOS, table, protocol, scope, type or action, flags
+_ROUTE = struct.Struct("=BBBBBBBBI")
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
 _DEPRECATED = struct.pack("=IIII", 0, 0xFFFFFFFF, 0, 0)  # ifa_cacheinfo: preferred for no time, valid for ever
 _U32 = struct.Struct("=I")
@@ -237,8 +236,7 @@ def decode_address(payload: memoryview) -> InterfaceAddress | None:
     value = values.get(2, values.get(1))
     if value is None or len(value) != width:
         raise DecodeError("rtnetlink address message has no address of its family")
-    if (all_flags := values.get(8)) is not None and len(
-        all_flags
-    ) == 4:  # IFA_FLAGS: the header has room for 8 of them
+    all_flags = values.get(8)  # IFA_FLAGS: the header has room for 8 of them
+    if all_flags is not None and len(all_flags) == _U32.size:
         flags = _U32.unpack(all_flags)[0]
     return InterfaceAddress(index, Address(bytes(value)), length, scope, flags)

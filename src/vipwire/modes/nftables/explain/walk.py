@@ -307,7 +307,7 @@ class _Evaluation:
                 if operator:
                     made = _HOST.pack(_OPERATORS[operator](_HOST.unpack(made)[0], number))
             case _:
-                made, operator = value, ""
+                made = value
         if meta == kernel.META_PRIORITY:
             walker.priority = made
         else:

@@ -152,9 +152,8 @@ def counts(
     for reason, table in _REFUSED.items():
         for element in tables.get(table, ()):
             port = ports.find(element.key)
-            if (
-                port is not None or len(element.key) != ports.frontend_size
-            ):  # else the Service is gone, or not asked for
+            of_a_frontend = len(element.key) == ports.frontend_size
+            if port is not None or not of_a_frontend:  # else the Service is gone, or not asked for
                 found.add(reason, port, element.packets)
     return found
 
