@@ -6,20 +6,20 @@ The figures are milliseconds of CPU on top of a start of the proxy in nftables m
 import ast
 from pathlib import Path
 
-SOURCES = Path(__file__).parents[2] / "src"
+from tests.project.test_house_rules import MODULES, SOURCES, tree
+
 LATE = {
-    "vipwire/cli/main.py": (8, "each command imports its own; `--help` and a shell's completion import none"),
+    "vipwire/cli/main.py": (7, "each command imports its own; `--help` and a shell's completion import none"),
     "vipwire/cli/start.py": (2, "a proxy starts without click (20) and without the other commands"),
-    "vipwire/config/decode.py": (1, "difflib (1.5), for a mistake only"),
     "vipwire/config/duration.py": (1, "fractions (1.2), for a page or a person only"),
     "vipwire/config/file.py": (3, "the decoder (30) with YAML (20), for a start with --config only"),
-    "vipwire/config/flags/parse.py": (2, "shlex (0.8) and difflib (1.5), hardly ever used"),
-    "vipwire/config/gates.py": (1, "difflib (1.5), for a mistake only"),
+    "vipwire/config/flags/parse.py": (1, "shlex (0.8), hardly ever used"),
     "vipwire/kube/access/kubeconfig.py": (2, "YAML (20), which a Pod with a service account never reads"),
     "vipwire/kube/client.py": (1, "email.utils (6), for a server that answers with a date only"),
     "vipwire/linux/conntrack/changes.py": (1, "plan.resolve (7), for Services with ranges of ports only"),
     "vipwire/linux/netlink/socket.py": (2, "ctypes (4), after the first sync"),
     "vipwire/model/spread.py": (1, "hashlib (2.4), for Maglev only"),
+    "vipwire/model/text.py": (1, "difflib (1.5), for a mistake only"),
     "vipwire/modes/ebpf/driver.py": (3, "explain (36) and remarks (13), which a running proxy has no use for"),
     "vipwire/modes/iptables/driver.py": (1, "explain, as above"),
     "vipwire/modes/ipvs/driver.py": (1, "explain, as above"),
@@ -27,7 +27,6 @@ LATE = {
     "vipwire/modes/nftables/kernel.py": (1, "the flowtable's devices (2.6), for offload only"),
     "vipwire/modes/userspace/driver.py": (1, "explain, as above"),
     "vipwire/modes/xtables/tool.py": (1, "shutil (4), for the modes that run iptables"),
-    "vipwire/plan/annotations/wishes.py": (1, "difflib (1.5), for a mistake only"),
     "vipwire/process/cyclic_garbage.py": (1, "ctypes (4), after the first sync"),
     "vipwire/process/file_watch.py": (2, "the folder watch (6) with ctypes, in a thread"),
     "vipwire/process/terminal.py": (2, "click (20), for a proxy that prints an error only"),
@@ -48,14 +47,13 @@ LATE = {
 
 
 def late_imports(path: Path) -> int:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     nodes = {node for each in functions for node in ast.walk(each) if isinstance(node, ast.Import | ast.ImportFrom)}
     return len(nodes)
 
 
 def test_imports_inside_functions_are_those_that_pay() -> None:
-    found = {path.relative_to(SOURCES).as_posix(): late_imports(path) for path in SOURCES.rglob("*.py")}
+    found = {path.relative_to(SOURCES).as_posix(): late_imports(path) for path in MODULES}
     listed = {module: most for module, (most, _) in LATE.items()}
     assert {module: count for module, count in found.items() if count > listed.get(module, 0)} == {}
     assert listed.keys() <= {module for module, count in found.items() if count}

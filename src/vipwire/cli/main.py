@@ -17,6 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from vipwire import __version__
+from vipwire.model.text import nearest
 from vipwire.process.early_signals import end_by_sigterm
 from vipwire.process.terminal import usage_error
 
@@ -130,14 +131,12 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            import difflib  # noqa: PLC0415  # only for a mistake
-
             if args[0] in _REMOVED:
                 raise click.UsageError(f"`vipwire {args[0]}` was removed: {_REMOVED[args[0]]}", ctx) from None
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
+            near = nearest(args[0], self.list_commands(ctx))
             if not near or "Did you mean" in error.message:
                 raise
-            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", error.ctx) from None
+            raise click.UsageError(f"{error.message} Did you mean {near!r}?", error.ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by task, with their first lines, without importing those that live elsewhere."""

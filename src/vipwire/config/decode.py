@@ -14,6 +14,7 @@ from vipwire.config.kinds import ModuleVerbosity, ValueKind, check_int32
 from vipwire.config.schema import Section, Setting
 from vipwire.config.yaml_values import read_documents
 from vipwire.errors import ConfigError, DecodeError
+from vipwire.model.text import nearest
 
 _MOST_ALIASED: Final = 10_000
 _QUANTITY: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
@@ -134,7 +135,5 @@ def _module_verbosity(item: Any, path: str) -> ModuleVerbosity:
 
 def _suggestion(name: str, known: dict[str, Any]) -> str:
     lowered = {other.lower(): other for other in known}
-    import difflib  # noqa: PLC0415  # only for a mistake
-
-    close = difflib.get_close_matches(name.lower(), lowered, n=1)
-    return f" (did you mean {lowered[close[0]]}?)" if close else ""
+    near = nearest(name.lower(), lowered)
+    return f" (did you mean {lowered[near]}?)" if near else ""

@@ -11,6 +11,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from vipwire.model.text import nearest
+
 Gates = tuple[tuple[str, bool], ...]
 """Feature gates as somebody set them: (name, value), sorted by name."""
 
@@ -89,10 +91,8 @@ def gate_errors(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
 
 
 def _security_gate_like(name: str) -> str:
-    import difflib  # noqa: PLC0415  # only for a mistake
-
-    near = difflib.get_close_matches(name.lower(), [gate.lower() for gate in SECURITY_GATES], n=1, cutoff=0.8)
-    return next((gate for gate in SECURITY_GATES if gate.lower() in near), "")
+    lowered = {gate.lower(): gate for gate in SECURITY_GATES}
+    return lowered.get(nearest(name.lower(), lowered, 0.8), "")
 
 
 def gate_notes(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ Control characters, and those that turn the direction of writing or have no widt
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _HIDDEN: Final = re.compile(
@@ -38,3 +38,10 @@ def visible_document(value: Any) -> Any:
 def _escape(found: re.Match[str]) -> str:
     character = found[0]
     return _SHORT.get(character) or f"\\u{ord(character):04x}"
+
+
+def nearest(word: str, known: Iterable[str], least: float = 0.6) -> str:
+    """Return the known word that is most like a word, "" if the likeness (0 to 1) of none reaches `least`."""
+    import difflib  # noqa: PLC0415  # only for a mistake
+
+    return next(iter(difflib.get_close_matches(word, list(known), 1, least)), "")

@@ -23,6 +23,7 @@ from vipwire.config.kinds import ValueKind
 from vipwire.config.schema import Group, Setting, replace_at
 from vipwire.config.validation import validate
 from vipwire.errors import ConfigError
+from vipwire.model.text import nearest
 
 Given = Mapping[str, Any]
 """The flags that were given, by name, with their values read."""
@@ -79,10 +80,8 @@ def _find(argument: str) -> tuple[Setting, str | None]:
     if flag is None and (instead := REMOVED.get(name.replace("_", "-"))):
         raise ConfigError(f"--{name} was removed: {instead}")
     if flag is None:
-        import difflib  # noqa: PLC0415  # only for a mistake
-
-        close = difflib.get_close_matches(name.replace("_", "-"), FLAGS, n=1)
-        raise ConfigError(f"unknown flag: --{name}" + (f" (did you mean --{close[0]}?)" if close else ""))
+        near = nearest(name.replace("_", "-"), FLAGS)
+        raise ConfigError(f"unknown flag: --{name}" + (f" (did you mean --{near}?)" if near else ""))
     return flag, text if equals else None
 
 

@@ -3,7 +3,6 @@
 Names are those of Kubernetes where it has the thing (`nodePort`, `sessionAffinity`); shares are fractions of 1.
 """
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
@@ -17,6 +16,7 @@ from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import format_address, parse_address
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service, ServicePort
+from vipwire.model.text import nearest
 from vipwire.modes.spec import Remark
 from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, joint_health_check
 from vipwire.proxy.sync.node_plan import awaited_facts
@@ -268,8 +268,8 @@ def _node_problems(situation: Situation) -> list[Problem]:
     unknown = [Problem("Node", about, path, unknown_fact(name, path)) for path in awaited]
     if name in store.nodes or (situation.config.manifests and not store.nodes):  # manifests need no Node
         return unknown
-    near = difflib.get_close_matches(name, store.nodes, 1)
-    text = missing_node(name) + (f"; did you mean {near[0]!r}?" if near else "")
+    near = nearest(name, store.nodes)
+    text = missing_node(name) + (f"; did you mean {near!r}?" if near else "")
     return [Problem("Node", about, "metadata.name", text), *unknown]
 
 

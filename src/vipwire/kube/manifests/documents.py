@@ -7,7 +7,6 @@ Other kinds (Deployments, Knative's `Service`) are ordinary in people's folders:
 that Kubernetes does not have in a group of its own is a mistake, and told as a problem.
 """
 
-import difflib
 import json
 import re
 from collections import Counter
@@ -31,13 +30,14 @@ from vipwire.kube.resource import (
 )
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
+from vipwire.model.text import nearest
 from vipwire.state.event import K, K_co, T, T_co
 
 _DEEPEST_LIST = 8
 _MOST_ALIASED: Final = 1_000_000
+"""Values that the aliases of one file may stand for."""
 _MOST_STRANGE: Final = 1_000
 """Documents and items of a file that are no objects, or have no name. A file with more is not read."""
-"""Values that the aliases of one file may stand for."""
 _SPACE: Final = re.compile(r"\s*")
 _KINDS_OF_KUBERNETES = {
     "": frozenset(
@@ -147,8 +147,8 @@ class ManifestReader(Generic[K, T]):
 
     def _mistake(self, word: str, version: str) -> str:
         """Explain what is wrong with a kind that is not read; "" for one that others read."""
-        near = difflib.get_close_matches(word, self._by_word, 1, 0.7)
-        meant = f" (did you mean {near[0]}?)" if near else ""
+        near = nearest(word, self._by_word, 0.7)
+        meant = f" (did you mean {near}?)" if near else ""
         known = _KINDS_OF_KUBERNETES.get(version.rpartition("/")[0])
         if known is None or word in known:
             return ""

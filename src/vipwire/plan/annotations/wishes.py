@@ -15,6 +15,7 @@ from vipwire.model.net import Address, Prefix
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
 from vipwire.model.spread import Algorithm
+from vipwire.model.text import nearest
 from vipwire.plan.annotations.values import Balancing, Forwarding, SchedulerFlag, Scope
 from vipwire.plan.annotations.words import BY_KEY, KUBE_ROUTER, KUBE_ROUTERS_OWN, LOCAL, PREFIX
 
@@ -139,10 +140,8 @@ def _unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for key in keys:
         if key in BY_KEY or key in KUBE_ROUTERS_OWN:
             continue
-        import difflib  # noqa: PLC0415  # only for a mistake
-
-        near = difflib.get_close_matches(key, BY_KEY, 1, _NEARLY)
+        near = nearest(key, BY_KEY, _NEARLY)
         if key.startswith(PREFIX):
-            yield key, "is no annotation of a Service" + (f"; did you mean {near[0]}?" if near else "")
+            yield key, "is no annotation of a Service" + (f"; did you mean {near}?" if near else "")
         elif key.startswith(KUBE_ROUTER) and near:
-            yield key, f"is no annotation that is read; did you mean {near[0]}?"
+            yield key, f"is no annotation that is read; did you mean {near}?"
