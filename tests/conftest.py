@@ -6,6 +6,7 @@ A hundred examples of each law, and fifty times as many with HYPOTHESIS_PROFILE=
 import logging
 import os
 import signal
+import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -44,12 +45,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _swept(request: pytest.FixtureRequest) -> None:
-    """Remove what killed runs have left, before tests that make namespaces of their own."""
-    if any(
+def _swept(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Remove what killed runs have left, before tests that make namespaces of their own.
+
+    At the end, no program of ours may be attached to the machine's own cgroup: it would be called for all sockets.
+    """
+    if not any(
         item.get_closest_marker("kernel") or item.get_closest_marker("conformance") for item in request.session.items
     ):
-        leftovers.sweep()
+        yield
+        return
+    leftovers.sweep()
+    before = leftovers.programs_of_the_machine()
+    yield
+    left = leftovers.programs_of_the_machine() - before
+    for _ in range(100 * bool(left)):  # a test beside this one tries programs for a moment
+        time.sleep(0.01)
+        left &= leftovers.programs_of_the_machine()
+    assert not left
 
 
 @pytest.fixture(autouse=True)

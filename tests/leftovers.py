@@ -1,10 +1,14 @@
 """Sweeps, once in a process, what runs that were killed have left on this machine: labs, cgroups, lock files."""
 
+import contextlib
 import functools
+import os
 from pathlib import Path
 
 from tests.proxy.conformance import own_cgroup
 
+from vipwire.linux.bpf.programs import HOOKS, attached
+from vipwire.modes.ebpf.cgroup import mounted
 from vipwire_lab.lab.cluster import take_down_stale
 
 
@@ -16,3 +20,16 @@ def sweep() -> None:
     for lock in Path("/run").glob("xtables-*.lock"):
         if (pid := lock.stem.partition("-")[2]).isdecimal() and not Path(f"/proc/{pid}").exists():
             lock.unlink(missing_ok=True)
+
+
+def programs_of_the_machine() -> set[int]:
+    """List the programs that are attached to the topmost cgroup, by their numbers."""
+    found: set[int] = set()
+    for root in mounted()[:1]:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(PermissionError):  # nor could a test have attached one
+                found.update(number for hook in HOOKS for number in attached(descriptor, hook)[0])
+        finally:
+            os.close(descriptor)
+    return found

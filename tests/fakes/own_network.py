@@ -6,7 +6,10 @@ import os
 import subprocess
 from collections.abc import Iterator
 
+from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
+from vipwire.modes.ebpf.driver import folder
+from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.relay.control_client import Call, relay_name
 from vipwire.relay.messages import Retire
 
@@ -36,10 +39,17 @@ def own_network() -> Iterator[int]:
         finally:
             enter(here)  # wherever the test has left this thread
             end_relays()
+            remove_programs()
             enter(before)
             os.close(here)
     finally:
         os.close(before)
+
+
+def remove_programs() -> None:
+    """Remove the programs of ebpf mode: pinned in bpffs, they would be called for their cgroup until a reboot."""
+    with contextlib.suppress(UnsupportedError):  # there is no bpffs, so there are none
+        NodePins(folder(), None).remove()
 
 
 def end_relays() -> None:

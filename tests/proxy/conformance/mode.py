@@ -74,7 +74,7 @@ class Mode:
     name: str
     harm: Harm
     others: Others = OTHER_TABLES
-    calm: str = "1s"
+    calm: str = "60s"
     watchful: str = "1s"
     alarmed: bool = True
     tardy: bool = False

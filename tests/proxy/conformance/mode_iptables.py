@@ -91,12 +91,11 @@ _HINT = ("iptables-legacy", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT")
 """What kubelet makes where it uses the legacy tools: vipwire follows it."""
 
 IPTABLES = (
-    Mode("iptables", _harm("nft"), _others("nft"), calm="60s", variant="nft", flags=FLAGS, one_family=True),
+    Mode("iptables", _harm("nft"), _others("nft"), variant="nft", flags=FLAGS, one_family=True),
     Mode(
         "iptables",
         _harm("legacy"),
         _others("legacy"),
-        calm="60s",
         variant="legacy",
         flags=FLAGS,
         prepare=(_HINT,),

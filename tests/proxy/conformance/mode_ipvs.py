@@ -100,7 +100,6 @@ IPVS = (
         "ipvs",
         _IPVS,
         _OTHERS,
-        calm="60s",
         watchful="4s",  # under the guest's kernel each takes about a second, and keeps others from running
         alarmed=False,
         sampled=True,  # a guest has one CPU, some five times slower: all cases take it most of an hour

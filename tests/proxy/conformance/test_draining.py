@@ -89,10 +89,18 @@ def test_the_time_of_a_drain_ends_it(drained: Drained, family: Family) -> None:
     assert drained.done("--list")["drained"] == []
 
 
+def forget_flows(cluster: Cluster, endpoint: str) -> None:
+    """Forget all flows of an endpoint, also those of datagrams: tests before may have asked it by its own address."""
+    there = parse_address(endpoint)
+    with cluster.lab.inside(cluster.node_name), FlowTable() as table:
+        table.delete([flow for flow in table.flows(family_of(there)) if flow.reply_source == there])
+
+
 @sentence("S138")
 def test_connections_that_it_has_go_on_and_are_counted(drained: Drained, family: Family) -> None:
     cluster = drained.cluster
     service = cluster.service("counted", cluster.pods(HERE))
+    forget_flows(cluster, drained.address(HERE, family))  # of a relay's flows nothing tells the Service
     with cluster.connect(OUTSIDE, service.at(NODE_PORT, family)) as connection:
         cluster.service("counted", cluster.pods(HERE, THERE))
         ours = (drained.address(HERE, family), "--service=default/counted")
@@ -104,13 +112,6 @@ def test_connections_that_it_has_go_on_and_are_counted(drained: Drained, family:
         assert (waited.returncode, "1 connection left" in waited.stdout) == (1, True), waited.stdout + waited.stderr
     waited = drained.run(*ours, "--wait", "--timeout=60s")
     assert (waited.returncode, "no connections left" in waited.stdout) == (0, True), waited.stdout + waited.stderr
-
-
-def forget_flows(cluster: Cluster, endpoint: str) -> None:
-    """Forget all flows of an endpoint, also those of datagrams: tests before may have asked it by its own address."""
-    there = parse_address(endpoint)
-    with cluster.lab.inside(cluster.node_name), FlowTable() as table:
-        table.delete([flow for flow in table.flows(family_of(there)) if flow.reply_source == there])
 
 
 @pytest.mark.direct

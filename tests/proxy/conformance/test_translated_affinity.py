@@ -271,4 +271,4 @@ def test_explain_says_who_is_remembered(connecting: Cluster, family: Family) -> 
     said = connecting.proxy.vipwire("explain", where, f"--from={source}", "--output=wide")
     assert f"those of one network namespace to one, which is remembered for {SECONDS} s" in " ".join(said.split())
     status = connecting.proxy.vipwire("status", "--output=wide")
-    assert f"affinity{version(family)} " in " ".join(status.split()), "how full it is"
+    assert f"affinity{version(family)} " in " ".join(status.split()), status

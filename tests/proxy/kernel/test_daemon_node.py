@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tests.fakes.apistore import ApiError
 from tests.fakes.daemon import NODE, PATIENCE, Daemon, echo, page, reached, service_of, slice_for, stage
 from tests.fakes.objects import service_cidr
 from tests.fakes.own_network import run
+from tests.proxy.conformance import own_cgroup
 
 pytestmark = pytest.mark.kernel
 MACHINE, INTERNAL, OTHER = "192.0.2.10", "198.51.100.7", "203.0.113.5"
@@ -65,13 +66,14 @@ def rules() -> str:
 class Play:
     """One API server, and daemons one after another with the same state directory."""
 
-    def __init__(self, server: FakeApiServer, folder: Path, mode: str) -> None:
+    def __init__(self, server: FakeApiServer, folder: Path, mode: str, *more: str) -> None:
         self.server, self.folder = server, folder
         self.flags = (
             f"--proxy-mode={mode}",
             "--nodeport-addresses=primary",
             "--detect-local-mode=NodeCIDR",
             f"--state-dir={folder}",
+            *more,
         )
 
     def daemon(self, name: str = NODE) -> Daemon:
@@ -109,9 +111,9 @@ async def served_at(*addresses: str) -> bool:
 def play(story: Callable[[Play], Awaitable[None]], node: dict[str, Any] | None, folder: Path, mode: str) -> None:
     async def tell() -> None:
         async with filled(node) as server, echo():
-            await story(Play(server, folder, mode))
+            await story(Play(server, folder, mode, *([f"--ebpf-cgroup={cgroup}"] if cgroup else [])))
 
-    with stage():
+    with own_cgroup.beside("node") if mode == "ebpf" else nullcontext() as cgroup, stage():
         for address in (INTERNAL, OTHER):
             run(f"ip address add {address}/32 dev node")
         asyncio.run(tell())

@@ -5,6 +5,7 @@ it another program in one step. The kernel compares types there, not hooks: whoe
 """
 
 import ctypes
+import errno
 import struct
 from typing import Final, NamedTuple
 
@@ -122,12 +123,20 @@ def attached(cgroup: int, hook: str, *, effective: bool = False) -> tuple[tuple[
 
     `effective`: of those that are called for its sockets, those of the cgroups above it among them.
     """
-    numbers = (ctypes.c_uint32 * _MOST)()
-    mode = _EFFECTIVE if effective else 0
-    attributes = buffer_of(
-        struct.pack("=IIIIQII24x", cgroup, HOOKS[hook], mode, 0, ctypes.addressof(numbers), _MOST, 0)
-    )
-    bpf(Command.QUERY, attributes)
+    room = _MOST
+    while True:
+        numbers = (ctypes.c_uint32 * room)()
+        mode = _EFFECTIVE if effective else 0
+        attributes = buffer_of(
+            struct.pack("=IIIIQII24x", cgroup, HOOKS[hook], mode, 0, ctypes.addressof(numbers), room, 0)
+        )
+        try:
+            bpf(Command.QUERY, attributes)
+            break
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not effective:
+                raise
+            room *= 2  # each of the cgroups above it may have as many
     (flags,) = struct.unpack_from("=I", attributes, 12)
     (count,) = struct.unpack_from("=I", attributes, 24)
     return tuple(numbers[:count]), flags

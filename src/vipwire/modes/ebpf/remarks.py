@@ -41,9 +41,9 @@ def remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterato
         yield _pods(cgroup)
     with closing(NodePins(folder, cgroup)) as pinned:
         if pinned.exists:
-            yield _in_force(cgroup, pinned)
+            yield from _in_force(cgroup, pinned)
         yield from _foreign(cgroup, pinned)
-        yield from _fill(pinned)
+        yield from _fill(cgroup, pinned)
     yield from _meshes(config, proc)
 
 
@@ -51,21 +51,25 @@ def standing(config: Config, folder: Path) -> Iterator[Remark]:
     """Say how programs and maps stand. Nothing is tried."""
     try:
         cgroup = find_cgroup(config.ebpf.cgroup)
-        with closing(NodePins(folder, cgroup)) as pinned:
-            yield _in_force(cgroup, pinned)
-            yield from _foreign(cgroup, pinned)
-            yield from _fill(pinned)
     except (VipwireError, OSError) as error:
         yield Remark("programs", f"cannot be read: {error}", bad=True)
+        return
+    with closing(NodePins(folder, cgroup)) as pinned:
+        for area, look in (("programs", _in_force), ("other programs", _foreign), ("maps", _fill)):
+            try:
+                yield from list(look(cgroup, pinned))
+            except (VipwireError, OSError) as error:
+                yield Remark(area, f"cannot be read: {error}", bad=True)
 
 
-def _in_force(cgroup: Path, pinned: NodePins) -> Remark:
+def _in_force(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
     running = pinned.in_force()
     missing = [hook for hook in HOOKS if hook not in running]
     said = f"{len(running)} of {len(HOOKS)} programs, for {cgroup}"
     if missing:
-        return Remark("in force", f"{said}; not {', '.join(missing)}", "rules serve what they do not", bad=True)
-    return Remark("in force", said)
+        yield Remark("in force", f"{said}; not {', '.join(missing)}", "rules serve what they do not", bad=True)
+    else:
+        yield Remark("in force", said)
 
 
 def _pods(cgroup: Path) -> Remark:
@@ -104,7 +108,7 @@ def _foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
         )
 
 
-def _fill(pinned: NodePins) -> Iterator[Remark]:
+def _fill(_cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
     for family in Family:
         tables = Tables(family, pinned)
         if tables.observe():
