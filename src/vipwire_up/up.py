@@ -29,7 +29,7 @@ from vipwire_up.announcing.kinds import RESOURCES as ANNOUNCED_RESOURCES
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.node import NAMESPACES
 from vipwire_up.api.objects.object import key_of
-from vipwire_up.api.registry import Registry
+from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.bgp.bird import Bird
 from vipwire_up.bgp.run import RESOURCES as BGP_RESOURCES
 from vipwire_up.bgp.run import BgpSpeaker
@@ -143,7 +143,7 @@ class _Cluster:
         self._server: Server | None = None
         if registry.store.shared:
             self._server = Server(registry, setting.node, server_identity(setting.folder, setting.node))
-        self._readiness = NodeReadiness(registry, self._supervisor.guard("Node readiness"))
+        self._readiness = NodeReadiness(registry.store, self._supervisor.guard("Node readiness"))
         self._ending = Ending("vipwire up")
         serves = self._ending.serves if setting.proxy is not None else None
         self._addresses = AddressKeeper(claims, announced, setting.announce, serves)
@@ -198,7 +198,7 @@ class _Cluster:
             election = Election(registry, f"{setting.node}_{uuid.uuid4()}")
             yield Part("election", simply(partial(election.run, self._lead)))
         else:
-            yield from self._controllers()
+            yield from self._controllers(self._registry)
         if setting.probes:
             prober = dataclasses.replace(setting.prober, node=setting.node)
             own = local_probes(registry, prober, self._supervisor.guard("probes here"))
@@ -214,9 +214,9 @@ class _Cluster:
         if setting.dns is not None:
             yield Part("DNS", partial(serve_names, setting.dns, registry, self._services, self._place), opens=True)
 
-    async def _lead(self) -> None:
+    async def _lead(self, registry: FencedRegistry) -> None:
         """Run what one of several servers runs."""
-        parts = tuple(self._controllers())
+        parts = (*self._controllers(registry), *self._shared_controllers(registry))
         try:
             async with asyncio.TaskGroup() as tasks:
                 for part in parts:
@@ -225,11 +225,11 @@ class _Cluster:
             for part in parts:
                 self._supervisor.forget(part.name)
 
-    def _controllers(self) -> Iterator[Part]:
+    def _controllers(self, registry: Registry) -> Iterator[Part]:
         """Name what runs once, however many API servers there are."""
-        setting, registry, guard = self._setting, self._registry, self._supervisor.guard
+        setting, guard = self._setting, self._supervisor.guard
         yield Part("garbage collection", simply(GarbageCollector(registry, guard("garbage collection")).run))
-        yield Part("Node readiness", simply(self._readiness.run))
+        yield Part("Node readiness", simply(partial(self._readiness.run, registry)))
         yield Part("tokens", simply(partial(delete_ended_tokens, registry, now)))
         yield Part("endpoints", simply(EndpointController(registry, guard("endpoints")).run))
         yield Part("ServiceCIDRs", simply(ServiceCidrs(registry, guard("ServiceCIDRs")).run))
@@ -241,9 +241,12 @@ class _Cluster:
             yield Part("LoadBalancer addresses", simply(balancers.run))
             gateways = GatewayServices(registry, setting.balancers, guard("Gateways' Services"))
             yield Part("Gateways' Services", simply(gateways.run))
-        if registry.store.shared:
-            yield Part("node ports", simply(PortNoteRepair(registry.store, guard("node ports")).run))
-            yield Part("API servers", simply(OwnSlices(registry, guard("API servers")).run))
+
+    def _shared_controllers(self, registry: FencedRegistry) -> Iterator[Part]:
+        """Name what runs once where several API servers share a store."""
+        guard = self._supervisor.guard
+        yield Part("node ports", simply(PortNoteRepair(registry, guard("node ports")).run))
+        yield Part("API servers", simply(OwnSlices(registry, guard("API servers")).run))
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         source = StoreSource(self._registry.store, proxy_resources(self._setting.node))

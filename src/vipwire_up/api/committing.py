@@ -14,8 +14,9 @@ from typing import Any, Final, TypeVar
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.admission import Admitted
 from vipwire_up.api.objects.errors import already_exists, conflict, internal, server_timeout, unknown_outcome
-from vipwire_up.store.fence import FENCES, HOLDING
+from vipwire_up.store.fence import FENCES
 from vipwire_up.store.record import (
+    Check,
     ConflictError,
     Key,
     Record,
@@ -33,20 +34,20 @@ T = TypeVar("T")
 
 
 class Commits:
-    """The changes of a store."""
+    """The changes of a store. Each transaction checks the fence, if there is one."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, fence: Check | None = None) -> None:
         self._store = store
+        self._fence = (fence,) if fence else ()
 
     async def submit(self, write: Write, admitted: Admitted) -> Record:
         """Hand a write to the store with what hooks have added. Who stops waiting for it does not take it back.
 
         Raise ConflictError if it is not made from the newest state, ApiError for all else that fails.
         """
-        fence = HOLDING.get()
         try:
             with admitted.taken_back_on_error():
-                done = self._store.submit((write, *admitted.also, *((fence,) if fence else ())))
+                done = self._store.submit((write, *admitted.also, *self._fence))
             done.add_done_callback(lambda future: admitted.take_back() if future.exception() else None)
             return (await asyncio.shield(done))[0]
         except UnavailableError as error:

@@ -73,7 +73,7 @@ from vipwire_up.api.transition import (
     unknown_fields,
     with_defaults,
 )
-from vipwire_up.store.record import Key, Record, Write
+from vipwire_up.store.record import Check, Key, Record, Write
 from vipwire_up.store.store import Store
 
 
@@ -95,6 +95,10 @@ class Registry:
         self.clock = clock
         self._hooks = Admissions(tuple(hooks))
         self._commits = Commits(store)
+
+    def fenced(self, fence: Check) -> "FencedRegistry":
+        """Return the registry of an elected writer, which the store refuses once another one is elected."""
+        return FencedRegistry(self.store, self.clock, (self._hooks,), fence)
 
     def read(self, resource: Resource, namespace: str, name: str) -> Record:
         """Read an object; raise ApiError 404."""
@@ -388,6 +392,15 @@ class Registry:
 
     def _now(self) -> str:
         return format_time(self.clock())
+
+
+class FencedRegistry(Registry):
+    """The registry of an elected writer. Each of its transactions checks the fence of that election."""
+
+    def __init__(self, store: Store, clock: Callable[[], datetime], hooks: Sequence[Admission], fence: Check) -> None:
+        super().__init__(store, clock, hooks)
+        self.fence = fence
+        self._commits = Commits(store, fence)
 
 
 def _added(resource: Resource, new: Object, old: Object) -> list[Cause]:

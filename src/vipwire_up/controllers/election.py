@@ -14,18 +14,18 @@ fence (store/fence.py), and what its controllers write holds only while that fen
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import LeaseHeldError, LeaseObserver, LeaseRequest, acquire_or_renew, release
 from vipwire.process import log
 from vipwire_up.api.kinds.plain import LEASES
 from vipwire_up.api.objects.object import encode
-from vipwire_up.api.registry import Registry
+from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.controllers.lease import LocalLease
-from vipwire_up.store.fence import FENCES, HOLDING
+from vipwire_up.store.fence import FENCES
 from vipwire_up.store.record import Check, ConflictError, Key, StoreError, Write
 
 NAME: Final = "vipwire-controllers"
@@ -37,6 +37,7 @@ _IN_TIME: Final = 5
 """A renewal that is made so many seconds late is late; so many that are not make a holder quick."""
 _LAST: Final = 0.5
 """Seconds for a last try of a holder that was held up. What it writes holds only if nobody else is elected."""
+Lead: TypeAlias = Callable[[FencedRegistry], Coroutine[Any, Any, None]]
 _FENCE: Final = Key(FENCES, "", NAME)
 _FAILURES: Final = (ApiError, StoreError, ConflictError, TimeoutError)
 
@@ -79,8 +80,8 @@ class Election:
         self._careful, self._quick = careful, quick
         self._lease, self._observer = LocalLease(registry, NAME), LeaseObserver()
 
-    async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Take part until cancelled, and lead while elected; then give the Lease back."""
+    async def run(self, lead: Lead) -> None:
+        """Take part until cancelled, and call `lead` while elected; then give the Lease back."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -96,7 +97,7 @@ class Election:
                 async with asyncio.timeout(_FAREWELL):
                     await release(self._lease, self._identity, self._registry.clock)
 
-    async def _term(self, lead: Callable[[], Awaitable[None]], renewed: float) -> None:
+    async def _term(self, lead: Lead, renewed: float) -> None:
         """Lead until the Lease is lost. Whatever the last holder has written before our fence is visible then."""
         try:
             async with asyncio.timeout(self._careful.patience):
@@ -106,7 +107,7 @@ class Election:
             return
         log.info("runs the controllers", lease=NAME, identity=self._identity)
         async with asyncio.TaskGroup() as tasks:
-            leading = tasks.create_task(_fenced(lead, fence))
+            leading = tasks.create_task(lead(self._registry.fenced(fence)))
             try:
                 await self._hold(renewed)
             finally:
@@ -149,8 +150,3 @@ class Election:
         (made,) = await store.write(write)
         await store.newest()
         return Check(_FENCE, made.revision)
-
-
-async def _fenced(lead: Callable[[], Awaitable[None]], fence: Check) -> None:
-    HOLDING.set(fence)  # in the context of this task, and of all that it begins
-    await lead()

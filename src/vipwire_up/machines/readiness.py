@@ -9,6 +9,7 @@ Of several API servers one judges, the one that is elected. All of them listen, 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from vipwire.kube.errors import ApiError
@@ -25,6 +26,7 @@ from vipwire_up.machines.heartbeat import SECONDS
 from vipwire_up.machines.leases import NODE_LEASES
 from vipwire_up.machines.node import is_ours, is_ready, lost
 from vipwire_up.store.record import Key, RecordChange
+from vipwire_up.store.store import Store
 from vipwire_up.store_feed.events import warn
 from vipwire_up.store_feed.feed import Feed
 
@@ -42,26 +44,26 @@ class _Heard:
 
 
 class NodeReadiness:
-    """Follows the Nodes and Leases of a registry. `clock` gives seconds that never go back."""
+    """Follows the Nodes and Leases of a store. `clock` gives seconds that never go back."""
 
     def __init__(
-        self, registry: Registry, guard: Guard[Key] | None = None, clock: Callable[[], float] = time.monotonic
+        self, store: Store, guard: Guard[Key] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._registry, self._guard, self._clock = registry, guard or Guard("Node readiness"), clock
-        self._feed = Feed(registry.store, (NODES, LEASES))
+        self._guard, self._clock = guard or Guard("Node readiness"), clock
+        self._feed = Feed(store, (NODES, LEASES))
         self._ready: set[str] = set()
         self._heard: dict[str, _Heard] = {}
         self._looked = clock()
 
-    async def run(self) -> None:
+    async def run(self, registry: Registry) -> None:
         """Work until cancelled."""
-        await self._feed.run(self.step, self._guard)
+        await self._feed.run(partial(self.step, registry), self._guard)
 
     async def listen(self) -> None:
         """Note what is heard until cancelled, and judge nobody: a server that is elected later knows it then."""
         await self._feed.run(self.hear, Guard("Node observation"))
 
-    async def step(self) -> bool:
+    async def step(self, registry: Registry) -> bool:
         """Note what was heard; mark who has been silent for too long. Report that time goes on."""
         now = self._clock()
         await self.hear()
@@ -69,7 +71,7 @@ class NodeReadiness:
             heard = self._heard.setdefault(name, _Heard(now))
             if now - heard.when >= heard.seconds:
                 with self._guard.of(key_of(NODES, "", name)):
-                    await self._lose(name, heard.seconds)
+                    await self._lose(registry, name, heard.seconds)
         return True
 
     async def hear(self) -> bool:
@@ -95,10 +97,10 @@ class NodeReadiness:
         else:
             self._ready.discard(key.name)
 
-    async def _lose(self, name: str, seconds: float) -> None:
-        now = format_time(self._registry.clock())
+    async def _lose(self, registry: Registry, name: str, seconds: float) -> None:
+        now = format_time(registry.clock())
         try:
-            done = await self._registry.change(
+            done = await registry.change(
                 NODES, "", name, lambda value: lost(value, now, seconds), _OPTIONS, subresource="status"
             )
         except ApiError as error:
@@ -108,4 +110,4 @@ class NodeReadiness:
         self._ready.discard(name)
         log.warning("a machine is not heard of any more; its endpoints leave", node=name, seconds=seconds)
         message = f"Node {name} was not heard of for {seconds:g} s: the endpoints on it leave"
-        await warn(self._registry, NODES, decoded(done.record), "NodeNotReady", message)
+        await warn(registry, NODES, decoded(done.record), "NodeNotReady", message)

@@ -9,7 +9,7 @@ from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.plain import LEASES
 from vipwire_up.api.objects.object import key_of, readable
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.api.registry import Registry
+from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.controllers.election import CAREFUL, NAME, QUICK, Election, Pace, Pacing
 
 SYSTEM = "kube-system"
@@ -35,7 +35,7 @@ def test_a_holder_is_quick_while_it_renews_in_time_and_careful_after_it_was_held
 
 
 def test_another_takes_over_when_the_time_of_a_silent_holder_is_over(tmp_path: Path) -> None:
-    async def leading() -> None:
+    async def leading(_: FencedRegistry) -> None:
         await asyncio.Event().wait()
 
     async def scenario(here: Here) -> None:

@@ -35,31 +35,31 @@ async def machine(here: Here, name: str, seconds: int = 40) -> Heartbeat:
     return found
 
 
-async def pass_time(readiness: NodeReadiness, clock: Seconds, seconds: int) -> None:
+async def pass_time(here: Here, readiness: NodeReadiness, clock: Seconds, seconds: int) -> None:
     for _ in range(seconds):
         clock.now += 1
-        await readiness.step()
+        await readiness.step(here.registry)
 
 
 def test_a_machine_is_ready_until_its_lease_is_over_and_again_when_it_is_back(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         clock = Seconds()
-        readiness = NodeReadiness(here.registry, clock=clock)
+        readiness = NodeReadiness(here.registry.store, clock=clock)
         long, short = await machine(here, "long"), await machine(here, "short", seconds=5)
         by_hand = {"metadata": {"name": "hand"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
         await here.send("POST", "/api/v1/nodes", by_hand)
-        await readiness.step()
-        await pass_time(readiness, clock, 4)
+        await readiness.step(here.registry)
+        await pass_time(here, readiness, clock, 4)
         assert (await ready(here, "short"))["status"] == "True"
-        await pass_time(readiness, clock, 1)
+        await pass_time(here, readiness, clock, 1)
         assert (await ready(here, "short"))["reason"] == "NodeStatusUnknown"
-        await pass_time(readiness, clock, 35)
+        await pass_time(here, readiness, clock, 35)
         assert [(await ready(here, name))["status"] for name in ("long", "hand")] == ["Unknown", "True"]
         here.clock.move(seconds=45)
         await short.beat()
         await long.beat()
-        await readiness.step()
-        await pass_time(readiness, clock, 4)
+        await readiness.step(here.registry)
+        await pass_time(here, readiness, clock, 4)
         assert [(await ready(here, name))["status"] for name in ("long", "short")] == ["True", "True"]
         _, events = await here.send("GET", "/api/v1/namespaces/default/events")
         assert sorted(each["involvedObject"]["name"] for each in events["items"]) == ["long", "short"]
@@ -70,13 +70,13 @@ def test_a_machine_is_ready_until_its_lease_is_over_and_again_when_it_is_back(tm
 def test_who_has_listened_all_the_time_judges_at_once_when_it_is_elected(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         clock = Seconds()
-        readiness = NodeReadiness(here.registry, clock=clock)
+        readiness = NodeReadiness(here.registry.store, clock=clock)
         await machine(here, "far", seconds=5)
         for _ in range(5):
             await readiness.hear()
             clock.now += 1
         assert (await ready(here, "far"))["status"] == "True"
-        await readiness.step()
+        await readiness.step(here.registry)
         assert (await ready(here, "far"))["status"] == "Unknown"
 
     play(tmp_path, scenario)
@@ -85,13 +85,13 @@ def test_who_has_listened_all_the_time_judges_at_once_when_it_is_elected(tmp_pat
 def test_time_in_which_the_judge_slept_counts_for_nobody(tmp_path: Path) -> None:
     async def scenario(here: Here) -> None:
         clock = Seconds()
-        readiness = NodeReadiness(here.registry, clock=clock)
+        readiness = NodeReadiness(here.registry.store, clock=clock)
         await machine(here, "far", seconds=5)
-        await readiness.step()
+        await readiness.step(here.registry)
         clock.now += 3600
-        await readiness.step()
+        await readiness.step(here.registry)
         assert (await ready(here, "far"))["status"] == "True"
-        await pass_time(readiness, clock, 5)
+        await pass_time(here, readiness, clock, 5)
         assert (await ready(here, "far"))["status"] == "Unknown"
 
     play(tmp_path, scenario)
@@ -120,7 +120,7 @@ def test_the_endpoints_on_a_machine_that_is_lost_leave_and_come_back(tmp_path: P
 
     async def scenario(here: Here) -> None:
         clock = Seconds()
-        readiness, controller = NodeReadiness(here.registry, clock=clock), EndpointController(here.registry)
+        readiness, controller = NodeReadiness(here.registry.store, clock=clock), EndpointController(here.registry)
         there = await machine(here, "there", seconds=5)
         spec = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
         assert (
@@ -134,8 +134,8 @@ def test_the_endpoints_on_a_machine_that_is_lost_leave_and_come_back(tmp_path: P
             pod["spec"] = {"nodeName": node, "containers": [{"name": "c", "image": "none"}]}
             assert (await here.send("POST", "/api/v1/namespaces/default/pods", pod))[0] == 201
         assert await ready_ones(here, controller) == {"10.1.0.5", "10.1.0.6"}
-        await readiness.step()
-        await pass_time(readiness, clock, 5)
+        await readiness.step(here.registry)
+        await pass_time(here, readiness, clock, 5)
         assert await ready_ones(here, controller) == {"10.1.0.6"}
         here.clock.move(seconds=5)
         await there.beat()

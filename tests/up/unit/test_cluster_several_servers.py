@@ -22,7 +22,7 @@ from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
 from vipwire_up.api.kinds.node import NAMESPACES, NODES
 from vipwire_up.api.kinds.plain import CONFIG_MAPS
 from vipwire_up.api.objects.object import key_of
-from vipwire_up.api.registry import Registry
+from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.controllers.allocation.ranges import port_range
 from vipwire_up.controllers.election import Election
 from vipwire_up.controllers.own_services import OwnServices, api_service
@@ -31,8 +31,6 @@ from vipwire_up.joining.join import join
 from vipwire_up.joining.manage import create_token, dismiss
 from vipwire_up.joining.membership import Folder
 from vipwire_up.machines.objects import RemoteObjects
-from vipwire_up.store.fence import HOLDING
-from vipwire_up.store.record import Check
 from vipwire_up.supervision.server_identity import server_identity
 
 pytestmark = pytest.mark.slow
@@ -157,10 +155,10 @@ def test_a_stopped_server_that_goes_on_writes_nothing_as_the_elected_one(etcd: E
             for name in ("default", "kube-system"):
                 await registries[0].create(NAMESPACES, "", {"metadata": {"name": name}}, Options())
             led = asyncio.Event()
-            fences: list[Check | None] = []
+            fenced: list[FencedRegistry] = []
 
-            async def lead() -> None:
-                fences.append(HOLDING.get())
+            async def lead(registry: FencedRegistry) -> None:
+                fenced.append(registry)
                 led.set()
                 await asyncio.get_running_loop().create_future()
 
@@ -173,11 +171,9 @@ def test_a_stopped_server_that_goes_on_writes_nothing_as_the_elected_one(etcd: E
                 await led.wait()  # at once: the first has given the Lease back
                 await first.newest()
                 body = {"metadata": {"name": "late"}}
-                for fence, holds in zip(fences, (False, True), strict=True):
-                    token = HOLDING.set(fence)
+                for registry, holds in zip(fenced, (False, True), strict=True):
                     with contextlib.nullcontext() if holds else pytest.raises(ApiError, match="modified"):
-                        await registries[0].create(CONFIG_MAPS, "default", body, Options())
-                    HOLDING.reset(token)
+                        await registry.create(CONFIG_MAPS, "default", body, Options())
                 two.cancel()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -14,8 +14,8 @@ from vipwire.process.supervision import Guard
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.cells import at
 from vipwire_up.api.objects.object import encode, key_of, readable
+from vipwire_up.api.registry import FencedRegistry
 from vipwire_up.controllers.allocation.node_ports import Owner, ports_of
-from vipwire_up.store.fence import HOLDING
 from vipwire_up.store.record import Check, ConflictError, Key, Record, Step, StoreError, Write
 from vipwire_up.store.store import Store
 
@@ -53,8 +53,8 @@ class PortNotes:
 class PortNoteRepair:
     """Compares notes and Services now and then."""
 
-    def __init__(self, store: Store, guard: Guard[Key] | None = None) -> None:
-        self._store, self._guard = store, guard or Guard("node ports")
+    def __init__(self, registry: FencedRegistry, guard: Guard[Key] | None = None) -> None:
+        self._store, self._fence, self._guard = registry.store, registry.fence, guard or Guard("node ports")
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -67,9 +67,8 @@ class PortNoteRepair:
         """Look at all notes and Services once. What changes meanwhile is refused, and looked at the next time."""
         for steps in self._wrong():
             with self._guard.of(steps[0].key):
-                fence = HOLDING.get()
                 try:
-                    await self._store.write(*steps, *((fence,) if fence else ()))
+                    await self._store.write(*steps, self._fence)
                 except (ConflictError, StoreError):
                     continue
 
