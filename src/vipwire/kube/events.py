@@ -14,6 +14,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -136,14 +137,20 @@ class EventRecorder:
         sent = self._sent.get(note)
         path = f"/api/v1/namespaces/{note.about.namespace or 'default'}/events"
         if sent is not None and now - sent.last < FORGET_AFTER:
-            body = {"count": sent.count + 1, "lastTimestamp": _timestamp(now)}
+            body = {"count": sent.count + 1, "lastTimestamp": format_time(_utc(now))}
             payload = Payload(msgspec.json.encode(body), "application/merge-patch+json")
             status = await self._ask(connection, "PATCH", f"{path}/{sent.name}", payload)
             if status != 404:
                 self._remember(note, _Sent(sent.name, sent.count + 1, sent.first, now), status)
                 return
         sent = _Sent(f"{note.about.name[:200]}.{int(now * 1e9):x}", 1, now, now)
-        payload = Payload(msgspec.json.encode(self._event(note, sent)))
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": sent.name, "namespace": note.about.namespace or "default"},
+            **event_about(note, sent.count, _utc(sent.first), _utc(sent.last), self._host),
+        }
+        payload = Payload(msgspec.json.encode(event))
         self._remember(note, sent, await self._ask(connection, "POST", path, payload))
 
     async def _ask(self, connection: Connection, method: str, path: str, payload: Payload) -> int:
@@ -163,30 +170,29 @@ class EventRecorder:
         self.dropped += 1
         _log.debug("event not sent: %s %s: %s", note.about.kind, note.about.name, reason)
 
-    def _event(self, note: Note, sent: _Sent) -> dict[str, object]:
-        about = note.about
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": sent.name, "namespace": about.namespace or "default"},
-            "involvedObject": {
-                "apiVersion": about.api_version,
-                "kind": about.kind,
-                "name": about.name,
-                **({"namespace": about.namespace} if about.namespace else {}),
-                **({"uid": about.uid} if about.uid else {}),
-            },
-            "type": note.type.value,
-            "reason": note.reason,
-            "message": note.message,
-            "count": sent.count,
-            "firstTimestamp": _timestamp(sent.first),
-            "lastTimestamp": _timestamp(sent.last),
-            "source": {"component": COMPONENT, "host": self._host},
-            "reportingComponent": COMPONENT,
-            "reportingInstance": self._host,
-        }
+
+def event_about(note: Note, count: int, first: dt.datetime, last: dt.datetime, host: str = "") -> dict[str, Any]:
+    """Write an Event, but for its metadata. `host` is the machine that reports it."""
+    about = note.about
+    return {
+        "involvedObject": {
+            "apiVersion": about.api_version,
+            "kind": about.kind,
+            "name": about.name,
+            **({"namespace": about.namespace} if about.namespace else {}),
+            **({"uid": about.uid} if about.uid else {}),
+        },
+        "type": note.type.value,
+        "reason": note.reason,
+        "message": visible(note.message)[:LONGEST_MESSAGE],
+        "count": count,
+        "firstTimestamp": format_time(first),
+        "lastTimestamp": format_time(last),
+        "source": {"component": COMPONENT} | ({"host": host} if host else {}),
+        "reportingComponent": COMPONENT,
+        "reportingInstance": host,
+    }
 
 
-def _timestamp(now: float) -> str:
-    return format_time(dt.datetime.fromtimestamp(now, dt.UTC))
+def _utc(seconds: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC)

@@ -15,7 +15,7 @@ from vipwire.proxy.view.announced import AnnouncedAddress, announced_file, write
 from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.machines.objects import Objects
-from vipwire_up.store_feed.events import event_about
+from vipwire_up.store_feed.events import event_of
 
 _TOLD_AGAIN: Final = 600.0
 _MOST_TOLD: Final = 1000
@@ -95,7 +95,7 @@ class Announced:
         try:
             service = await self._objects.read(SERVICES, name.namespace, name.name)
             if service is not None:
-                event = event_about(SERVICES, service, reason, message, self._now(), kind=kind)
+                event = event_of(SERVICES, service, reason, message, self._now(), kind=kind)
                 await self._objects.create(EVENTS, name.namespace, event)
         except (ApiError, UnreachableError):  # to have said it is not worth failing for
             return

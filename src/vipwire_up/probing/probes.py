@@ -36,7 +36,7 @@ from vipwire_up.probing.commands import RunAs
 from vipwire_up.probing.kinds import RESOURCES, Machine, ProbedKind, ProbedObject, Workload
 from vipwire_up.probing.probe import ask, number
 from vipwire_up.store.record import Key
-from vipwire_up.store_feed.events import event_about
+from vipwire_up.store_feed.events import event_of
 from vipwire_up.store_feed.source import StoreSource
 
 MANAGER: Final = "vipwire-probes"
@@ -180,7 +180,7 @@ class Probes:
         verdicts = {container: verdict.good for container, verdict in watched.verdicts.items()}
         if problem and problem != watched.said:
             message = f"Readiness probe failed: {problem}"
-            event = event_about(PODS, watched.pod, "Unhealthy", message, now, kind="Warning")
+            event = event_of(PODS, watched.pod, "Unhealthy", message, now, kind="Warning")
             with contextlib.suppress(ApiError):  # to have said it is not worth failing for
                 await self._objects.create(EVENTS, name.namespace, event)
         watched.said = problem

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.model.times import format_time
+from vipwire.kube.events import EventType, Note, Subject, event_about
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.objects.resource import Object, Resource
@@ -22,27 +22,18 @@ async def warn(
     Nothing is said in a namespace that goes, or where the store is full.
     What is in no namespace is reported in `default`, as Kubernetes does.
     """
-    event = event_about(resource, about, reason, message, registry.clock(), kind=kind)
+    event = event_of(resource, about, reason, message, registry.clock(), kind=kind)
     where = about["metadata"]["namespace"] if resource.namespaced else "default"
     with contextlib.suppress(ApiError):  # to have said it is not worth failing for
         await registry.create(EVENTS, where, event, _OPTIONS)
 
 
-def event_about(  # an Event's parts
+def event_of(  # an Event's parts
     resource: Resource, about: Object, reason: str, message: str, now: datetime, *, kind: str
 ) -> Object:
     """Write an Event about an object."""
-    meta, time = about["metadata"], format_time(now)
-    place = {"namespace": meta["namespace"]} if resource.namespaced else {}
-    which = {"apiVersion": resource.api_version, "kind": resource.kind}
-    return {
-        "metadata": {"generateName": f"{meta['name']}."},
-        "involvedObject": which | place | {"name": meta["name"], "uid": meta["uid"]},
-        "type": kind,
-        "reason": reason,
-        "message": message,
-        "count": 1,
-        "firstTimestamp": time,
-        "lastTimestamp": time,
-        "source": {"component": "vipwire"},
-    }
+    meta = about["metadata"]
+    namespace = meta["namespace"] if resource.namespaced else ""
+    subject = Subject(resource.kind, meta["name"], namespace, meta["uid"], resource.api_version)
+    note = Note(subject, EventType(kind), reason, message)
+    return {"metadata": {"generateName": f"{meta['name']}."}, **event_about(note, 1, now, now)}
