@@ -80,9 +80,9 @@ OUTSIDE_TESTS = $(strip $(foreach each,$(OUTSIDE),$(wildcard $(addsuffix /test_$
 debian: compiled
 	@if [ -x .venv-debian/bin/python ] && [ -n "$(OUTSIDE_TESTS)" ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'not slow and not kernel' $(OUTSIDE_TESTS); fi
 
-# Two processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
+# Four processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
 pytest: compiled
-	@$(PYTEST) $(AGAIN) -n $$(($$(nproc) + 2)) --dist loadscope $(if $(HOUSE),tests/$(HOUSE))
+	@$(PYTEST) $(AGAIN) -n $$(($$(nproc) + 4)) --dist loadscope $(if $(HOUSE),tests/$(HOUSE))
 
 # A million inputs for the fuzz tests, led by coverage (atheris): twenty minutes at most.
 fuzz: .venv/ready-for-test

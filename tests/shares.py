@@ -1,8 +1,8 @@
 """How a parallel session (`pytest -n 4 --dist loadscope`) is shared out among its processes.
 
 A share is what one process has to do in one go: the guests of ipvs mode (see `kernel.guests`), in two shares; all of
-a mode's conformance suite, whose clusters take seconds to build; any other file. The longest come first. With one
-process more than cores for each share of guests, the cores always have something to do: guests and packets wait much.
+a mode's conformance suite, whose clusters take seconds to build; any other file. The longest come first. With four
+processes more than cores, the cores always have something to do: guests and packets wait much.
 """
 
 import re
