@@ -28,7 +28,6 @@ from vipwire.model.net import Family, format_address
 from vipwire.model.service import Service
 from vipwire.modes.nftables.probe import obstacle_to_offloading
 from vipwire.process import cyclic_garbage
-from vipwire.reconcile.offers import Housekeeper
 from vipwire.state.event import Kind, Listed
 
 TITLE = "an open connection, with and without a flowtable"
@@ -100,8 +99,7 @@ def _ours(services: Sequence[Service], slices: Sequence[EndpointSlice], *, offlo
     pipe = Pipe(offload_after=offload_after)
     pipe.apply((Listed(Kind.SERVICE, tuple(services)), Listed(Kind.ENDPOINT_SLICE, tuple(slices))))
     pipe.sync()
-    if isinstance(pipe.backend, Housekeeper):
-        pipe.backend.housekeep()
+    pipe.backend.housekeep()
     pipe.backend.close()
 
 

@@ -7,15 +7,38 @@ removing what is not, is refused; anybody may change its objects, which `changed
 from collections.abc import Callable, Iterable, Mapping
 
 from vipwire.errors import CommitError, VipwireError
+from vipwire.model.problem import Problem
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta, patch
 
 Objects = dict[str, str]
 
 
-class DictBackend:
+class PlainMode:
+    """The calls of `Mode` that a test's mode has no use for: it lacks nothing, and counts nothing."""
+
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """Lack nothing."""
+        del plan
+        return ()
+
+    def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Count nothing."""
+        del plans, endpoints
+        return Counts()
+
+    def housekeeping_due(self) -> float | None:
+        """Have nothing to do."""
+        return None
+
+    def housekeep(self) -> None:
+        """Do nothing."""
+
+
+class DictBackend(PlainMode):
     """A mode of strings. A Service has an object for each address, and shares one for the number of addresses."""
 
     def __init__(self, held: Mapping[str, str] = {}) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tests.fakes.kernel import PlainMode
+
 from vipwire.config.configuration import Config
 from vipwire.config.modes import ModeSettings, registering
 from vipwire.errors import UnsupportedError
@@ -34,7 +36,7 @@ MODE: Final = ModeSpec(
 )
 
 
-class ToyMode:
+class ToyMode(PlainMode):
     """The objects of one family, in a file."""
 
     def __init__(self, family: Family) -> None:

@@ -15,6 +15,7 @@ from vipwire.config.configuration import Config
 from vipwire.config.modes import MetricGroup, ModeSettings
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
+from vipwire.model.problem import Problem
 from vipwire.model.sysctl import Sysctl
 from vipwire.model.value import Value
 from vipwire.modes.remains import Remains
@@ -22,6 +23,7 @@ from vipwire.plan.annotations import Lack
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Backend, Rendered
+from vipwire.reconcile.counts import Counts
 
 if TYPE_CHECKING:
     from vipwire.modes.xtables.ownership import RuleOwner
@@ -42,13 +44,32 @@ class Supposed(Protocol):
 
 
 class Mode(Backend[Any, Any], Protocol):
-    """A backend as the shell sees it: it can also be closed, name its objects, and remove all that is ours."""
+    """A mode for one family, as it runs: every mode implements all of this (`reconcile.offers`: what some add)."""
 
-    def close(self) -> None:
-        """Close its sockets; what is programmed stays."""
+    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        """List what a Service asks for in vain in this mode, and what is done instead. Pure."""
+
+    def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
+        """Read what the kernel has counted for the Services of these plans; `endpoints` as in `Counts`.
+
+        The kernel's objects were rendered from these plans; `vipwire status` may ask for one Service only. Runs in a
+        thread of its own, also while the mode observes or commits, so that a scrape delays no sync: the mode opens a
+        socket (or process) for it, and touches nothing of its own that changes. It writes nothing to the kernel, and
+        needs no right to write. Raise OSError or CommitError if the kernel cannot be read; return empty counts if
+        none of this mode's objects exist.
+        """
+
+    def housekeeping_due(self) -> float | None:
+        """Return the seconds until there is something to do between syncs; None if there is nothing."""
+
+    def housekeep(self) -> None:
+        """Run what is due, such as to remove what has drained. Raise OSError or VipwireError."""
 
     def describe(self, key: Any) -> str:
         """Name one object for a person."""
+
+    def close(self) -> None:
+        """Close its sockets; what is programmed stays."""
 
     def delete(self) -> bool:
         """Remove everything of this mode and family; tell whether there was anything."""

@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from vipwire.errors import CommitError
+from vipwire.modes.spec import Mode
 from vipwire.plan.plan import ServicePlan
 from vipwire.process import log
 from vipwire.proxy.sync.engine import Engine
-from vipwire.reconcile.counts import CountingBackend, Counts
+from vipwire.reconcile.counts import Counts
 
 
 class CountReader:
-    """Reads the counters of every family whose mode has any.
+    """Reads the counters of every family.
 
     If the kernel cannot be read, the last counts stay. Each new reason is logged once.
     """
@@ -23,11 +24,7 @@ class CountReader:
 
     async def read(self) -> Counts:
         """Read them now."""
-        found = [
-            (line.backend, tuple(line.plans.values()))
-            for line in self._engine.lines
-            if isinstance(line.backend, CountingBackend)
-        ]
+        found = [(line.backend, tuple(line.plans.values())) for line in self._engine.lines]
         try:
             self._last = await asyncio.to_thread(self._read, found)
             self._error = ""
@@ -37,7 +34,7 @@ class CountReader:
             self._error = str(error)
         return self._last
 
-    def _read(self, found: Iterable[tuple[CountingBackend, Sequence[ServicePlan]]]) -> Counts:
+    def _read(self, found: Iterable[tuple[Mode, Sequence[ServicePlan]]]) -> Counts:
         total = Counts()
         for mode, plans in found:
             total.add_all(mode.read_counts(plans, endpoints=self._endpoints))

@@ -10,7 +10,6 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from msgspec import field
 
-from vipwire.model.problem import Problem
 from vipwire.model.value import Value
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -48,15 +47,6 @@ class Backend(Protocol[K, V]):
 
     def commit(self, delta: Delta[K, V]) -> int:
         """Apply a difference, all or nothing, and return its size in bytes. Raise CommitError if it is refused."""
-        ...
-
-
-@runtime_checkable
-class Selective(Protocol):
-    """A mode that cannot do all that a plan may ask for. Optional: what a mode does not say it lacks, it does."""
-
-    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """List what a Service asks for in vain in this mode, and what is done instead. Pure."""
         ...
 
 

@@ -1,20 +1,18 @@
-"""An optional interface of a mode: the traffic that its kernel objects have counted.
+"""The traffic that a mode's kernel objects have counted.
 
-A mode that has `read_counts` is a `CountingBackend` (`isinstance` tells) and needs nothing else to appear in
-`vipwire status`, `vipwire top` and /metrics. It adds each number under its measure and owner; sums by Service port,
-by endpoint and over both families are made here. A measure that a mode does not know is absent, which is not 0.
+`vipwire status`, `vipwire top` and /metrics show what `Mode.read_counts` returns. A mode adds each number under its
+measure and owner; sums by Service port, by endpoint and over both families are made here. A measure that a mode does
+not know is absent, which is not 0.
 
 Counts only grow while the kernel object that counts exists. They may start again from 0 (a new table, a replaced
 element, a reboot), as any counter that rates are computed from.
 """
 
 import enum
-from collections.abc import Iterable
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address
-from vipwire.plan.plan import ServicePlan
 
 
 class Measure(enum.StrEnum):
@@ -92,22 +90,6 @@ class Counts(dict[Measure | Refusal, dict[Owner, int]]):
     def refusals(self) -> dict[tuple[Refusal, Owner], int]:
         """Return the refused packets by reason and Service port."""
         return {(reason, owner): number for reason in Refusal for owner, number in self.get(reason, {}).items()}
-
-
-@runtime_checkable
-class CountingBackend(Protocol):
-    """A mode whose kernel objects count."""
-
-    def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read what the kernel has counted for the Services of these plans; `endpoints` as in `Counts`.
-
-        The kernel's objects were rendered from these plans; `vipwire status` may ask for one Service only. Runs in a
-        thread of its own, also while the mode observes or commits, so that a scrape delays no sync: the mode opens a
-        socket (or process) for it, and touches nothing of its own that changes. It writes nothing to the kernel, and
-        needs no right to write. Raise OSError or CommitError if the kernel cannot be read; return empty counts if
-        none of this mode's objects exist.
-        """
-        ...
 
 
 @runtime_checkable

@@ -1,6 +1,6 @@
-"""Optional interfaces of a backend, as methods (`isinstance` says which it has).
+"""What some modes can do besides `modes.spec.Mode`, which every mode implements. `isinstance` tells which can.
 
-More of that kind: `backend.Selective`, `counts.CountingBackend`, and `explainer` for people.
+More of that kind: `backend.Expecting` and `counts.AdoptsSettings`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,17 +8,6 @@ from typing import Protocol, runtime_checkable
 
 from vipwire.model.net import Address
 from vipwire.plan.plan import ServicePlan
-
-
-@runtime_checkable
-class Housekeeper(Protocol):
-    """A mode that has something to do between syncs, such as to remove what has drained."""
-
-    def housekeeping_due(self) -> float | None:
-        """Return the seconds until there is something to do; None if there is nothing."""
-
-    def housekeep(self) -> None:
-        """Run what is due."""
 
 
 @runtime_checkable

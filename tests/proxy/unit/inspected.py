@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.kernel import PlainMode
+
 from vipwire.config.configuration import Config
 from vipwire.config.flags.parse import build_config, parse_flags
 from vipwire.inspect.node.family_view import FamilyView
@@ -26,7 +28,7 @@ PODS = {pod.name: pod for pod in DEFAULT.pods}
 HTTP = Port(80, 8080, name="http", node_port=30080)
 
 
-class Shelf:
+class Shelf(PlainMode):
     """A mode whose kernel is a dictionary."""
 
     def __init__(self, objects: Mapping[str, str]) -> None:

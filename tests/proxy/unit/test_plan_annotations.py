@@ -8,17 +8,12 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix, parse_address
 from vipwire.model.service import Service
 from vipwire.model.spread import Algorithm
-from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.limits import LACKS as IPTABLES
-from vipwire.modes.ipvs.kernel import IpvsBackend
 from vipwire.modes.ipvs.limits import LACKS as IPVS
-from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.limits import LACKS as NFTABLES
-from vipwire.modes.userspace.kernel import UserspaceBackend
 from vipwire.modes.userspace.limits import LACKS as USERSPACE
 from vipwire.plan.annotations import NOTHING, Balancing, Forwarding, Lack, Wishes, in_vain, read_weights, read_wishes
 from vipwire.plan.annotations.words import WORDS
-from vipwire.reconcile.backend import Selective
 
 
 def asking(**annotations: str) -> Service:
@@ -169,11 +164,6 @@ def test_a_wish_that_a_mode_does_not_fulfil_is_told_by_the_key_that_made_it() ->
 
 def test_every_word_fills_a_wish_that_there_is() -> None:
     assert {word.wish for word in WORDS} <= set(Wishes.__dataclass_fields__)
-
-
-@pytest.mark.parametrize("mode", [NftablesBackend, IptablesBackend, IpvsBackend, UserspaceBackend])
-def test_every_mode_tells_what_it_cannot_do(mode: type) -> None:
-    assert issubclass(mode, Selective)
 
 
 ASKED = {

@@ -13,7 +13,7 @@ from vipwire.inspect.node.situation import Situation
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family
 from vipwire.modes.spec import Mode
-from vipwire.reconcile.counts import CountingBackend, Counts, EndpointName, Measure, Owner, Refusal
+from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
 
 _TRAFFIC = (Measure.CONNECTIONS, Measure.PACKETS, Measure.BYTES, Measure.REPLY_PACKETS, Measure.REPLY_BYTES)
 
@@ -30,8 +30,8 @@ def read_counts(
     """Read the counts of the planned Services, or of some. Without connections, no mode could be asked."""
     chosen, total = None if names is None else frozenset(names), Counts()
     for side in situation.sides:
-        mode: object = modes.get(side.family)
-        if not isinstance(mode, CountingBackend) or situation.config.counters.level is CounterLevel.NOTHING:
+        mode = modes.get(side.family)
+        if mode is None or situation.config.counters.level is CounterLevel.NOTHING:
             continue
         plans = [plan for name, plan in side.plans.items() if chosen is None or name in chosen]
         try:

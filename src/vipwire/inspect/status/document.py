@@ -21,7 +21,6 @@ from vipwire.modes.spec import Remark
 from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, joint_health_check
 from vipwire.proxy.sync.node_plan import awaited_facts
 from vipwire.proxy.sync.report import missing_node, unknown_fact
-from vipwire.reconcile.backend import Selective
 from vipwire.reconcile.counts import Counts, EndpointName, Owner, Refusal
 from vipwire.reconcile.delta import Delta
 
@@ -277,11 +276,10 @@ def _plan_problems(situation: Situation) -> list[Problem]:
     """Collect what is wrong with annotations, or asked for in vain in this mode, once for both families."""
     found: dict[Problem, None] = {}
     for side in situation.sides:
-        mode: object = side.mode
         for plan in side.plans.values():
             found.update(dict.fromkeys(plan.problems))
-            if isinstance(mode, Selective):
-                found.update(dict.fromkeys(mode.shortcomings(plan)))
+            if side.mode is not None:
+                found.update(dict.fromkeys(side.mode.shortcomings(plan)))
     return list(found)
 
 

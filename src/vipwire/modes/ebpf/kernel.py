@@ -30,10 +30,9 @@ from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.process import log
-from vipwire.reconcile.backend import Rendered, Selective
-from vipwire.reconcile.counts import AdoptsSettings, CountingBackend, Counts
+from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.counts import AdoptsSettings, Counts
 from vipwire.reconcile.delta import Delta, patch
-from vipwire.reconcile.offers import Housekeeper
 
 
 @dataclass(slots=True)
@@ -99,7 +98,7 @@ class EbpfBackend:
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """Say what a Service asks for in vain: what it does of nftables mode."""
-        return self.rules.shortcomings(plan) if isinstance(self.rules, Selective) else ()
+        return self.rules.shortcomings(plan)
 
     def changed(self) -> bool:
         """Report whether anybody else has changed the rules, the maps or the programs, or kubelet its cgroup."""
@@ -126,15 +125,15 @@ class EbpfBackend:
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until what could not be written is tried again, or the rules' mode has its turn."""
-        theirs = self.rules.housekeeping_due() if isinstance(self.rules, Housekeeper) else None
-        return min((each for each in (self._undone.due(time.monotonic()), theirs) if each is not None), default=None)
+        dues = self._undone.due(time.monotonic()), self.rules.housekeeping_due()
+        return min((each for each in dues if each is not None), default=None)
 
     def housekeep(self) -> None:
         """Try again what could not be written; have the rules' mode do what is due."""
-        theirs = self.rules if isinstance(self.rules, Housekeeper) and self.rules.housekeeping_due() == 0 else None
-        if theirs is not None:
-            theirs.housekeep()
-        if theirs is None or self._undone.due(time.monotonic()) == 0:
+        theirs = self.rules.housekeeping_due() == 0
+        if theirs:
+            self.rules.housekeep()
+        if not theirs or self._undone.due(time.monotonic()) == 0:
             self._try(self._undone.delta())
 
     def end_sockets(self, serving: Serving, *, whole: bool) -> int:
@@ -144,10 +143,8 @@ class EbpfBackend:
         return ConnectedSockets(self.family, self.pins, self.wanted.namespaces).end(serving, whole=whole)
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the counters of the rules and of the programs; see `CountingBackend`."""
+        """Read the counters of the rules and of the programs; see `Mode`."""
         known = tuple(plans)
-        if not isinstance(self.rules, CountingBackend):
-            return Counts()
         counts = self.rules.read_counts(known, endpoints=endpoints)
         with closing(NodePins(self.pins.folder, None)) as pinned:
             add_connections(counts, self.family, known, CountedConnections(self.family, pinned).read())

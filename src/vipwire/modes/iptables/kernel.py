@@ -197,7 +197,7 @@ class IptablesBackend:
         return Writer(tails, self._pinned, self._firewall_missing, kubelet=self._kubelet, batch=batch)
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the counters of the rules; see `CountingBackend`."""
+        """Read the counters of the rules; see `Mode`."""
         ends, variant = endpoints_of(plans), self._tool.variant
         chains = [chain for each in ends.values() for chain in each]
         tables = {
@@ -205,6 +205,12 @@ class IptablesBackend:
             names.FILTER: read_counters(self.family, variant, names.FILTER),
         }
         return count(ends, tables, self._ledger, endpoints=endpoints)
+
+    def housekeeping_due(self) -> None:
+        """Return None: between syncs there is nothing to do."""
+
+    def housekeep(self) -> None:
+        """Do nothing."""
 
     def delete(self) -> bool:
         """Remove every chain and rule of ours, and nothing else; tell whether there was anything."""

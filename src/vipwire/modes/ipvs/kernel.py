@@ -119,7 +119,7 @@ class IpvsBackend:
         return tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the counters of IPVS for these plans' Services; see `CountingBackend`."""
+        """Read the counters of IPVS for these plans' Services; see `Mode`."""
         return read_counts(self.family, self._tool, plans, self._marks, endpoints=endpoints)
 
     def describe(self, key: ObjectKey) -> str:

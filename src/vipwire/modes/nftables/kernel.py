@@ -213,7 +213,7 @@ class NftablesBackend:
         return () if plan.wishes is NOTHING else tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the sets that count, over a socket of its own; see `CountingBackend`."""
+        """Read the sets that count, over a socket of its own; see `Mode`."""
         if not self._counters:
             raise CommitError("nothing is counted (--counters=none)")
         return counts(self.family, plans, read_counted(self.family, COUNTING), endpoints=endpoints)

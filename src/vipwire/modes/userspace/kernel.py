@@ -98,7 +98,7 @@ class UserspaceBackend:
         return tuple(shortcomings(self._node, self._choices, plan))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the counters of the relay, over a connection of its own, and of the rules; see `CountingBackend`."""
+        """Read the counters of the relay, over a connection of its own, and of the rules; see `Mode`."""
         saved = self._tool.save(FILTER, counted=True) if self._tool is not None else ""
         return service_counts(tuple(plans), ask_counts(relay_name(self.family)), saved, endpoints=endpoints)
 

@@ -25,8 +25,8 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import PlanChange, Planner
 from vipwire.process.supervision import Guard
 from vipwire.proxy.sync.node_plan import complete_node
-from vipwire.reconcile.backend import Backend, Selective
-from vipwire.reconcile.offers import Housekeeper, Prompt, ReadsAhead
+from vipwire.reconcile.backend import Backend
+from vipwire.reconcile.offers import Prompt, ReadsAhead
 from vipwire.reconcile.pacer import Pacer
 from vipwire.reconcile.reconciler import LongerError, Reconciler, Report
 from vipwire.state.event import Event
@@ -66,9 +66,6 @@ class Line:
     def __init__(self, family: Family, backend: Mode, pacer: Pacer, through: Backend[Any, Any] | None = None) -> None:
         self.family, self.backend, self.pacer = family, backend, pacer
         self.reconciler: Reconciler[Any, Any] = Reconciler(through or backend)
-        # What a mode offers is asked once: on Python 3.11 each answer takes ten microseconds.
-        self._housekeeper = backend if isinstance(backend, Housekeeper) else None
-        self._selective = backend if isinstance(backend, Selective) else None
         self.prompt = through in (None, backend) and isinstance(backend, Prompt) and backend.prompt
         self.planner: Planner | None = None
         self._guard = Guard[ObjectName](f"rules of {family.value}")
@@ -152,7 +149,7 @@ class Line:
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List what a Service asks for and the mode does not do."""
-        return () if self._selective is None else self._selective.shortcomings(plan)
+        return self.backend.shortcomings(plan)
 
     def read_ahead(self) -> None:
         """Read what the first sync compares with, where the mode can. What goes wrong here, that sync finds again."""
@@ -170,13 +167,13 @@ class Line:
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until the mode has something to do between syncs; None if it has nothing."""
-        return None if self._housekeeper is None else self._housekeeper.housekeeping_due()
+        return self.backend.housekeeping_due()
 
     def housekeep(self) -> None:
         """Run what the mode has due. If the kernel does not answer, the next sync reads it."""
-        if self._housekeeper is not None and self._housekeeper.housekeeping_due() == 0:
+        if self.backend.housekeeping_due() == 0:
             try:
-                self._housekeeper.housekeep()
+                self.backend.housekeep()
             except (OSError, VipwireError):
                 self.reconciler.distrust()
 
