@@ -22,8 +22,10 @@ _EVENT_SIZE: Final = 16
 """struct inotify_event: watch, mask, cookie, the length of the name, and the name, which ends with zeros."""
 QUIET_SECONDS: Final = 0.05
 """Writers do several things to a folder at once: after so long without another one they are done."""
-_OTHERS_SECONDS: Final = 0.1
-"""For so long nobody listens after something happened to other names than the one that counts."""
+_OTHERS_SECONDS: Final = 0.1, 1.0
+"""For so long nobody listens after something happened to other names than the one that counts: at first, at most."""
+_AT_ONCE: Final = 0.02
+"""Seconds. Who hears of others so soon after a pause is in a folder to which others write all the time."""
 _AGAIN_SECONDS: Final = 2.0
 """The pause of who cannot watch, before he tries again."""
 _LOCAL: Final = frozenset(
@@ -43,19 +45,24 @@ def changes(folders: Iterable[Path], only: str = "") -> Iterator[asyncio.Event]:
     wanted = {os.fsencode(only), b""}
     descriptor = _checked(_LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
     pause: asyncio.TimerHandle | None = None
+    least, most = _OTHERS_SECONDS
+    seconds, began = least, loop.time()
 
     def listen() -> None:
+        nonlocal began
+        began = loop.time()
         loop.add_reader(descriptor, read)
 
     def read() -> None:
-        nonlocal pause
+        nonlocal pause, seconds
         with contextlib.suppress(BlockingIOError):
             names = _names(os.read(descriptor, _BUFFER))
             if not only or wanted & names:
                 changed.set()
             else:  # a hundred proxies may write there, each several times a second
                 loop.remove_reader(descriptor)
-                pause = loop.call_later(_OTHERS_SECONDS, listen)
+                seconds = min(2 * seconds, most) if loop.time() - began < _AT_ONCE else least
+                pause = loop.call_later(seconds, listen)
 
     try:
         for folder in folders:

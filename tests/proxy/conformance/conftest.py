@@ -1,15 +1,16 @@
 """Fixtures of the conformance suite: every test is run for each mode and each family, in a cluster that others share.
 
-Clusters are built when a test first asks for one of these options, and stay while tests of their mode are run, one
-mode after the other: tests tell their Services apart by name.
+Clusters are built when a test first asks for one of these options, and stay for the tests after it, which tell their
+Services apart by name. Of too many, the one that was not asked for the longest time goes.
 """
 
 import contextlib
 import os
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from tests.proxy.conformance import own_cgroup
@@ -22,6 +23,9 @@ from tests.proxy.conformance.sentences import check_asked, sentences_of
 from vipwire.model.net import Family, Protocol
 
 ClusterWith = Callable[..., Cluster]
+Clusters: TypeAlias = "OrderedDict[tuple[object, ...], Cluster]"
+MOST_CLUSTERS = 8
+"""So many at a time, in each process. A proxy takes CPU time, and two of a user's 128 inotify instances."""
 _FAMILIES = frozenset(family.value for family in Family)
 
 
@@ -132,12 +136,12 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 
 @pytest.fixture(scope="session")
-def _clusters(mode: Mode) -> Iterator[dict[tuple[object, ...], Cluster]]:
+def _clusters(mode: Mode) -> Iterator[Clusters]:
     if os.geteuid() != 0:
         pytest.fail(
             "the conformance suite makes network namespaces, which needs root: run it with sudo", pytrace=False
         )
-    clusters: dict[tuple[object, ...], Cluster] = {}
+    clusters: Clusters = OrderedDict()
     with contextlib.ExitStack() as stack:
         if mode.has_cgroup:
             stack.enter_context(own_cgroup.entered())
@@ -152,9 +156,7 @@ def _parameters(request: pytest.FixtureRequest) -> Collection[object]:
 
 
 @pytest.fixture
-def cluster_with(
-    request: pytest.FixtureRequest, mode: Mode, _clusters: dict[tuple[object, ...], Cluster]
-) -> ClusterWith:
+def cluster_with(request: pytest.FixtureRequest, mode: Mode, _clusters: Clusters) -> ClusterWith:
     """Build or find the cluster with these options; skip what the mode cannot do.
 
     A test that failed is run again in a cluster of its own: what others left behind cannot fail it twice.
@@ -171,9 +173,12 @@ def cluster_with(
         again = request.node.nodeid if getattr(request.node, "execution_count", 1) > 1 else ""
         key = (str(mode), tuple(options), purpose, cidrs, again)
         if key not in _clusters:
+            while len(_clusters) >= MOST_CLUSTERS:
+                _clusters.popitem(last=False)[1].down()
             made = Cluster(mode, options, cidrs=cidrs, calm=not purpose)
             _clusters[key] = made
             made.up()
+        _clusters.move_to_end(key)
         return _clusters[key]
 
     return build

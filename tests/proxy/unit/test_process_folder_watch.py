@@ -1,6 +1,7 @@
 """A loop hears of every kind of change in a folder."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,6 +60,28 @@ def test_who_has_just_been_woken_by_others_hears_what_is_wanted(tmp_path: Path) 
                 await changed.wait()
 
     asyncio.run(hear())
+
+
+def test_where_others_write_all_the_time_it_listens_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = []
+    read = os.read
+
+    def counted(descriptor: int, size: int) -> bytes:
+        heard.append(descriptor)
+        return read(descriptor, size)
+
+    async def hear() -> None:
+        with changes([tmp_path], "wanted") as changed:
+            for number in range(500):
+                (tmp_path / f"other-{number % 9}").write_bytes(b"")
+                await asyncio.sleep(0.005)
+            assert not changed.is_set()
+
+    monkeypatch.setattr(os, "read", counted)
+    asyncio.run(hear())
+    assert 1 <= len(heard) <= 8, "after 0.2, 0.4, 0.8 and then each second"
 
 
 def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
