@@ -1,7 +1,4 @@
-"""What some modes can do besides `modes.spec.Mode`, which every mode implements. `isinstance` tells which can.
-
-More of that kind: `backend.Expecting` and `counts.AdoptsSettings`.
-"""
+"""What some modes can do besides `modes.spec.Mode`, which every mode implements. `isinstance` tells which can."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
