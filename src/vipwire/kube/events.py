@@ -111,7 +111,7 @@ class EventRecorder:
     def record(self, about: Subject, reason: str, message: str, kind: EventType = EventType.NORMAL) -> None:
         """Queue an Event about an object. Call it from the event loop's thread; it returns at once."""
         try:
-            self._queue.put_nowait(Note(about, kind, reason, visible(message)[:LONGEST_MESSAGE]))
+            self._queue.put_nowait(make_note(about, kind, reason, message))
         except asyncio.QueueFull:
             self.dropped += 1
 
@@ -171,6 +171,11 @@ class EventRecorder:
         _log.debug("event not sent: %s %s: %s", note.about.kind, note.about.name, reason)
 
 
+def make_note(about: Subject, kind: EventType, reason: str, message: str) -> Note:
+    """Make a note whose message a terminal can show and an API server takes."""
+    return Note(about, kind, reason, visible(message)[:LONGEST_MESSAGE])
+
+
 def event_about(note: Note, count: int, first: dt.datetime, last: dt.datetime, host: str = "") -> dict[str, Any]:
     """Write an Event, but for its metadata. `host` is the machine that reports it."""
     about = note.about
@@ -184,7 +189,7 @@ def event_about(note: Note, count: int, first: dt.datetime, last: dt.datetime, h
         },
         "type": note.type.value,
         "reason": note.reason,
-        "message": visible(note.message)[:LONGEST_MESSAGE],
+        "message": note.message,
         "count": count,
         "firstTimestamp": format_time(first),
         "lastTimestamp": format_time(last),

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.kube.events import EventType, Note, Subject, event_about
+from vipwire.kube.events import EventType, Subject, event_about, make_note
 from vipwire_up.api.bodies.sent import Options
 from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.objects.resource import Object, Resource
@@ -35,5 +35,5 @@ def event_of(  # an Event's parts
     meta = about["metadata"]
     namespace = meta["namespace"] if resource.namespaced else ""
     subject = Subject(resource.kind, meta["name"], namespace, meta["uid"], resource.api_version)
-    note = Note(subject, EventType(kind), reason, message)
+    note = make_note(subject, EventType(kind), reason, message)
     return {"metadata": {"generateName": f"{meta['name']}."}, **event_about(note, 1, now, now)}

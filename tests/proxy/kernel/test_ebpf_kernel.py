@@ -238,6 +238,23 @@ def test_the_probe_leaves_nothing_and_tells_of_an_exclusive_program(cgroup: Path
     os.close(target)
 
 
+def test_all_programs_are_listed_that_a_cgroup_and_the_one_above_it_have(cgroup: Path) -> None:
+    below = cgroup / "below"
+    below.mkdir()
+    opened = [os.open(each, os.O_RDONLY | os.O_DIRECTORY) for each in (cgroup, below)]
+    outer, inner = opened
+    try:
+        code = bytes.fromhex("b700000001000000" + "9500000000000000")
+        opened.append(program := load("connect4", code, "GPL", "theirs"))
+        opened.extend(create_link(program, target, "connect4") for target in (outer, inner) for _ in range(40))
+        assert len(attached(inner, "connect4")[0]) == 40
+        assert len(attached(inner, "connect4", effective=True)[0]) >= 80
+    finally:
+        for descriptor in reversed(opened):
+            os.close(descriptor)
+        below.rmdir()
+
+
 @pytest.mark.parametrize(
     ("kept", "said"), [("bpf,net_admin", ""), ("bpf", "CAP_NET_ADMIN"), ("net_admin", "CAP_BPF")], ids=str
 )

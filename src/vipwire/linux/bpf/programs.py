@@ -123,10 +123,9 @@ def attached(cgroup: int, hook: str, *, effective: bool = False) -> tuple[tuple[
 
     `effective`: of those that are called for its sockets, those of the cgroups above it among them.
     """
-    room = _MOST
+    room, mode = _MOST, _EFFECTIVE if effective else 0
     while True:
         numbers = (ctypes.c_uint32 * room)()
-        mode = _EFFECTIVE if effective else 0
         attributes = buffer_of(
             struct.pack("=IIIIQII24x", cgroup, HOOKS[hook], mode, 0, ctypes.addressof(numbers), room, 0)
         )
@@ -134,7 +133,7 @@ def attached(cgroup: int, hook: str, *, effective: bool = False) -> tuple[tuple[
             bpf(Command.QUERY, attributes)
             break
         except OSError as error:
-            if error.errno != errno.ENOSPC or not effective:
+            if error.errno != errno.ENOSPC:
                 raise
             room *= 2  # each of the cgroups above it may have as many
     (flags,) = struct.unpack_from("=I", attributes, 12)
