@@ -17,8 +17,8 @@ from bench.report import Figure
 
 from vipwire.linux.conntrack.attempts import Attempts
 from vipwire.linux.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, FlowDecoder, decode_event
-from vipwire.linux.netlink.conntrack_filter import beginnings_and_ends
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.linux.netlink.socket_filter import beginnings_and_ends
 from vipwire.model.net import Address, Protocol, format_address
 from vipwire.plan.ejection import EndpointKey
 

@@ -28,9 +28,9 @@ from vipwire.model.net import Family
 from vipwire.process.cyclic_garbage import look_rarely
 from vipwire.process.file_limits import raise_limit
 from vipwire.proxy.serve.health import ProxyHealth
-from vipwire.proxy.serve.listen import listen
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.serve.pages import ProxyInfo, health_app, metrics_app
+from vipwire.proxy.serve.server import listen
 
 TITLE: Final = "what a thousand clients can cost health and metrics pages"
 CLIENTS: Final = 1000

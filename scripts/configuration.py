@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vipwire.config.configuration import ROWS
-from vipwire.config.flags.table import FLAGS, flag_text
+from vipwire.config.flags import FLAGS, flag_text
 from vipwire.config.kinds import ValueKind
 from vipwire.config.schema import Group, Setting
 

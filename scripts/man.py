@@ -16,8 +16,8 @@ import click
 
 from vipwire import __version__
 from vipwire.cli.main import main
-from vipwire.config.flags.table import FLAGS, flag_text
-from vipwire.config.flags.usage import usage
+from vipwire.config.flag_help import usage
+from vipwire.config.flags import FLAGS, flag_text
 from vipwire.config.schema import Group, Setting
 
 SECTION: Final = 8

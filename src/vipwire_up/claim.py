@@ -1,4 +1,4 @@
-"""Claims the data directory of `vipwire up` and, if it runs a proxy, the network namespace (`proxy.start.claim`)."""
+"""Claims the data directory of `vipwire up` and, if it runs a proxy, the network namespace (`proxy.start.record`)."""
 
 import contextlib
 import hashlib
@@ -10,7 +10,7 @@ from pathlib import Path
 from vipwire.config.configuration import Config
 from vipwire.process import log
 from vipwire.process.single_instance import claimed
-from vipwire.proxy.start.claim import claim_proxy
+from vipwire.proxy.start.record import claim_proxy
 from vipwire_up.up import Setting
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import click
 
-from vipwire.config.duration import parse_duration
-from vipwire.config.flags.parse import build_config
+from vipwire.config.flags import build_config
+from vipwire.config.kinds import parse_duration
 from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.linux.host.rights import require_net_admin

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vipwire.config.configuration import Config
-from vipwire.config.flags.parse import build_config, environment_flags, parse_flags
+from vipwire.config.flags import build_config, environment_flags, parse_flags
 from vipwire.errors import ConfigError
 from vipwire.model.number import port_number
 from vipwire_up.bgp.settings import BgpSettings, read_bgp_settings

@@ -20,7 +20,7 @@ from bench.__main__ import parser as bench_parser
 from tests.examples.blocks import ROOT
 
 from vipwire.cli.main import CleanupCommand, GoFlagsCommand, main
-from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags import build_config, parse_flags
 from vipwire.errors import VipwireError
 
 PROGRAMS: Final = Path(sys.executable).parent

@@ -1,7 +1,6 @@
 """Reads one object as the proxy reads it from a manifest, without the file around it."""
 
-from vipwire.kube.manifests.documents import read_object
-from vipwire.kube.manifests.proxied import IN_MANIFESTS
+from vipwire.kube.manifests.documents import IN_MANIFESTS, read_object
 from vipwire.model.problem import Problem
 from vipwire.state.event import Object
 

@@ -30,7 +30,7 @@ _IMPORTED: Final = (
     "vipwire.proxy.run",
     "vipwire.modes.registry",
     "vipwire.config.file",
-    "vipwire.config.flags.parse",
+    "vipwire.config.flags",
     "vipwire.inspect.drain.command",
     "vipwire.process.early_signals",
     "vipwire.process.log",

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.config.file import read_config
-from vipwire.config.flags.parse import build_config, parse_flags
-from vipwire.config.flags.table import FLAGS
+from vipwire.config.flags import FLAGS, build_config, parse_flags
 from vipwire.config.validation import validate
 from vipwire.errors import ConfigError
 

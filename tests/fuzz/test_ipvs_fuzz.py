@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink import generic, ipset, ipvs
+from vipwire.linux.netlink import ipset, ipvs
 from vipwire.linux.netlink.attributes import attribute
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.chains import parse_save
@@ -14,7 +14,7 @@ from vipwire.modes.ipvs.objects.names import ChainName
 from vipwire.modes.ipvs.objects.proc_table import parse_table
 
 DECODERS = (
-    generic.family_number,
+    ipvs.family_number,
     ipvs.decode_service,
     ipvs.decode_dest,
     ipvs.decode_timeouts,

@@ -12,7 +12,7 @@ from tests.fakes.objects import node, service, service_cidr, slice_of
 
 from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.access.kubeconfig import parse_kubeconfig
-from vipwire.kube.manifests.proxied import MANIFESTS
+from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.kube.proxied import ENDPOINT_SLICES, NODES, SERVICE_CIDRS, SERVICES
 from vipwire.kube.watch import Request, ResourceWatch, Sleep
 from vipwire.state.event import Kind

@@ -15,7 +15,7 @@ from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.access.access import Access, access_of
 from vipwire.kube.access.kubeconfig import parse_kubeconfigs
 from vipwire.kube.errors import ApiError
-from vipwire.kube.manifests.proxied import MANIFESTS
+from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire_up.api.bodies.yaml import read_yaml
 
 FILE: Final = "/no-such-folder/kubeconfig"

@@ -15,10 +15,8 @@ from tests.fakes.objects import node, service, service_cidr, slice_of
 from tests.fuzz.test_kube_fuzz import json_values, mutated
 from tests.fuzz.test_kubeconfig_fuzz import PIECES, all_sortable, odd
 
-from vipwire.kube.manifests.documents import ManifestReader
-from vipwire.kube.manifests.inventory import differences, listed
-from vipwire.kube.manifests.proxied import MANIFESTS
-from vipwire.kube.manifests.source import ManifestSource
+from vipwire.kube.manifests.documents import MANIFESTS, ManifestReader
+from vipwire.kube.manifests.source import ManifestSource, differences, listed
 from vipwire.state.store import Store
 from vipwire_l7.gateway.watch.kinds import WITH_INGRESS, manifests
 from vipwire_l7.ingress.watch.kinds import MANIFESTS as INGRESS

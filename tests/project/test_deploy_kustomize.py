@@ -9,8 +9,7 @@ from tests.project.deployed import DEPLOY, KUBECTL, OVERLAYS, Object, containers
 
 from vipwire import __version__
 from vipwire.config.configuration import METRICS_PORT
-from vipwire.config.flags.parse import build_config, parse_flags
-from vipwire.config.flags.table import FLAGS
+from vipwire.config.flags import FLAGS, build_config, parse_flags
 from vipwire.config.modes import mode_names
 
 needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="renders with kubectl, which is not installed")

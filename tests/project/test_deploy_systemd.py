@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.project.deployed import DEPLOY
 
-from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags import build_config, parse_flags
 
 FOLDER = DEPLOY / "systemd"
 UNIT = (FOLDER / "vipwire.service").read_text(encoding="utf-8")

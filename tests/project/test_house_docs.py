@@ -11,9 +11,9 @@ import yaml
 from scripts import annotations, configuration, metrics, modes
 
 from vipwire.cli.main import main
-from vipwire.config.flags.table import FLAGS
+from vipwire.config.flags import FLAGS
 from vipwire.config.modes import mode_names
-from vipwire.kube.manifests.proxied import MANIFESTS
+from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.model.net import Address, Family, Prefix
 from vipwire.modes.nftables.table.names import LARGEST_POOL
 from vipwire.modes.nftables.table.skeleton import AFFINITY_SIZE, node_objects, sets

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from scripts.man import SECTION, all_pages, write_pages
 
 from vipwire.cli.main import main
-from vipwire.config.flags.table import FLAGS
+from vipwire.config.flags import FLAGS
 
 
 @pytest.fixture(scope="module")

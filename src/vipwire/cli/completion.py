@@ -1,7 +1,7 @@
 """`vipwire completion`: what a shell needs to complete commands, flags and their values.
 
 Commands that have click's options are completed by click. The proxy's flags are read in Go's style, so
-`config.flags.click_options` describes them to click, for completion only.
+`config.flag_help` describes them to click, for completion only.
 """
 
 import os

@@ -22,7 +22,7 @@ from vipwire.process.early_signals import end_by_sigterm
 from vipwire.process.terminal import usage_error
 
 if TYPE_CHECKING:
-    from vipwire.config.flags.parse import Given
+    from vipwire.config.flags import Given
 
 _ELSEWHERE: Final = {
     "lab": ("vipwire_lab.cli", "lab", "Build a small cluster out of network namespaces, to try things in."),
@@ -184,12 +184,12 @@ class LazyGroup(click.Group):
 
 
 class GoFlagsCommand(click.Command):
-    """A command whose flags are those of `config.flags.table`."""
+    """A command whose flags are those of `config.flags`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the flags in Go's style; show the help or the version where that is asked for."""
         if ctx.resilient_parsing:  # a shell completes an unfinished line: nothing else will be done
-            from vipwire.config.flags.click_options import flag_options  # noqa: PLC0415  # only a shell wants it
+            from vipwire.config.flag_help import flag_options  # noqa: PLC0415  # only a shell wants it
 
             self.params = list(flag_options())
             return super().parse_args(ctx, args)
@@ -210,7 +210,7 @@ class GoFlagsCommand(click.Command):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Print what the command does and all flags, in groups, with defaults."""
-        from vipwire.config.flags.usage import help_text  # noqa: PLC0415  # only needed for help
+        from vipwire.config.flag_help import help_text  # noqa: PLC0415  # only needed for help
 
         formatter.write(f"{self.help}\n\nUsage:\n  {ctx.command_path} [flags]\n\n{help_text()}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vipwire.config.configuration import Config
 from vipwire.config.file import dump_config
-from vipwire.config.flags.parse import Given, build_config, environment_flags, parse_flags
+from vipwire.config.flags import Given, build_config, environment_flags, parse_flags
 from vipwire.errors import VipwireError
 from vipwire.process import log
 from vipwire.process.terminal import MISUSED, plain_errors

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from vipwire.config.duration import parse_duration
-from vipwire.config.kinds import ModuleVerbosity, ValueKind, check_int32
+from vipwire.config.kinds import ModuleVerbosity, ValueKind, check_int32, parse_duration
 from vipwire.config.schema import Section, Setting
 from vipwire.config.yaml_values import read_documents
 from vipwire.errors import ConfigError, DecodeError

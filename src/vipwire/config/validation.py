@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from vipwire.config.checks import PRIMARY, cidr
 from vipwire.config.configuration import KIND, ROWS, Config, LocalMode, split_cidrs
-from vipwire.config.duration import format_duration
-from vipwire.config.kinds import ValueKind
+from vipwire.config.kinds import ValueKind, format_duration
 from vipwire.config.modes import mode_names, registered
 from vipwire.config.schema import Setting
 from vipwire.model.net import Prefix

@@ -238,3 +238,19 @@ def _merged(value: Any) -> list[dict[str, Any]]:
     if not all(isinstance(part, dict) for part in found):
         raise ValueError("expected a mapping or a list of mappings for merging")
     return found
+
+
+# A tag that does not fit its value (`!!bool x`, `!!timestamp x`) raises what the conversion raises.
+_NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+
+
+def load_yaml(text: str | bytes) -> Any:
+    """Read one document. Raise ValueError, with the place where that is known."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(f"{where}not YAML: {error.problem}") from error
+    except _NOT_YAML as error:
+        raise ValueError(f"not YAML: {error}") from error

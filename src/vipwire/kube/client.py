@@ -1,13 +1,14 @@
 """An API server as a source of events: drives one `ResourceWatch` a kind over HTTP.
 
-All judgement is in `watch`; here bytes go in, events come out, and what it says to do is done.
+All judgement is in `watch`; here bytes go in, events come out, and what it says to do is done. `KeptSource` runs any
+source again whenever it fails: no object and no file ends what reads them.
 """
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable
-from typing import Generic
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Generic, Protocol
 
 from vipwire import __version__
 from vipwire.http.client import reason_of
@@ -24,6 +25,7 @@ from vipwire.kube.access.connection import (
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import Resource
 from vipwire.kube.watch import LONGEST_PAGE, Request, ResourceWatch, Sleep
+from vipwire.process.supervision import Supervisor
 from vipwire.state.event import EventOf, K, T
 
 USER_AGENT = f"vipwire/{__version__} (linux)"
@@ -139,3 +141,26 @@ def retry_after(text: str, now: float) -> float:
 def _emit_all(events: list[EventOf[K, T]], emit: Callable[[EventOf[K, T]], None]) -> None:
     for event in events:
         emit(event)
+
+
+class _Source(Protocol[K, T]):  # type: ignore[misc]  # they stand in an argument's argument
+    def health(self) -> tuple[Health, ...]: ...
+
+    def run(self, emit: Callable[[EventOf[K, T]], None]) -> Awaitable[None]: ...
+
+
+class KeptSource(Generic[K, T]):
+    """A source that a failure does not end: the failure is told, as its health too, and the source runs again."""
+
+    def __init__(self, source: _Source[K, T]) -> None:
+        self._source, self._supervisor = source, Supervisor()
+
+    def health(self) -> tuple[Health, ...]:
+        """Return how the source is, and how its running is once that has failed."""
+        failures = self._supervisor.failures["source"]
+        own = Health("source", error=self._supervisor.troubles().get("source", ""), total=failures)
+        return (*self._source.health(), *([own] if failures else []))
+
+    async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:
+        """Emit events until cancelled."""
+        await self._supervisor.keep("source", lambda _begun: self._source.run(emit))

@@ -1,4 +1,4 @@
-"""From EndpointSlices and v1 Endpoints on the wire to `model.EndpointSlice`: what of them is valid.
+"""Converts EndpointSlices and v1 Endpoints on the wire to `model.EndpointSlice`: what of them is valid. Pure.
 
 A hundred thousand endpoints pass through here at start, so the usual endpoint is read without a detour, and equal
 values (zones, ports, the names of nodes) are held once.
@@ -15,26 +15,26 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, family_of
 from vipwire.model.problem import Problem
 
-NOBODY = ObjectName("", "")
-FAMILIES = {family.value: family for family in Family}
-NO_META = wire.SliceMeta()
-NO_LABELS = wire.SliceLabels()
-NO_CONDITIONS = wire.Conditions()
-NO_ANNOTATIONS = wire.SliceAnnotations()
-TRIGGER_FIELD = "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]"
+_NO_NAME = ObjectName("", "")
+_FAMILIES = {family.value: family for family in Family}
+_NO_META = wire.SliceMeta()
+_NO_LABELS = wire.SliceLabels()
+_NO_CONDITIONS = wire.Conditions()
+_NO_ANNOTATIONS = wire.SliceAnnotations()
+_TRIGGER_FIELD = "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]"
 
 
 def convert_slice(source: wire.EndpointSlice) -> tuple[EndpointSlice | None, tuple[Problem, ...]]:
     """Convert one EndpointSlice; None when it is nobody's, another proxy's, headless, or of no IP family."""
-    meta = source.metadata or NO_META
-    labels = meta.labels or NO_LABELS
+    meta = source.metadata or _NO_META
+    labels = meta.labels or _NO_LABELS
     if not labels.service or labels.headless is not None or labels.proxy_name is not None:
         return None, ()
     if source.address_type == "FQDN":
         return None, ()
     namespace = intern(meta.namespace or "")
     found = Findings("EndpointSlice", ObjectName(namespace, meta.name or ""))
-    family = FAMILIES.get(source.address_type or "")
+    family = _FAMILIES.get(source.address_type or "")
     if family is None:
         found.note("addressType", f"{source.address_type!r} is unknown (allowed: IPv4, IPv6, FQDN)")
     if not is_label(labels.service):
@@ -44,14 +44,14 @@ def convert_slice(source: wire.EndpointSlice) -> tuple[EndpointSlice | None, tup
         family = None
     if not found.named(namespaced=True) or family is None:
         return None, found.problems()
-    annotations = meta.annotations or NO_ANNOTATIONS
+    annotations = meta.annotations or _NO_ANNOTATIONS
     converted = EndpointSlice(
         name=found.name,
         service=ObjectName(namespace, intern(labels.service)),
         family=family,
         ports=_ports(source.ports or (), "ports", found),
         endpoints=_endpoints(source.endpoints or (), family, found),
-        triggered=found.timestamp(TRIGGER_FIELD, annotations.triggered),
+        triggered=found.timestamp(_TRIGGER_FIELD, annotations.triggered),
     )
     return converted, found.problems()
 
@@ -69,7 +69,7 @@ def convert_endpoints(source: wire.Endpoints) -> tuple[tuple[EndpointSlice, ...]
     found = Findings("Endpoints", service)
     if not found.named(namespaced=True):
         return (), found.problems()
-    triggered = found.timestamp(TRIGGER_FIELD, (meta.annotations or NO_ANNOTATIONS).triggered)
+    triggered = found.timestamp(_TRIGGER_FIELD, (meta.annotations or _NO_ANNOTATIONS).triggered)
     slices = []
     for index, subset in enumerate(source.subsets or ()):
         path = f"subsets[{index}]"
@@ -106,7 +106,7 @@ def _ports(ports: tuple[wire.EndpointPort, ...], field: str, found: Findings) ->
 @functools.lru_cache(maxsize=1024)
 def _only_port(source: wire.EndpointPort) -> tuple[EndpointPort, ...]:
     """Read the only port of a slice; raise ValueError where there is something to note: that is not remembered."""
-    found = Findings("EndpointSlice", NOBODY)
+    found = Findings("EndpointSlice", _NO_NAME)
     ports = tuple(_each_port((source,), "ports", found))
     if found.problems():
         raise ValueError
@@ -136,7 +136,7 @@ def _endpoints(sources: tuple[wire.WireEndpoint, ...], family: Family, found: Fi
         address = ordinary_address(source.addresses[0]) if size == 4 and source.addresses else None
         if address is None and (address := _address(source, index, size, found)) is None:
             continue
-        conditions, hints = source.conditions or NO_CONDITIONS, source.hints
+        conditions, hints = source.conditions or _NO_CONDITIONS, source.hints
         node = intern(source.node_name) if source.node_name else ""
         # Unknown is not "no": a slice that somebody wrote without conditions is to be used.
         ready, serving = conditions.ready is not False, conditions.serving is not False

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from vipwire.kube import wire
-from vipwire.kube.convert import convert_cidr, convert_node, convert_service, convert_slice
+from vipwire.kube.convert import convert_cidr, convert_node, convert_service
+from vipwire.kube.convert_slice import convert_slice
 from vipwire.kube.resource import Resource
 from vipwire.state.event import Kind, Object
 

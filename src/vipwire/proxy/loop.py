@@ -22,14 +22,13 @@ from vipwire.model.value import Value
 from vipwire.plan.ejection import Tallies
 from vipwire.process import cyclic_garbage, log
 from vipwire.process.worker import Worker
-from vipwire.proxy.ejections.follower import EjectionFollower
 from vipwire.proxy.serve.health import ProxyHealth
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.serve.registry import of_family
-from vipwire.proxy.sync.after_sync import FlowFollower, HealthPorts
+from vipwire.proxy.sync.after_sync import EjectionFollower, FlowFollower, HealthPorts
 from vipwire.proxy.sync.engine import Engine, Outcome
 from vipwire.proxy.sync.report import Reporter
-from vipwire.proxy.view.history import History
+from vipwire.proxy.view import History
 from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted, kind_of
 
 _LOOK_SECONDS = 1.0

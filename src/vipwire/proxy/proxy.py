@@ -12,15 +12,14 @@ from pathlib import Path
 
 from vipwire import __version__
 from vipwire.config.configuration import Config
-from vipwire.config.flags.parse import explicit_flags
+from vipwire.config.flags import explicit_flags
 from vipwire.config.gates import KNOWN_GATES
 from vipwire.config.sections import Series
 from vipwire.errors import UnsupportedError, ungrouped
 from vipwire.kube.access.access import load_access
 from vipwire.kube.access.connection import Answered
-from vipwire.kube.client import ApiSource
+from vipwire.kube.client import ApiSource, KeptSource
 from vipwire.kube.events import EventRecorder
-from vipwire.kube.kept import KeptSource
 from vipwire.kube.proxied import proxy_resources
 from vipwire.linux.host.addresses import AddressWatch, global_addresses
 from vipwire.model.net import Family, format_address
@@ -28,30 +27,27 @@ from vipwire.modes.registry import selected
 from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
 from vipwire.process import log
+from vipwire.process.file_watch import FileWatch
 from vipwire.process.signals import Stop
 from vipwire.process.single_instance import Claim
-from vipwire.proxy.count_metrics import CountReader
-from vipwire.proxy.drain_follower import DrainFollower
-from vipwire.proxy.drain_orders import drains_path
-from vipwire.proxy.ejections.follower import EjectionFollower
+from vipwire.proxy.drains import DrainFollower, drains_path
 from vipwire.proxy.handover.handover import Handover, with_first_commit
 from vipwire.proxy.loop import Loop, Parts, Source
 from vipwire.proxy.reloader import Reloader
 from vipwire.proxy.serve.health import ProxyHealth
 from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.service_listeners import ServiceListeners
+from vipwire.proxy.serve.service_health import ServiceListeners
 from vipwire.proxy.serve.service_metrics import ServiceMetrics
-from vipwire.proxy.servers import Servers
-from vipwire.proxy.start.fallback import mode_here
+from vipwire.proxy.servers import Servers, ViewProcess
 from vipwire.proxy.start.machine import adjust_machine
-from vipwire.proxy.start.modes import kernel_counters
+from vipwire.proxy.start.modes import kernel_counters, mode_here
 from vipwire.proxy.start.record import ProxyRecord, Recorder, recorded_facts, recorded_node
-from vipwire.proxy.sync.after_sync import FlowFollower, HealthPorts
+from vipwire.proxy.sync.after_sync import EjectionFollower, FlowFollower, HealthPorts
 from vipwire.proxy.sync.engine import Engine, Line
 from vipwire.proxy.sync.node_plan import Known, Place, awaited_facts, health_check_prefixes, planned_node
 from vipwire.proxy.sync.report import Reporter, missing_node, unknown_fact
-from vipwire.proxy.view.history import open_history
-from vipwire.proxy.view.process import ViewProcess
+from vipwire.proxy.sync.sync_metrics import CountReader
+from vipwire.proxy.view import open_history
 from vipwire.reconcile.pacer import Pacer
 from vipwire.state.event import Kind
 from vipwire.state.store import Store
@@ -98,7 +94,9 @@ class Proxy:
         self._api_servers: frozenset[Place] = frozenset()
         self._replan: Callable[[], None] = lambda: None
         self._handover = Handover(selected(config), modes, self.metrics)
-        self._drains = DrainFollower(drains_path(config.state_dir, self._node_name), self.metrics)
+        self.files = FileWatch()
+        path = drains_path(config.state_dir, self._node_name)
+        self._drains = DrainFollower(path, self.files, self.metrics.drained_endpoints.set)
 
     @property
     def config(self) -> Config:
@@ -236,9 +234,9 @@ class Proxy:
         if self._given is not None:
             return self._given, None
         if config.manifests:
-            from vipwire.kube.manifests import proxied, source  # noqa: PLC0415
+            from vipwire.kube.manifests import documents, source  # noqa: PLC0415
 
-            return source.ManifestSource(map(Path, config.manifests), proxied.MANIFESTS), None
+            return source.ManifestSource(map(Path, config.manifests), documents.MANIFESTS), None
         kubeconfig = Path(connection.kubeconfig) if connection.kubeconfig else None
         access = load_access(kubeconfig, config.master or None)
         recorder = EventRecorder(

@@ -1,20 +1,61 @@
 """Reads the configuration again when its file changes, and at SIGHUP, and has the running proxy take what it can.
 
-A file that cannot be used changes nothing: what is wrong with it is said, and what runs stays.
+Each field says for itself whether a running proxy takes a change of it (`Applied`). What needs a restart keeps the
+value that it has; the fields beside it count. Unless the two together would be no valid configuration: then nothing
+counts before the restart. A file that cannot be used changes nothing: what is wrong with it is said, and what runs
+stays.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NamedTuple
 
-from vipwire.config.configuration import Config
+from msgspec.structs import replace
+
+from vipwire.config.configuration import ROWS, Config
 from vipwire.config.file import Loaded
+from vipwire.config.schema import Applied, replace_at
+from vipwire.config.validation import validate
 from vipwire.errors import ConfigError
 from vipwire.process import log
-from vipwire.process.file_watch import contents
-from vipwire.proxy.reconfigure import compare_configs
+from vipwire.process.file_watch import FileWatch
 from vipwire.proxy.serve.metrics import Metrics
+
+
+class ConfigChange(NamedTuple):
+    """The effect of a changed file: the configuration that runs now, its new fields, those that need a restart."""
+
+    config: Config
+    live: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+
+
+def compare_configs(started: Config, running: Config, wanted: Config) -> ConfigChange:
+    """Decide what a running proxy takes of a new configuration.
+
+    `started` is what it was told at its start, `running` what it does: another mode, after a fallback, and what
+    earlier changes have brought.
+    """
+    waiting = _changed(started, wanted, Applied.RESTART)
+    mixed = running
+    for row in _IN_FILE:
+        if row.applied is not Applied.RESTART:
+            mixed = replace_at(mixed, row.attribute, row.value(wanted))
+    mixed = replace(mixed, explicit=wanted.explicit)
+    live = _changed(running, mixed, Applied.LIVE)
+    if waiting and validate(mixed):
+        return ConfigChange(running, (), tuple(sorted((*live, *waiting))))
+    return ConfigChange(mixed, live, waiting)
+
+
+_IN_FILE = tuple(row for row in ROWS.values() if row.in_file)
+
+
+def _changed(before: Config, after: Config, applied: Applied) -> tuple[str, ...]:
+    return tuple(row.path for row in _IN_FILE if row.applied is applied and row.value(before) != row.value(after))
+
 
 Reread = Callable[[], Loaded]
 """Makes the configuration anew, of the same flags and the file as it is now. Raises ConfigError."""
@@ -29,8 +70,9 @@ ChangeMode = Callable[[Config], Awaitable[bool]]
 class Reloader:
     """Keeps the running configuration. `started` is what was asked for at the start, `running` what came of it."""
 
-    def __init__(self, started: Config, running: Config, reread: Reread, metrics: Metrics) -> None:
-        self._started, self.running, self._reread, self._metrics = started, running, reread, metrics
+    def __init__(self, started: Config, running: Config, reread: Reread, metrics: Metrics, files: FileWatch) -> None:
+        self._started, self.running, self._reread = started, running, reread
+        self._metrics, self._files = metrics, files
         self._asked = asyncio.Event()
         self.change_mode: ChangeMode | None = None
         self._warned: frozenset[str] | None = None  # at the start, whoever started the proxy has said it
@@ -55,7 +97,7 @@ class Reloader:
                 await self.reload(adopt)
 
     async def _watch(self, path: Path) -> None:
-        async for content in contents(path):
+        async for content in self._files.contents(path):
             if content is not None:  # a file that is being replaced may be away for a moment
                 self._asked.set()
 

@@ -15,11 +15,9 @@ from vipwire.proxy.handover.handover import reexec
 from vipwire.proxy.loop import Source
 from vipwire.proxy.proxy import Proxy
 from vipwire.proxy.reloader import Reloader, Reread
-from vipwire.proxy.start.claim import claim_proxy, require_none
-from vipwire.proxy.start.fallback import build_to_run, settle_mode
-from vipwire.proxy.start.machine import families, prepare_machine
-from vipwire.proxy.start.modes import needs_net_admin, vip_devices
-from vipwire.proxy.start.record import open_record
+from vipwire.proxy.start.machine import prepare_machine
+from vipwire.proxy.start.modes import build_to_run, families, needs_net_admin, settle_mode, vip_devices
+from vipwire.proxy.start.record import claim_proxy, open_record, require_none
 
 
 def run_proxy(config: Config, reread: Reread) -> int:
@@ -32,7 +30,7 @@ def run_proxy(config: Config, reread: Reread) -> int:
         return 0
     with claim_proxy(config) as claim:
         with _prepared(config) as proxy:
-            status = asyncio.run(proxy.run(Reloader(config, proxy.config, reread, proxy.metrics), claim))
+            status = asyncio.run(proxy.run(Reloader(config, proxy.config, reread, proxy.metrics, proxy.files), claim))
         if proxy.changes_mode:
             claim.keep_over_exec()
             reexec()
@@ -45,14 +43,14 @@ async def run_beside(
     """Run the proxy in a loop that others share, with a source of theirs, until a signal or cancelled.
 
     `begun` is told it once this machine is found to be able to; `counted` is exposed with its metrics. The caller has
-    claimed this network namespace: see `proxy.start.claim`. A refusal names `command`.
+    claimed this network namespace: see `proxy.start.record`. A refusal names `command`.
     """
     require_net_admin(command)
     cyclic_garbage.look_rarely()
     with _prepared(config, source) as proxy:
         begun(proxy)
         proxy.metrics.registry.register(counted)
-        await proxy.run(Reloader(config, proxy.config, lambda: Loaded(config, ()), proxy.metrics))
+        await proxy.run(Reloader(config, proxy.config, lambda: Loaded(config, ()), proxy.metrics, proxy.files))
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from vipwire_lab.net.topology import Topology
 
 DIRECTORY = Path("/run/vipwire-lab")
 FLAGS: Final = "VIPWIRE_FLAGS"
-"""The variable with flags that count where they are not given (`vipwire.config.flags.parse` reads it)."""
+"""The variable with flags that count where they are not given (`vipwire.config.flags` reads it)."""
 
 _SHOWN: Final = 5
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")

@@ -11,7 +11,7 @@ from vipwire.config.configuration import Config
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.model.names import ObjectName
 from vipwire.process import log
-from vipwire.proxy.view.announced import AnnouncedAddress, announced_file, write_announced
+from vipwire.proxy.view import AnnouncedAddress, announced_file, write_announced
 from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.machines.objects import Objects

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 from vipwire.errors import VipwireError
 from vipwire.kube.errors import ApiError, UnreachableError
-from vipwire.linux.host.carrier import CarrierWatch
+from vipwire.linux.host.route_watch import CarrierWatch
 from vipwire.process import log
 from vipwire.state.event import Deleted, EventOf, Listed
 from vipwire_up.announcing.announce import Announcer

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from vipwire.config.yaml_file import load_yaml
+from vipwire.config.yaml_values import load_yaml
 from vipwire.errors import ConfigError
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential, Fixed

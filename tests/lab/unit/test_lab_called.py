@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.config.flags.parse import ENVIRONMENT, environment_flags
+from vipwire.config.flags import ENVIRONMENT, environment_flags
 from vipwire_lab.lab import state
 from vipwire_lab.lab.called import as_called, search_path
 

@@ -15,8 +15,8 @@ from tests.proxy.cases.kernel_text import MODES
 from tests.proxy.cases.plan_text import plan_lines
 
 from vipwire.config.file import read_config
-from vipwire.kube.manifests.inventory import listed, take_inventory
-from vipwire.kube.manifests.proxied import MANIFESTS
+from vipwire.kube.manifests.documents import MANIFESTS
+from vipwire.kube.manifests.source import listed, take_inventory
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.plan.planner import Planner

@@ -21,7 +21,7 @@ from tests.proxy.conformance.proxy import Answer
 from tests.proxy.conformance.verdict import answering, disagreement, page_disagreement
 
 from vipwire.config.configuration import Config
-from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags import build_config, parse_flags
 from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, explain
 from vipwire.inspect.explain.packet import read_packet
 from vipwire.inspect.explain.routes import interface_towards, source_towards
@@ -29,9 +29,8 @@ from vipwire.inspect.node.family_view import EjectedUntil, FamilyView
 from vipwire.inspect.node.situation import Kernel, Situation, machine_addresses, now_drained, now_ejected, observed
 from vipwire.inspect.node.slow_start import grown
 from vipwire.inspect.node.source import node_name
-from vipwire.kube.manifests.inventory import Inventory, differences, listed
-from vipwire.kube.manifests.proxied import MANIFESTS
-from vipwire.kube.manifests.source import ManifestSource
+from vipwire.kube.manifests.documents import MANIFESTS
+from vipwire.kube.manifests.source import Inventory, ManifestSource, differences, listed
 from vipwire.linux.host.addresses import global_addresses
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, format_endpoint, parse_address

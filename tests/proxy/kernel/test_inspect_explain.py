@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from vipwire.config.configuration import Config
-from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags import build_config, parse_flags
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import Explanation, explain
 from vipwire.inspect.explain.packet import read_packet

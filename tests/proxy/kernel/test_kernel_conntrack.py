@@ -14,8 +14,7 @@ import pytest
 from tests.fakes.own_network import own_network, run
 
 from vipwire.linux.conntrack.flows import FlowDeletions, FlowTable
-from vipwire.linux.conntrack.stale import Staleness, UdpFrontends
-from vipwire.linux.conntrack.unanswered import Unanswered
+from vipwire.linux.conntrack.stale import Staleness, UdpFrontends, Unanswered
 from vipwire.linux.netlink.conntrack import (
     CT_GET,
     GROUP_DESTROY,
@@ -28,9 +27,9 @@ from vipwire.linux.netlink.conntrack import (
     decode_event,
     lookup_request,
 )
-from vipwire.linux.netlink.conntrack_filter import beginnings_and_ends
 from vipwire.linux.netlink.message import Acknowledgement
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
+from vipwire.linux.netlink.socket_filter import beginnings_and_ends
 from vipwire.model.net import Address, Family, Prefix, Protocol, parse_address
 
 pytestmark = pytest.mark.kernel

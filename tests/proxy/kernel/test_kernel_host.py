@@ -12,9 +12,8 @@ from tests.fakes.own_network import enter, own_network, run
 
 from vipwire.linux.conntrack.sysctls import forwarding_sysctls
 from vipwire.linux.host.addresses import AddressWatch, LocalAddress, read_addresses
-from vipwire.linux.host.forwarding import router_sysctls
 from vipwire.linux.host.kernel import require_nftables
-from vipwire.linux.host.sysctl import apply_sysctls
+from vipwire.linux.host.settings import apply_sysctls, router_sysctls
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Family, Prefix, parse_address
 from vipwire.model.sysctl import Sysctl
@@ -132,7 +131,7 @@ def test_the_size_of_the_table_belongs_to_the_first_network_namespace(network: i
 
 def test_a_read_only_proc_is_an_obstacle_with_a_remedy() -> None:
     program = """
-from vipwire.linux.host.sysctl import apply_sysctls
+from vipwire.linux.host.settings import apply_sysctls
 from vipwire.model.sysctl import Sysctl
 old = int(open("/proc/sys/net/ipv4/ip_forward").read())
 report = apply_sysctls([Sysctl("net/ipv4/ip_forward", 1 - old)])

@@ -12,8 +12,7 @@ from vipwire.model.net import Family
 from vipwire.modes.registry import spec_of
 from vipwire.modes.xtables.tool import Tool
 from vipwire.modes.xtables.variant import Variant
-from vipwire.proxy.handover.leftovers import LeftoverRemovals, Leftovers, Removed
-from vipwire.proxy.handover.rules import engines, modes_of, remove_rules
+from vipwire.proxy.handover.leftovers import LeftoverRemovals, Leftovers, Removed, engines, modes_of, remove_rules
 
 pytestmark = pytest.mark.kernel
 

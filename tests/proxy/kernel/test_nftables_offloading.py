@@ -11,7 +11,7 @@ from tests.fakes.values import node_plan
 
 from vipwire.config.configuration import Config
 from vipwire.config.sections import NFTables
-from vipwire.linux.host.links import LinkWatch
+from vipwire.linux.host.route_watch import LinkWatch
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.nftables.devices import find_flowtable

@@ -17,7 +17,7 @@ from tests.fakes.daemon import NODE, Daemon, echo, prepare, reached, service_of,
 from tests.fakes.own_network import run
 
 from vipwire.process.single_instance import AlreadyRunningError, claimed, find_holder
-from vipwire.proxy.start.claim import PROXY, running_proxy
+from vipwire.proxy.start.record import PROXY, running_proxy
 
 pytestmark = pytest.mark.kernel
 WEB, POD = "10.96.0.1", "10.244.0.1"

@@ -21,7 +21,7 @@ from tests.fakes.screen_reader import FAINT, complaints, tabbed, tree
 from vipwire.inspect.page.look import CALM_SECONDS
 from vipwire.model.drain import Drain
 from vipwire.model.net import parse_address
-from vipwire.proxy.drain_orders import DrainOrder, change_orders, drains_path
+from vipwire.proxy.drains import DrainOrder, change_orders, drains_path
 from vipwire_lab.demo import objects
 from vipwire_lab.lab.cluster import Lab
 from vipwire_lab.lab.manifests import Backend, Port, as_yaml, service_manifest

@@ -7,10 +7,9 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from vipwire.config.configuration import Config, complete
-from vipwire.config.duration import format_duration, parse_duration
 from vipwire.config.file import dump_config, read_config
-from vipwire.config.flags.parse import build_config, parse_flags
-from vipwire.config.kinds import ModuleVerbosity, ValueKind
+from vipwire.config.flags import build_config, parse_flags
+from vipwire.config.kinds import ModuleVerbosity, ValueKind, format_duration, parse_duration
 from vipwire.config.schema import Section, Setting
 
 _NANOSECONDS = st.integers(min_value=-(2**53), max_value=2**53)  # exact as float seconds up to rounding

@@ -8,7 +8,7 @@ from typing import Any
 from tests.fakes.kernel import PlainMode
 
 from vipwire.config.configuration import Config
-from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags import build_config, parse_flags
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation, observed, plan_family
 from vipwire.inspect.node.source import list_once, make_source, node_name

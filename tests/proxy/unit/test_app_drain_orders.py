@@ -10,8 +10,16 @@ from vipwire.errors import ConfigError
 from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName
 from vipwire.model.net import parse_address
-from vipwire.proxy.drain_follower import DrainFollower
-from vipwire.proxy.drain_orders import DrainOrder, change_orders, drains_path, in_force, next_end, read_orders
+from vipwire.process.file_watch import FileWatch
+from vipwire.proxy.drains import (
+    DrainFollower,
+    DrainOrder,
+    change_orders,
+    drains_path,
+    in_force,
+    next_end,
+    read_orders,
+)
 from vipwire.proxy.serve.metrics import Metrics
 
 FOUR, SIX = parse_address("10.244.1.11"), parse_address("fd00::11")
@@ -83,7 +91,7 @@ def test_the_proxy_knows_from_its_start_what_is_drained_and_follows(tmp_path: Pa
     seen: list[frozenset[Drain]] = []
 
     async def scenario() -> None:
-        follower, came = DrainFollower(path, metrics), asyncio.Event()
+        follower, came = DrainFollower(path, FileWatch(), metrics.drained_endpoints.set), asyncio.Event()
         seen.append(follower.drained)
 
         def changed() -> None:

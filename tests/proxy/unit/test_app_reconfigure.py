@@ -15,9 +15,8 @@ from vipwire.config.schema import Applied, replace_at
 from vipwire.errors import ConfigError
 from vipwire.linux.conntrack.sysctls import conntrack_sysctls
 from vipwire.model.net import Family, parse_address
-from vipwire.process.file_watch import contents
-from vipwire.proxy.reconfigure import ConfigChange, compare_configs
-from vipwire.proxy.reloader import Reloader
+from vipwire.process.file_watch import FileWatch
+from vipwire.proxy.reloader import ConfigChange, Reloader, compare_configs
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.servers import what_served
 from vipwire.proxy.sync.node_plan import node_plan
@@ -138,7 +137,7 @@ class File:
 def test_a_broken_file_leaves_what_runs_and_the_next_good_one_counts() -> None:
     metrics, adopted = Metrics("nftables"), list[tuple[Config, Config]]()
     other = replaced(START, "clusterCIDR", "10.9.0.0/16")
-    reloader = Reloader(START, START, File(ConfigError("kp.yaml:3: no"), other, other), metrics)
+    reloader = Reloader(START, START, File(ConfigError("kp.yaml:3: no"), other, other), metrics, FileWatch())
 
     async def adopt(before: Config, after: Config) -> None:
         adopted.append((before, after))
@@ -160,7 +159,7 @@ def test_a_files_content_is_told_when_it_is_another_one(tmp_path: Path) -> None:
     file = tmp_path / "mount" / "config"
 
     async def scenario() -> list[bytes | None]:
-        told = contents(file)
+        told = FileWatch().contents(file)
         seen = [await anext(told)]
         for change in (made, touched_and_changed, linked, swapped):
             change(tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.config.flags.parse import build_config, explicit_flags, parse_flags
+from vipwire.config.flags import build_config, explicit_flags, parse_flags
 from vipwire.process.files import state_file
 from vipwire.process.single_instance import Holder
 from vipwire.proxy.start import record

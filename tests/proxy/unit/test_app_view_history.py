@@ -7,14 +7,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags import build_config, parse_flags
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.plan.planner import PlanChange
+from vipwire.proxy import view as module
+from vipwire.proxy.servers import command_line
 from vipwire.proxy.sync.engine import Outcome
-from vipwire.proxy.view import history as module
-from vipwire.proxy.view.history import Change, History, change_document, read_changes
-from vipwire.proxy.view.process import command_line
+from vipwire.proxy.view import Change, History, change_document, read_changes
 from vipwire.state.event import Deleted, Kind
 
 LINE = cast("Any", SimpleNamespace(family=Family.IPV4))

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from vipwire.cli.main import main
-from vipwire.config.flags.table import FLAGS
+from vipwire.config.flags import FLAGS
 from vipwire.config.modes import mode_names
 from vipwire.config.schema import Group
 

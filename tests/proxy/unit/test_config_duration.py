@@ -2,7 +2,7 @@
 
 import pytest
 
-from vipwire.config.duration import format_duration, parse_duration
+from vipwire.config.kinds import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

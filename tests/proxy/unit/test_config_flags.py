@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from vipwire.config.configuration import ROWS, Config
-from vipwire.config.duration import format_duration
-from vipwire.config.flags.parse import build_config, flag_values, parse_flags
-from vipwire.config.flags.table import FLAGS, flag_text
-from vipwire.config.kinds import ModuleVerbosity, ValueKind
+from vipwire.config.flags import FLAGS, build_config, flag_text, flag_values, parse_flags
+from vipwire.config.kinds import ModuleVerbosity, ValueKind, format_duration
 from vipwire.config.schema import Group
 from vipwire.errors import ConfigError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags import build_config, parse_flags
 from vipwire.config.gates import SECURITY_GATES, gate_errors, gate_notes
 from vipwire.errors import ConfigError
 

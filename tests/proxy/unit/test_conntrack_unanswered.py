@@ -3,7 +3,7 @@
 import pytest
 from tests.fakes.values import endpoint, ip, named, node_plan, port, service, slice_of
 
-from vipwire.linux.conntrack.unanswered import Unanswered, waiting_in_vain
+from vipwire.linux.conntrack.stale import Unanswered, waiting_in_vain
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.ejection import EndpointKey, Tally

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vipwire.errors import ConfigError
-from vipwire.proxy.handover.kube_proxy_config import configured, from_config_map, from_configz, of_process
+from vipwire.proxy.handover.kube_proxy import configured, from_config_map, from_configz, of_process
 
 DOCUMENT = {
     "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",

@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.linux.host.forwarding import router_sysctls
-from vipwire.linux.host.oom import set_oom_score_adj
-from vipwire.linux.host.sysctl import SysctlChange, apply_sysctls, read_sysctl, remedy_of
+from vipwire.linux.host.settings import (
+    SysctlChange,
+    apply_sysctls,
+    read_sysctl,
+    remedy_of,
+    router_sysctls,
+    set_oom_score_adj,
+)
 from vipwire.model.sysctl import Sysctl, Want
 
 FORWARD = Sysctl("net/ipv4/ip_forward", 1)

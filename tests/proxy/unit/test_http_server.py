@@ -10,7 +10,7 @@ import pytest
 from vipwire.http import server
 from vipwire.http.room import MOST_CONNECTIONS
 from vipwire.http.server import LONGEST_REQUEST, Pages, Reply, Request, Serving, Stream, serve
-from vipwire.proxy.serve.listen import listen
+from vipwire.proxy.serve.server import listen
 
 
 async def echo(request: Request) -> Reply:

@@ -19,7 +19,7 @@ from vipwire.inspect.status.usage import endpoint_usages
 from vipwire.model.drain import Drain
 from vipwire.model.net import Family, parse_address
 from vipwire.plan.plan import Forward, FrontendKind
-from vipwire.proxy.drain_orders import drains_path, read_orders
+from vipwire.proxy.drains import drains_path, read_orders
 from vipwire_lab.lab import manifests
 from vipwire_lab.lab.manifests import Port
 from vipwire_lab.net.topology import DEFAULT

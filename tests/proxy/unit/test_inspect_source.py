@@ -16,10 +16,10 @@ from tests.proxy.unit.inspected import example, make_config
 
 from vipwire.cli.main import main
 from vipwire.config.configuration import Config
-from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags import build_config, parse_flags
 from vipwire.errors import ConfigError
 from vipwire.inspect.node.source import list_once, make_source
-from vipwire.kube.access.user_kubeconfig import Found, kubectls
+from vipwire.kube.access.access import Found, kubectls
 
 
 @pytest.fixture(autouse=True)

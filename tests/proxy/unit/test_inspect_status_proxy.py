@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.proxy.unit.inspected import example, make_config
 
 from vipwire.cli.main import main
-from vipwire.config.flags.parse import explicit_flags
+from vipwire.config.flags import explicit_flags
 from vipwire.inspect.status.proxy import proxy_text
 from vipwire.process.single_instance import Holder
 from vipwire.proxy.start import record as app_record

@@ -8,9 +8,19 @@ from tests.fakes.values import cidr, ip
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink import ipset, ipvs
 from vipwire.linux.netlink.attributes import attribute, attributes, nested
-from vipwire.linux.netlink.generic import ask_family, command, family_number
 from vipwire.linux.netlink.ipset import Element, SetSpec, SetType
-from vipwire.linux.netlink.ipvs import Command, Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.linux.netlink.ipvs import (
+    Command,
+    Flag,
+    Forwarding,
+    Method,
+    RealServer,
+    Scheduling,
+    VirtualServer,
+    ask_family,
+    command,
+    family_number,
+)
 from vipwire.model.net import Address, Family
 from vipwire.modes.ipvs.objects.proc_table import Row, parse_table
 from vipwire.modes.ipvs.objects.servers import settled

@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 from vipwire.errors import ConfigError
-from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.access.access import Access, environment_proxy, load_access
 from vipwire.kube.access.credentials import Credential
-from vipwire.kube.access.http_proxy import environment_proxy
 
 Json = dict[str, Any]
 NOW = 1_000_000.0

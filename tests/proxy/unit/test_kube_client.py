@@ -18,7 +18,7 @@ from tests.fakes.objects import node, service, service_cidr, slice_of
 from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.client import ApiSource, retry_after
 from vipwire.kube.contact import Health
-from vipwire.kube.manifests.proxied import MANIFESTS
+from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.proxied import proxy_resources
 from vipwire.model.names import ObjectName

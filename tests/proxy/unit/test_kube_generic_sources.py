@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from vipwire.kube import proxied, wire
-from vipwire.kube.manifests import proxied as proxied_manifests
-from vipwire.kube.manifests.documents import ManifestReader, kind_in_manifests
+from vipwire.kube.manifests.documents import MANIFESTS, ManifestReader, kind_in_manifests
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.resource import Reader, Resource
 from vipwire.model.names import ObjectName
@@ -61,7 +60,7 @@ async def follow(source: ManifestSource[Any, Any], emit: Callable[[Any], Any], w
 
 def consumers() -> Iterator[tuple[ManifestReader[Any, Any], Callable[[Any], object], Callable[[], object]]]:
     store, zone, snapshot = Store(), Zone("cluster.local"), Snapshot()
-    yield proxied_manifests.MANIFESTS, store.apply, lambda: list(store.services)
+    yield MANIFESTS, store.apply, lambda: list(store.services)
     yield dns.MANIFESTS, zone.apply, lambda: zone.sizes["services"]
     yield ingress.MANIFESTS, snapshot.apply, lambda: list(snapshot.services)
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from tests.fakes.event_log import EventLog
 
+from vipwire.kube.client import KeptSource
 from vipwire.kube.contact import Health
-from vipwire.kube.kept import KeptSource
 from vipwire.state.event import Event, Kind, Listed, Object
 
 

@@ -8,9 +8,8 @@ import yaml
 from tests.fakes.objects import node, service, service_cidr, slice_of
 
 from vipwire.errors import DecodeError
-from vipwire.kube.manifests.documents import Manifest
-from vipwire.kube.manifests.inventory import differences, listed, take_inventory
-from vipwire.kube.manifests.proxied import MANIFESTS
+from vipwire.kube.manifests.documents import MANIFESTS, Manifest
+from vipwire.kube.manifests.source import differences, listed, take_inventory
 from vipwire.state.event import Deleted, Kind, Object, Upserted
 
 

@@ -12,7 +12,7 @@ from tests.fakes.event_log import EventLog
 from tests.fakes.objects import service
 
 from vipwire.errors import ConfigError
-from vipwire.kube.manifests.proxied import MANIFESTS
+from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.state.event import Deleted, Kind, Listed, Object, Upserted
 

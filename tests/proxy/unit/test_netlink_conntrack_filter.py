@@ -9,9 +9,16 @@ from tests.fakes.values import ip
 
 from vipwire.linux.netlink.attributes import attribute, attributes, nested
 from vipwire.linux.netlink.conntrack import CT_DELETE, CT_GET, CT_NEW, STATUS_SEEN_REPLY, Flow
-from vipwire.linux.netlink.conntrack_filter import MOST_ADDRESSES, beginnings_and_ends
 from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL, encode
-from vipwire.linux.netlink.socket_filter import LONGEST, PASS, assemble, if_equal, load_byte
+from vipwire.linux.netlink.socket_filter import (
+    LONGEST,
+    MOST_ADDRESSES,
+    PASS,
+    assemble,
+    beginnings_and_ends,
+    if_equal,
+    load_byte,
+)
 from vipwire.model.net import Address, Protocol
 
 POD, POD6, OTHER = ip("10.0.0.7"), ip("fd00::7"), ip("10.0.0.8")

@@ -7,7 +7,7 @@ from vipwire.errors import DecodeError
 from vipwire.linux.netlink.attributes import attribute, nested, string, u32be
 from vipwire.linux.netlink.message import NLM_F_DUMP_INTR, encode
 from vipwire.linux.netlink.nftables import wire
-from vipwire.linux.netlink.nftables.chain_names import chain_names
+from vipwire.linux.netlink.nftables.decode import chain_names
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkSocket
 from vipwire.model.net import Family
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink.attributes import attribute, string
 from vipwire.linux.netlink.nftables import wire
-from vipwire.linux.netlink.nftables.counters import ElementCounter, decode_counters
+from vipwire.linux.netlink.nftables.elements import ElementCounter, decode_counters
 
 KEYS = st.integers(1, 11).flatmap(lambda words: st.lists(st.binary(min_size=4 * words, max_size=4 * words)))
 NUMBERS = st.integers(0, (1 << 64) - 1)

@@ -3,7 +3,7 @@
 import pytest
 
 from vipwire.config.sections import CounterLevel
-from vipwire.linux.netlink.nftables.counters import ElementCounter
+from vipwire.linux.netlink.nftables.elements import ElementCounter
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Family, Protocol, parse_address
 from vipwire.modes.nftables.table.counts import (

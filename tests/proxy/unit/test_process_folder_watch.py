@@ -1,13 +1,15 @@
-"""A loop hears of every kind of change in a folder."""
+"""A loop hears of every kind of change in a folder, by one instance of inotify; without one it looks."""
 
 import asyncio
+import contextlib
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from vipwire.process.folder_watch import changes, hears_all
+from vipwire.process.file_watch import FileWatch, hears_all
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,7 @@ from vipwire.process.folder_watch import changes, hears_all
 )
 def test_a_change_is_heard(tmp_path: Path, change: Callable[[Path], object]) -> None:
     async def hear() -> None:
-        with changes([tmp_path]) as changed:
+        with FileWatch().changes([tmp_path]) as changed:
             assert not changed.is_set()
             change(tmp_path)
             async with asyncio.timeout(30):
@@ -36,7 +38,8 @@ def test_a_change_is_heard(tmp_path: Path, change: Callable[[Path], object]) -> 
 
 def test_what_is_not_wanted_wakes_nobody(tmp_path: Path) -> None:
     async def hear() -> None:
-        with changes([tmp_path], "wanted") as changed, changes([tmp_path]) as anything:
+        files = FileWatch()
+        with files.changes([tmp_path], "wanted") as changed, files.changes([tmp_path]) as anything:
             for name in ("other", "wanted.new", "wanted"):
                 assert not changed.is_set()
                 anything.clear()
@@ -51,7 +54,7 @@ def test_what_is_not_wanted_wakes_nobody(tmp_path: Path) -> None:
 
 def test_who_has_just_been_woken_by_others_hears_what_is_wanted(tmp_path: Path) -> None:
     async def hear() -> None:
-        with changes([tmp_path], "wanted") as changed:
+        with FileWatch().changes([tmp_path], "wanted") as changed:
             for number in range(20):
                 (tmp_path / f"other-{number}").write_bytes(b"")
                 await asyncio.sleep(0)
@@ -73,7 +76,7 @@ def test_where_others_write_all_the_time_it_listens_ever_more_seldom(
         return read(descriptor, size)
 
     async def hear() -> None:
-        with changes([tmp_path], "wanted") as changed:
+        with FileWatch().changes([tmp_path], "wanted") as changed:
             for number in range(500):
                 (tmp_path / f"other-{number % 9}").write_bytes(b"")
                 await asyncio.sleep(0.005)
@@ -86,11 +89,70 @@ def test_where_others_write_all_the_time_it_listens_ever_more_seldom(
 
 def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
     async def watch() -> None:
-        with changes([tmp_path, tmp_path / "nowhere"]):
+        with FileWatch().changes([tmp_path, tmp_path / "nowhere"]):
             pass
 
     with pytest.raises(FileNotFoundError):
         asyncio.run(watch())
+
+
+def test_two_listeners_share_one_instance_which_is_closed_after_the_last(tmp_path: Path) -> None:
+    async def hear() -> list[int]:
+        files, counts = FileWatch(), [instances()]
+        with files.changes([tmp_path], "one") as one, files.changes([tmp_path, tmp_path.parent], "two") as two:
+            counts.append(instances())
+            (tmp_path / "two").write_bytes(b"")
+            async with asyncio.timeout(30):
+                await two.wait()
+            assert not one.is_set()
+        counts.append(instances())
+        with files.changes([tmp_path]) as again:
+            (tmp_path / "one").write_bytes(b"")
+            async with asyncio.timeout(30):
+                await again.wait()
+        return counts
+
+    before, during, after = asyncio.run(hear())
+    assert (during - before, after - before) == (1, 0)
+
+
+def instances() -> int:
+    """Count the inotify instances of this process."""
+    found = 0
+    for each in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # the list itself was one of them
+            found += "inotify" in str(each.readlink())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("code", "setting"),
+    [(errno.EMFILE, "fs.inotify.max_user_instances"), (errno.ENOSPC, "fs.inotify.max_user_watches")],
+)
+def test_a_limit_of_inotify_is_told_once_and_the_file_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int, setting: str
+) -> None:
+    def refused(_result: int) -> int:
+        raise OSError(code, os.strerror(code))
+
+    async def follow() -> list[bytes | None]:
+        files, seen = FileWatch(), []
+        for name in ("one", "two"):
+            (tmp_path / name).write_bytes(b"old")
+            contents = files.contents(tmp_path / name)
+            seen.append(await anext(contents))
+            (tmp_path / name).write_bytes(b"new")
+            async with asyncio.timeout(30):
+                seen.append(await anext(contents))
+            await contents.aclose()  # type: ignore[attr-defined]
+        return seen
+
+    monkeypatch.setattr("vipwire.process.file_watch._checked", refused)
+    monkeypatch.setattr("vipwire.process.file_watch._LOOK_SECONDS", 0.01)
+    assert asyncio.run(follow()) == [b"old", b"new"] * 2
+    (told,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "every two seconds" in told.message
+    assert setting in told.fields["remedy"]  # type: ignore[attr-defined]
 
 
 def test_whether_all_changes_are_heard_depends_on_the_file_system() -> None:

@@ -7,8 +7,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from vipwire.process.supervision import Begun, Supervisor
-from vipwire.process.watchdog import Activities, LoopWatch
+from vipwire.process.supervision import Activities, Begun, LoopWatch, Supervisor
 
 
 class Clock:

@@ -14,9 +14,9 @@ from vipwire.config.file import config_document
 from vipwire.http.server import Site, serve
 from vipwire.model.net import Family
 from vipwire.proxy.serve.health import ProxyHealth
-from vipwire.proxy.serve.listen import listen
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.serve.pages import Addresses, ProxyInfo, health_app, metrics_app, proxy_servers
+from vipwire.proxy.serve.server import listen
 
 NOW = 1_790_000_000.0
 TEXT = "text/plain; charset=utf-8"

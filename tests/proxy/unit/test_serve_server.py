@@ -9,8 +9,7 @@ import pytest
 
 from vipwire.errors import UnsupportedError
 from vipwire.http.server import Pages
-from vipwire.proxy.serve.listen import listen, split_address
-from vipwire.proxy.serve.server import BindPolicy, HttpServer
+from vipwire.proxy.serve.server import BindPolicy, HttpServer, listen, split_address
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ import pytest
 from tests.fakes.ports import free_port
 
 from vipwire.model.names import ObjectName
-from vipwire.proxy.serve.listen import listen
-from vipwire.proxy.serve.service_health import ServiceHealthCheck
-from vipwire.proxy.serve.service_listeners import ServiceListeners
+from vipwire.proxy.serve.server import listen
+from vipwire.proxy.serve.service_health import ServiceHealthCheck, ServiceListeners
 
 A, B = ObjectName("ns", "a"), ObjectName("ns", "b")
 

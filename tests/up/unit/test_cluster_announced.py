@@ -6,9 +6,9 @@ from pathlib import Path
 from tests.up.unit.cluster_here import SERVICES, Here, play, service
 from tests.up.unit.controllers_here import items
 
-from vipwire.config.flags.parse import build_config, parse_flags
+from vipwire.config.flags import build_config, parse_flags
 from vipwire.model.names import ObjectName
-from vipwire.proxy.view.announced import AnnouncedAddress, announced_file, read_announced
+from vipwire.proxy.view import AnnouncedAddress, announced_file, read_announced
 from vipwire_up.announcing.announced import Announced
 from vipwire_up.machines.objects import LocalObjects
 

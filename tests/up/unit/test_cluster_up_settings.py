@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from vipwire.config.flags.parse import explicit_flags
+from vipwire.config.flags import explicit_flags
 from vipwire.errors import ConfigError
 from vipwire_up.cli import up
 from vipwire_up.up_settings import read_setting

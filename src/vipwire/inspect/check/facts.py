@@ -19,7 +19,7 @@ from vipwire.inspect.earlier.look import EarlierChain, earlier_chains
 from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.linux.host.kernel import KernelRelease
 from vipwire.linux.host.rights import capabilities
-from vipwire.linux.host.sysctl import read_sysctl
+from vipwire.linux.host.settings import read_sysctl
 from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
@@ -29,8 +29,7 @@ from vipwire.modes.spec import Remark
 from vipwire.modes.xtables.save import read_tables
 from vipwire.modes.xtables.tool import with_tables
 from vipwire.modes.xtables.variant import Variant
-from vipwire.proxy.start.machine import families
-from vipwire.proxy.start.modes import build_modes
+from vipwire.proxy.start.modes import build_modes, families
 from vipwire.proxy.start.record import ProxyRecord, ProxyState, read_record
 
 SYSCTLS = (

@@ -13,7 +13,7 @@ from vipwire.inspect.earlier.effects import Effect
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.modes.registry import every_spec, spec_of
 from vipwire.process.columns import Column
-from vipwire.proxy.handover.rules import own_chains
+from vipwire.proxy.handover.leftovers import own_chains
 from vipwire.proxy.start.record import ProxyState
 
 _OURS: Final = frozenset({"ip vipwire", "ip6 vipwire"})

@@ -14,10 +14,8 @@ from typing import Any, Final
 import click
 
 from vipwire.config.configuration import Config
-from vipwire.config.flags.click_options import flag_options
-from vipwire.config.flags.parse import ENVIRONMENT, Given, build_config, environment_flags, parse_flags
-from vipwire.config.flags.table import FLAGS
-from vipwire.config.flags.usage import usage
+from vipwire.config.flag_help import flag_options, usage
+from vipwire.config.flags import ENVIRONMENT, FLAGS, Given, build_config, environment_flags, parse_flags
 from vipwire.config.kinds import ValueKind
 from vipwire.config.schema import Setting
 from vipwire.errors import ConfigError

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from vipwire.config.configuration import Config
-from vipwire.config.duration import parse_duration
+from vipwire.config.kinds import parse_duration
 from vipwire.errors import ConfigError, UnsupportedError
 from vipwire.inspect.command import show
 from vipwire.inspect.command.options import NAMED_OUTPUT, LookCommand
@@ -28,7 +28,7 @@ from vipwire.inspect.node.source import node_name, read_objects
 from vipwire.inspect.status.document import Document
 from vipwire.model.drain import Drain
 from vipwire.process.terminal import warn
-from vipwire.proxy.drain_orders import DrainOrder, change_orders, drains_path, in_force, read_orders
+from vipwire.proxy.drains import DrainOrder, change_orders, drains_path, in_force, read_orders
 from vipwire.state.store import Store
 
 _PATIENCE: Final = 10.0

@@ -27,7 +27,7 @@ from vipwire.modes.ipvs.objects.names import (
 )
 from vipwire.modes.ipvs.objects.servers import Servers
 from vipwire.modes.ipvs.objects.sets import Sets
-from vipwire.proxy.start.machine import families
+from vipwire.proxy.start.modes import families
 
 SYSCTLS: Final = (
     "net/ipv4/vs/conntrack",

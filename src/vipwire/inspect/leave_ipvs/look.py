@@ -19,9 +19,8 @@ from vipwire.kube.objects import ObjectClient
 from vipwire.linux.host.addresses import global_addresses, read_addresses
 from vipwire.modes.ipvs.objects.names import DEVICE
 from vipwire.proxy.handover.configured import Configured
-from vipwire.proxy.handover.kube_proxy import find_kube_proxy
-from vipwire.proxy.handover.kube_proxy_config import configured, from_config_map
-from vipwire.proxy.start.machine import families
+from vipwire.proxy.handover.kube_proxy import configured, find_kube_proxy, from_config_map
+from vipwire.proxy.start.modes import families
 from vipwire.proxy.start.record import recorded_node
 from vipwire.proxy.sync.node_plan import Known, planned_node
 from vipwire.state.store import Store

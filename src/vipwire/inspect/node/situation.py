@@ -25,9 +25,8 @@ from vipwire.model.node import Node
 from vipwire.modes.spec import Mode
 from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.planner import Planner
-from vipwire.proxy.drain_orders import drains_path, in_force, read_orders
-from vipwire.proxy.start.machine import families
-from vipwire.proxy.start.modes import build_explainer, build_modes, vip_devices
+from vipwire.proxy.drains import drains_path, in_force, read_orders
+from vipwire.proxy.start.modes import build_explainer, build_modes, families, vip_devices
 from vipwire.proxy.start.record import read_record, recorded_node
 from vipwire.proxy.sync.node_plan import Known, effective_node, planned_node
 from vipwire.reconcile.counts import AdoptsSettings

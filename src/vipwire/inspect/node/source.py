@@ -13,12 +13,10 @@ from pathlib import Path
 
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, ungrouped
-from vipwire.kube.access.access import Access, load_access
-from vipwire.kube.access.user_kubeconfig import kubectls, of_this_machine
-from vipwire.kube.client import ApiSource
+from vipwire.kube.access.access import Access, kubectls, load_access, of_this_machine
+from vipwire.kube.client import ApiSource, KeptSource
 from vipwire.kube.contact import Health
-from vipwire.kube.kept import KeptSource
-from vipwire.kube.manifests.proxied import MANIFESTS
+from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.proxied import proxy_resources
 from vipwire.process.terminal import note, warn

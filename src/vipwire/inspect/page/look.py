@@ -24,8 +24,7 @@ from vipwire.inspect.status.document import Document, problem_documents, service
 from vipwire.inspect.status.proxy import proxy_document
 from vipwire.model.names import ObjectName
 from vipwire.proxy.start.record import ProxyState
-from vipwire.proxy.view.announced import announced_file, read_announced
-from vipwire.proxy.view.history import change_document, changes_file, read_changes
+from vipwire.proxy.view import announced_file, change_document, changes_file, read_announced, read_changes
 from vipwire.state.store import Store
 
 Publish = Callable[[str, Any], None]

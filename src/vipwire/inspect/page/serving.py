@@ -19,7 +19,7 @@ from vipwire.inspect.page.gate import Gate, is_loopback
 from vipwire.inspect.page.look import Look
 from vipwire.inspect.page.site import PageSite
 from vipwire.process.files import create_file
-from vipwire.proxy.serve.listen import listen, split_address
+from vipwire.proxy.serve.server import listen, split_address
 
 _SHORTEST_TOKEN: Final = 16
 

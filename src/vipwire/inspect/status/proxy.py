@@ -7,7 +7,7 @@ from typing import Final
 from rich.text import Text
 
 from vipwire.config.configuration import Config
-from vipwire.config.flags.parse import explicit_flags
+from vipwire.config.flags import explicit_flags
 from vipwire.inspect.command.show import ago, coloured, shown_time
 from vipwire.inspect.status.document import Document
 from vipwire.proxy.start.record import ProxyRecord, ProxyState, read_record

@@ -3,18 +3,31 @@
 As client-go decides it: without a kubeconfig and without a master we must be in a Pod; a master replaces the
 kubeconfig's server and needs no kubeconfig; $KUBECONFIG counts only when somebody passes it. Whatever is wrong is a
 `ConfigError` that names the file and the field, raised at start; files that break later are an error of that request.
+
+A command to which no flag names a kubeconfig takes the one that kubectl would take:
+
+    $KUBECONFIG  ▸  ~/.kube/config  ▸  the Pod's own  ▸  that of a `vipwire up` on this machine
+
+$KUBECONFIG may name several files, which are one kubeconfig then; those that are not there are passed over. The proxy
+takes neither, as kube-proxy does not: what a node serves must not depend on somebody's shell.
+
+The HTTP proxy is chosen by the rules of Go's `http.ProxyFromEnvironment`. A cluster's nodes often have HTTPS_PROXY
+set for image pulls, with NO_PROXY naming the cluster's networks as CIDRs: without the CIDRs every in-cluster
+connection would leave through the proxy.
 """
 
 import base64
+import ipaddress
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from vipwire.errors import ConfigError
 from vipwire.kube.access.credentials import Credential, Credentials, ExecPlugin, Fixed, TokenFile, basic
-from vipwire.kube.access.http_proxy import check_proxy, environment_proxy
-from vipwire.kube.access.kubeconfig import Cluster, Selected, parse_kubeconfig
+from vipwire.kube.access.kubeconfig import Cluster, Selected, parse_kubeconfig, parse_kubeconfigs
 from vipwire.kube.access.tls import AuthorityFile, ClientCertificate, ClientFiles, Tls, read_text
 from vipwire.model.value import Value
 
@@ -182,3 +195,98 @@ def _server(text: str, where: str) -> str:
     if not text or not valid:
         raise ConfigError(f"{where}: {text!r} is not the URL of an API server (allowed: https://host:port)")
     return full
+
+
+FOLDER: Final = "/var/lib/vipwire"
+"""Where `vipwire up` keeps its kubeconfig, unless $VIPWIRE_DATA_DIR says another place."""
+
+
+class Found(NamedTuple):
+    """A kubeconfig, in one file or several, and in words what names it."""
+
+    paths: tuple[Path, ...]
+    by: str
+
+    def access(self, tell: Callable[[str], object], environ: Mapping[str, str] = os.environ) -> Access:
+        """Find out how to reach its server, and tell in a line which it is; raise ConfigError."""
+        selected = parse_kubeconfigs((read_text(path, self.by), path) for path in self.paths)
+        access = access_of(selected, None, environ)
+        tell(f"note: asking {access.server}, which {selected.file} names ({self.by})")
+        return access
+
+
+def kubectls(environ: Mapping[str, str] = os.environ) -> Found | None:
+    """Find the kubeconfig that kubectl would take; None if there is none. Raise ConfigError for one that is lost."""
+    if named := [Path(text) for text in environ.get("KUBECONFIG", "").split(os.pathsep) if text]:
+        there = tuple(path for path in dict.fromkeys(named) if path.is_file())
+        if not there:
+            listed = ", ".join(map(str, named))
+            raise ConfigError(f"$KUBECONFIG: there is no file {listed}; unset it, or name another kubeconfig")
+        return Found(there, "$KUBECONFIG")
+    own = Path(environ.get("HOME", "/"), ".kube/config")
+    return Found((own,), "as kubectl does") if own.is_file() else None
+
+
+def of_this_machine(environ: Mapping[str, str] = os.environ, *, role: str = "admin") -> Found | None:
+    """Find the kubeconfig of a `vipwire up` or `join` here for a role, if this process may read it."""
+    path = Path(environ.get("VIPWIRE_DATA_DIR") or FOLDER, f"{role}.kubeconfig")
+    return Found((path,), "of this machine") if os.access(path, os.R_OK) else None
+
+
+def check_proxy(url: str, where: str) -> str:
+    """Check a proxy's URL; `where` names the field in the ConfigError. Go's `host:port` means `http://host:port`."""
+    full = url if "://" in url else f"http://{url}"
+    parts = urlsplit(full)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            f"{where}: {url!r} is not a proxy that can be used (allowed: http://host:port, https://...)"
+        )
+    return full
+
+
+def environment_proxy(server: str, environ: Mapping[str, str]) -> str | None:
+    """Find the proxy for a server's URL in HTTPS_PROXY, HTTP_PROXY and NO_PROXY (or in small letters)."""
+    parts = urlsplit(server)
+    name = f"{parts.scheme}_proxy"
+    proxy = environ.get(name.upper()) or environ.get(name)
+    if not proxy or not parts.hostname:
+        return None
+    excluded = environ.get("NO_PROXY") or environ.get("no_proxy") or ""
+    if _is_excluded(parts.hostname, parts.port, excluded):
+        return None
+    return check_proxy(proxy, f"environment variable {name.upper()}")
+
+
+def _is_excluded(host: str, port: int | None, excluded: str) -> bool:
+    address = _address(host)
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return True
+    return any(_matches(entry.strip().lower(), host.lower(), address, port) for entry in excluded.split(","))
+
+
+def _matches(
+    entry: str, host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, port: int | None
+) -> bool:
+    if not entry or entry == "*":
+        return entry == "*"
+    if address is not None and "/" in entry:
+        try:
+            return address in ipaddress.ip_network(entry, strict=False)
+        except ValueError:
+            return False
+    name, colon, number = entry.rpartition(":")
+    if colon and re.fullmatch("[0-9]{1,5}", number) and _address(entry) is None:
+        if int(number) != port:
+            return False
+        entry = name.strip("[]")
+    if address is not None:
+        return _address(entry) == address
+    suffix = entry.removeprefix("*")
+    return host.endswith(suffix) if suffix.startswith(".") else host == suffix or host.endswith(f".{suffix}")
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None

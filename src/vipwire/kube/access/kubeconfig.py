@@ -140,7 +140,7 @@ def parse_kubeconfigs(texts: Iterable[tuple[str, Path]]) -> Selected:
 
 
 def _config(text: str, file: Path) -> _Config:
-    from vipwire.config.yaml_file import load_yaml  # noqa: PLC0415  # heavy, and a Pod in a cluster reads no YAML
+    from vipwire.config.yaml_values import load_yaml  # noqa: PLC0415  # heavy, and a Pod in a cluster reads no YAML
 
     try:
         document = load_yaml(text)

@@ -4,7 +4,8 @@ YAML as Kubernetes reads it: several documents a file, lists of objects, JSON to
 mapping is an error, not a silent loss of the first.
 
 Other kinds (Deployments, Knative's `Service`) are ordinary in people's folders: they are left out, and named. A kind
-that Kubernetes does not have in a group of its own is a mistake, and told as a problem.
+that Kubernetes does not have in a group of its own is a mistake, and told as a problem. A service proxy reads the
+kinds that it watches at an API server, and Endpoints (`MANIFESTS`).
 """
 
 import json
@@ -18,6 +19,9 @@ import msgspec
 
 from vipwire.config.yaml_values import place_after, read_documents
 from vipwire.errors import DecodeError
+from vipwire.kube import wire
+from vipwire.kube.convert_slice import convert_endpoints
+from vipwire.kube.proxied import ENDPOINT_SLICES, NODES, SERVICE_CIDRS, SERVICES
 from vipwire.kube.resource import (
     BROKEN,
     Resource,
@@ -31,7 +35,7 @@ from vipwire.kube.resource import (
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.model.text import nearest
-from vipwire.state.event import K, K_co, T, T_co
+from vipwire.state.event import K, K_co, Kind, Object, T, T_co
 
 _DEEPEST_LIST = 8
 _MOST_ALIASED: Final = 1_000_000
@@ -236,3 +240,18 @@ def _objects(document: object, version: str, depth: int, kind: str = "") -> Iter
         of = ("", "") if kind == "List" else (kind.removesuffix("List"), version)
         for item in items or ():
             yield from _objects(item, of[1], depth + 1, of[0])
+
+
+def _read_endpoints(document: object) -> tuple[tuple[Object, ...], tuple[Problem, ...]]:
+    return convert_endpoints(msgspec.convert(document, wire.Endpoints))
+
+
+IN_MANIFESTS: Final[tuple[ManifestKind[Kind, Object], ...]] = (
+    kind_in_manifests(SERVICES),
+    kind_in_manifests(ENDPOINT_SLICES),
+    kind_in_manifests(NODES, namespaced=False),
+    kind_in_manifests(SERVICE_CIDRS, "networking.k8s.io/v1beta1", namespaced=False),
+    ManifestKind(Kind.ENDPOINT_SLICE, "Endpoints", ("v1",), _read_endpoints),
+)
+MANIFESTS: Final = ManifestReader(*IN_MANIFESTS)
+"""Reads files for the proxy."""

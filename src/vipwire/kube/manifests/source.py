@@ -5,6 +5,10 @@ with a file, whatever it is, costs that file's changes only: its last good objec
 missing while one of its documents cannot be read. So does a path that vanishes as a whole; a file that leaves a
 folder takes its objects with it.
 
+Of an object in two files the file whose path sorts first has it, and the other is told of. Problems belong to an
+object or to a file, so that they can be told with an event about it and end with one: a file is spoken of as an
+object that is never there.
+
 Changes are seen by inotify, and by a look at the files' times every few seconds as well: a link's target elsewhere,
 or a network file system, makes no event here. A mounted ConfigMap swaps a link in its folder; editors rename a new
 file over the old one. Both change the folder, which is what is watched (for a single file, the folder it is in).
@@ -16,21 +20,21 @@ import os
 import select
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Generic, TypeAlias
 
 from vipwire.config.yaml_values import place_after
 from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.contact import Health
-from vipwire.kube.manifests.documents import Manifest, ManifestReader, file_problem
-from vipwire.kube.manifests.inventory import Inventory, differences, listed, take_inventory
+from vipwire.kube.manifests.documents import Entry, Manifest, ManifestReader, file_problem
 from vipwire.kube.resource import printable, unexpected
+from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire.process import folder_watch
-from vipwire.state.event import EventOf, K, T
+from vipwire.process.file_watch import FileWatch
+from vipwire.state.event import Deleted, EventOf, K, Listed, T, Upserted
 
 SUFFIXES = (".yaml", ".yml", ".json")
 SETTLE: Final = 0.4
@@ -59,6 +63,79 @@ _KINDS: Final = {
 _log = logging.getLogger(__name__)
 
 
+Key: TypeAlias = tuple[K, ObjectName]
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory(Generic[K, T]):
+    """All objects and all problems of a set of files."""
+
+    objects: Mapping[Key[K], T] = field(default_factory=dict)
+    problems: Mapping[Key[K], tuple[Problem, ...]] = field(default_factory=dict)
+
+
+def take_inventory(
+    manifests: Iterable[Manifest[K, T]], files_are: K, file_problems: Iterable[Problem] = ()
+) -> Inventory[K, T]:
+    """Merge files; `file_problems` are those of files and paths that could not be read.
+
+    A file is spoken of as an object of the kind `files_are`.
+    """
+    objects: dict[Key[K], T] = {}
+    problems: dict[Key[K], tuple[Problem, ...]] = {}
+    owners: dict[Key[K], str] = {}
+    for manifest in sorted(manifests, key=lambda manifest: manifest.file):
+        for problem in manifest.problems:
+            _add(problems, (files_are, problem.object), (problem,))
+        for entry in manifest.entries:
+            _take(entry, manifest.file, objects, problems, owners)
+    for problem in file_problems:
+        _add(problems, (files_are, problem.object), (problem,))
+    return Inventory(objects, problems)
+
+
+def listed(inventory: Inventory[K, T], kinds: Iterable[K]) -> Iterator[Listed[K, T]]:
+    """Yield one `Listed` for every kind, also for empty ones, since somebody waits for each."""
+    for kind in kinds:
+        objects = tuple(value for (of, _), value in inventory.objects.items() if of is kind)
+        problems = (problems for (of, _), problems in inventory.problems.items() if of is kind)
+        yield Listed(kind, objects, tuple(problem for group in problems for problem in group))
+
+
+def differences(before: Inventory[K, T], after: Inventory[K, T]) -> Iterator[EventOf[K, T]]:
+    """Yield what changed: an object, or only what is wrong with it."""
+    keys = {**before.objects, **after.objects, **before.problems, **after.problems}
+    for key in keys:
+        old, new = before.objects.get(key), after.objects.get(key)
+        problems = after.problems.get(key, ())
+        if old == new and before.problems.get(key, ()) == problems:
+            continue
+        yield Deleted(*key, problems) if new is None else Upserted(new, problems)
+
+
+def _take(
+    entry: Entry[K, T],
+    file: str,
+    objects: dict[Key[K], T],
+    problems: dict[Key[K], tuple[Problem, ...]],
+    owners: dict[Key[K], str],
+) -> None:
+    keys = tuple((entry.kind, name) for name in entry.names)
+    taken = next((key for key in keys if key in owners), None)
+    if taken is not None:
+        message = f"stands in {owners[taken]} too, which is used; the one in {file} is not"
+        _add(problems, taken, (Problem(entry.kind.value, entry.name, "metadata.name", message),))
+        return
+    owners.update(dict.fromkeys(keys, file))
+    objects.update(zip(keys, entry.objects, strict=False))
+    _add(problems, keys[0], entry.problems)
+
+
+def _add(problems: dict[Key[K], tuple[Problem, ...]], key: Key[K], more: tuple[Problem, ...]) -> None:
+    if more:
+        problems[key] = problems.get(key, ()) + more
+
+
 @dataclass(frozen=True, slots=True)
 class _File(Generic[K, T]):
     signature: Signature
@@ -80,7 +157,7 @@ class ManifestSource(Generic[K, T]):
         for path in self._paths:
             if not path.exists():
                 raise ConfigError(f"--manifests: {path} does not exist (allowed: a folder or a file)")
-        self._clock, self._reader = clock, reader
+        self._clock, self._reader, self._watch = clock, reader, FileWatch()
         self._files: dict[str, _File[K, T]] = {}
         self._gone: dict[str, Problem] = {}
         self._synced = False
@@ -98,8 +175,8 @@ class ManifestSource(Generic[K, T]):
         self._note_health(synced=True)
         while True:
             folders = self._folders()
-            async with aclosing(folder_watch.hints(map(Path, folders), every=LOOK, settle=SETTLE)) as hints:
-                async for _ in hints:
+            async with aclosing(self._watch.hints(map(Path, folders), every=LOOK, settle=SETTLE)) as times:
+                async for _ in times:
                     before, inventory = inventory, await asyncio.to_thread(self.scan)
                     for event in differences(before, inventory):
                         emit(event)

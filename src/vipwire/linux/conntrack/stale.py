@@ -1,4 +1,4 @@
-"""Decides which tracked UDP flows are stale: those that still go where no packet of theirs should go any more.
+"""Decides which tracked flows are stale: those that still go where no packet of theirs should go any more. Pure.
 
 DNAT is decided by the first packet of a flow and remembered in its conntrack entry. A UDP client that keeps sending
 from one port keeps its entry alive for ever, and with it an endpoint that is gone, or no translation at all when the
@@ -8,16 +8,24 @@ then meets the rules anew. TCP and SCTP need none of this: an endpoint answers w
     original:  client:port  ->  10.96.0.10:53      is this a frontend that we were told of?
     reply:     10.1.2.3:53  ->  client:port        is this one of its serving endpoints?
 
+Where serving endpoints only came, every flow stays valid; unless there had been none: then flows were not translated.
+
 What kube-proxy does otherwise: it skips Services that have lost their last endpoint or are gone (k/k#139628), and it
 takes any flow to the number of a node port for its own, whichever machine that flow goes to.
+
+Of an endpoint that was ejected those flows of any protocol are stale that wait for its answer. The kernel remembers a
+SYN without an answer for two minutes. So a client that repeats it, or begins anew from the same port, would meet the
+silent endpoint again. Without the flow its next packet meets the rules, which choose among the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
-from vipwire.linux.netlink.conntrack import Flow
+from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow
 from vipwire.model.net import Address, Family, Prefix, Protocol, family_of
 from vipwire.model.value import Value
+from vipwire.plan.plan import Forward, Frontend, ServicePlan
+from vipwire.plan.planner import PlanChange
 
 UdpEndpoint: TypeAlias = tuple[Address, int]
 """Address and port of an endpoint."""
@@ -81,3 +89,107 @@ class Staleness(Value, frozen=True):
     def ports(self) -> frozenset[int] | None:
         """Name the destination ports that stale flows can have; None for any."""
         return None if self.service_cidrs else frozenset(port for _, port in self.frontends)
+
+
+def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
+    """Collect the UDP frontends of some plans with their serving endpoints."""
+    return {
+        (frontend.key.address, frontend.key.port): frontend.serving
+        for plan in plans
+        if plan is not None
+        for frontend in ((*_of_ranges(plan), *plan.frontends) if plan.ranges else plan.frontends)
+        if frontend.key.protocol is Protocol.UDP
+    }
+
+
+def _of_ranges(plan: ServicePlan) -> Iterator[Frontend]:
+    """Yield a frontend for each port of a range: a flow goes to one of them."""
+    from vipwire.plan.resolve import at_port  # noqa: PLC0415  # few Services have ranges
+
+    for wide in plan.ranges:
+        if wide.key.protocol is Protocol.UDP:
+            for port in range(wide.key.first, wide.key.last + 1):
+                yield at_port(wide, port)
+
+
+def _may_have_udp(changes: Iterable[PlanChange]) -> bool:
+    for change in changes:
+        for plan in change:
+            if plan is not None and (plan.ranges or Protocol.UDP in [each.key.protocol for each in plan.frontends]):
+                return True
+    return False
+
+
+def suspect_frontends(changes: Iterable[PlanChange]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
+    """Collect the frontends whose flows have to be looked at, with the endpoints that still serve them."""
+    changes = tuple(changes)
+    if not _may_have_udp(changes):
+        return {}
+    before = udp_frontends([change.old for change in changes])
+    after = udp_frontends([change.new for change in changes])
+    nobody: frozenset[UdpEndpoint] = frozenset()
+    return {
+        frontend: after.get(frontend, nobody)
+        for frontend in {**before, **after}
+        if not (before.get(frontend) and before[frontend] <= after.get(frontend, nobody))
+    }
+
+
+Place = tuple[int, Address, int]
+"""Protocol, address and port of an endpoint, as a flow has them."""
+
+
+class Unanswered(Value, frozen=True):
+    """Decides which flows to these endpoints are to go. `destination_ports` are the frontends'; None for any."""
+
+    endpoints: frozenset[Place]
+    destination_ports: frozenset[int] | None = None
+
+    def __call__(self, flow: Flow) -> bool:
+        """Report whether this flow came by way of a Service and has no answer."""
+        return (
+            not flow.status & STATUS_SEEN_REPLY
+            and not flow.zone
+            and (flow.protocol, flow.reply_source, flow.reply_source_port) in self.endpoints
+            and (flow.reply_source, flow.reply_source_port) != (flow.destination, flow.destination_port)
+        )
+
+    def families(self) -> tuple[Family, ...]:
+        """Name the families in which there can be such flows."""
+        present = {family_of(address) for _, address, _ in self.endpoints}
+        return tuple(family for family in Family if family in present)
+
+    def protocols(self) -> tuple[Protocol, ...]:
+        """Name their protocols."""
+        return tuple(sorted({Protocol(protocol) for protocol, _, _ in self.endpoints}))
+
+    def ports(self) -> frozenset[int] | None:
+        """Name the destination ports that they can have; None for any."""
+        return self.destination_ports
+
+
+def waiting_in_vain(changes: Iterable[PlanChange]) -> Unanswered:
+    """Collect what Services that want ejection have left out of their pools."""
+    endpoints: set[Place] = set()
+    ports: set[int] = set()
+    ranges = False
+    for old, new in changes:
+        if old is not None and new is not None and new.wishes.eject_after is not None:
+            gone = _used(old) - _used(new)
+            endpoints |= gone
+            ranges |= bool(gone and old.ranges)
+            ports |= {frontend.key.port for frontend in old.frontends} if gone else set()
+    return Unanswered(frozenset(endpoints), None if ranges else frozenset(ports))
+
+
+def _used(plan: ServicePlan) -> frozenset[Place]:
+    return frozenset(_places(plan))
+
+
+def _places(plan: ServicePlan) -> Iterator[Place]:
+    """Yield the places that new connections go to, wherever they come from."""
+    for frontend in (*plan.frontends, *(wide.frontend for wide in plan.ranges)):
+        for action in (frontend.action, frontend.short_circuit):
+            if isinstance(action, Forward):
+                protocol = int(frontend.key.protocol)
+                yield from ((protocol, target.address, target.port) for target in action.pool)

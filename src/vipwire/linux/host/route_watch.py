@@ -1,15 +1,16 @@
-"""Two sockets of rtnetlink(7): one hears that links or addresses change, the other asks what they are now.
+"""Hears by rtnetlink(7) that links or addresses change: one socket hears it, another asks what they are now.
 
 The kernel's notifications say only that something happened; the truth is then asked for anew. So a lost notification
 costs nothing.
 """
 
 import errno
+import socket
 from collections.abc import Callable
 from typing import Final, Self, TypeVar
 
 from vipwire.linux.netlink.message import Message
-from vipwire.linux.netlink.route import GET_LINK, links_request
+from vipwire.linux.netlink.route import GET_LINK, GROUP_LINK, NEW_LINK, Link, decode_link, is_running, links_request
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, DumpInterruptedError, NetlinkError, NetlinkSocket
 
 _ATTEMPTS: Final = 5
@@ -69,3 +70,55 @@ class RouteWatch:
             if error.errno != errno.ENODEV:
                 raise
             return None
+
+
+class CarrierWatch(RouteWatch):
+    """The state of an interface, by its name. When `fileno()` is readable (`loop.add_reader`), call `refresh`.
+
+    `number` is its ifindex, 0 while there is none.
+    """
+
+    def __init__(self, interface: str) -> None:
+        super().__init__(GROUP_LINK)
+        self._interface = interface
+        self.number, self.up = self._look()
+
+    def refresh(self) -> bool:
+        """Read the kernel's notifications, without waiting; report whether `up` or `number` changed."""
+        self._heard()
+        before = self.number, self.up
+        self.number, self.up = self._look()
+        return before != (self.number, self.up)
+
+    def _look(self) -> tuple[int, bool]:
+        try:
+            number = socket.if_nametoindex(self._interface)
+        except OSError:  # there is none of this name
+            return 0, False
+        link = self._link(number)
+        return (0, False) if link is None else (number, is_running(link))
+
+
+class LinkWatch(RouteWatch):
+    """The interfaces of the network namespace in which this was made, loopback left out."""
+
+    def __init__(self) -> None:
+        super().__init__(GROUP_LINK)
+        self._known: frozenset[Link] = frozenset()
+
+    def more(self) -> bool:
+        """Report, without waiting, whether there may be an interface that `names` has not told of."""
+        heard = self._heard()
+        if heard is None:
+            return True
+        links = [(message.type, decode_link(message.payload)) for message in heard]
+        # One that goes and comes again has another number.
+        return any(kind == NEW_LINK and not link.loopback and link not in self._known for kind, link in links)
+
+    def names(self) -> frozenset[str]:
+        """Read the names of all interfaces. Raise DumpInterruptedError if changes do not end."""
+        found = undisturbed(
+            lambda: [decode_link(payload) for payload in self._requests.dump(GET_LINK, links_request())]
+        )
+        self._known = frozenset(link for link in found if not link.loopback)
+        return frozenset(link.name for link in self._known)

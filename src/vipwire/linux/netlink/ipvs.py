@@ -2,8 +2,9 @@
 
 A virtual server is what clients talk to: a protocol, address and port, or every packet with a mark. Its real servers
 are where connections go. Many commands fit one datagram; the kernel answers those it refuses, and those that ask.
-Layouts: include/uapi/linux/ip_vs.h, net/netfilter/ipvs/ip_vs_ctl.c. Ports and addresses are in network order, all
-else in host order.
+A family of generic netlink has no number of its own: the kernel is asked for it by name.
+Layouts: include/uapi/linux/ip_vs.h and genetlink.h, net/netfilter/ipvs/ip_vs_ctl.c. Ports and addresses are in
+network order, all else in host order.
 """
 
 import enum
@@ -14,8 +15,36 @@ from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink.attributes import attribute, attributes, nested, string, text_of
-from vipwire.linux.netlink.generic import HEADER_SIZE, command
 from vipwire.model.net import Address, Family
+
+CONTROL: Final = 16
+"""GENL_ID_CTRL, the family that knows the others."""
+
+_GET_FAMILY: Final = 3
+_FAMILY_ID, _FAMILY_NAME = 1, 2
+_HEADER = struct.Struct("=BBH")  # command, version of the family, reserved
+
+HEADER_SIZE: Final = _HEADER.size
+
+
+def command(number: int, payload: bytes = b"", version: int = 1) -> bytes:
+    """Encode the payload of a message: the family's command and its attributes."""
+    return _HEADER.pack(number, version, 0) + payload
+
+
+def ask_family(name: str) -> bytes:
+    """Encode the request for a family's number, of `CONTROL`. The kernel answers ENOENT without its module."""
+    return command(_GET_FAMILY, string(_FAMILY_NAME, name))
+
+
+def family_number(payload: memoryview) -> int:
+    """Decode the answer to `ask_family`: the message type of that family."""
+    value = attributes(payload, HEADER_SIZE).get(_FAMILY_ID)
+    if value is None or len(value) != 2:
+        raise DecodeError("the answer about a generic netlink family has no number")
+    number: int = _U16.unpack(value)[0]
+    return number
+
 
 FAMILY: Final = "IPVS"
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from vipwire.errors import CommitError
-from vipwire.linux.host.links import LinkWatch
+from vipwire.linux.host.route_watch import LinkWatch
 from vipwire.linux.netlink.nftables import encode
 from vipwire.linux.netlink.nftables.flowtables import Flowtable, add_devices, decode_flowtable
 from vipwire.linux.netlink.nftables.generations import Generations

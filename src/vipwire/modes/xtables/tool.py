@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, Protocol
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.linux.netlink.nftables import encode
-from vipwire.linux.netlink.nftables.chain_names import chain_names
+from vipwire.linux.netlink.nftables.decode import chain_names
 from vipwire.linux.netlink.nftables.wire import ABSENT, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family

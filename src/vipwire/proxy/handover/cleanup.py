@@ -21,7 +21,7 @@ from vipwire.modes.spec import ModeSpec
 from vipwire.modes.xtables.ownership import Owners, Place, Tables, VipwireOnlyOwner, all_of, census, removals
 from vipwire.modes.xtables.tool import RuleTool
 from vipwire.proxy.handover.kube_proxy import KubeProxy
-from vipwire.proxy.handover.rules import engines, owners, read_engine
+from vipwire.proxy.handover.leftovers import engines, owners, read_engine
 
 _UNKNOWN: Final = ("iptables", "ipvs")
 """The modes that a kube-proxy may run in whose names vipwire has too."""

@@ -87,7 +87,7 @@ class OtherModes:
 
     def disarm(self) -> None:
         """Remove what drops whatever is not translated in its own way."""
-        from vipwire.proxy.handover.rules import disarm, engines  # noqa: PLC0415  # see translating
+        from vipwire.proxy.handover.leftovers import disarm, engines  # noqa: PLC0415  # see translating
 
         for tool in engines(self._family):
             disarm(tool)

@@ -1,7 +1,11 @@
-"""Whether kube-proxy runs in this network namespace, and in which mode: whoever removes rules must know.
+"""Whether kube-proxy runs in this network namespace, in which mode and with which configuration.
 
-Asked are its process, where we see it (a container may have process ids of its own), and the ports of its health
-check and metrics, which are in the network namespace. A vipwire proxy answers there too: first ask whether one runs.
+Whoever removes rules must know. Asked are its process, where we see it (a container may have process ids of its own),
+and the ports of its health check and metrics, which are in the network namespace. A vipwire proxy answers there too:
+first ask whether one runs.
+
+Its configuration is read from its page /configz, which has flags and file together, else from its command line and
+the file named there. A blank mode is kube-proxy's default, iptables.
 """
 
 import contextlib
@@ -10,13 +14,17 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from itertools import dropwhile
 from pathlib import Path
 from typing import Final
 
-from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT
-from vipwire.config.yaml_file import load_yaml
+from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT, Config
+from vipwire.config.file import read_config
+from vipwire.config.flags import build_config, parse_flags
+from vipwire.config.yaml_values import load_yaml
+from vipwire.errors import ConfigError
 from vipwire.model.value import Value
-from vipwire.proxy.handover.configured import DEFAULT_MODE
+from vipwire.proxy.handover.configured import DEFAULT_MODE, Configured
 
 _NAME: Final = "kube-proxy"
 _MODES: Final = ("iptables", "ipvs", "nftables", "userspace")
@@ -115,3 +123,54 @@ def _configured_mode(folder: Path) -> str:
         mode = flags.get("proxy-mode")
     mode = str(mode or DEFAULT_MODE)
     return mode if mode in _MODES else ""
+
+
+_CONFIGZ: Final = "kubeproxy.config.k8s.io"
+_FILES: Final = ("config", "kubeconfig")
+
+
+def configured(running: KubeProxy | None, proc: Path = Path("/proc")) -> Configured | None:
+    """Find the configuration of the kube-proxy that runs here; None if nothing tells."""
+    if running is None:
+        return None
+    return next(_found(running, proc), None)
+
+
+def _found(running: KubeProxy, proc: Path) -> Iterator[Configured]:
+    if said := page(METRICS_PORT, "/configz"):
+        where = f"http://127.0.0.1:{METRICS_PORT}/configz"
+        with contextlib.suppress(ConfigError):
+            yield Configured(where, from_configz(said, where))
+    if running.pid:
+        with contextlib.suppress(ConfigError, OSError):
+            yield of_process(proc / str(running.pid))
+
+
+def from_configz(text: str, where: str) -> Config:
+    """Read the page /configz. Raise ConfigError if it is none, or of a version that writes it otherwise."""
+    try:
+        inner = json.loads(text)[_CONFIGZ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{where}: is no configuration of kube-proxy") from error
+    return read_config(json.dumps(inner), where).config
+
+
+def of_process(folder: Path) -> Configured:
+    """Read a process's command line and the file that it names, below its own root. Raise ConfigError or OSError."""
+    words = (folder / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+    given = parse_flags([*dropwhile(lambda word: not word.startswith("-"), filter(None, words))])
+    named = given.get("config", "")
+    if named:
+        text = (folder / "root" / str(named).lstrip("/")).read_text(encoding="utf-8", errors="replace")
+        return Configured(f"{named} of process {folder.name}", read_config(text, str(named)).config)
+    config = build_config({name: value for name, value in given.items() if name not in _FILES}).config
+    return Configured(f"the command line of process {folder.name}", config)
+
+
+def from_config_map(document: object, where: str) -> Config:
+    """Read the ConfigMap as kubeadm writes it. Raise ConfigError if it holds no configuration."""
+    data = document.get("data") if isinstance(document, dict) else None
+    for text in (data or {}).values() if isinstance(data, dict) else ():
+        if "KubeProxyConfiguration" in str(text):
+            return read_config(str(text), where).config
+    raise ConfigError(f"{where}: holds no KubeProxyConfiguration")

@@ -1,7 +1,8 @@
 """Finds and removes what modes other than the running one, and kube-proxy in any mode, left on this node.
 
 Only what has a name of ours or of kube-proxy's is looked at. Rules of iptables are removed here, for several modes
-share them (`proxy.handover.rules`); what else there is, each mode knows itself (`modes.remains`):
+share them: which mode has which chains, its `RuleOwner` knows, and what goes when two have the same names,
+`modes.xtables.ownership`. What else there is, each mode knows itself (`modes.remains`):
 
     before the rules   what goes first, such as tables of nftables; and what is in use is found out
     rules              of all modes at once, in both engines (nft and legacy)
@@ -11,16 +12,74 @@ A second look may be needed: a relay still takes connections that came before it
 connections of a virtual server that goes, so that those which are in use stay until they are not.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from vipwire.model.net import Family
 from vipwire.model.value import Value
 from vipwire.modes import remains
-from vipwire.modes.registry import driver_of, every_spec
+from vipwire.modes.registry import driver_of, every_spec, spec_of
 from vipwire.modes.spec import ModeSpec
-from vipwire.modes.xtables.ownership import Place
-from vipwire.proxy.handover.rules import engines, modes_of, remove_rules
+from vipwire.modes.xtables.ownership import TABLES, Owners, Place, RuleOwner, Tables, census, removals
+from vipwire.modes.xtables.save import read_table
+from vipwire.modes.xtables.tool import RuleTool, Tool, with_tables
+
+
+def engines(family: Family) -> Iterator[Tool]:
+    """Yield the tools of a family that can have rules here."""
+    return with_tables(family, "removing rules of other modes")
+
+
+def owners(family: Family) -> Owners:
+    """Return what knows the chains of each mode that writes into iptables."""
+    found = ((spec.name, driver_of(spec).owner(family)) for spec in every_spec())
+    return {name: owner for name, owner in found if owner is not None}
+
+
+def remove_rules(tool: Tool, running: str = "", *, held: Collection[Place] = frozenset()) -> dict[str, int]:
+    """Remove the chains that other modes than `running` have left in one engine; tell how many of each mode.
+
+    `running` is empty where the mode that runs writes no rules into this engine. The chains `held` stay. Raise
+    CommitError if the tables cannot be read or written.
+    """
+    known = owners(tool.family)
+    if not census(known, _chains(tool), held).keys() - {running}:
+        return {}  # as after nearly every start: no rule was read, of which there may be a hundred thousand
+    tables = read_engine(tool)
+    found = census(known, tables, held)
+    found.pop(running, None)
+    leaving = [known[name] for name in found]
+    for text in removals(tables, leaving, known.get(running), held) if leaving else ():
+        tool.restore(text)
+    return found
+
+
+def modes_of(tool: Tool) -> frozenset[str]:
+    """Name the modes that have chains in an engine. Raise OSError if it cannot be read."""
+    return frozenset(census(owners(tool.family), _chains(tool)))
+
+
+def own_chains(mode: str, chains: Iterable[str]) -> frozenset[str]:
+    """Choose the chains, of whichever table, that have names of a mode's. Pure."""
+    owner = driver_of(spec_of(mode)).owner(Family.IPV4)
+    return frozenset(chain for chain in chains if owner and any(owner.owns(table, chain) for table in TABLES))
+
+
+def disarm(tool: RuleTool) -> None:
+    """Remove from the filter table what drops whatever is not translated in the way of the mode that wrote it."""
+    leaving: list[RuleOwner] = [owner for owner in owners(tool.family).values() if owner.refuses]
+    for text in removals({"filter": read_table(tool.save("filter"))}, leaving):
+        tool.restore(text)
+
+
+def _chains(tool: Tool) -> Mapping[str, Collection[str]]:
+    """Name the chains of all tables of an engine."""
+    return tool.chains_by_table(TABLES)
+
+
+def read_engine(tool: RuleTool) -> Tables:
+    """Read all tables of an engine that a mode may have chains in. Raise CommitError if it cannot be read."""
+    return {table: read_table(tool.save(table)) for table in TABLES}
 
 
 @runtime_checkable

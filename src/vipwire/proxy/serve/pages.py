@@ -1,12 +1,17 @@
 """Answers HTTP: health on one port, metrics and debugging pages on the other.
 
 Paths, status codes, content types and bodies are those of kube-proxy, because probes, load balancers, test suites and
-people's scripts read them. `/readyz` and the pages below `/debug` are vipwire's own.
+people's scripts read them. `/readyz` and the pages below `/debug` (with `--profiling`) are vipwire's own.
 """
 
+import asyncio
+import io
 import json
+import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
@@ -14,13 +19,80 @@ from typing import Any, Final
 from msgspec import field
 
 from vipwire.http.server import Handler, Pages, Reply, Request
+from vipwire.model.number import whole_number
 from vipwire.model.value import Value
-from vipwire.proxy.serve.debug import add_debug_pages
 from vipwire.proxy.serve.health import Answer, ProxyHealth
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.serve.server import BindPolicy, HttpServer
 
+_LONGEST_PROFILE: Final = 60.0
+_MOST_VERBOSE: Final = 2**31 - 1  # as the flag
 _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+
+
+def add_debug_pages(app: Pages, set_verbosity: Callable[[int], None] | None) -> None:
+    """Add /debug/stacks, /debug/profile?seconds=N and, where the log level can be changed, PUT /debug/flags/v."""
+
+    async def verbosity(request: Request) -> Reply:
+        text = request.text.strip()
+        level = whole_number(text, 0, _MOST_VERBOSE)
+        if level is None or set_verbosity is None:
+            return _text(f"failed to set v to {text!r}: must be a whole number\n", status=400)
+        set_verbosity(level)
+        return _text(f"successfully set v to {text}\n")
+
+    app.add("GET", "/debug/stacks", _stacks)
+    app.add("GET", "/debug/profile", _profile)
+    if set_verbosity is not None:
+        app.add("PUT", "/debug/flags/v", verbosity)
+
+
+async def _stacks(_request: Request) -> Reply:
+    return _text("".join((*_thread_stacks(), *_task_stacks())))
+
+
+def _thread_stacks() -> Iterator[str]:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001  # the documented way to see other threads
+        yield f"thread {names.get(ident, '?')} ({ident}):\n{''.join(traceback.format_stack(frame))}\n"
+
+
+def _task_stacks() -> Iterator[str]:
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
+        out = io.StringIO()
+        task.print_stack(file=out)
+        yield f"task {task.get_name()}:\n{out.getvalue()}\n"
+
+
+async def _profile(request: Request) -> Reply:
+    """Profile the event loop's thread for some seconds, functions with the most time of their own first."""
+    try:
+        seconds = float(request.query.get("seconds", "5"))
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= _LONGEST_PROFILE:
+        return _text(f"seconds must be a number above 0 and at most {_LONGEST_PROFILE:g}\n", status=400)
+    import cProfile  # noqa: PLC0415  # heavy, and few ask
+    import pstats  # noqa: PLC0415
+
+    profile = cProfile.Profile()
+    try:
+        profile.enable()
+    except ValueError:
+        return _text("another profile is being taken\n", status=409)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        profile.disable()
+    out = io.StringIO()
+    pstats.Stats(profile, stream=out).sort_stats("tottime").print_stats(50)
+    return _text(out.getvalue())
+
+
+def _text(body: str, status: int = 200) -> Reply:
+    return Reply(body, status, _TEXT)
+
+
 _WARNING: Final = (
     "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees "
     "and is for debugging purposes only.\n"
@@ -140,10 +212,6 @@ def _app(pages: Mapping[str, Handler]) -> Pages:
 
 def _response(answer: Answer) -> Reply:
     return Reply(answer.body, answer.status, answer.headers)
-
-
-def _text(body: str) -> Reply:
-    return Reply(body, headers=_TEXT)
 
 
 class _Exposition:

@@ -4,23 +4,14 @@ What cannot be set is said.
 """
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from vipwire.config.configuration import Config
 from vipwire.linux.conntrack.sysctls import conntrack_sysctls, forwarding_sysctls
-from vipwire.linux.host.forwarding import router_sysctls
 from vipwire.linux.host.kernel import cpus
-from vipwire.linux.host.oom import set_oom_score_adj
-from vipwire.linux.host.sysctl import apply_sysctls
-from vipwire.model.net import Family
+from vipwire.linux.host.settings import apply_sysctls, router_sysctls, set_oom_score_adj
 from vipwire.model.sysctl import Sysctl
 from vipwire.process import log
-from vipwire.proxy.start.modes import mode_sysctls, needs_net_admin
-
-
-def families() -> tuple[Family, ...]:
-    """Name the families of this machine: IPv6 may have been left out of its kernel or switched off at boot."""
-    return (Family.IPV4, Family.IPV6) if Path("/proc/net/if_inet6").exists() else (Family.IPV4,)
+from vipwire.proxy.start.modes import families, mode_sysctls, needs_net_admin
 
 
 def prepare_machine(config: Config) -> None:

@@ -1,9 +1,11 @@
-"""The record that a running proxy keeps in its state directory: start time, flags, last sync.
+"""The claim of a running proxy on its network namespace, and the record that it keeps in its state directory.
 
-`status`, `plan`, `explain` and `check` read it, so that they see what the proxy sees without being given its flags
-again. A proxy programs a network namespace, so each namespace has a record: the file proxy-NETNS.json. It is replaced
-as a whole when it changes, and every `SIGN_SECONDS`. Whether its proxy still runs, the claim of the namespace tells
-(`proxy.start.claim`):
+Only one proxy runs in a network namespace, whatever its mode: all modes serve the same VIPs. `vipwire proxy` and
+`vipwire up` claim the namespace before they write anything; `vipwire cleanup` asks for the claim.
+
+`status`, `plan`, `explain` and `check` read the record, so that they see what the proxy sees without being given its
+flags again. Each namespace has one, the file proxy-NETNS.json. It is replaced as a whole when it changes, and every
+`SIGN_SECONDS`. Whether its proxy still runs, the claim tells:
 
     the claim's holder is the proxy that wrote the record    it runs
     nobody holds the claim, or another proxy does            it ended (`ended` is set), or it died
@@ -13,21 +15,50 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec import field
 
+from vipwire.config.configuration import Config
 from vipwire.model.net import Prefix, format_address, parse_address
 from vipwire.model.node import Node
 from vipwire.model.value import Value
 from vipwire.process import log
 from vipwire.process.files import SIGN_SECONDS, remove_gone, replace_file, state_file
-from vipwire.process.single_instance import Holder
-from vipwire.proxy.start.claim import running_proxy
+from vipwire.process.single_instance import AlreadyRunningError, Claim, Holder, claimed, find_holder
+from vipwire.proxy.start.modes import mode_here
+
+PROXY: Final = "vipwire-proxy"
+
+
+def claim_proxy(
+    config: Config, command: str = "vipwire proxy", names: Iterable[str] = (), details: Iterable[str] = ()
+) -> AbstractContextManager[Claim]:
+    """Claim this network namespace, and further names. Raise AlreadyRunningError if another proxy has it.
+
+    With `--takeover` that one ends first, unless this configuration cannot run here.
+    """
+    details = (f"{config.proxy_mode} mode", f"state directory {config.state_dir}", *details)
+    ready = partial(mode_here, config) if config.takeover else None
+    return claimed((PROXY, *names), command, details, ready=ready)
+
+
+def running_proxy() -> Holder | None:
+    """Find the proxy of this network namespace."""
+    return find_holder(PROXY)
+
+
+def require_none(what: str) -> None:
+    """Raise AlreadyRunningError if a proxy runs here, which would undo `what`."""
+    if (holder := running_proxy()) is not None:
+        raise AlreadyRunningError(f"{what} is of no use while a proxy runs here: {holder}; {holder.remedy} first")
+
 
 _VERSION: Final = 1
 _LOOK_SECONDS: Final = 1.0

@@ -1,16 +1,21 @@
-"""After a sync: has flows followed that it may have made stale, and opens and closes health check node ports."""
+"""What follows a sync: stale flows are deleted, health check node ports opened and closed, ejections followed."""
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Self
 
 from vipwire.linux.host.addresses import AddressWatch
-from vipwire.model.names import ObjectName
+from vipwire.model.names import ObjectName, ServicePortName
+from vipwire.model.net import format_address
 from vipwire.model.problem import Problem
+from vipwire.modes.spec import ModeSpec
+from vipwire.plan.ejection import EndpointKey, Tallies
 from vipwire.plan.plan import HealthCheck, joint_health_check
 from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.service_health import ServiceHealthCheck
-from vipwire.proxy.serve.service_listeners import ServiceListeners
+from vipwire.proxy.serve.service_health import ServiceHealthCheck, ServiceListeners
+from vipwire.proxy.start.record import EjectedEndpoint
 from vipwire.proxy.sync.engine import Engine, Line, Outcome
+from vipwire.proxy.sync.report import Reporter
 
 if TYPE_CHECKING:
     from vipwire.proxy.sync.flow_keeper import FlowKeeper
@@ -93,3 +98,54 @@ class HealthPorts:
     def _served(self, port: int) -> ServiceHealthCheck | None:
         """Choose who answers at a port: if several Services ask for it, the last that has come to it."""
         return next(reversed(self._claims[port].values()), None)
+
+
+if TYPE_CHECKING:
+    from vipwire.proxy.sync.ejection_watch import EjectionWatch
+
+
+class EjectionFollower:
+    """Is told after each sync. `spec` is the mode's: where it relays, conntrack sees none of its connections.
+
+    `changed` is called when `current`, which is what is ejected now, is another list.
+    """
+
+    def __init__(
+        self, engine: Engine, metrics: Metrics, reporter: Reporter, changed: Callable[[], None], spec: ModeSpec
+    ) -> None:
+        self._engine, self._metrics, self._reporter, self._changed = engine, metrics, reporter, changed
+        self._watch: EjectionWatch | None = None
+        self._watches, self._direct = not spec.relays, spec.direct
+        self.current: tuple[EjectedEndpoint, ...] = ()
+        metrics.ejected_endpoints.set_function(lambda: len(self.current))
+
+    def follow(self, tell: Callable[[Tallies], None], now: float) -> None:
+        """Watch what is to be watched, and report. `tell` is given what became of connections; `now` is the time."""
+        if self._watches:
+            self._watch = self._watch or self._begin(tell)
+            self._watch.settle()
+        notes = self._engine.ejection_notes()
+        for note in notes:
+            self._reporter.ejection(note)
+        ejected = self._engine.ejected() if notes or self.current else {}
+        if notes or len(ejected) != len(self.current):
+            since = now - time.monotonic()
+            self.current = tuple(_told(port, key, until + since) for (port, key), until in ejected.items())
+            self._changed()
+
+    def _begin(self, tell: Callable[[Tallies], None]) -> "EjectionWatch":
+        from vipwire.proxy.sync.ejection_watch import EjectionWatch  # noqa: PLC0415  # the first sync is over
+
+        return EjectionWatch(self._engine, self._metrics, tell, direct=self._direct)
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._watch is not None:
+            self._watch.close()
+
+
+def _told(port: ServicePortName, key: EndpointKey, until: float) -> EjectedEndpoint:
+    name = port.service
+    return EjectedEndpoint(
+        name.namespace, name.name, port.port, int(key.protocol), format_address(key.address), key.port, until
+    )

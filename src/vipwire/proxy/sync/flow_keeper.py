@@ -4,10 +4,8 @@ import time
 from collections.abc import Iterable
 
 from vipwire.errors import UnsupportedError
-from vipwire.linux.conntrack.changes import suspect_frontends, udp_frontends
 from vipwire.linux.conntrack.flows import FlowDeletions, FlowTable, Judge
-from vipwire.linux.conntrack.stale import Staleness, UdpFrontends
-from vipwire.linux.conntrack.unanswered import waiting_in_vain
+from vipwire.linux.conntrack.stale import Staleness, UdpFrontends, suspect_frontends, udp_frontends, waiting_in_vain
 from vipwire.linux.host.addresses import AddressWatch, reachable
 from vipwire.model.net import Prefix, family_of
 from vipwire.plan.plan import ServicePlan

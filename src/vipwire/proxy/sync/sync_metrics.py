@@ -1,22 +1,27 @@
-"""Keeps the metrics of syncs and of plans.
+"""Keeps the metrics of syncs and of plans, and reads the kernel's counts for those of Services.
 
 Small syncs are counted together, when somebody reads metrics or when there are many: counting each by itself takes as
 long as planning it.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from vipwire.errors import CommitError
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
+from vipwire.modes.spec import Mode
 from vipwire.plan.ejection import Failure
 from vipwire.plan.plan import Drop, FrontendKind, ServicePlan
 from vipwire.plan.planner import PlanChange
+from vipwire.process import log
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.serve.registry import of_family
 from vipwire.proxy.sync.engine import Engine, Line, Outcome
+from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.offers import RuleWriter
 
 _FEW: Final = 16
@@ -189,3 +194,33 @@ def _endpoints(plan: ServicePlan) -> int:
             for target in getattr(forward, "pool", ())
         }
     )
+
+
+class CountReader:
+    """Reads the counters of every family.
+
+    If the kernel cannot be read, the last counts stay. Each new reason is logged once.
+    """
+
+    def __init__(self, engine: Engine, *, endpoints: bool) -> None:
+        self._engine, self._endpoints = engine, endpoints
+        self._last = Counts()
+        self._error = ""
+
+    async def read(self) -> Counts:
+        """Read them now."""
+        found = [(line.backend, tuple(line.plans.values())) for line in self._engine.lines]
+        try:
+            self._last = await asyncio.to_thread(self._read, found)
+            self._error = ""
+        except (OSError, CommitError) as error:
+            if str(error) != self._error:
+                log.warning("cannot read the counters", error=error)
+            self._error = str(error)
+        return self._last
+
+    def _read(self, found: Iterable[tuple[Mode, Sequence[ServicePlan]]]) -> Counts:
+        total = Counts()
+        for mode, plans in found:
+            total.add_all(mode.read_counts(plans, endpoints=self._endpoints))
+        return total

@@ -19,11 +19,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from vipwire import __version__
 from vipwire.errors import ConfigError, ungrouped
 from vipwire.http.server import Pages, Reply, Request
-from vipwire.kube.access.access import Access, load_access
-from vipwire.kube.access.user_kubeconfig import kubectls, of_this_machine
-from vipwire.kube.client import ApiSource
+from vipwire.kube.access.access import Access, kubectls, load_access, of_this_machine
+from vipwire.kube.client import ApiSource, KeptSource
 from vipwire.kube.events import EventRecorder
-from vipwire.kube.kept import KeptSource
 from vipwire.kube.manifests.documents import ManifestReader
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.model.names import ObjectName

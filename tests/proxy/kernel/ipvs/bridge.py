@@ -12,7 +12,7 @@ from tests.fakes.own_network import own_network, run
 from tests.fakes.values import named
 from tests.proxy.kernel.ipvs.proxy import BALANCER, EXTERNAL, FAMILIES, VIP
 
-from vipwire.linux.host.sysctl import apply_sysctls
+from vipwire.linux.host.settings import apply_sysctls
 from vipwire.linux.netlink.ipvs import Timeouts
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Prefix, Protocol, parse_address

@@ -25,7 +25,7 @@ from tests.proxy.kernel.ipvs.proxy import (
 )
 
 from vipwire.errors import CommitError, UnsupportedError
-from vipwire.linux.host.sysctl import apply_sysctls
+from vipwire.linux.host.settings import apply_sysctls
 from vipwire.linux.netlink.ipvs import Counters, Timeouts
 from vipwire.model.net import Family, Prefix, Protocol
 from vipwire.model.service import Service, ServicePort, TrafficPolicy

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.fakes.values import named
 
-from vipwire.linux.host.sysctl import apply_sysctls
+from vipwire.linux.host.settings import apply_sysctls
 from vipwire.linux.netlink.ipvs import Timeouts
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName

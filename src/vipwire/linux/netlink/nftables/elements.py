@@ -7,12 +7,19 @@ Keys and data are register contents: each part of a concatenation is padded to f
 Most are a key and data of sizes that the set fixes and nothing else. Between those two lie constant bytes: encoding
 is joining four byte strings, decoding compares two constants for a whole message at once. The kernel lists elements
 in that form too; whatever looks different takes the general walk.
+
+Elements with counters are listed as a key, and how many packets and bytes have met it:
+
+    LIST_ELEM { KEY { VALUE } EXPR { NAME "counter" DATA { BYTES PACKETS } } [TIMEOUT] [EXPIRATION] … }
+
+A scrape of the metrics may read 100,000 of them. They all look alike but for key and numbers, so that a message is
+taken apart at once, too, where its constant bytes are the expected ones.
 """
 
 import functools
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from vipwire.errors import DecodeError
@@ -255,9 +262,6 @@ def _decode(member: memoryview) -> Element:
     )
 
 
-_NOTHING = memoryview(b"")
-
-
 def _value_of(data: memoryview) -> bytes:
     value = attributes(data).get(wire.DATA_VALUE)
     if value is None:
@@ -270,3 +274,79 @@ def decode_verdict(data: memoryview) -> Verdict:
     found = attributes(data)
     code = number_of(found.get(wire.VERDICT_CODE, _NOTHING))
     return Verdict(code - (1 << 32) if code >> 31 else code, text_of(found.get(wire.VERDICT_CHAIN, _NOTHING)))
+
+
+_EXPRESSION_NAME, _EXPRESSION_DATA = 1, 2
+_COUNTER_BYTES, _COUNTER_PACKETS = 1, 2
+_NOTHING = memoryview(b"")
+
+
+class ElementCounter(NamedTuple):
+    """One element: its key as it lies in registers, and its counter's value."""
+
+    key: bytes
+    packets: int
+    bytes: int
+
+
+def decode_counters(payload: memoryview) -> Iterable[ElementCounter]:
+    """Decode one message of a dump of elements; those without a counter have counted nothing.
+
+    Raise DecodeError on bytes that are no elements.
+    """
+    members = attributes(payload, 4).get(wire.ELEMENTS_LIST)
+    if not members:
+        return ()
+    quick = _uniform_counters(members)
+    if quick is not None:
+        return quick
+    return [_decode_counter(value) for kind, value in walk(members) if kind == wire.LIST_ELEMENT]
+
+
+def _uniform_counters(members: memoryview) -> Iterator[ElementCounter] | None:
+    """Decode elements that all look like the first one; None if one does not, or if that is no plain counter."""
+    if len(members) < _COUNTER_HEAD:
+        return None
+    size, _, key = _FIRST_LENGTHS.unpack_from(members)
+    if key < 8 or key % 4:
+        return None
+    layout, middle = _counter_layout(key - 8)
+    if size < layout.size or len(members) % size:
+        return None
+    head = bytes(members[:_COUNTER_HEAD])
+    rows = struct.Struct(f"{layout.format}{size - layout.size}x")
+    heads, keys, middles, counted, between, packets = zip(*rows.iter_unpack(members), strict=True)
+    same = (heads.count(head), middles.count(middle), between.count(_BETWEEN_NUMBERS))
+    if same != (len(keys),) * 3:
+        return None
+    return map(ElementCounter, keys, packets, counted)
+
+
+_COUNTER_HEAD = 12  # LIST_ELEM, KEY, VALUE
+_FIRST_LENGTHS = struct.Struct("=HHH")
+_BETWEEN_NUMBERS = struct.pack("=HH", 12, _COUNTER_PACKETS)
+
+
+@functools.cache
+def _counter_layout(key: int) -> tuple[struct.Struct, bytes]:
+    """Compute the layout of an element up to its counter, and what must stand between key and counter."""
+    numbers = struct.pack("=HH", 28, _EXPRESSION_DATA) + struct.pack("=HH", 12, _COUNTER_BYTES)
+    name = string(_EXPRESSION_NAME, "counter")
+    middle = struct.pack("=HH", 4 + len(name) + 28, wire.ELEMENT_EXPRESSION) + name + numbers
+    return struct.Struct(f">{_COUNTER_HEAD}s{key}s{len(middle)}sQ4sQ"), middle
+
+
+def _decode_counter(member: memoryview) -> ElementCounter:
+    found = attributes(member)
+    key = attributes(found.get(wire.ELEMENT_KEY, _NOTHING)).get(wire.DATA_VALUE)
+    if key is None:
+        raise DecodeError("an element of a set has no key")
+    expression = attributes(found.get(wire.ELEMENT_EXPRESSION, _NOTHING))
+    if text_of(expression.get(_EXPRESSION_NAME, _NOTHING)) != "counter":
+        return ElementCounter(bytes(key), 0, 0)
+    numbers = attributes(expression.get(_EXPRESSION_DATA, _NOTHING))
+    return ElementCounter(
+        bytes(key),
+        number_of(numbers.get(_COUNTER_PACKETS, _NOTHING)),
+        number_of(numbers.get(_COUNTER_BYTES, _NOTHING)),
+    )

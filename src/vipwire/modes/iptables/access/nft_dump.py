@@ -14,7 +14,7 @@ from typing import Final
 
 from vipwire.linux.netlink.message import NLM_F_DUMP_INTR, messages
 from vipwire.linux.netlink.nftables import decode, encode
-from vipwire.linux.netlink.nftables.chain_names import chain_names
+from vipwire.linux.netlink.nftables.decode import chain_names
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import DumpInterruptedError, NetlinkSocket
 from vipwire.model.net import Family

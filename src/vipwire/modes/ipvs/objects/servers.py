@@ -9,8 +9,8 @@ from typing import NamedTuple, TextIO
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.linux.netlink import ipvs
 from vipwire.linux.netlink.batch import Request, send_batch
-from vipwire.linux.netlink.generic import CONTROL, ask_family, family_number
 from vipwire.linux.netlink.ipvs import (
+    CONTROL,
     Command,
     Counters,
     Forwarding,
@@ -19,6 +19,8 @@ from vipwire.linux.netlink.ipvs import (
     Scheduling,
     Timeouts,
     VirtualServer,
+    ask_family,
+    family_number,
 )
 from vipwire.linux.netlink.socket import NETLINK_GENERIC, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family

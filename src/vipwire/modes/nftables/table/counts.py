@@ -17,7 +17,7 @@ counted, and nothing else happens: an `update` that fails only ends its own rule
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from vipwire.config.sections import CounterLevel
-from vipwire.linux.netlink.nftables.counters import ElementCounter
+from vipwire.linux.netlink.nftables.elements import ElementCounter
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.nftables.language import SetSpec

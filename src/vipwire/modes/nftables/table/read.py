@@ -14,9 +14,15 @@ from typing import Final
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink.nftables import decode, encode
-from vipwire.linux.netlink.nftables.counters import ElementCounter, decode_counters
 from vipwire.linux.netlink.nftables.decode import SetDeclaration
-from vipwire.linux.netlink.nftables.elements import Element, decode_answers, decode_elements, decode_plain
+from vipwire.linux.netlink.nftables.elements import (
+    Element,
+    ElementCounter,
+    decode_answers,
+    decode_counters,
+    decode_elements,
+    decode_plain,
+)
 from vipwire.linux.netlink.nftables.wire import NFPROTO, Code, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family

@@ -5,10 +5,12 @@ whatever only looks. It lies in /run, which does not outlive the machine: after 
 write there may drain, which is root. One file for each node's name, for a lab has several nodes on one machine.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,6 +20,8 @@ from vipwire.errors import ConfigError
 from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName
 from vipwire.model.net import format_address, parse_address
+from vipwire.process import log
+from vipwire.process.file_watch import FileWatch
 from vipwire.process.files import replace_file
 
 _VERSION: Final = 1
@@ -114,3 +118,50 @@ def in_force(orders: Iterable[DrainOrder], now: float) -> frozenset[Drain]:
 def next_end(orders: Iterable[DrainOrder], now: float) -> float | None:
     """Return in how many seconds the next drain ends; None if none will."""
     return min((order.until - now for order in orders if order.until is not None and now < order.until), default=None)
+
+
+class DrainFollower:
+    """Knows what is drained now, from the start on: no first sync may send a connection to a drained endpoint."""
+
+    def __init__(self, path: Path, files: FileWatch, count: Callable[[int], object]) -> None:
+        """`count` is told how many endpoints are drained, for the metrics."""
+        self._path, self._files, self._count = path, files, count
+        self._orders: tuple[DrainOrder, ...] = ()
+        self._came = asyncio.Event()
+        self.drained: frozenset[Drain] = frozenset()
+        try:
+            self._orders = read_orders(path)
+        except ConfigError as error:
+            log.error("cannot read which endpoints are drained; none is drained", reason=error)
+        self._settle()
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Follow the file until cancelled; `changed` is called when something else is drained than before."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(), name="drained endpoints")
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(next_end(self._orders, time.time())):
+                        await self._came.wait()
+                self._came.clear()
+                if self._settle():
+                    changed()
+
+    async def _watch(self) -> None:
+        async for content in self._files.contents(self._path):
+            try:
+                self._orders = () if content is None else parse_orders(content, self._path)
+            except ConfigError as error:
+                log.error("cannot read which endpoints are drained; keeping the earlier ones", reason=error)
+                continue
+            self._came.set()
+
+    def _settle(self) -> bool:
+        """Adopt what is drained now; report whether it has changed."""
+        before, self.drained = self.drained, in_force(self._orders, time.time())
+        self._count(len(self.drained))
+        for drain in sorted(self.drained - before, key=str):
+            log.info("endpoint drained: it gets no new connections", endpoint=drain)
+        for drain in sorted(before - self.drained, key=str):
+            log.info("endpoint is no longer drained", endpoint=drain)
+        return before != self.drained

@@ -1,7 +1,12 @@
-"""The last changes of Services that reached the kernel: what, when, and how long that took, for `vipwire view`.
+"""The files that vipwire leaves for `vipwire view` in its state directory.
 
-The proxy keeps them in memory and appends them, once a second at most, to changes-NETNS.jsonl in its state directory,
-a JSON object a line. A sync of thousands of Services leaves `MOST_OF_A_SYNC` lines, and one for the rest.
+    changes-NETNS.jsonl     the last changes of Services that reached the kernel: what, when, how long that took
+    announced-NETNS.json    the LoadBalancer addresses that this machine announces
+
+The proxy keeps changes in memory and appends them, once a second at most, a JSON object a line. A sync of thousands
+of Services leaves `MOST_OF_A_SYNC` lines, and one for the rest. `vipwire up` writes announced addresses anew when one
+begins or ends, or when another machine turns out to have it. They mean something only while the proxy of the
+namespace runs.
 """
 
 import asyncio
@@ -62,7 +67,7 @@ class _Seen(NamedTuple):
         return Change(when, family, what, str(self.name), 1, joined, left, waited, took)
 
 
-_READER: Final = msgspec.json.Decoder(Change)
+_CHANGE_READER: Final = msgspec.json.Decoder(Change)
 
 
 class History:
@@ -168,7 +173,7 @@ def read_changes(path: Path) -> list[Change]:
 
 def _read(line: bytes) -> Change | None:
     try:
-        return _READER.decode(line)
+        return _CHANGE_READER.decode(line)
     except msgspec.DecodeError:
         return None
 
@@ -186,3 +191,35 @@ def change_document(change: Change) -> Mapping[str, object]:
         "secondsToKernel": change.waited,
         "syncSeconds": change.took,
     }
+
+
+class AnnouncedAddress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An address: on which interface it is announced, and which other machine has it, by its hardware address."""
+
+    interface: str
+    here: bool = True
+    other: str = ""
+
+
+_ANNOUNCED_READER = msgspec.json.Decoder(dict[str, AnnouncedAddress])
+
+
+def announced_file(state_dir: str) -> Path:
+    """Name the file of this network namespace."""
+    return state_file(state_dir, "announced", "json")
+
+
+def write_announced(path: Path, addresses: Mapping[str, AnnouncedAddress]) -> None:
+    """Replace the file as a whole. Where it cannot be written, only the page lacks it."""
+    try:
+        replace_file(path, msgspec.json.encode(addresses))
+    except OSError as error:
+        log.detail(2, "announced addresses cannot be written", path=path, error=error)
+
+
+def read_announced(path: Path) -> dict[str, AnnouncedAddress]:
+    """Read what is announced; nothing where nothing can be read."""
+    try:
+        return _ANNOUNCED_READER.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return {}

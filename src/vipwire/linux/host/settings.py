@@ -1,7 +1,8 @@
-"""Read and write the kernel's settings below /proc/sys; what cannot be written is reported with a remedy.
+"""Settings of this machine that a proxy changes: those below /proc/sys, and its own OOM score.
 
 A service proxy often runs in a container where /proc/sys is read-only, or on a node whose administrator has set
-everything already. So a setting is written only where its value differs, and one that cannot be is no reason to stop.
+everything already. So a setting is written only where its value differs, and one that cannot be is no reason to stop:
+it is reported with a remedy.
 """
 
 import errno
@@ -10,8 +11,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from vipwire.linux.host.obstacle import Obstacle
 from vipwire.model.sysctl import Sysctl, Want
+
+
+class Obstacle(NamedTuple):
+    """Something that could not be set: what, why not, and what an operator can do about it."""
+
+    what: str
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.reason}; {self.remedy}"
+
 
 ROOT = Path("/proc/sys")
 
@@ -89,3 +101,51 @@ def remedy_of(sysctl: Sysctl, code: int) -> str:
             f"or set {setting} in /etc/sysctl.d of the node"
         )
     return f"the kernel does not accept the value {sysctl.value}: choose another in the configuration"
+
+
+_RTF_DEFAULT = 0x00010000
+_RTF_ADDRCONF = 0x00040000
+_LEARNED = _RTF_DEFAULT | _RTF_ADDRCONF
+
+
+def router_sysctls(proc: Path = Path("/proc")) -> tuple[Sysctl, ...]:
+    """Name the settings that keep learned default routes; none where forwarding is on or IPv6 is off."""
+    try:
+        if read_sysctl("net/ipv6/conf/all/forwarding", proc / "sys"):
+            return ()
+        routes = (proc / "thread-self/net/ipv6_route").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ()
+    return tuple(
+        Sysctl(f"net/ipv6/conf/{interface}/accept_ra", 2, Want.AT_LEAST) for interface in _learned_on(routes)
+    )
+
+
+def _learned_on(routes: str) -> list[str]:
+    """Name the interfaces with a learned default route: of ten fields the ninth is the flags, the tenth the name."""
+    fields = (line.split() for line in routes.splitlines())
+    return sorted({row[9] for row in fields if len(row) == 10 and int(row[8], 16) & _LEARNED == _LEARNED})
+
+
+def set_oom_score_adj(value: int, proc: Path = Path("/proc")) -> Obstacle | None:
+    """Set the score of this process, from -1000 (never) to 1000 (first); say so if the kernel refuses (proc(5)).
+
+    A score that it has already, such as one that systemd has given it, takes no right.
+    """
+    file = proc / "self/oom_score_adj"
+    try:
+        if file.read_text(encoding="ascii").strip() != str(value):
+            file.write_text(f"{value}\n", encoding="ascii")
+    except OSError as error:
+        return Obstacle(f"oom_score_adj {value}", f"cannot be set ({error.strerror})", _remedy(error.errno or 0))
+    return None
+
+
+def _remedy(code: int) -> str:
+    if code in (errno.EACCES, errno.EPERM):
+        return (
+            "a lower score needs the capability CAP_SYS_RESOURCE: run privileged, or leave it with --oom-score-adj=0"
+        )
+    if code == errno.EINVAL:
+        return "allowed are -1000 to 1000"
+    return "vipwire runs on with the score it has"

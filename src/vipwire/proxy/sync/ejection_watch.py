@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from vipwire.errors import DecodeError
 from vipwire.linux.conntrack.attempts import Attempts
-from vipwire.linux.host.sysctl import read_sysctl
+from vipwire.linux.host.settings import read_sysctl
 from vipwire.linux.netlink.conntrack import (
     CT_GET,
     GROUP_DESTROY,
@@ -26,8 +26,8 @@ from vipwire.linux.netlink.conntrack import (
     decode_event,
     lookup_request,
 )
-from vipwire.linux.netlink.conntrack_filter import beginnings_and_ends
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.linux.netlink.socket_filter import beginnings_and_ends
 from vipwire.plan.ejection import EndpointKey, Tallies
 from vipwire.process import log
 from vipwire.proxy.serve.metrics import Metrics
