@@ -9,8 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from vipwire.config.modes import mode_names
 from vipwire.config.sections import Series
-from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.registry import KernelCounter
+from vipwire.proxy.serve.metrics import KernelCounter, Metrics
 from vipwire.proxy.serve.service_metrics import ServiceMetrics
 
 PATH = Path(__file__).parent.parent / "docs" / "metrics.md"

@@ -23,8 +23,7 @@ from vipwire.plan.ejection import Tallies
 from vipwire.process import cyclic_garbage, log
 from vipwire.process.worker import Worker
 from vipwire.proxy.serve.health import ProxyHealth
-from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.registry import of_family
+from vipwire.proxy.serve.metrics import Metrics, of_family
 from vipwire.proxy.sync.after_sync import EjectionFollower, FlowFollower, HealthPorts
 from vipwire.proxy.sync.engine import Engine, Outcome
 from vipwire.proxy.sync.report import Reporter

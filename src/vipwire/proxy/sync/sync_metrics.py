@@ -18,8 +18,7 @@ from vipwire.plan.ejection import Failure
 from vipwire.plan.plan import Drop, FrontendKind, ServicePlan
 from vipwire.plan.planner import PlanChange
 from vipwire.process import log
-from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.registry import of_family
+from vipwire.proxy.serve.metrics import Metrics, of_family
 from vipwire.proxy.sync.engine import Engine, Line, Outcome
 from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.offers import RuleWriter
