@@ -28,7 +28,7 @@ NEW_ENDPOINT_NET = "10.122.0.0/16"
 TARGET_PORT = 8080
 
 _SERVICE = msgspec.json.Decoder(wire.WireService)
-_SLICE = msgspec.json.Decoder(wire.EndpointSlice)
+_SLICE = msgspec.json.Decoder(wire.WireEndpointSlice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Sources:
     """Objects decoded from the API's JSON, not yet converted."""
 
     services: Sequence[wire.WireService]
-    slices: Sequence[wire.EndpointSlice]
+    slices: Sequence[wire.WireEndpointSlice]
 
 
 def encoded(services: int, endpoints: int, first: int = 0) -> tuple[list[bytes], list[bytes]]:

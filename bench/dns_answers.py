@@ -38,7 +38,7 @@ def objects(count: int) -> list[dict[str, object]]:
 def serve_dns(count: int, told: Connection) -> None:
     import asyncio  # noqa: PLC0415  # the server's process only
 
-    from vipwire.kube.resource import Reader  # noqa: PLC0415
+    from vipwire.kube.resource import ObjectReader  # noqa: PLC0415
     from vipwire.process import cyclic_garbage  # noqa: PLC0415
     from vipwire_up.dns.run import Emit, serve  # noqa: PLC0415
     from vipwire_up.dns.settings import Settings  # noqa: PLC0415
@@ -46,8 +46,8 @@ def serve_dns(count: int, told: Connection) -> None:
 
     async def feed(emit: Emit) -> None:
         began = time.process_time()
-        emit(Reader(SERVICES).listed(("", json.dumps(item).encode()) for item in objects(count)))
-        emit(Reader(SLICES).listed(()))
+        emit(ObjectReader(SERVICES).listed(("", json.dumps(item).encode()) for item in objects(count)))
+        emit(ObjectReader(SLICES).listed(()))
         told.send({"load": time.process_time() - began, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
         await asyncio.get_running_loop().create_future()
 

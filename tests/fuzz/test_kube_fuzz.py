@@ -14,7 +14,7 @@ from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.access.kubeconfig import parse_kubeconfig
 from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.kube.proxied import ENDPOINT_SLICES, NODES, SERVICE_CIDRS, SERVICES
-from vipwire.kube.watch import Request, ResourceWatch, Sleep
+from vipwire.kube.watch import ResourceWatch, Sleep, WatchRequest
 from vipwire.state.event import Kind
 
 RESOURCES = [SERVICES, ENDPOINT_SLICES, NODES, SERVICE_CIDRS]
@@ -47,7 +47,7 @@ def mutated(value: Any, path: list[int], replacement: Any) -> Any:
 def test_a_watch_never_raises_and_always_knows_what_to_do(resource: Any, story: list[tuple[str, bytes]]) -> None:
     machine = ResourceWatch(resource)
     for now, (what, data) in enumerate(story):
-        assert isinstance(machine.next_action(0.5), Request | Sleep)
+        assert isinstance(machine.next_action(0.5), WatchRequest | Sleep)
         match what:
             case "p":
                 machine.page(data, now)
@@ -61,7 +61,7 @@ def test_a_watch_never_raises_and_always_knows_what_to_do(resource: Any, story: 
             case _:
                 machine.ended(now)
     machine.next_action(0.5)
-    assert isinstance(machine.next_action(0.5), Request)
+    assert isinstance(machine.next_action(0.5), WatchRequest)
 
 
 @given(

@@ -24,7 +24,7 @@ from vipwire.kube.access.connection import (
 )
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import Resource
-from vipwire.kube.watch import LONGEST_PAGE, Request, ResourceWatch, Sleep
+from vipwire.kube.watch import LONGEST_PAGE, ResourceWatch, Sleep, WatchRequest
 from vipwire.process.supervision import Supervisor
 from vipwire.state.event import EventOf, K, T
 
@@ -83,14 +83,14 @@ class ApiSource(Generic[K, T]):
             match watch.next_action(self._chance()):
                 case Sleep(seconds):
                     await asyncio.sleep(seconds)
-                case Request() as request:
+                case WatchRequest() as request:
                     await self._ask(connection, watch, request, emit)
 
     async def _ask(
         self,
         connection: Connection,
         watch: ResourceWatch[K, T],
-        request: Request,
+        request: WatchRequest,
         emit: Callable[[EventOf[K, T]], None],
     ) -> None:
         try:

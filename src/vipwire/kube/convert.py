@@ -107,7 +107,7 @@ def _cluster_ips(spec: wire.ServiceSpec, found: Findings) -> tuple[Address, ...]
     return tuple(by_family.values())
 
 
-def _ports(ports: tuple[wire.ServicePort, ...], kind: ServiceType, found: Findings) -> tuple[ServicePort, ...]:
+def _ports(ports: tuple[wire.WireServicePort, ...], kind: ServiceType, found: Findings) -> tuple[ServicePort, ...]:
     """Read the ports. One port, which most Services have, is read once for all that have the same."""
     if len(ports) == 1:
         try:
@@ -118,7 +118,7 @@ def _ports(ports: tuple[wire.ServicePort, ...], kind: ServiceType, found: Findin
 
 
 @functools.lru_cache(maxsize=1024)
-def _only_port(source: wire.ServicePort, kind: ServiceType) -> tuple[ServicePort, ...]:
+def _only_port(source: wire.WireServicePort, kind: ServiceType) -> tuple[ServicePort, ...]:
     """Read the only port of a Service; raise ValueError where there is something to note: that is not remembered."""
     found = Findings("Service", _NO_NAME)
     ports = tuple(_each_port((source,), kind, found))
@@ -127,7 +127,7 @@ def _only_port(source: wire.ServicePort, kind: ServiceType) -> tuple[ServicePort
     return _share_ports(ports)
 
 
-def _each_port(ports: tuple[wire.ServicePort, ...], kind: ServiceType, found: Findings) -> Iterator[ServicePort]:
+def _each_port(ports: tuple[wire.WireServicePort, ...], kind: ServiceType, found: Findings) -> Iterator[ServicePort]:
     if not ports:
         found.note("spec.ports", "is missing: there is no port to balance")
     numbers, names, node_ports = set(), set(), set()
@@ -151,7 +151,7 @@ def _each_port(ports: tuple[wire.ServicePort, ...], kind: ServiceType, found: Fi
         yield port
 
 
-def _port(source: wire.ServicePort, path: str, kind: ServiceType, found: Findings) -> ServicePort | None:
+def _port(source: wire.WireServicePort, path: str, kind: ServiceType, found: Findings) -> ServicePort | None:
     name = found.port_name(f"{path}.name", source.name)
     protocol = found.protocol(f"{path}.protocol", source.protocol)
     number = found.port(f"{path}.port", source.port)
@@ -237,7 +237,7 @@ def _annotations(annotations: dict[str, str] | None) -> tuple[tuple[str, str], .
     return tuple(sorted([pair for pair in annotations.items() if pair[0].startswith(ANNOTATION_PREFIXES)]))
 
 
-def convert_node(source: wire.Node) -> tuple[Node | None, tuple[Problem, ...]]:
+def convert_node(source: wire.WireNode) -> tuple[Node | None, tuple[Problem, ...]]:
     """Convert a Node; None only when it has no valid name."""
     meta = source.metadata or wire.NodeMeta()
     spec = source.spec or wire.NodeSpec()
@@ -260,7 +260,7 @@ def convert_node(source: wire.Node) -> tuple[Node | None, tuple[Problem, ...]]:
     return node, found.problems()
 
 
-def convert_cidr(source: wire.ServiceCIDR) -> tuple[ServiceCIDR | None, tuple[Problem, ...]]:
+def convert_cidr(source: wire.WireServiceCIDR) -> tuple[ServiceCIDR | None, tuple[Problem, ...]]:
     """Convert a ServiceCIDR; None when it has no valid prefix, of which there may be one a family."""
     meta = source.metadata or wire.Meta()
     found = Findings("ServiceCIDR", ObjectName("", meta.name or ""))

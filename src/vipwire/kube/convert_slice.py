@@ -24,7 +24,7 @@ _NO_ANNOTATIONS = wire.SliceAnnotations()
 _TRIGGER_FIELD = "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]"
 
 
-def convert_slice(source: wire.EndpointSlice) -> tuple[EndpointSlice | None, tuple[Problem, ...]]:
+def convert_slice(source: wire.WireEndpointSlice) -> tuple[EndpointSlice | None, tuple[Problem, ...]]:
     """Convert one EndpointSlice; None when it is nobody's, another proxy's, headless, or of no IP family."""
     meta = source.metadata or _NO_META
     labels = meta.labels or _NO_LABELS
@@ -56,7 +56,7 @@ def convert_slice(source: wire.EndpointSlice) -> tuple[EndpointSlice | None, tup
     return converted, found.problems()
 
 
-def convert_endpoints(source: wire.Endpoints) -> tuple[tuple[EndpointSlice, ...], tuple[Problem, ...]]:
+def convert_endpoints(source: wire.WireEndpoints) -> tuple[tuple[EndpointSlice, ...], tuple[Problem, ...]]:
     """Convert v1 Endpoints as the mirroring controller does: one slice for each subset and family.
 
     Nothing when the label `endpointslice.kubernetes.io/skip-mirror` forbids it. The slices' names hold colons, so
@@ -93,7 +93,7 @@ def _subset(subset: wire.Subset, path: str, found: Findings) -> Iterator[Endpoin
                 yield Endpoint(address, ready, serving=ready, node=node)
 
 
-def _ports(ports: tuple[wire.EndpointPort, ...], field: str, found: Findings) -> tuple[EndpointPort, ...]:
+def _ports(ports: tuple[wire.WireEndpointPort, ...], field: str, found: Findings) -> tuple[EndpointPort, ...]:
     """Read the ports. One port, which most slices have, is read once for all that have the same."""
     if len(ports) == 1:
         try:
@@ -104,7 +104,7 @@ def _ports(ports: tuple[wire.EndpointPort, ...], field: str, found: Findings) ->
 
 
 @functools.lru_cache(maxsize=1024)
-def _only_port(source: wire.EndpointPort) -> tuple[EndpointPort, ...]:
+def _only_port(source: wire.WireEndpointPort) -> tuple[EndpointPort, ...]:
     """Read the only port of a slice; raise ValueError where there is something to note: that is not remembered."""
     found = Findings("EndpointSlice", _NO_NAME)
     ports = tuple(_each_port((source,), "ports", found))
@@ -113,7 +113,7 @@ def _only_port(source: wire.EndpointPort) -> tuple[EndpointPort, ...]:
     return _share_ports(ports)
 
 
-def _each_port(ports: tuple[wire.EndpointPort, ...], field: str, found: Findings) -> Iterator[EndpointPort]:
+def _each_port(ports: tuple[wire.WireEndpointPort, ...], field: str, found: Findings) -> Iterator[EndpointPort]:
     names: set[str] = set()
     for index, source in enumerate(ports):
         path = f"{field}[{index}]"

@@ -55,7 +55,7 @@ class Subject(Value, frozen=True):
     api_version: str = "v1"
 
 
-class Note(Value, frozen=True):
+class EventNote(Value, frozen=True):
     """One Event to send about an object."""
 
     about: Subject
@@ -103,8 +103,8 @@ class EventRecorder:
     ) -> None:
         self._access, self._host, self._wall, self._witness = access, host, wall, witness
         self._bucket = TokenBucket(qps, burst)
-        self._queue: asyncio.Queue[Note] = asyncio.Queue(QUEUE)
-        self._sent: OrderedDict[Note, _Sent] = OrderedDict()
+        self._queue: asyncio.Queue[EventNote] = asyncio.Queue(QUEUE)
+        self._sent: OrderedDict[EventNote, _Sent] = OrderedDict()
         self.dropped = 0
         """How many were dropped, because the queue was full or the server refused them."""
 
@@ -132,7 +132,7 @@ class EventRecorder:
         """Wait until all that was recorded has been sent or dropped."""
         await self._queue.join()
 
-    async def _send(self, connection: Connection, note: Note) -> None:
+    async def _send(self, connection: Connection, note: EventNote) -> None:
         now = self._wall()
         sent = self._sent.get(note)
         path = f"/api/v1/namespaces/{note.about.namespace or 'default'}/events"
@@ -157,7 +157,7 @@ class EventRecorder:
         async with connection.request(method, path, timeout=TIMEOUT, payload=payload) as response:
             return response.status
 
-    def _remember(self, note: Note, sent: _Sent, status: int) -> None:
+    def _remember(self, note: EventNote, sent: _Sent, status: int) -> None:
         if status >= 300:
             self._drop(note, f"the server answered {status}")
             return
@@ -166,17 +166,17 @@ class EventRecorder:
         if len(self._sent) > REMEMBERED:
             self._sent.popitem(last=False)
 
-    def _drop(self, note: Note, reason: str) -> None:
+    def _drop(self, note: EventNote, reason: str) -> None:
         self.dropped += 1
         _log.debug("event not sent: %s %s: %s", note.about.kind, note.about.name, reason)
 
 
-def make_note(about: Subject, kind: EventType, reason: str, message: str) -> Note:
+def make_note(about: Subject, kind: EventType, reason: str, message: str) -> EventNote:
     """Make a note whose message a terminal can show and an API server takes."""
-    return Note(about, kind, reason, visible(message)[:LONGEST_MESSAGE])
+    return EventNote(about, kind, reason, visible(message)[:LONGEST_MESSAGE])
 
 
-def event_about(note: Note, count: int, first: dt.datetime, last: dt.datetime, host: str = "") -> dict[str, Any]:
+def event_about(note: EventNote, count: int, first: dt.datetime, last: dt.datetime, host: str = "") -> dict[str, Any]:
     """Write an Event, but for its metadata. `host` is the machine that reports it."""
     about = note.about
     return {

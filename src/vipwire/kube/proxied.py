@@ -32,7 +32,7 @@ ENDPOINT_SLICES: ProxyResource = Resource(
     kind=Kind.ENDPOINT_SLICE,
     path="/apis/discovery.k8s.io/v1",
     plural="endpointslices",
-    type=wire.EndpointSlice,
+    type=wire.WireEndpointSlice,
     convert=convert_slice,
     label_selector=f"!{HEADLESS},!{SERVICE_PROXY_NAME}",
 )
@@ -40,7 +40,7 @@ SERVICE_CIDRS: ProxyResource = Resource(
     kind=Kind.SERVICE_CIDR,
     path="/apis/networking.k8s.io/v1",
     plural="servicecidrs",
-    type=wire.ServiceCIDR,
+    type=wire.WireServiceCIDR,
     convert=convert_cidr,
     optional=True,
 )
@@ -48,7 +48,7 @@ NODES: ProxyResource = Resource(
     kind=Kind.NODE,
     path="/api/v1",
     plural="nodes",
-    type=wire.Node,
+    type=wire.WireNode,
     convert=convert_node,
 )
 

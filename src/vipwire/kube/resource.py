@@ -63,7 +63,7 @@ class Resource(Value, Generic[K_co, T_co], frozen=True):
         return f"{self.plural}.{group}" if group else self.plural
 
 
-class Reading(Value, Generic[T_co], frozen=True):
+class ReadObject(Value, Generic[T_co], frozen=True):
     """The result of reading one object.
 
     `object` is None when it is not one to read, `name` when it could not be read.
@@ -75,15 +75,15 @@ class Reading(Value, Generic[T_co], frozen=True):
     problems: tuple[Problem, ...] = ()
 
 
-class Reader(Generic[K, T]):
+class ObjectReader(Generic[K, T]):
     """Decodes and converts the objects of one kind. Keeps the decoder, which is costly to make."""
 
     def __init__(self, resource: Resource[K, T]) -> None:
         self.resource = resource
         self._decoder = msgspec.json.Decoder(resource.type)
-        self._header = msgspec.json.Decoder(wire.Header)
+        self._header = msgspec.json.Decoder(wire.WireObject)
 
-    def read(self, raw: bytes | msgspec.Raw, place: str) -> Reading[T]:
+    def read(self, raw: bytes | msgspec.Raw, place: str) -> ReadObject[T]:
         """Read one object; `place` names it in a problem when its own name cannot be read (`items[7]`)."""
         try:
             source = self._decoder.decode(raw)
@@ -95,8 +95,8 @@ class Reader(Generic[K, T]):
         except Exception as error:  # noqa: BLE001 - whatever it is, it is about this object and no other
             return self._broken(raw, place, "", unexpected(error))
         if meta is None:
-            return Reading(None, None, problems=problems)
-        return Reading(_name(converted, meta), converted, meta.resource_version or "", problems)
+            return ReadObject(None, None, problems=problems)
+        return ReadObject(_name(converted, meta), converted, meta.resource_version or "", problems)
 
     def listed(self, values: Iterable[tuple[str, bytes]]) -> Listed[K, T]:
         """Build the event that lists all objects of the kind, from each one's place and bytes."""
@@ -111,16 +111,16 @@ class Reader(Generic[K, T]):
             return Upserted(reading.object, reading.problems)
         return Deleted(self.resource.kind, name, reading.problems)
 
-    def _broken(self, raw: bytes | msgspec.Raw, place: str, field: str, message: str) -> Reading[T]:
+    def _broken(self, raw: bytes | msgspec.Raw, place: str, field: str, message: str) -> ReadObject[T]:
         kind = self.resource.kind.value
         try:
             meta = self._header.decode(raw).metadata
         except BROKEN:
             meta = None
         if meta is None or not meta.name:
-            return Reading(None, None, problems=(Problem(kind, ObjectName("", place), field, message),))
+            return ReadObject(None, None, problems=(Problem(kind, ObjectName("", place), field, message),))
         name = ObjectName(meta.namespace or "", meta.name)
-        return Reading(name, None, meta.resource_version or "", (Problem(kind, name, field, message),))
+        return ReadObject(name, None, meta.resource_version or "", (Problem(kind, name, field, message),))
 
 
 def document_name(document: object) -> ObjectName:

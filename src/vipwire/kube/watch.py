@@ -25,7 +25,7 @@ import msgspec
 
 from vipwire.kube import wire
 from vipwire.kube.contact import Contact, Health
-from vipwire.kube.resource import BROKEN, Reader, Resource
+from vipwire.kube.resource import BROKEN, ObjectReader, Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.model.value import Value
@@ -48,7 +48,7 @@ MOST_NAMELESS = 1_000
 """Objects of a list that have no name. An API server writes none."""
 
 
-class Request(Value, frozen=True):
+class WatchRequest(Value, frozen=True):
     """GET `path` with `query`. `timeout` bounds the whole answer, in seconds."""
 
     path: str
@@ -63,7 +63,7 @@ class Sleep(Value, frozen=True):
     seconds: float
 
 
-Action: TypeAlias = Request | Sleep
+Action: TypeAlias = WatchRequest | Sleep
 
 
 class ResourceWatch(Generic[K, T]):
@@ -73,7 +73,7 @@ class ResourceWatch(Generic[K, T]):
         self.resource = resource
         self.broken = False
         """Whether the rest of this watch's answer is of no use."""
-        self._reader = Reader(resource)
+        self._reader = ObjectReader(resource)
         self._page = msgspec.json.Decoder(wire.Page)
         self._line = msgspec.json.Decoder(wire.WatchEvent)
         self._status = msgspec.json.Decoder(wire.Status)
@@ -112,9 +112,9 @@ class ResourceWatch(Generic[K, T]):
             query = (*query, ("limit", str(PAGE_SIZE)))
         if self._token:
             query = (*query, ("continue", self._token))
-        return Request(self.resource.url, query, watch=False, timeout=60.0)
+        return WatchRequest(self.resource.url, query, watch=False, timeout=60.0)
 
-    def _watch_request(self, query: tuple[tuple[str, str], ...], chance: float) -> Request:
+    def _watch_request(self, query: tuple[tuple[str, str], ...], chance: float) -> WatchRequest:
         seconds = int(LEAST_WATCH * (1 + chance))
         watch = (
             ("watch", "true"),
@@ -122,7 +122,7 @@ class ResourceWatch(Generic[K, T]):
             ("allowWatchBookmarks", "true"),
             ("timeoutSeconds", str(seconds)),
         )
-        return Request(self.resource.url, (*query, *watch), watch=True, timeout=seconds + 30.0)
+        return WatchRequest(self.resource.url, (*query, *watch), watch=True, timeout=seconds + 30.0)
 
     def page(self, body: bytes | bytearray, now: float) -> list[EventOf[K, T]]:
         """Handle the answer to a list request; return the event `Listed` with the last chunk."""

@@ -29,7 +29,7 @@ class Meta(Struct, gc=False, rename="camel"):
     resource_version: str | None = None
 
 
-class Header(Struct, gc=False, rename="camel"):
+class WireObject(Struct, gc=False, rename="camel"):
     """Any object, to learn only what it is and what it is called."""
 
     api_version: str | None = None
@@ -51,7 +51,7 @@ class ServiceMeta(Meta, gc=False, rename="camel"):
     annotations: Labels = None
 
 
-class ServicePort(Struct, frozen=True, gc=False, rename="camel"):
+class WireServicePort(Struct, frozen=True, gc=False, rename="camel"):
     """One of `spec.ports`; `targetPort` is the EndpointSlice controller's matter."""
 
     name: str | None = None
@@ -79,7 +79,7 @@ class ServiceSpec(Struct, gc=False, rename="camel"):
     cluster_ip: str | None = field(default=None, name="clusterIP")
     cluster_ips: tuple[str, ...] | None = field(default=None, name="clusterIPs")
     external_ips: tuple[str, ...] | None = field(default=None, name="externalIPs")
-    ports: tuple[ServicePort, ...] | None = None
+    ports: tuple[WireServicePort, ...] | None = None
     session_affinity: str | None = None
     session_affinity_config: AffinityConfig | None = None
     load_balancer_source_ranges: tuple[str, ...] | None = None
@@ -150,7 +150,7 @@ class HintedName(Struct, gc=False):
     name: str | None = None
 
 
-class Hints(Struct, gc=False, rename="camel"):
+class WireHints(Struct, gc=False, rename="camel"):
     """`endpoints[].hints`."""
 
     for_zones: tuple[HintedName, ...] | None = None
@@ -163,10 +163,10 @@ class WireEndpoint(Struct, gc=False, rename="camel"):
     addresses: tuple[str, ...] | None = None
     conditions: Conditions | None = None
     node_name: str | None = None
-    hints: Hints | None = None
+    hints: WireHints | None = None
 
 
-class EndpointPort(Struct, frozen=True, gc=False):
+class WireEndpointPort(Struct, frozen=True, gc=False):
     """One of the `ports` of an EndpointSlice or of a subset of Endpoints."""
 
     name: str | None = None
@@ -174,13 +174,13 @@ class EndpointPort(Struct, frozen=True, gc=False):
     port: int | None = None
 
 
-class EndpointSlice(Struct, gc=False, rename="camel"):
+class WireEndpointSlice(Struct, gc=False, rename="camel"):
     """discovery.k8s.io/v1 EndpointSlice."""
 
     metadata: SliceMeta | None = None
     address_type: str | None = None
     endpoints: tuple[WireEndpoint, ...] | None = None
-    ports: tuple[EndpointPort, ...] | None = None
+    ports: tuple[WireEndpointPort, ...] | None = None
 
 
 class EndpointsLabels(Struct, gc=False):
@@ -210,10 +210,10 @@ class Subset(Struct, gc=False, rename="camel"):
 
     addresses: tuple[EndpointAddress, ...] | None = None
     not_ready_addresses: tuple[EndpointAddress, ...] | None = None
-    ports: tuple[EndpointPort, ...] | None = None
+    ports: tuple[WireEndpointPort, ...] | None = None
 
 
-class Endpoints(Struct, gc=False):
+class WireEndpoints(Struct, gc=False):
     """core/v1 Endpoints, read from manifests only: an API server mirrors them into EndpointSlices itself."""
 
     metadata: EndpointsMeta | None = None
@@ -260,7 +260,7 @@ class NodeStatus(Struct, gc=False):
     addresses: tuple[NodeAddress, ...] | None = None
 
 
-class Node(Struct, gc=False):
+class WireNode(Struct, gc=False):
     """core/v1 Node."""
 
     metadata: NodeMeta | None = None
@@ -274,7 +274,7 @@ class ServiceCIDRSpec(Struct, gc=False):
     cidrs: tuple[str, ...] | None = None
 
 
-class ServiceCIDR(Struct, gc=False):
+class WireServiceCIDR(Struct, gc=False):
     """networking.k8s.io/v1 ServiceCIDR."""
 
     metadata: Meta | None = None

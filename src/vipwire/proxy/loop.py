@@ -49,7 +49,7 @@ class Source(Protocol):
         """Emit events until cancelled."""
 
 
-class Parts(Value, frozen=True):
+class ProxyParts(Value, frozen=True):
     """The parts that the loop drives. `in_cluster`: without our Node object the node is not eligible."""
 
     engine: Engine
@@ -65,10 +65,10 @@ class Parts(Value, frozen=True):
     history: History = field(default_factory=History)
 
 
-class Loop:
+class SyncLoop:
     """Drives an engine."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ProxyParts) -> None:
         self._parts = parts
         self._wake = asyncio.Event()
         self._worker = Worker[list[Outcome]]()

@@ -17,7 +17,7 @@ from vipwire.config.gates import KNOWN_GATES
 from vipwire.config.sections import Series
 from vipwire.errors import UnsupportedError, ungrouped
 from vipwire.kube.access.access import load_access
-from vipwire.kube.access.connection import Answered
+from vipwire.kube.access.connection import RequestResult
 from vipwire.kube.client import ApiSource, KeptSource
 from vipwire.kube.events import EventRecorder
 from vipwire.kube.proxied import proxy_resources
@@ -32,13 +32,13 @@ from vipwire.process.signals import Stop
 from vipwire.process.single_instance import Claim
 from vipwire.proxy.drains import DrainFollower, drains_path
 from vipwire.proxy.handover.handover import Handover, with_first_commit
-from vipwire.proxy.loop import Loop, Parts, Source
+from vipwire.proxy.loop import ProxyParts, Source, SyncLoop
 from vipwire.proxy.reloader import Reloader
 from vipwire.proxy.serve.health import ProxyHealth
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.serve.service_health import ServiceListeners
 from vipwire.proxy.serve.service_metrics import ServiceMetrics
-from vipwire.proxy.servers import Servers, ViewProcess
+from vipwire.proxy.servers import ProxyServers, ViewProcess
 from vipwire.proxy.start.machine import adjust_machine
 from vipwire.proxy.start.modes import kernel_counters, mode_here
 from vipwire.proxy.start.record import ProxyRecord, Recorder, recorded_facts, recorded_node
@@ -117,7 +117,7 @@ class Proxy:
         self._ejections = EjectionFollower(self._engine, self.metrics, reporter, changed, spec)
         with contextlib.closing(flows):
             async with HealthPorts(self._engine, self._listeners()) as ports:
-                parts = Parts(
+                parts = ProxyParts(
                     engine=self._engine,
                     source=source,
                     health=self._health,
@@ -162,17 +162,17 @@ class Proxy:
         return (*missing, *(unknown_fact(self._node_name, each) for each in self._health.awaited_node_facts))
 
     async def _serve(
-        self, parts: Parts, recorder: EventRecorder | None, reloader: Reloader, claim: Claim | None
+        self, parts: ProxyParts, recorder: EventRecorder | None, reloader: Reloader, claim: Claim | None
     ) -> str:
         """Run every task until something ends the proxy; say what it was."""
-        stop, loop = Stop(reloader.ask), Loop(parts)
+        stop, loop = Stop(reloader.ask), SyncLoop(parts)
         self._replan = loop.configured
         if claim is not None:
             claim.when_asked(stop.make_room)
         log.info("starting", version=__version__, mode=self._config.proxy_mode, node=self._node_name)
         parts.reporter.started()
         async with asyncio.TaskGroup() as tasks:
-            servers = Servers(tasks, self._health, self.metrics, parts.reporter)
+            servers = ProxyServers(tasks, self._health, self.metrics, parts.reporter)
             await servers.settle(self._config)
             adopt = partial(self._adopt, parts, loop, servers)
             reloader.change_mode = partial(self._change_mode, stop)
@@ -195,7 +195,9 @@ class Proxy:
                 task.cancel()
         return reason
 
-    async def _adopt(self, parts: Parts, loop: Loop, servers: Servers, before: Config, after: Config) -> None:
+    async def _adopt(
+        self, parts: ProxyParts, loop: SyncLoop, servers: ProxyServers, before: Config, after: Config
+    ) -> None:
         """Apply a changed configuration, in all that needs no restart."""
         self._config = after
         if before.logging != after.logging:
@@ -251,7 +253,7 @@ class Proxy:
         self._replan()
         self._recorder.soon()
 
-    def _count_request(self, answered: Answered) -> None:
+    def _count_request(self, answered: RequestResult) -> None:
         metrics = self.metrics
         labels = {"code": answered.status, "method": answered.method, "host": answered.host}
         metrics.rest_client_requests_total.labels(**labels).inc()

@@ -24,7 +24,7 @@ from vipwire.proxy.serve.server import BindPolicy, HttpServer
 from vipwire.proxy.sync.report import Reporter
 
 
-class Servers:
+class ProxyServers:
     """Runs the servers that a configuration asks for, in the caller's task group."""
 
     def __init__(self, tasks: asyncio.TaskGroup, health: ProxyHealth, metrics: Metrics, reporter: Reporter) -> None:

@@ -6,7 +6,7 @@ Another proxy's Services (label `service.kubernetes.io/service-proxy-name`) have
 from collections.abc import Iterable, Iterator
 
 from vipwire.kube.finding import Findings, is_label
-from vipwire.kube.wire import EndpointPort, Meta, ServicePort
+from vipwire.kube.wire import Meta, WireEndpointPort, WireServicePort
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_up.dns import wire
@@ -112,7 +112,7 @@ def _subset(subset: wire.Subset, path: str, found: Findings) -> Iterator[DnsEndp
                 yield endpoint
 
 
-def _ports(sources: Iterable[ServicePort | EndpointPort], field: str, found: Findings) -> Iterator[DnsPort]:
+def _ports(sources: Iterable[WireServicePort | WireEndpointPort], field: str, found: Findings) -> Iterator[DnsPort]:
     """Read the ports that have a name: without one there is nothing that DNS could say."""
     for index, source in enumerate(sources):
         path = f"{field}[{index}]"

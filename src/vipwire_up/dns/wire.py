@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 
-from vipwire.kube.wire import EndpointPort, Meta, ServicePort
+from vipwire.kube.wire import Meta, WireEndpointPort, WireServicePort
 
 
 class ServiceSpec(Struct, gc=False, rename="camel"):
@@ -11,7 +11,7 @@ class ServiceSpec(Struct, gc=False, rename="camel"):
     type: str | None = None
     cluster_ip: str | None = field(default=None, name="clusterIP")
     cluster_ips: tuple[str, ...] | None = field(default=None, name="clusterIPs")
-    ports: tuple[ServicePort, ...] | None = None
+    ports: tuple[WireServicePort, ...] | None = None
     external_name: str | None = None
     publish_not_ready_addresses: bool | None = None
 
@@ -55,7 +55,7 @@ class EndpointSlice(Struct, gc=False, rename="camel"):
     metadata: SliceMeta | None = None
     address_type: str | None = None
     endpoints: tuple[WireEndpoint, ...] | None = None
-    ports: tuple[EndpointPort, ...] | None = None
+    ports: tuple[WireEndpointPort, ...] | None = None
 
 
 class EndpointAddress(Struct, gc=False):
@@ -70,7 +70,7 @@ class Subset(Struct, gc=False, rename="camel"):
 
     addresses: tuple[EndpointAddress, ...] | None = None
     not_ready_addresses: tuple[EndpointAddress, ...] | None = None
-    ports: tuple[EndpointPort, ...] | None = None
+    ports: tuple[WireEndpointPort, ...] | None = None
 
 
 class Endpoints(Struct, gc=False):

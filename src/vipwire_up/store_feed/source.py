@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeAlias
 
 from vipwire.kube.contact import Health
-from vipwire.kube.resource import Reader, Resource
+from vipwire.kube.resource import ObjectReader, Resource
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Deleted, EventOf, K, T
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Record, RecordChange
@@ -32,9 +32,9 @@ class StoreSource(Generic[K, T]):
         """Emit everything, then every change, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for resource in self._resources:
-                tasks.create_task(self._follow(Reader(resource), emit), name=f"store {resource.plural}")
+                tasks.create_task(self._follow(ObjectReader(resource), emit), name=f"store {resource.plural}")
 
-    async def _follow(self, reader: Reader[K, T], emit: Emit[K, T]) -> None:
+    async def _follow(self, reader: ObjectReader[K, T], emit: Emit[K, T]) -> None:
         place, only = reader.resource.id, reader.resource.only
         while True:
             since = self._store.revision
@@ -52,6 +52,6 @@ def _values(records: Iterable[Record], only: str) -> Iterator[tuple[str, bytes]]
     return ((record.key.name, record.value) for record in records if only in ("", record.key.name))
 
 
-def _event(reader: Reader[K, T], change: RecordChange) -> EventOf[K, T]:
+def _event(reader: ObjectReader[K, T], change: RecordChange) -> EventOf[K, T]:
     name = ObjectName(change.record.key.namespace, change.record.key.name)
     return Deleted(reader.resource.kind, name) if change.deleted else reader.changed(name, change.record.value)

@@ -10,7 +10,7 @@ from tests.fakes.event_log import apply
 from tests.fakes.objects import service, slice_of
 
 from vipwire.kube.proxied import ENDPOINT_SLICES, SERVICES, ProxyResource
-from vipwire.kube.watch import Request, ResourceWatch
+from vipwire.kube.watch import ResourceWatch, WatchRequest
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Event, Kind, Object
 
@@ -53,7 +53,7 @@ class Line:
         fields = self.store.shelves[plural].collection.fields
         while True:
             action = self.machine.next_action(0.0)
-            if not isinstance(action, Request):
+            if not isinstance(action, WatchRequest):
                 continue
             query = dict(action.query)
             matches = selector(query.get("labelSelector", ""), query.get("fieldSelector", ""), "", fields)

@@ -16,7 +16,7 @@ from tests.fakes.values import node_plan, service
 from vipwire.kube.contact import Health
 from vipwire.model.net import Family
 from vipwire.process import cyclic_garbage
-from vipwire.proxy.loop import Loop, Parts
+from vipwire.proxy.loop import ProxyParts, SyncLoop
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.sync.engine import Engine, Line
 from vipwire.reconcile.pacer import Pacer
@@ -99,10 +99,10 @@ class Nothing:
 
 def loop_of(
     engine: SlowEngine, addresses: NoAddresses, source: object = None, part: object = None, ports: object = None
-) -> Loop:
+) -> SyncLoop:
     nothing = cast("Any", part or Nothing())
-    return Loop(
-        Parts(
+    return SyncLoop(
+        ProxyParts(
             engine=cast("Any", engine),
             source=cast("Any", source),
             health=nothing,
@@ -125,7 +125,7 @@ async def ended(task: "asyncio.Task[None]") -> None:
 
 
 def during_a_sync(
-    act: Callable[[Loop, SlowEngine, "asyncio.Task[None]"], None], given: SlowEngine | None = None
+    act: Callable[[SyncLoop, SlowEngine, "asyncio.Task[None]"], None], given: SlowEngine | None = None
 ) -> SlowEngine:
     """Run a loop, act while it syncs (in the event loop's own thread), and let the sync end."""
     engine, addresses = given or SlowEngine(), NoAddresses()
@@ -146,7 +146,7 @@ def during_a_sync(
 
 
 def test_what_arrives_during_a_sync_waits_for_its_end() -> None:
-    def act(loop: Loop, engine: SlowEngine, task: "asyncio.Task[None]") -> None:
+    def act(loop: SyncLoop, engine: SlowEngine, task: "asyncio.Task[None]") -> None:
         del task
         loop.emit(Deleted(Kind.SERVICE, cast("Any", "b")))
         loop.configured()
@@ -156,7 +156,7 @@ def test_what_arrives_during_a_sync_waits_for_its_end() -> None:
 
 
 def test_a_loop_that_is_cancelled_finishes_its_sync() -> None:
-    def act(loop: Loop, engine: SlowEngine, task: "asyncio.Task[None]") -> None:
+    def act(loop: SyncLoop, engine: SlowEngine, task: "asyncio.Task[None]") -> None:
         del loop, engine
         task.cancel()
 
@@ -177,7 +177,7 @@ def test_the_first_sync_waits_until_what_is_read_ahead_is_read() -> None:
 
 
 def test_a_loop_that_is_cancelled_finishes_what_is_read_ahead() -> None:
-    def act(loop: Loop, engine: SlowEngine, task: "asyncio.Task[None]") -> None:
+    def act(loop: SyncLoop, engine: SlowEngine, task: "asyncio.Task[None]") -> None:
         del loop, engine
         task.cancel()
 

@@ -19,7 +19,7 @@ from vipwire.config.configuration import Config
 from vipwire.config.flags import build_config, parse_flags
 from vipwire.errors import ConfigError
 from vipwire.inspect.node.source import list_once, make_source
-from vipwire.kube.access.access import Found, kubectls
+from vipwire.kube.access.access import KubeconfigFiles, kubectls
 
 
 @pytest.fixture(autouse=True)
@@ -50,17 +50,17 @@ def config_of(*flags: str) -> Config:
 def test_the_variable_counts_before_the_file_at_home(home: Path) -> None:
     assert kubectls({"HOME": str(home)}) is None
     own = kubeconfig(home / ".kube/config")
-    assert kubectls({"HOME": str(home), "KUBECONFIG": ""}) == Found((own,), "as kubectl does")
+    assert kubectls({"HOME": str(home), "KUBECONFIG": ""}) == KubeconfigFiles((own,), "as kubectl does")
     other = kubeconfig(home / "other")
-    assert kubectls({"HOME": str(home), "KUBECONFIG": str(other)}) == Found((other,), "$KUBECONFIG")
+    assert kubectls({"HOME": str(home), "KUBECONFIG": str(other)}) == KubeconfigFiles((other,), "$KUBECONFIG")
 
 
 def test_files_of_the_variable_that_are_not_there_are_passed_over(home: Path) -> None:
     one, two = kubeconfig(home / "one"), home / "two"
     environ = {"KUBECONFIG": f"{two}:{one}:"}
-    assert kubectls(environ) == Found((one,), "$KUBECONFIG")
+    assert kubectls(environ) == KubeconfigFiles((one,), "$KUBECONFIG")
     kubeconfig(two)
-    assert kubectls(environ) == Found((two, one), "$KUBECONFIG")
+    assert kubectls(environ) == KubeconfigFiles((two, one), "$KUBECONFIG")
     with pytest.raises(ConfigError, match=r"KUBECONFIG: there is no file /nowhere/x; unset it, or name another"):
         kubectls({"KUBECONFIG": "/nowhere/x"})
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from vipwire.errors import ConfigError
-from vipwire.kube.access.access import Found, kubectls
+from vipwire.kube.access.access import KubeconfigFiles, kubectls
 from vipwire.kube.access.kubeconfig import parse_kubeconfigs
 
 
@@ -26,7 +26,7 @@ def contexts(**pairs: str) -> list[dict[str, Any]]:
     return [{"name": name, "context": {"cluster": name, "user": user}} for name, user in pairs.items()]
 
 
-def found(*paths: Path) -> Found:
+def found(*paths: Path) -> KubeconfigFiles:
     got = kubectls({"KUBECONFIG": ":".join(map(str, paths)), "HOME": "/nowhere"})
     assert got is not None
     return got
@@ -81,6 +81,6 @@ def test_an_error_names_the_file_that_it_is_in(tmp_path: Path) -> None:
 
 def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
     path = write(tmp_path / "a")
-    assert found(path, path) == Found((path,), "$KUBECONFIG")
+    assert found(path, path) == KubeconfigFiles((path,), "$KUBECONFIG")
     with pytest.raises(ConfigError, match=f"^{path}: current-context: is missing"):
         parse_kubeconfigs(((path.read_text(), path),))

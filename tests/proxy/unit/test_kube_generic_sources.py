@@ -11,7 +11,7 @@ import pytest
 from vipwire.kube import proxied, wire
 from vipwire.kube.manifests.documents import MANIFESTS, ManifestReader, kind_in_manifests
 from vipwire.kube.manifests.source import ManifestSource
-from vipwire.kube.resource import Reader, Resource
+from vipwire.kube.resource import ObjectReader, Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
@@ -96,7 +96,7 @@ def body(name: str) -> dict[str, Any]:
 
 
 def test_an_object_whose_reading_fails_as_nobody_thought_is_a_problem_of_its_own() -> None:
-    reader = Reader(EXPLOSIVE)
+    reader = ObjectReader(EXPLOSIVE)
     listed = reader.listed((name, json.dumps(body(name)).encode()) for name in ("boom", "web"))
     assert [each.name.name for each in listed.objects] == ["web"]
     (problem,) = listed.problems

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.objects import node, service
 
 from vipwire.kube.proxied import SERVICE_CIDRS, SERVICES, ProxyResource, own_node
-from vipwire.kube.watch import Request, ResourceWatch, Sleep
+from vipwire.kube.watch import ResourceWatch, Sleep, WatchRequest
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Deleted, Kind, Listed, Object, Upserted
 
@@ -34,7 +34,7 @@ def status(code: int, reason: str = "") -> bytes:
 
 def request(watch: ResourceWatch[Kind, Object]) -> dict[str, str]:
     action = watch.next_action(0.0)
-    assert isinstance(action, Request)
+    assert isinstance(action, WatchRequest)
     return dict(action.query)
 
 
@@ -81,7 +81,7 @@ def test_a_watch_asks_for_bookmarks_and_lasts_five_to_ten_minutes() -> None:
         "timeoutSeconds": "300",
     }
     action = watch.next_action(0.999)
-    assert isinstance(action, Request)
+    assert isinstance(action, WatchRequest)
     assert 590 < int(dict(action.query)["timeoutSeconds"]) < 600
 
 

@@ -13,7 +13,7 @@ from tests.fakes.own_network import run
 from tests.up.kernel.test_cluster_controllers_announce import V4, hardware, neighbour, until_it_knows
 
 from vipwire.errors import VipwireError, ungrouped
-from vipwire.kube.resource import Reader
+from vipwire.kube.resource import ObjectReader
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
 from vipwire_up.announcing.announced import Announced
@@ -24,7 +24,7 @@ from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.service import SERVICES
 
 pytestmark = pytest.mark.kernel
-READERS = {resource.kind: Reader(resource) for resource in RESOURCES}
+READERS = {resource.kind: ObjectReader(resource) for resource in RESOURCES}
 OWN, ADDRESS = "vipwire-announcer-n1", "vipwire-address-192-0-2-77"
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.own_network import own_network, run
 
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.kube.resource import Reader
+from vipwire.kube.resource import ObjectReader
 from vipwire.linux.host.waiting import waiting_places
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
@@ -26,7 +26,7 @@ from vipwire_up.bgp.run import BgpSpeaker, Event
 from vipwire_up.bgp.settings import KINDS, BgpSettings, Peer, read_bgp_settings
 
 WEB = ObjectName("default", "web")
-READER = Reader(SERVICES)
+READER = ObjectReader(SERVICES)
 SETTINGS = BgpSettings(64512, (Peer("10.9.0.254", 64500),), ("LoadBalancer",))
 
 

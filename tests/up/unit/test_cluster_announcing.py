@@ -12,7 +12,7 @@ import pytest
 
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.lease import new_lease
-from vipwire.kube.resource import Reader
+from vipwire.kube.resource import ObjectReader
 from vipwire.model.names import ObjectName
 from vipwire_up.announcing.choose import View, choose
 from vipwire_up.announcing.claims import SECONDS, Claims
@@ -32,7 +32,7 @@ SKEWS = {"n1": 0.0, "n2": 1e6, "n3": -3600.0}
 """How far the machines' clocks are off, in seconds."""
 ADDRESSES = tuple(f"192.0.2.{number}" for number in range(1, 31))
 NAME = ObjectName("default", "web")
-READERS = {resource.kind: Reader(resource) for resource in RESOURCES}
+READERS = {resource.kind: ObjectReader(resource) for resource in RESOURCES}
 
 
 def test_addresses_are_spread_evenly_and_few_move() -> None:

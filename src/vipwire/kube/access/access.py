@@ -201,7 +201,7 @@ FOLDER: Final = "/var/lib/vipwire"
 """Where `vipwire up` keeps its kubeconfig, unless $VIPWIRE_DATA_DIR says another place."""
 
 
-class Found(NamedTuple):
+class KubeconfigFiles(NamedTuple):
     """A kubeconfig, in one file or several, and in words what names it."""
 
     paths: tuple[Path, ...]
@@ -215,22 +215,22 @@ class Found(NamedTuple):
         return access
 
 
-def kubectls(environ: Mapping[str, str] = os.environ) -> Found | None:
+def kubectls(environ: Mapping[str, str] = os.environ) -> KubeconfigFiles | None:
     """Find the kubeconfig that kubectl would take; None if there is none. Raise ConfigError for one that is lost."""
     if named := [Path(text) for text in environ.get("KUBECONFIG", "").split(os.pathsep) if text]:
         there = tuple(path for path in dict.fromkeys(named) if path.is_file())
         if not there:
             listed = ", ".join(map(str, named))
             raise ConfigError(f"$KUBECONFIG: there is no file {listed}; unset it, or name another kubeconfig")
-        return Found(there, "$KUBECONFIG")
+        return KubeconfigFiles(there, "$KUBECONFIG")
     own = Path(environ.get("HOME", "/"), ".kube/config")
-    return Found((own,), "as kubectl does") if own.is_file() else None
+    return KubeconfigFiles((own,), "as kubectl does") if own.is_file() else None
 
 
-def of_this_machine(environ: Mapping[str, str] = os.environ, *, role: str = "admin") -> Found | None:
+def of_this_machine(environ: Mapping[str, str] = os.environ, *, role: str = "admin") -> KubeconfigFiles | None:
     """Find the kubeconfig of a `vipwire up` or `join` here for a role, if this process may read it."""
     path = Path(environ.get("VIPWIRE_DATA_DIR") or FOLDER, f"{role}.kubeconfig")
-    return Found((path,), "of this machine") if os.access(path, os.R_OK) else None
+    return KubeconfigFiles((path,), "of this machine") if os.access(path, os.R_OK) else None
 
 
 def check_proxy(url: str, where: str) -> str:

@@ -36,7 +36,7 @@ class Payload(Value, frozen=True):
     content_type: str = "application/json"
 
 
-class Answered(NamedTuple):
+class RequestResult(NamedTuple):
     """A request and its answer: `status` is empty where none came; `seconds` until the head of the answer."""
 
     method: str
@@ -45,14 +45,14 @@ class Answered(NamedTuple):
     seconds: float
 
 
-Witness: TypeAlias = Callable[[Answered], None]
+Witness: TypeAlias = Callable[[RequestResult], None]
 """Is told of every request, for metrics."""
 
 Place: TypeAlias = tuple[Address, int]
 """An address and a port."""
 
 
-def ignored(_answered: Answered) -> None:
+def ignored(_answered: RequestResult) -> None:
     """Ignore a request."""
 
 
@@ -121,7 +121,7 @@ class Connection:
                 answer = await self._answer(stack.enter_async_context(request))
                 status = str(answer.status)
             finally:
-                self._witness(Answered(method, self._host, status or "<error>", time.perf_counter() - began))
+                self._witness(RequestResult(method, self._host, status or "<error>", time.perf_counter() - began))
             if answer.status == HTTPStatus.UNAUTHORIZED:
                 self._access.credentials.refused()
             yield answer

@@ -90,7 +90,7 @@ def kind_in_manifests(resource: Resource[K, T], *older: str, namespaced: bool = 
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Generic[K, T]):
+class ManifestObject(Generic[K, T]):
     """One object of a file: what it became (Endpoints become several slices), and its problems."""
 
     kind: K
@@ -109,7 +109,7 @@ class Manifest(Generic[K, T]):
     """The content of a file. `ignored` names the kinds in it that are not read."""
 
     file: str
-    entries: tuple[Entry[K, T], ...] = ()
+    entries: tuple[ManifestObject[K, T], ...] = ()
     problems: tuple[Problem, ...] = ()
     ignored: frozenset[str] = field(default_factory=frozenset)
 
@@ -127,7 +127,7 @@ class ManifestReader(Generic[K, T]):
         A file whose name ends in `.json` is JSON, any other is YAML.
         """
         file = printable(file)
-        entries: list[Entry[K, T]] = []
+        entries: list[ManifestObject[K, T]] = []
         problems, ignored, nameless = list[Problem](), set[str](), 0
         for index, document in enumerate(_parse(text, json_only=file.endswith(".json"))):
             try:
@@ -158,7 +158,7 @@ class ManifestReader(Generic[K, T]):
             return ""
         return f"there is no kind {word} in {version}{meant}"
 
-    def _entry(self, item: dict[str, object]) -> Entry[K, T] | None:
+    def _entry(self, item: dict[str, object]) -> ManifestObject[K, T] | None:
         """Read one object; None when it is of a kind that is not read here."""
         word, version = str(item["kind"]), str(item["apiVersion"])
         known = self._by_word.get(word)
@@ -170,8 +170,8 @@ class ManifestReader(Generic[K, T]):
         name = document_name(item)
         if version not in known.versions:
             message = f"{version!r} is not read (allowed: {', '.join(known.versions)})"
-            return Entry(known.kind, name, (), (Problem(word, name, "apiVersion", message),))
-        return Entry(known.kind, name, *read_object(known, item))
+            return ManifestObject(known.kind, name, (), (Problem(word, name, "apiVersion", message),))
+        return ManifestObject(known.kind, name, *read_object(known, item))
 
 
 def read_object(kind: ManifestKind[K, T], document: object) -> tuple[tuple[T, ...], tuple[Problem, ...]]:
@@ -243,7 +243,7 @@ def _objects(document: object, version: str, depth: int, kind: str = "") -> Iter
 
 
 def _read_endpoints(document: object) -> tuple[tuple[Object, ...], tuple[Problem, ...]]:
-    return convert_endpoints(msgspec.convert(document, wire.Endpoints))
+    return convert_endpoints(msgspec.convert(document, wire.WireEndpoints))
 
 
 IN_MANIFESTS: Final[tuple[ManifestKind[Kind, Object], ...]] = (

@@ -29,7 +29,7 @@ from typing import Final, Generic, TypeAlias
 from vipwire.config.yaml_values import place_after
 from vipwire.errors import ConfigError, DecodeError
 from vipwire.kube.contact import Health
-from vipwire.kube.manifests.documents import Entry, Manifest, ManifestReader, file_problem
+from vipwire.kube.manifests.documents import Manifest, ManifestObject, ManifestReader, file_problem
 from vipwire.kube.resource import printable, unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -114,7 +114,7 @@ def differences(before: Inventory[K, T], after: Inventory[K, T]) -> Iterator[Eve
 
 
 def _take(
-    entry: Entry[K, T],
+    entry: ManifestObject[K, T],
     file: str,
     objects: dict[Key[K], T],
     problems: dict[Key[K], tuple[Problem, ...]],

@@ -45,13 +45,13 @@ class Instruction(NamedTuple):
     otherwise: str = ""
 
 
-class Place(NamedTuple):
+class Label(NamedTuple):
     """A name for the instruction that follows."""
 
     name: str
 
 
-Program = list[Instruction | Place]
+Program = list[Instruction | Label]
 PASS: Final = Instruction(_RETURN, _PASS)
 DISCARD: Final = Instruction(_RETURN, _DISCARD)
 
@@ -121,7 +121,7 @@ def assemble(program: Program) -> bytes:
     places: dict[str, int] = {}
     steps: list[Instruction] = []
     for each in program:
-        if isinstance(each, Place):
+        if isinstance(each, Label):
             places[each.name] = len(steps)
         else:
             steps.append(each)
@@ -160,25 +160,25 @@ def beginnings_and_ends(addresses: Collection[Address], protocols: Iterable[Prot
             *protocol,
             *(if_equal(each, "wanted") for each in sorted(protocols)),
             go("discard"),
-            Place("wanted"),
+            Label("wanted"),
             load_half(_TYPE),
             if_equal(_host(CT_DELETE), "destroyed"),
             if_equal(_host(CT_NEW), "", "discard"),
             load_half(_FLAGS),
             if_any_bit(_host(NLM_F_CREATE), "new", "discard"),
-            Place("destroyed"),
+            Label("destroyed"),
             *find(_ATTRIBUTES, _STATUS, missing="discard"),
             load_word_of_attribute(),
             if_any_bit(STATUS_SEEN_REPLY, "discard", "address"),
-            Place("new"),
+            Label("new"),
             *protocol,
             if_equal(Protocol.TCP, "", "address"),
             *find(_ATTRIBUTES, _PROTOCOL_STATE, 1, 1, missing="discard"),  # CTA_PROTOINFO_TCP, _TCP_STATE
             load_byte_of_attribute(),
             if_equal(_SYN_SENT, "address"),
-            Place("discard"),
+            Label("discard"),
             DISCARD,
-            Place("address"),
+            Label("address"),
             *_to(addresses),
         ]
     )
@@ -194,13 +194,13 @@ def _to(addresses: Collection[Address]) -> Program:
         *find(_ATTRIBUTES, _REPLY, 1, 1, missing="stray"),  # CTA_TUPLE_IP, CTA_IP_V4_SRC
         load_word_of_attribute(),
         go("compare"),
-        Place("IPv6"),
+        Label("IPv6"),
         *find(_ATTRIBUTES, _REPLY, 1, 3, missing="stray"),  # CTA_IP_V6_SRC
         load_word_of_attribute(12),
         go("compare"),
-        Place("stray"),
+        Label("stray"),
         DISCARD,
-        Place("compare"),
+        Label("compare"),
         *pass_if_among(int.from_bytes(address[-4:]) for address in addresses),
     ]
 

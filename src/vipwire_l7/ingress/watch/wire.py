@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from vipwire.kube.wire import Conditions, EndpointPort, Hints
+from vipwire.kube.wire import Conditions, WireEndpointPort, WireHints
 from vipwire.kube.wire import Meta as NameMeta
 
 Texts: TypeAlias = dict[str, str] | None
@@ -169,7 +169,7 @@ class WireEndpoint(Struct, gc=False, rename="camel"):
     addresses: tuple[str, ...] | None = None
     conditions: Conditions | None = None
     target_ref: TargetRef | None = None
-    hints: Hints | None = None
+    hints: WireHints | None = None
     node_name: str | None = None
 
 
@@ -179,7 +179,7 @@ class Slice(Struct, gc=False, rename="camel"):
     metadata: Meta | None = None
     address_type: str | None = None
     endpoints: tuple[WireEndpoint, ...] | None = None
-    ports: tuple[EndpointPort, ...] | None = None
+    ports: tuple[WireEndpointPort, ...] | None = None
 
 
 class Secret(Struct, gc=False, rename="camel"):
