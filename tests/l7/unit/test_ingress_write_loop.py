@@ -3,13 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from vipwire.kube.access.access import Access, load_access
+from vipwire.kube.errors import ApiError
 from vipwire.kube.gateway_addresses import CONTROLLER
+from vipwire.kube.objects import FencedObjects
+from vipwire.kube.write_loop import Pauses, WriteLoop
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
@@ -21,7 +25,6 @@ from vipwire_l7.gateway.watch.objects import Known
 from vipwire_l7.ingress.haproxy.layout import Layout
 from vipwire_l7.ingress.run.desired import Desired
 from vipwire_l7.ingress.run.status import StatusWriter
-from vipwire_l7.ingress.run.write_loop import WriteLoop
 from vipwire_l7.ingress.watch.objects import BackendService, Declared, Ingress, IngressKind
 from vipwire_l7.ingress.watch.snapshot import Snapshot
 
@@ -34,7 +37,7 @@ TURNS = 50
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask whether anything has changed at each turn of the event loop."""
-    monkeypatch.setattr("vipwire_l7.ingress.run.write_loop._EVERY", 0.0)
+    monkeypatch.setattr("vipwire.kube.write_loop._EVERY", 0.0)
 
 
 async def turns() -> None:
@@ -46,14 +49,20 @@ def gateway(content: str = "", status: Any = None) -> Upserted[Any]:
     return Upserted(Declared(IngressKind.GATEWAY, EDGE, content, Known("u-1", "1", status)), ())
 
 
+async def refuse(code: int) -> None:
+    raise ApiError(code, "", "refused")
+
+
 class Look:
     """A loop of one kind, and a writer that counts."""
 
     def __init__(self) -> None:
         self.snapshot, self.wanted, self.leads, self.count = Snapshot(RESOURCES), object(), True, 0
-        self.loop = WriteLoop[str](self.snapshot, (IngressKind.GATEWAY,), lambda: self.leads)
+        access = load_access(None, "http://127.0.0.1:1", environ={})  # nobody is asked
+        changes = partial(self.snapshot.events, (IngressKind.GATEWAY,))
+        self.loop = WriteLoop[str](access, "test", lambda: self.leads, changes, Pauses(3600.0, conflict=0.0))
 
-    async def write(self, wanted: object) -> None:
+    async def keep(self, _objects: FencedObjects, wanted: object) -> None:
         assert wanted is self.wanted
         self.count += 1
 
@@ -74,7 +83,7 @@ class Look:
 def play(part: Callable[[Look], Awaitable[None]]) -> None:
     async def run() -> None:
         look = Look()
-        task = asyncio.ensure_future(look.loop.run(lambda: look.wanted, look.write))
+        task = asyncio.ensure_future(look.loop.run(lambda: look.wanted, look.keep))
         assert await look.looked() == 1, "at first"
         assert await look.looked() == 0, "and then it rests"
         await part(look)
@@ -97,7 +106,7 @@ def test_a_writer_looks_once_for_each_change() -> None:
 
 def test_a_writer_that_is_woken_looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def part(look: Look) -> None:
-        monkeypatch.setattr("vipwire_l7.ingress.run.write_loop._EVERY", 3600.0)
+        monkeypatch.setattr("vipwire.kube.write_loop._EVERY", 3600.0)
         await turns()
         assert await look.looked(look.want) == 0
         assert await look.looked(look.loop.wake) == 1
@@ -117,10 +126,14 @@ def test_a_writer_looks_again_when_it_leads_again() -> None:
 
 def test_a_writer_tries_again_what_it_asked_for() -> None:
     async def part(look: Look) -> None:
-        assert await look.looked(lambda: look.loop.retry("a", 0.0)) == 1
-        assert not look.loop.waits("a")
-        assert await look.looked(lambda: look.loop.retry("a", 3600.0)) == 0
+        before = look.count
+        for code in (409, 500):
+            assert not await look.loop.write("a", partial(refuse, code), "cannot write")
+            assert look.loop.waits("a")
+            await turns()
+            assert look.count - before == 1, "after a conflict at once, after a refusal an hour later"
         assert look.loop.waits("a")
+        assert not await look.loop.write("a", partial(refuse, 200), "cannot write"), "it is too early"
 
     play(part)
 

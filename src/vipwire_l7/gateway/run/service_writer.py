@@ -5,14 +5,14 @@ the API server's garbage collection deletes them with it. What a Gateway has no 
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from vipwire.kube.access.access import Access
-from vipwire.kube.errors import REQUEST_ERRORS
 from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER
 from vipwire.kube.objects import FencedObjects, path_of
+from vipwire.kube.write_loop import Pauses, WriteLoop
 from vipwire.model.names import ObjectName
-from vipwire.process import log
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.plan.service_objects import (
     MANAGED_BY,
@@ -24,14 +24,10 @@ from vipwire_l7.gateway.plan.service_objects import (
     slice_prefix,
     slices_of,
 )
-from vipwire_l7.ingress.run.write_loop import WriteLoop
 from vipwire_l7.ingress.watch.objects import Declared, IngressKind
 from vipwire_l7.ingress.watch.snapshot import Snapshot
 
-_AGAIN: Final = 1.0
-"""Seconds after a write before the same object is written again: our watch may not have told of it yet."""
-_LATER: Final = 10.0
-"""Seconds after which a write that was refused is tried again."""
+_PAUSES: Final = Pauses(refused=10.0, written=1.0)
 _KINDS: Final = (IngressKind.GATEWAY, IngressKind.SERVICE, IngressKind.SLICE)
 _SERVICES: Final = ("/api/v1", "services")
 _SLICES: Final = ("/apis/discovery.k8s.io/v1", "endpointslices")
@@ -43,9 +39,8 @@ class ServiceWriter:
     def __init__(
         self, access: Access, pods: ObjectName, controller: str, snapshot: Snapshot, leading: Callable[[], bool]
     ) -> None:
-        self._access, self._pods, self._controller, self._snapshot = access, pods, controller, snapshot
-        self._leading = leading
-        self._loop = WriteLoop[str](snapshot, _KINDS, leading)
+        self._pods, self._controller, self._snapshot = pods, controller, snapshot
+        self._loop = WriteLoop[str](access, MANAGED_BY, leading, lambda: snapshot.events(_KINDS), _PAUSES)
         """Of paths."""
         self._written: dict[str, Json] = {}
 
@@ -55,8 +50,7 @@ class ServiceWriter:
 
     async def run(self, wanted: Callable[[], Mapping[ObjectName, OwnService] | None]) -> None:
         """Write until cancelled. `wanted` are the Services by name, None before the first plan."""
-        async with FencedObjects(self._access, MANAGED_BY, self._leading) as objects:
-            await self._loop.run(wanted, lambda services: self._keep_all(objects, services))
+        await self._loop.run(wanted, self._keep_all)
 
     async def _keep_all(self, objects: FencedObjects, wanted: Mapping[ObjectName, OwnService]) -> None:
         gateways = self._snapshot.declared(IngressKind.GATEWAY)
@@ -95,22 +89,13 @@ class ServiceWriter:
                     yield name
 
     async def _apply(self, objects: FencedObjects, path: str, body: Json) -> None:
-        if await self._write(path, lambda: objects.apply(path, body)):
+        if await self._write(path, partial(objects.apply, path, body)):
             self._written[path] = body
 
     async def _delete(self, objects: FencedObjects, path: str) -> None:
-        await self._write(path, lambda: objects.delete(path))
+        await self._write(path, partial(objects.delete, path))
 
-    async def _write(self, path: str, write: Callable[[], Awaitable[object]]) -> bool:
-        """Write, unless it is too early for that; report whether it was done."""
-        if self._loop.waits(path):
-            return False
-        self._written.pop(path, None)
-        try:
-            await write()
-        except REQUEST_ERRORS as error:
-            self._loop.retry(path, _LATER)
-            log.warning("cannot write a Gateway's Service", path=path, error=error)
-            return False
-        self._loop.retry(path, _AGAIN)
-        return True
+    async def _write(self, path: str, send: Callable[[], Awaitable[object]]) -> bool:
+        if not self._loop.waits(path):
+            self._written.pop(path, None)
+        return await self._loop.write(path, send, "cannot write a Gateway's Service", path=path)

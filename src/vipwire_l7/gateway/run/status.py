@@ -7,25 +7,22 @@ made for, so that of two writers at once one is refused and tries again.
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from vipwire.kube.access.access import Access
-from vipwire.kube.errors import REQUEST_ERRORS, ApiError
 from vipwire.kube.objects import FencedObjects, path_of
+from vipwire.kube.write_loop import Pauses, WriteLoop
 from vipwire.model.names import ObjectName
 from vipwire.model.times import format_time
-from vipwire.process import log
 from vipwire_l7.gateway.plan.statuses import Json
 from vipwire_l7.gateway.watch.objects import Known
-from vipwire_l7.ingress.run.write_loop import WriteLoop
 from vipwire_l7.ingress.watch.kinds import IngressResource
 from vipwire_l7.ingress.watch.objects import INGRESS_KINDS, Declared, IngressKind
 from vipwire_l7.ingress.watch.snapshot import Snapshot
 
 Key = tuple[IngressKind, ObjectName]
-_LATER: Final = 5.0
-"""Seconds after which a write that was refused is tried again."""
-_CONFLICT: Final = 409
+_PAUSES: Final = Pauses(refused=5.0, conflict=0.0)
 _SOMETIMES: Final = frozenset({"PartiallyInvalid", "OverlappingTLSConfig"})
 """Conditions of routes and listeners that are ours, and go when there is nothing to say."""
 _BY_CONTROLLER: Final = ("parents", "ancestors")
@@ -77,9 +74,9 @@ class GatewayStatusWriter:
         snapshot: Snapshot,
         leading: Callable[[], bool],
     ) -> None:
-        self._access, self._resources, self._controller, self._snapshot = access, resources, controller, snapshot
-        self._leading = leading
-        self._loop = WriteLoop[Key](snapshot, resources.keys() - set(INGRESS_KINDS), leading)
+        self._resources, self._controller, self._snapshot = resources, controller, snapshot
+        kinds = resources.keys() - set(INGRESS_KINDS)
+        self._loop = WriteLoop[Key](access, "vipwire-gateway", leading, lambda: snapshot.events(kinds), _PAUSES)
         self._written: dict[Key, tuple[str, Json]] = {}
         """The version of each object at our last write, and what was written: it is not written there again."""
 
@@ -89,8 +86,7 @@ class GatewayStatusWriter:
 
     async def run(self, wanted: Callable[[], Mapping[Key, Json]]) -> None:
         """Write until cancelled. `wanted` has the statuses by object."""
-        async with FencedObjects(self._access, "vipwire-gateway", self._leading) as objects:
-            await self._loop.run(wanted, lambda statuses: self._keep_all(objects, statuses))
+        await self._loop.run(wanted, self._keep_all)
 
     async def _keep_all(self, objects: FencedObjects, wanted: Mapping[Key, Json]) -> None:
         for key, status in wanted.items():
@@ -126,12 +122,5 @@ class GatewayStatusWriter:
         kind, name = key
         resource = self._resources[kind]
         path = path_of(resource.path, resource.plural, *name, "status")
-        try:
-            await objects.merge(path, {"metadata": {"resourceVersion": version}, "status": status})
-        except REQUEST_ERRORS as error:
-            is_conflict = isinstance(error, ApiError) and error.code == _CONFLICT
-            self._loop.retry(key, 0.0 if is_conflict else _LATER)
-            if not is_conflict:
-                log.warning("cannot write a status", kind=kind.value, object=name, error=error)
-            return False
-        return True
+        send = partial(objects.merge, path, {"metadata": {"resourceVersion": version}, "status": status})
+        return await self._loop.write(key, send, "cannot write a status", kind=kind.value, object=name)
