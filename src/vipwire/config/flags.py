@@ -239,7 +239,6 @@ def _raise_invalid(config: Config) -> None:
 
 
 def _notes(config: Config) -> Iterator[str]:
-    """List what is valid and yet probably not meant."""
     if not config.allowed_node_port_addresses:
         yield "nodePortAddresses is unset: NodePorts answer on all local addresses; consider 'primary'"
     if config.config_file and not config.mode:

@@ -88,7 +88,6 @@ def _at(mark: Any) -> str:
 
 
 def _position(text: str | bytes, offset: int) -> str:
-    """Write an offset in bytes as line and column."""
     before = (text.encode(errors="replace") if isinstance(text, str) else text)[:offset].decode(errors="replace")
     return place_after(before)
 

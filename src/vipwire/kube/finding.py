@@ -163,7 +163,6 @@ def _is_label(text: str) -> bool:
 
 @functools.cache
 def _members(choices: type[Enum]) -> Mapping[str, Any]:
-    """Return an enum's members by their values."""
     return {str(member.value): member for member in choices}
 
 

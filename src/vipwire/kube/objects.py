@@ -117,7 +117,6 @@ class ObjectClient:
     async def _send(
         self, method: str, path: str, query: Query = (), payload: Payload | None = None, *, most: int = 0
     ) -> bytes | bytearray:
-        """Send a request and read the answer. Raise ApiError, UnreachableError."""
         try:
             async with self._connection.request(
                 method, path, query, timeout=self._timeout, payload=payload

@@ -8,7 +8,8 @@ habits of the API shape them:
   wrong JSON type fails, and it fails for one object: lists and watch events keep their objects as raw bytes, and each
   is decoded on its own.
 
-Structs are not tracked by the garbage collector (`gc=False`): JSON has no cycles.
+Structs are not tracked by the garbage collector (`gc=False`): JSON has no cycles. One without a docstring is the part
+of an object that the API calls by its name or by the field that has it.
 """
 
 from typing import TypeAlias
@@ -44,8 +45,6 @@ class ServiceLabels(Struct, gc=False):
 
 
 class ServiceMeta(Meta, gc=False, rename="camel"):
-    """A Service's `metadata`."""
-
     creation_timestamp: str | None = None
     labels: ServiceLabels | None = None
     annotations: Labels = None
@@ -61,20 +60,14 @@ class WireServicePort(Struct, frozen=True, gc=False, rename="camel"):
 
 
 class ClientIPConfig(Struct, gc=False, rename="camel"):
-    """`spec.sessionAffinityConfig.clientIP`."""
-
     timeout_seconds: int | None = None
 
 
 class AffinityConfig(Struct, gc=False):
-    """`spec.sessionAffinityConfig`."""
-
     client_ip: ClientIPConfig | None = field(default=None, name="clientIP")
 
 
 class ServiceSpec(Struct, gc=False, rename="camel"):
-    """A Service's `spec`."""
-
     type: str | None = None
     cluster_ip: str | None = field(default=None, name="clusterIP")
     cluster_ips: tuple[str, ...] | None = field(default=None, name="clusterIPs")
@@ -89,27 +82,19 @@ class ServiceSpec(Struct, gc=False, rename="camel"):
 
 
 class Ingress(Struct, gc=False):
-    """One of `status.loadBalancer.ingress`."""
-
     ip: str | None = None
     ip_mode: str | None = field(default=None, name="ipMode")
 
 
 class LoadBalancerStatus(Struct, gc=False):
-    """`status.loadBalancer`."""
-
     ingress: tuple[Ingress, ...] | None = None
 
 
 class ServiceStatus(Struct, gc=False, rename="camel"):
-    """A Service's `status`."""
-
     load_balancer: LoadBalancerStatus | None = None
 
 
 class WireService(Struct, gc=False):
-    """core/v1 Service."""
-
     metadata: ServiceMeta | None = None
     spec: ServiceSpec | None = None
     status: ServiceStatus | None = None
@@ -130,8 +115,6 @@ class SliceAnnotations(Struct, gc=False):
 
 
 class SliceMeta(Meta, gc=False, rename="camel"):
-    """An EndpointSlice's `metadata`."""
-
     labels: SliceLabels | None = None
     annotations: SliceAnnotations | None = None
 
@@ -145,21 +128,15 @@ class Conditions(Struct, gc=False):
 
 
 class HintedName(Struct, gc=False):
-    """One of `hints.forZones` or `hints.forNodes`."""
-
     name: str | None = None
 
 
 class WireHints(Struct, gc=False, rename="camel"):
-    """`endpoints[].hints`."""
-
     for_zones: tuple[HintedName, ...] | None = None
     for_nodes: tuple[HintedName, ...] | None = None
 
 
 class WireEndpoint(Struct, gc=False, rename="camel"):
-    """One of an EndpointSlice's `endpoints`."""
-
     addresses: tuple[str, ...] | None = None
     conditions: Conditions | None = None
     node_name: str | None = None
@@ -175,8 +152,6 @@ class WireEndpointPort(Struct, frozen=True, gc=False):
 
 
 class WireEndpointSlice(Struct, gc=False, rename="camel"):
-    """discovery.k8s.io/v1 EndpointSlice."""
-
     metadata: SliceMeta | None = None
     address_type: str | None = None
     endpoints: tuple[WireEndpoint, ...] | None = None
@@ -192,22 +167,16 @@ class EndpointsLabels(Struct, gc=False):
 
 
 class EndpointsMeta(Meta, gc=False, rename="camel"):
-    """The `metadata` of v1 Endpoints."""
-
     labels: EndpointsLabels | None = None
     annotations: SliceAnnotations | None = None
 
 
 class EndpointAddress(Struct, gc=False, rename="camel"):
-    """One of a subset's `addresses` or `notReadyAddresses`."""
-
     ip: str | None = None
     node_name: str | None = None
 
 
 class Subset(Struct, gc=False, rename="camel"):
-    """One of the `subsets` of v1 Endpoints."""
-
     addresses: tuple[EndpointAddress, ...] | None = None
     not_ready_addresses: tuple[EndpointAddress, ...] | None = None
     ports: tuple[WireEndpointPort, ...] | None = None
@@ -227,56 +196,40 @@ class NodeLabels(Struct, gc=False):
 
 
 class NodeMeta(Meta, gc=False, rename="camel"):
-    """A Node's `metadata`."""
-
     deletion_timestamp: str | None = None
     labels: NodeLabels | None = None
 
 
 class Taint(Struct, gc=False):
-    """One of a Node's `spec.taints`."""
-
     key: str | None = None
 
 
 class NodeSpec(Struct, gc=False):
-    """A Node's `spec`."""
-
     pod_cidr: str | None = field(default=None, name="podCIDR")
     pod_cidrs: tuple[str, ...] | None = field(default=None, name="podCIDRs")
     taints: tuple[Taint, ...] | None = None
 
 
 class NodeAddress(Struct, gc=False):
-    """One of a Node's `status.addresses`."""
-
     type: str | None = None
     address: str | None = None
 
 
 class NodeStatus(Struct, gc=False):
-    """A Node's `status`."""
-
     addresses: tuple[NodeAddress, ...] | None = None
 
 
 class WireNode(Struct, gc=False):
-    """core/v1 Node."""
-
     metadata: NodeMeta | None = None
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
 
 
 class ServiceCIDRSpec(Struct, gc=False):
-    """A ServiceCIDR's `spec`."""
-
     cidrs: tuple[str, ...] | None = None
 
 
 class WireServiceCIDR(Struct, gc=False):
-    """networking.k8s.io/v1 ServiceCIDR."""
-
     metadata: Meta | None = None
     spec: ServiceCIDRSpec | None = None
 

@@ -106,7 +106,6 @@ class WriteLoop(Generic[_Key]):
         self._waiting[key] = asyncio.get_running_loop().time() + seconds
 
     def _end_waits(self) -> bool:
-        """Report whether a wait is over."""
         now = asyncio.get_running_loop().time()
         over = [key for key, until in self._waiting.items() if until <= now]
         for key in over:

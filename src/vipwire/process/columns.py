@@ -206,7 +206,6 @@ def _words(text: str, holds: Container[str] = frozenset()) -> Iterator[tuple[int
 
 
 def _print(console: Console, cells: Sequence[_Cell], widths: Sequence[int]) -> Iterator[Segment]:
-    """Write a row, as many lines as its highest cell has."""
     for number in range(max(map(len, cells), default=0)):
         blanks = ""
         for cell, width in zip(cells, widths, strict=True):

@@ -106,7 +106,6 @@ def _boot() -> str:
 
 
 def _inode() -> str:
-    """Return the number of this process's network namespace, as `lsns -t net` does."""
     try:
         return str(os.stat("/proc/self/ns/net").st_ino)  # noqa: PTH116 - a name below /proc
     except OSError:

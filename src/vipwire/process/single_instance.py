@@ -239,7 +239,6 @@ def _bind(name: str) -> socket.socket:
 
 
 def _end_holder(name: str) -> None:
-    """Ask a holder to end, and wait until it has."""
     connection = None if name in _inherited() else _call(name)
     if connection is None:
         return

@@ -72,7 +72,6 @@ class Worker(Generic[T]):
             self._thread = None
 
     async def _end(self) -> None:
-        """Wait without the loop standing still."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         self._tell = lambda: loop.call_soon_threadsafe(_resolve, ended)

@@ -217,7 +217,6 @@ class SyncLoop:
         self._wake.set()
 
     async def _settle(self, outcomes: Sequence[Outcome]) -> None:
-        """Run what follows a sync: conntrack, health, reports, health check ports, what is watched."""
         parts, now = self._parts, time.time()
         for outcome in outcomes:
             line = self._lines[outcome.family]
@@ -242,7 +241,6 @@ class SyncLoop:
             self._note_done()
 
     async def _open_ports(self, outcomes: Sequence[Outcome]) -> None:
-        """Open the health check ports of what has changed, and close others."""
         parts = self._parts
         changed = dict.fromkeys([name for outcome in outcomes for name in outcome.changes])
         if changed and (problems := await parts.ports.follow(changed)):
@@ -288,7 +286,6 @@ class SyncLoop:
 
 
 def _report(event: Event, kind: Kind) -> None:
-    """Log an event of the source at -v=5."""
     match event:
         case Listed(objects=objects):
             log.detail(5, "objects listed", kind=kind.value, count=len(objects))

@@ -23,7 +23,7 @@ from vipwire.kube.events import EventRecorder
 from vipwire.kube.proxied import proxy_resources
 from vipwire.linux.host.addresses import AddressWatch, global_addresses
 from vipwire.model.net import Family, format_address
-from vipwire.modes.registry import selected
+from vipwire.modes.registry import driver_of, selected
 from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
 from vipwire.process import log
@@ -40,14 +40,14 @@ from vipwire.proxy.serve.service_health import ServiceListeners
 from vipwire.proxy.serve.service_metrics import ServiceMetrics
 from vipwire.proxy.servers import ProxyServers, ViewProcess
 from vipwire.proxy.start.machine import adjust_machine
-from vipwire.proxy.start.modes import kernel_counters, mode_here
+from vipwire.proxy.start.modes import mode_here
 from vipwire.proxy.start.record import ProxyRecord, Recorder, recorded_facts, recorded_node
 from vipwire.proxy.sync.after_sync import EjectionFollower, FlowFollower, HealthPorts
 from vipwire.proxy.sync.engine import Engine, Line
 from vipwire.proxy.sync.node_plan import Known, Place, awaited_facts, health_check_prefixes, planned_node
 from vipwire.proxy.sync.report import Reporter, missing_node, unknown_fact
 from vipwire.proxy.sync.sync_metrics import CountReader
-from vipwire.proxy.view import open_history
+from vipwire.proxy.view import History, changes_file
 from vipwire.reconcile.pacer import Pacer
 from vipwire.state.event import Kind
 from vipwire.state.store import Store
@@ -88,7 +88,7 @@ class Proxy:
             version=__version__,
             features=gates,
             counted=ServiceMetrics(series, config.counters.limit, reader.read),
-            kernel_counters=kernel_counters(config),
+            kernel_counters=driver_of(selected(config)).kernel_counters(),
         )
         self.changes_mode = False
         self._api_servers: frozenset[Place] = frozenset()
@@ -128,7 +128,7 @@ class Proxy:
                     ports=ports,
                     ejections=self._ejections,
                     in_cluster=not self._config.manifests,
-                    history=open_history(self._config.state_dir),
+                    history=History(changes_file(self._config.state_dir)),
                 )
                 with ungrouped():
                     reason = await self._serve(parts, recorder, reloader, claim)
@@ -137,7 +137,6 @@ class Proxy:
         return 0
 
     def _record(self) -> ProxyRecord:
-        """Build the record that `status` and the other commands read."""
         return ProxyRecord(
             os.getpid(),
             self._started,
@@ -198,7 +197,6 @@ class Proxy:
     async def _adopt(
         self, parts: ProxyParts, loop: SyncLoop, servers: ProxyServers, before: Config, after: Config
     ) -> None:
-        """Apply a changed configuration, in all that needs no restart."""
         self._config = after
         if before.logging != after.logging:
             log.configure(after.logging)

@@ -54,7 +54,6 @@ class ProxyServers:
             task.cancel()
 
     def _show(self, config: Config) -> None:
-        """Show this configuration on the pages that show one."""
         self._document.clear()
         self._document.update(config_document(config))
         self._flags.clear()

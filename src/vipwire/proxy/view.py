@@ -152,11 +152,6 @@ def _targets(plan: ServicePlan | None) -> set[Target]:
     return targets
 
 
-def open_history(state_dir: str) -> History:
-    """Prepare the changes of the proxy of this network namespace."""
-    return History(changes_file(state_dir))
-
-
 def changes_file(state_dir: str) -> Path:
     """Name the file of this network namespace's changes."""
     return state_file(state_dir, "changes", "jsonl")

@@ -161,7 +161,6 @@ def _client_certificate(selected: Selected) -> ClientFiles | ClientCertificate |
 
 
 def _cluster_info(server: str, cluster: Cluster, authority: str | None) -> dict[str, object]:
-    """Describe the cluster to an exec plugin (`spec.cluster` of ExecCredential)."""
     info: dict[str, object] = {"server": server}
     if cluster.tls_server_name:
         info["tls-server-name"] = cluster.tls_server_name

@@ -127,7 +127,6 @@ class Connection:
             yield answer
 
     async def _answer(self, request: Awaitable[Answer]) -> Answer:
-        """Wait for the head of an answer."""
         try:
             async with asyncio.timeout(self._answer_timeout):
                 return await request

@@ -1,14 +1,13 @@
 """The kernel's table of flows: read it, and delete from it exactly what a judge names.
 
-A sweep is one pass over the table. The kernel hands out the table in pieces, and deletions go to it in batches while
-the pass goes on, so that memory does not grow with the table. A sweep is a generator, so that an event loop may do
-other things between its steps. What cannot be cut is the kernel's own search for the next flow that its filter lets
-through: 12 ms for an empty table, 50 ms past 100,000 others, without Python's lock.
+It is deleted from in one pass. The kernel hands out the table in pieces, and deletions go to it in batches while the
+pass goes on, so that memory does not grow with the table. What cannot be cut is the kernel's own search for the next
+flow that its filter lets through: 12 ms for an empty table, 50 ms past 100,000 others, without Python's lock.
 """
 
 import errno
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice, product
 from typing import NamedTuple, Self
 from typing import Protocol as Interface
@@ -28,8 +27,8 @@ from vipwire.linux.netlink.message import NLM_F_REQUEST, encode
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family, Protocol
 
-_STEP = 1024
-"""Flows looked at, and perhaps deleted, between two steps: 5 to 10 milliseconds."""
+_PIECE = 1024
+"""Flows that are held at a time."""
 
 _BATCH = 256
 """Deletions in one datagram; the answers of so many fit any receive buffer."""
@@ -156,16 +155,16 @@ class FlowTable:
                 )
         return gone
 
-    def sweep(self, judge: Judge) -> Generator[None, None, FlowDeletions]:
-        """Delete every flow that is to go, step by step; return what was done.
+    def purge(self, judge: Judge) -> FlowDeletions:
+        """Delete every flow that is to go; return what was done.
 
-        To do it at once, see `purge`. A dump that the kernel calls interrupted is repeated a few times.
+        A dump that the kernel calls interrupted is repeated a few times.
         """
         ports = judge.ports()
         wanted = sorted(ports) if ports is not None and len(ports) <= _FEW_PORTS else [0]
         total = FlowDeletions()
         for family, protocol, port in product(judge.families(), judge.protocols(), wanted):
-            part = yield from self._sweep_one(judge, family, protocol, port)
+            part = self._purge_one(judge, family, protocol, port)
             total = FlowDeletions(
                 total.examined + part.examined,
                 total.deleted + part.deleted,
@@ -174,32 +173,19 @@ class FlowTable:
             )
         return total
 
-    def _sweep_one(
-        self, judge: Judge, family: Family, protocol: Protocol, port: int
-    ) -> Generator[None, None, FlowDeletions]:
+    def _purge_one(self, judge: Judge, family: Family, protocol: Protocol, port: int) -> FlowDeletions:
         examined = deleted = 0
         for _ in range(_ATTEMPTS):
             before = self._held
             flows = self.flows(family, protocol, port)
             try:
-                while piece := list(islice(flows, _STEP)):
+                while piece := list(islice(flows, _PIECE)):
                     examined += len(piece)
                     deleted += self.delete(filter(judge, piece))
-                    yield
             except DumpInterruptedError:
                 continue
             return FlowDeletions(examined, deleted, held=self._held - before)
         return FlowDeletions(examined, deleted, complete=False)
-
-    def purge(self, judge: Judge) -> FlowDeletions:
-        """Delete every flow that is to go at once; return what was done."""
-        steps = self.sweep(judge)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: FlowDeletions = end.value
-                return result
 
 
 def _unsupported(error: OSError) -> UnsupportedError | OSError:

@@ -103,7 +103,6 @@ def _rules(
 
 
 def _count(known: Owners, kept: frozenset[str], tables: Tables) -> int:
-    """Count the chains that stay."""
     return sum(
         any(known[name].owns(table, chain) and not known[name].vipwires(table, chain) for name in kept & known.keys())
         for table, chains in tables.items()

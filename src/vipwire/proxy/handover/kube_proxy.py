@@ -55,7 +55,6 @@ def find_kube_proxy(proc: Path = Path("/proc")) -> KubeProxy | None:
 
 
 def _processes(proc: Path) -> Iterator[int]:
-    """Yield the processes of that name in this network namespace."""
     here = _namespace(proc / "thread-self")
     for folder in proc.iterdir():
         if folder.name.isdigit():
@@ -89,7 +88,6 @@ def page(port: int, path: str) -> str | None:
 
 
 def _is_healthz(body: str | None) -> bool:
-    """Report whether an answer is kube-proxy's."""
     with contextlib.suppress(ValueError, TypeError):
         return "lastUpdated" in json.loads(body or "")
     return False

@@ -73,7 +73,6 @@ def disarm(tool: RuleTool) -> None:
 
 
 def _chains(tool: Tool) -> Mapping[str, Collection[str]]:
-    """Name the chains of all tables of an engine."""
     return tool.chains_by_table(TABLES)
 
 

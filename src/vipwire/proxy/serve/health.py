@@ -10,12 +10,13 @@ node that is about to go away; /livez, which restarts the Pod, does not. Bodies 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct, field
 
+from vipwire.http.server import Reply
 from vipwire.model.net import Family
 from vipwire.model.node import Node
 
@@ -25,14 +26,6 @@ LEAVING_TAINT: Final = "ToBeDeletedByClusterAutoscaler"
 _HEADERS: Final = {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER: Final = "0001-01-01T00:00:00Z"  # Go's zero time
-
-
-class Answer(NamedTuple):
-    """An HTTP answer: status code, body, headers."""
-
-    status: int
-    body: str
-    headers: Mapping[str, str] = _HEADERS
 
 
 class _FamilyHealth(Struct):
@@ -100,12 +93,12 @@ class ProxyHealth(Struct):
         """Report whether the first lists and the first sync of every family are done, with all facts of our Node."""
         return not self._waiting()
 
-    def livez(self, now: float) -> Answer:
+    def livez(self, now: float) -> Reply:
         """Answer GET /livez."""
         healthy = self.healthy(now)
         return self._answer(now, status=200 if healthy else 503, eligible=None)
 
-    def healthz(self, now: float) -> Answer:
+    def healthz(self, now: float) -> Reply:
         """Answer GET /healthz: as /livez, and only on a node that stays."""
         healthy = self.healthy(now) and self._eligible
         return self._answer(now, status=200 if healthy else 503, eligible=self._eligible)
@@ -118,7 +111,7 @@ class ProxyHealth(Struct):
         """Return what is wrong with each source that fails."""
         return {resource: message for resource, (message, _) in self._source_errors.items()}
 
-    def readyz(self) -> Answer:
+    def readyz(self) -> Reply:
         """Answer GET /readyz: what is still awaited, and the last error of each source that fails."""
         body: dict[str, object] = {"ready": self.ready(), "waiting": self._waiting()}
         if self._source_errors:
@@ -126,7 +119,7 @@ class ProxyHealth(Struct):
                 resource: {"message": message, "time": rfc3339(when)}
                 for resource, (message, when) in sorted(self._source_errors.items())
             }
-        return Answer(200 if self.ready() else 503, json.dumps(body))
+        return Reply(json.dumps(body), 200 if self.ready() else 503, _HEADERS)
 
     def _waiting(self) -> list[str]:
         lists = [f"lists: {', '.join(self._awaited)}"] if self._awaited else []
@@ -142,7 +135,7 @@ class ProxyHealth(Struct):
             return True
         return now - health.oldest_queued < 2 * self.sync_period
 
-    def _answer(self, now: float, *, status: int, eligible: bool | None) -> Answer:
+    def _answer(self, now: float, *, status: int, eligible: bool | None) -> Reply:
         updates = [health.updated for health in self._health.values() if health.updated is not None]
         newest = rfc3339(max(updates)) if updates else _NEVER
         body: dict[str, object] = {"lastUpdated": rfc3339(now) if status == 200 else newest}
@@ -152,7 +145,7 @@ class ProxyHealth(Struct):
         body["healthy"] = self.healthy(now)
         if updates:
             body["status"] = dict(self._statuses(now))
-        return Answer(status, json.dumps(body, separators=(",", ":")))
+        return Reply(json.dumps(body, separators=(",", ":")), status, _HEADERS)
 
     def _statuses(self, now: float) -> Iterable[tuple[str, dict[str, object]]]:
         for family, health in sorted(self._health.items(), key=lambda item: item[0].value):

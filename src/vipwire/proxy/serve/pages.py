@@ -21,7 +21,7 @@ from msgspec import field
 from vipwire.http.server import Handler, Pages, Reply, Request
 from vipwire.model.number import whole_number
 from vipwire.model.value import Value
-from vipwire.proxy.serve.health import Answer, ProxyHealth
+from vipwire.proxy.serve.health import ProxyHealth
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.serve.server import BindPolicy, HttpServer
 
@@ -150,15 +150,15 @@ def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) 
     async def healthz(_request: Request) -> Reply:
         answer = health.healthz(now())
         metrics.proxy_healthz_total.labels(code=str(answer.status)).inc()
-        return _response(answer)
+        return answer
 
     async def livez(_request: Request) -> Reply:
         answer = health.livez(now())
         metrics.proxy_livez_total.labels(code=str(answer.status)).inc()
-        return _response(answer)
+        return answer
 
     async def readyz(_request: Request) -> Reply:
-        return _response(health.readyz())
+        return health.readyz()
 
     return _app({"/healthz": healthz, "/livez": livez, "/readyz": readyz})
 
@@ -208,10 +208,6 @@ def _app(pages: Mapping[str, Handler]) -> Pages:
     for path, handler in pages.items():
         site.add("GET", path, handler)
     return site
-
-
-def _response(answer: Answer) -> Reply:
-    return Reply(answer.body, answer.status, answer.headers)
 
 
 class _Exposition:

@@ -19,7 +19,6 @@ from vipwire.http.server import Reply, Request, Serving, Site, serve
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.model.value import Value
-from vipwire.proxy.serve.health import Answer
 from vipwire.proxy.serve.server import listen
 
 WEIGHT_HEADER: Final = "X-Load-Balancing-Endpoint-Weight"
@@ -32,7 +31,7 @@ class ServiceHealthCheck(Value, frozen=True):
     service: ObjectName
     local_endpoints: int
 
-    def answer(self, *, proxy_healthy: bool) -> Answer:
+    def answer(self, *, proxy_healthy: bool) -> Reply:
         """Answer any request on the Service's port."""
         body = {
             "service": {"namespace": self.service.namespace, "name": self.service.name},
@@ -45,7 +44,7 @@ class ServiceHealthCheck(Value, frozen=True):
             WEIGHT_HEADER: str(self.local_endpoints),
         }
         status = 200 if self.local_endpoints and proxy_healthy else 503
-        return Answer(status, json.dumps(body, indent="\t"), headers)
+        return Reply(json.dumps(body, indent="\t"), status, headers)
 
 
 class PortChanges(Value, frozen=True):
@@ -150,8 +149,7 @@ class ServiceListeners:
 
     def _handler(self, port: int) -> Site:
         async def handle(_request: Request) -> Reply:
-            answer = self._desired[port].answer(proxy_healthy=self._proxy_healthy())
-            return Reply(answer.body, answer.status, answer.headers)
+            return self._desired[port].answer(proxy_healthy=self._proxy_healthy())
 
         return handle
 

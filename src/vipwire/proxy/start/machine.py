@@ -10,13 +10,14 @@ from vipwire.linux.conntrack.sysctls import conntrack_sysctls, forwarding_sysctl
 from vipwire.linux.host.kernel import cpus
 from vipwire.linux.host.settings import apply_sysctls, router_sysctls, set_oom_score_adj
 from vipwire.model.sysctl import Sysctl
+from vipwire.modes.registry import driver_of, selected
 from vipwire.process import log
-from vipwire.proxy.start.modes import families, mode_sysctls, needs_net_admin
+from vipwire.proxy.start.modes import families, needs_net_admin
 
 
 def prepare_machine(config: Config) -> None:
     """Set what needs privileges, and go on where it cannot be set."""
-    wanted = mode_sysctls(config)
+    wanted = driver_of(selected(config)).sysctls(config)
     if needs_net_admin(config):  # without rules nothing is tracked, and nothing forwarded
         conntrack = conntrack_sysctls(config.conntrack, cpus())
         wanted = (*conntrack, *router_sysctls(), *forwarding_sysctls(families()), *wanted)

@@ -7,7 +7,7 @@ by trying.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError
 from vipwire.linux.host.rights import require_net_admin
 from vipwire.model.net import Family
-from vipwire.model.sysctl import Sysctl
 from vipwire.modes.registry import driver_of, every_spec, selected
 from vipwire.modes.spec import Mode, Supposed
 from vipwire.process import log
@@ -42,16 +41,6 @@ def suppose_modes(config: Config, families: Iterable[Family]) -> dict[Family, Su
 def needs_net_admin(config: Config) -> bool:
     """Report whether the selected mode writes rules: some do without where they are told to."""
     return not selected(config).without_rules(config)
-
-
-def mode_sysctls(config: Config) -> tuple[Sysctl, ...]:
-    """Name the kernel settings that the selected mode wants."""
-    return driver_of(selected(config)).sysctls(config)
-
-
-def kernel_counters(config: Config) -> Mapping[str, Callable[[], float | None]]:
-    """Return what reads the counters that the kernel keeps for the selected mode, by the name of the metric."""
-    return driver_of(selected(config)).kernel_counters()
 
 
 def build_explainer(config: Config, family: Family, mode: Mode) -> "Explainer[Any, Any, Any] | None":

@@ -79,7 +79,6 @@ class HealthPorts:
         return await self._listeners.update({port: self._served(port) for port in ports})
 
     def _check(self, name: ObjectName) -> HealthCheck | None:
-        """Find what a Service asks for."""
         plans = [line.plans.get(name) for line in self._engine.lines]
         asking = [plan for plan in plans if plan is not None and plan.health_check is not None]
         return joint_health_check(asking) if asking else None

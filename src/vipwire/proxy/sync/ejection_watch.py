@@ -91,7 +91,6 @@ class EjectionWatch:
             self._refuse(error)
 
     def _refuse(self, error: OSError) -> None:
-        """Give up, and say so."""
         self._refused = True
         self.close()
         log.warning("cannot listen to conntrack; no endpoint is ejected", error=error)
@@ -167,7 +166,6 @@ class EjectionWatch:
         return count > 0
 
     def _look(self, flow: Flow) -> bool | None:
-        """Ask the kernel whether a flow has been answered; None if it is gone."""
         assert self._asker is not None  # noqa: S101 - it is as old as the listening socket
         try:
             (answer,) = self._asker.request(CT_GET, lookup_request(flow))

@@ -43,7 +43,6 @@ class Reporter:
             metrics.object_problems.labels(kind=kind.value).set_function(partial(self._known, kind.value))
 
     def _known(self, kind: str) -> float:
-        """Count the problems of objects of a kind."""
         return sum(problem.kind == kind for problem in self._engine.store.problems)
 
     def started(self) -> None:
@@ -189,7 +188,6 @@ class Reporter:
     def _about(
         self, kind: str, name: ObjectName, reason: str, message: str, type_: EventType = EventType.WARNING
     ) -> None:
-        """Record an Event about an object that the API server has."""
         version = _API_VERSIONS.get(kind)
         if self._recorder is None or version is None:
             return
@@ -236,7 +234,6 @@ def _log_sync(family: Family, outcome: Outcome) -> None:
 
 
 def _log_changes(family: Family, outcome: Outcome) -> None:
-    """Log the Services of a sync at -v=2, and each of their frontends at -v=4."""
     for name, change in outcome.changes.items():
         what = "Service added" if change.old is None else "Service changed"
         log.detail(2, what if change.new else "Service removed", service=name, ip_family=family.value)

@@ -152,7 +152,6 @@ class SyncMetrics:
                 gauge.labels(table=table, ip_family=family).set(counts.get(table, 0))
 
     def _planned(self, line: Line, outcomes: Sequence[Outcome]) -> None:
-        """Update the counts of planned objects by what changed."""
         for change in _joint_changes(outcomes):
             for plan, sign in ((change.old, -1), (change.new, +1)):
                 if plan is None:

@@ -96,7 +96,6 @@ def element(
 
 
 def _annotated(plain: bytes, comment: str) -> bytes:
-    """Append a comment to an encoded element."""
     note = userdata.comment(comment)
     size = len(plain) + 4 + len(note)
     padding = -size % 4

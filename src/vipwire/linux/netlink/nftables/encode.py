@@ -186,7 +186,6 @@ def _element_operations(
 
 
 def _parts(blobs: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Divide encoded elements into what messages hold."""
     if len(set(map(len, blobs))) == 1:
         count = max(1, ELEMENTS_PER_MESSAGE // len(blobs[0]))
         yield from (blobs[at : at + count] for at in range(0, len(blobs), count))
