@@ -100,14 +100,14 @@ def test_an_ineligible_node_before_the_first_sync_shows_gos_zero_time() -> None:
 def test_ready_says_what_is_awaited_until_everything_is_in_the_kernel() -> None:
     health = _health(synced=False)
     waiting = '"lists: Service, EndpointSlice", "first sync: IPv4", "first sync: IPv6"'
-    assert health.readyz()[:2] == (503, f'{{"ready": false, "waiting": [{waiting}]}}')
+    assert (health.readyz().status, health.readyz().body) == (503, f'{{"ready": false, "waiting": [{waiting}]}}')
     health.listed("Service")
     health.listed("Service")
     health.updated(V4, NOW)
     assert health.readyz().body == '{"ready": false, "waiting": ["lists: EndpointSlice", "first sync: IPv6"]}'
     health.listed("EndpointSlice")
     health.updated(V6, NOW)
-    assert health.readyz()[:2] == (200, '{"ready": true, "waiting": []}')
+    assert (health.readyz().status, health.readyz().body) == (200, '{"ready": true, "waiting": []}')
     health.queued(V4, NOW)
     assert health.readyz().status == 200
 
