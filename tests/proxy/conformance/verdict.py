@@ -10,10 +10,10 @@ from fractions import Fraction
 
 from tests.proxy.conformance.proxy import Answer as Page
 
+from vipwire.http.server import Reply
 from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, bypassed, seen_source
 from vipwire.model.net import Address, format_address, format_endpoint, parse_address
 from vipwire.model.spread import Algorithm
-from vipwire.proxy.serve import health
 from vipwire.proxy.serve.service_health import WEIGHT_HEADER
 from vipwire.reconcile.steps import End
 from vipwire_lab.lab.outcome import Outcome, ProbeResult
@@ -68,8 +68,8 @@ def page_disagreement(explanation: Explanation, page: Page) -> str:
     return "" if any(same) else f"it says {said}, and that was {page}"
 
 
-def _page(answer: health.Answer) -> tuple[int, str, str]:
-    return answer.status, answer.body, answer.headers[WEIGHT_HEADER]
+def _page(answer: Reply) -> tuple[int, str, str]:
+    return answer.status, str(answer.body), answer.headers[WEIGHT_HEADER]
 
 
 def _differences(
