@@ -1,7 +1,6 @@
 """Kubeconfigs, in-cluster access, credentials that change, proxies."""
 
 import asyncio
-import base64
 import json
 import sys
 from collections.abc import Mapping
@@ -40,12 +39,6 @@ def credential(access: Access, now: float = NOW) -> Credential:
     return asyncio.run(access.credential(now))
 
 
-def test_a_token_is_sent_as_bearer(tmp_path: Path) -> None:
-    access = load(kubeconfig(tmp_path, {"token": "abc"}))
-    assert access.server == "https://api.example:6443"
-    assert credential(access) == Credential("Bearer abc")
-
-
 def test_a_token_file_wins_and_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("one\n")
     access = load(kubeconfig(tmp_path, {"token": "abc", "tokenFile": "token"}))
@@ -55,11 +48,6 @@ def test_a_token_file_wins_and_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "token").unlink()
     with pytest.raises(ConfigError, match=r"user\.tokenFile: cannot read .*token"):
         credential(access)
-
-
-def test_a_user_name_and_a_password(tmp_path: Path) -> None:
-    access = load(kubeconfig(tmp_path, {"username": "me", "password": "secret"}))
-    assert credential(access).authorization == "Basic " + base64.b64encode(b"me:secret").decode()
 
 
 def plugin(folder: Path, answer: Json, version: str = "client.authentication.k8s.io/v1", **more: Any) -> Json:
@@ -98,16 +86,6 @@ def test_an_exec_plugin_is_run_once_and_again_after_401(tmp_path: Path, version:
     info = json.loads((tmp_path / "info").read_text())
     assert info["apiVersion"] == version
     assert info["spec"]["cluster"]["server"] == "https://api.example:6443"
-
-
-def test_an_exec_plugin_is_run_again_when_its_answer_expires(tmp_path: Path) -> None:
-    expiry = "1970-01-12T13:46:40Z"  # NOW
-    access = load(kubeconfig(tmp_path, plugin(tmp_path, answer(expirationTimestamp=expiry))))
-
-    async def ask() -> list[str]:
-        return [(await access.credential(when)).authorization for when in (NOW - 60, NOW - 30, NOW - 5)]
-
-    assert asyncio.run(ask()) == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
 @pytest.mark.parametrize(

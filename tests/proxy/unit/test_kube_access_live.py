@@ -220,12 +220,6 @@ def test_a_plugin_may_give_a_certificate(tmp_path: Path) -> None:
     assert (seen.client, seen.headers.get("Authorization")) == ("second", None)
 
 
-def test_a_plugin_that_fails_is_told_with_what_it_said(tmp_path: Path) -> None:
-    user = plugin(tmp_path, {}, command="sh", args=["-c", "echo no luck >&2; exit 3"])
-    said = refusal(FakeApiServer(), by_kubeconfig(tmp_path, user))
-    assert said.endswith("user.exec.command: sh exited 3: no luck")
-
-
 def through(server: FakeApiServer, make: Callable[[str, str], Access], **options: Any) -> FakeProxy:
     """Talk to a server called api.test by a proxy; `make` takes the server's and the proxy's URL."""
     proxy = FakeProxy(lambda: ("127.0.0.1", server.port), **options)
@@ -280,11 +274,6 @@ def test_the_proxy_of_the_environment(tmp_path: Path, name: str) -> None:
         lambda server, url: load_access(kubeconfig(tmp_path, server, None, trusted()), environ={name: url}),
     )
     assert len(proxy.asked) == 1
-
-
-def test_no_proxy_of_the_environment_is_honoured(tmp_path: Path) -> None:
-    environ = {"https_proxy": "http://192.0.2.1:1", "no_proxy": "example.com,127.0.0.0/8"}
-    assert len(connected(secure(), by_kubeconfig(tmp_path, None, trusted(), environ))) == 1
 
 
 def test_a_proxy_that_refuses_is_told_without_its_password(tmp_path: Path) -> None:
@@ -379,16 +368,6 @@ def test_within_a_pod(tmp_path: Path, host: str) -> None:
 
     asyncio.run(run())
     assert len(server.seen) == 1
-
-
-def test_the_master_alone_and_instead_of_the_kubeconfigs_server(tmp_path: Path) -> None:
-    (seen,) = connected(FakeApiServer(), lambda url: load_access(None, url, environ={}))
-    assert "Authorization" not in seen.headers
-    (seen,) = connected(
-        FakeApiServer(),
-        lambda url: load_access(kubeconfig(tmp_path, "https://192.0.2.1", {"token": "t"}), url, environ={}),
-    )
-    assert seen.headers["Authorization"] == "Bearer t"
 
 
 def test_the_master_alone_trusts_the_system_only() -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import ssl
-import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -204,73 +202,6 @@ def test_a_server_that_is_not_there_is_told_in_health() -> None:
         return source.health()
 
     assert all("Connection refused" in health.error and not health.synced for health in asyncio.run(run()))
-
-
-def openssl(*arguments: str, folder: Path) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-def certify(folder: Path) -> None:
-    """Make an authority, and certificates signed by it for a server called `api.test` and for a client."""
-    authority = ("-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca")
-    openssl("req", *authority, folder=folder)
-    for name, extension in (("server", "subjectAltName=DNS:api.test"), ("client", "extendedKeyUsage=clientAuth")):
-        (folder / f"{name}.ext").write_text(f"{extension}\n")
-        subject = ("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        openssl("req", "-newkey", "rsa:2048", "-nodes", *subject, folder=folder)
-        signer = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", f"{name}.ext")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", "-days", "2", *signer, folder=folder)
-
-
-def test_tls_with_a_client_certificate_a_server_name_and_a_token(tmp_path: Path) -> None:
-    certify(tmp_path)
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca.crt"))
-    tls.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
-    tls.verify_mode = ssl.CERT_REQUIRED
-    (tmp_path / "token").write_text("secret")
-
-    def make(url: str) -> Access:
-        cluster = {"server": url, "certificate-authority": "ca.crt", "tls-server-name": "api.test"}
-        user = {"client-certificate": "client.crt", "client-key": "client.key", "tokenFile": "token"}
-        content = {
-            "current-context": "x",
-            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-            "clusters": [{"name": "x", "cluster": cluster}],
-            "users": [{"name": "x", "user": user}],
-        }
-        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(content))
-        return load_access(tmp_path / "kubeconfig", environ={})
-
-    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], log: EventLog) -> None:
-        await synced(server, log)
-        server.token = "rotated"  # noqa: S105 - the test's own
-        (tmp_path / "token").write_text("rotated")
-        server.end_watches("services")
-        await server.until(lambda: len(server.requests("services", watch=True)) == 2)
-        await server.until(lambda: server.watching("services") == 1)
-        assert health_of(source, "services").synced
-
-    follow(FakeApiServer(filled(), tls=tls, token="secret"), story, make)  # noqa: S106 - the test's own
-
-
-def in_cluster(folder: Path, url: str) -> Access:
-    host, _, port = url.removeprefix("https://").rpartition(":")
-    environ = {"KUBERNETES_SERVICE_HOST": host.strip("[]"), "KUBERNETES_SERVICE_PORT": port}
-    return load_access(environ=environ, service_account=folder)
-
-
-def test_a_server_that_cannot_prove_its_name_is_not_talked_to(tmp_path: Path) -> None:
-    certify(tmp_path)
-    (tmp_path / "token").write_text("secret")
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
-
-    async def story(server: FakeApiServer, source: ApiSource[Kind, Object], log: EventLog) -> None:
-        await log.until(lambda: all(health.error for health in source.health()))
-        assert all("certificate" in health.error for health in source.health())
-        assert server.seen == []
-
-    follow(FakeApiServer(filled(), tls=tls), story, lambda url: in_cluster(tmp_path, url))
 
 
 def test_manifests_and_an_api_server_give_the_same_objects(tmp_path: Path) -> None:

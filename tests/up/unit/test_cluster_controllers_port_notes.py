@@ -56,16 +56,6 @@ async def test_a_note_goes_when_its_service_is_gone_or_has_left_the_port(here: H
 
 
 @allocating()
-async def test_a_port_that_another_service_has_taken_is_noted_for_it_at_the_next_look(here: Here) -> None:
-    await here.post(SERVICES, node_port("old", WEB))
-    await repair(here)
-    await here.send("DELETE", f"{SERVICES}/old")
-    await here.post(SERVICES, node_port("new", WEB))
-    assert await repair(here) == {}, "first the old note goes"
-    assert await repair(here) == {str(WEB): "new"}
-
-
-@allocating()
 async def test_a_writer_whose_election_is_over_changes_nothing(here: Here) -> None:
     await here.post(SERVICES, node_port("web", WEB))
     before = here.registry.store.revision
