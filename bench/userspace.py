@@ -24,7 +24,7 @@ from bench.options import Options
 from bench.report import Figure
 
 from vipwire.model.net import Family
-from vipwire.relay.control_client import Call, relay_name
+from vipwire.relay.client import Call, relay_name
 from vipwire.relay.messages import Hello, Listener, Opened, Place, Put, Retire, Settings, Share, Welcome
 
 TITLE = "connections relayed by a process, beside HAProxy's"

@@ -10,7 +10,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.modes.ebpf.driver import folder
 from vipwire.modes.ebpf.pinned import NodePins
-from vipwire.relay.control_client import Call, relay_name
+from vipwire.relay.client import Call, relay_name
 from vipwire.relay.messages import Retire
 
 _CLONE_NEWNET = 0x40000000

@@ -11,9 +11,8 @@ import socket
 import sys
 
 from vipwire.process.file_limits import raise_limit
-from vipwire.relay.control_socket import ControlSocket
 from vipwire.relay.loop import Loop
-from vipwire.relay.relay import Relay
+from vipwire.relay.relay import ControlSocket, Relay
 
 
 def main() -> int:

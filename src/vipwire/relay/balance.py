@@ -53,19 +53,10 @@ class Target:
     )
 
     def __init__(self, place: Place, weight: int) -> None:
-        self.describe(place, weight)
-        self.connections = self.open = self.sent = self.received = self.failed = self.failures = 0
-        self.rests_until = 0.0
-
-    def describe(self, place: Place, weight: int) -> None:
-        """Set what a listener's description says."""
         self.place, self.weight = place, weight
         self.sockaddr = (format_address(Address(place.address)) if place != NOWHERE else "nowhere", place.port)
-
-    @property
-    def load(self) -> int:
-        """The open connections, by which the algorithm least-connections chooses."""
-        return self.open
+        self.connections = self.open = self.sent = self.received = self.failed = self.failures = 0
+        self.rests_until = 0.0
 
     def totals(self) -> tuple[int, int, int, int, int]:
         """Return what was counted: connections, those that are open, bytes sent and received, failed dials."""
@@ -143,7 +134,7 @@ class Pool:
         known = self.targets
         self.targets = {}
         for share in listener.shares:
-            target = known.get(share.place) or self._made(share.place, share.weight)
+            target = known.get(share.place) or Target(share.place, share.weight)
             target.weight = share.weight
             self.targets[share.place] = target
         self.memory, self._beside, self._affinity = memory, beside, float(listener.affinity)
@@ -163,9 +154,6 @@ class Pool:
         if self._affinity:
             self.memory.note(client, target.place, now)
         return target
-
-    def _made(self, place: Place, weight: int) -> Target:
-        return Target(place, weight)
 
     def _remembered(self, client: str, now: float) -> Target | None:
         """Find the endpoint that a client had, if it may have it here and it does not rest."""
@@ -201,7 +189,7 @@ class Pool:
             case Choice.ROUND_ROBIN:
                 return self._turned(now, tried)
             case Choice.LEAST_CONNECTIONS:
-                candidates = sorted(self._from(self._begin()), key=lambda target: target.load / target.weight)
+                candidates = sorted(self._from(self._begin()), key=lambda target: target.open / target.weight)
                 return first(candidates, now, tried)[1]
             case Choice.RANDOM:
                 begin = int(self._chance() * size)

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from vipwire.relay.asked import ASKED_BYTES, asked_address, tells_asked, told_from
 from vipwire.relay.balance import Target
 from vipwire.relay.header import header
 from vipwire.relay.listener import AT_LIMIT, FULL, NOBODY, NOT_LED, BaseListener, Shared
 from vipwire.relay.messages import NOWHERE, Listener, Place
+from vipwire.relay.sockets import ASKED_BYTES, asked_address, tells_asked, told_from
 
 _BATCH: Final = 32
 _BUFFER: Final = bytearray(1 << 16)

@@ -1,4 +1,8 @@
-"""The base of a relay's TCP and UDP frontends."""
+"""The base of a relay's TCP and UDP frontends, and the bounds that all of them share.
+
+At the limit of open files new connections are refused with a reset, and said so; nobody else notices. One listener
+may not have all the room: one that is flooded leaves some to the others.
+"""
 
 import _socket
 import errno
@@ -11,16 +15,47 @@ from typing import Final, Protocol
 from vipwire.model.net import Address, Prefix, parse_address
 from vipwire.relay.balance import Pool
 from vipwire.relay.direction import make_reset
-from vipwire.relay.file_limits import DescriptorBudget
 from vipwire.relay.loop import Loop, TimerQueue
 from vipwire.relay.messages import Listener, Place
-from vipwire.relay.origins import Origins
-from vipwire.relay.tcp import DIAL_TIMEOUTS
+from vipwire.relay.sockets import Origins
 
+DIAL_TIMEOUTS: Final = (0.25, 0.5, 1.0, 2.0)
+"""Seconds that each endpoint has to answer a dial, one after the other."""
+RESERVE: Final = 64
+"""Descriptors that connections never get: for new listeners, pipes and questions of the control process."""
+_EACH: Final = 2
+_SHARE: Final = 0.75
+"""The part of all connections that one listener may have."""
 FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 AT_LIMIT: Final = "the limit of open files is reached"
 NOBODY: Final = "nobody is to have them"
 NOT_LED: Final = "no rule has led them from a port of the range"
+
+
+class DescriptorBudget:
+    """Counts connections. `others` are the descriptors of everything else: listeners, UDP clients."""
+
+    __slots__ = ("_limit", "_others", "links", "most", "most_each")
+    most: int
+    """The most connections at once."""
+    most_each: int
+    """The most connections of one listener."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.links = self.others = 0
+
+    @property
+    def others(self) -> int:
+        """The number of descriptors that are no connection's."""
+        return self._others
+
+    @others.setter
+    def others(self, number: int) -> None:
+        # Every connection asks for the limits, so they are worked out here and not there.
+        self._others = number
+        self.most = max(0, (self._limit - RESERVE - number) // _EACH)
+        self.most_each = int(self.most * _SHARE)
 
 
 class Idle(Protocol):
@@ -40,19 +75,26 @@ def accept(listening: _socket.socket) -> tuple[int, tuple[str, int]]:
 
 
 class Shared:
-    """State that all listeners of a relay share. The timeout is of idle UDP clients, in seconds."""
+    """State that all listeners of a relay share. The timeout is of idle UDP clients, in seconds.
+
+    `ended` is called when a connection or a UDP client's session has ended.
+    """
 
     def __init__(
-        self, loop: Loop, budget: DescriptorBudget, chance: Callable[[], float], udp_timeout: float = 0.25
+        self,
+        loop: Loop,
+        budget: DescriptorBudget,
+        chance: Callable[[], float],
+        udp_timeout: float,
+        ended: Callable[[], None],
     ) -> None:
-        self.loop, self.budget, self.chance = loop, budget, chance
+        self.loop, self.budget, self.chance, self.ended = loop, budget, chance, ended
         self.refused: Counter[str] = Counter()
         self.origins = Origins()
         self.dial_timers: list[TimerQueue] = [
             loop.timer_queue(seconds, lambda link, step=step: link.late(step))  # type: ignore[misc]
             for step, seconds in enumerate(DIAL_TIMEOUTS)
         ]
-        self.ended: Callable[[], None] = lambda: None
         self._spare = socket.socket()
         self._idle = loop.timer_queue(udp_timeout, self._look)
 
@@ -93,19 +135,12 @@ class Shared:
 class BaseListener:
     """The common part of TCP and UDP listeners: sockets, a pool, who may come."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        key: str,
-        listener: Listener,
-        sockets: Sequence[_socket.socket],
-        pool: Pool | None = None,
-    ) -> None:
+    def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
         self.shared, self.loop, self.key, self.listener = shared, shared.loop, key, listener
         self.sockets = {sock.fileno(): sock for sock in sockets}
         self.ports = [sock.getsockname()[1] for sock in sockets]
         self.family = sockets[0].family
-        self.pool = pool or Pool(shared.chance)
+        self.pool = Pool(shared.chance)
         self._sources: tuple[Prefix, ...] | None = None
         self._admitted: dict[str, bool] = {}
 

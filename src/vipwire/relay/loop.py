@@ -47,7 +47,6 @@ class Loop:
         self._timers: list[TimerQueue] = []
         self._again: deque[Callable[[], None]] = deque()
         self._closing: list[Closable] = []
-        self._over: deque[Callable[[], None]] = deque()
         self.now = time.monotonic()
         self.stopped = False
         self.notes: Counter[str] = Counter()
@@ -95,14 +94,10 @@ class Loop:
         """Call back in the next round."""
         self._again.append(call)
 
-    def once_over(self, call: Callable[[], None]) -> None:
-        """Call when this round is over, and what was forgotten in it is closed."""
-        self._over.append(call)
-
-    def note(self, text: str, times: int = 1) -> None:
+    def note(self, text: str) -> None:
         """Count a note for the operator, who is told how often it happened."""
         if text in self.notes or len(self.notes) < MOST_EVENTS:
-            self.notes[text] += times
+            self.notes[text] += 1
 
     def run(self) -> None:
         """Run until stopped."""
@@ -120,14 +115,14 @@ class Loop:
                 try:
                     handler.ready(fd, mask)
                 except Exception:  # noqa: BLE001 - a fault in one connection must not end all others
-                    self._broken(fd)
+                    self._note_fault()
+                    self._handlers.pop(fd, None)
+                    self._epoll.unregister(fd)
         self._take_turns()
         self._ring()
         for socket in self._closing:
             socket.close()
         self._closing.clear()
-        while self._over:
-            self._over.popleft()()
 
     def close(self) -> None:
         """Close the epoll; the sockets are their handlers' to close."""
@@ -148,7 +143,7 @@ class Loop:
             try:
                 call()
             except Exception:  # noqa: BLE001 - as above
-                self.note(f"fault in the relay: {traceback.format_exc()}")
+                self._note_fault()
 
     def _ring(self) -> None:
         for queue in self._timers:
@@ -158,9 +153,7 @@ class Loop:
                 try:
                     queue.due(item)
                 except Exception:  # noqa: BLE001 - as above
-                    self.note(f"fault in the relay: {traceback.format_exc()}")
+                    self._note_fault()
 
-    def _broken(self, fd: int) -> None:
+    def _note_fault(self) -> None:
         self.note(f"fault in the relay: {traceback.format_exc()}")
-        self._handlers.pop(fd, None)
-        self._epoll.unregister(fd)

@@ -15,6 +15,8 @@ from vipwire.errors import DecodeError
 VERSION: Final = 3
 """Of these messages. A relay of another version is told to retire; `Hello` and `Retire` mean the same in all."""
 
+CREDENTIALS: Final = struct.Struct("3i")
+"""struct ucred, which tells either end who the other is: process, user and group."""
 HEAD: Final = struct.Struct("!I")
 LARGEST: Final = 64 << 20
 """Bytes of one message that are believed to be meant: a batch of listeners has a hundredth."""
@@ -199,15 +201,15 @@ def take_body(heard: bytearray) -> bytes | None:
 
 def decode_request(body: bytes) -> Request:
     """Read a request without its length. Raise DecodeError."""
-    return _decoded(_REQUESTS, body)
+    return _decode(_REQUESTS, body)
 
 
 def decode_answer(body: bytes) -> Answer:
     """Read an answer without its length. Raise DecodeError."""
-    return _decoded(_ANSWERS, body)
+    return _decode(_ANSWERS, body)
 
 
-def _decoded(decoder: "msgspec.msgpack.Decoder[_Message]", body: bytes) -> "_Message":
+def _decode(decoder: "msgspec.msgpack.Decoder[_Message]", body: bytes) -> "_Message":
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -1,21 +1,25 @@
-"""The relay: all listeners of one family, kept as the control process says. Runs as a process of its own; see `main`.
+"""The relay: all listeners of one family, kept as the control process says, and the socket on which that speaks.
 
-A request to have listeners is carried out as a whole or not at all: every socket is opened before any listener
-changes. Established connections know nothing of listeners and outlive them.
+The socket is an abstract Unix socket; see `messages`. A request to have listeners is carried out as a whole or not at
+all: every socket is opened before any listener changes. Established connections know nothing of listeners and outlive
+them.
 """
 
 import _socket
 import random
+import select
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from vipwire.errors import DecodeError
 from vipwire.model.net import Protocol
 from vipwire.relay.balance import Memory
 from vipwire.relay.datagram import DatagramListener
-from vipwire.relay.file_limits import DescriptorBudget
-from vipwire.relay.listener import BaseListener, Shared
+from vipwire.relay.listener import BaseListener, DescriptorBudget, Shared
 from vipwire.relay.loop import Loop
 from vipwire.relay.messages import (
+    CREDENTIALS,
     VERSION,
     Answer,
     AskCounters,
@@ -37,6 +41,9 @@ from vipwire.relay.messages import (
     Retire,
     Settings,
     Welcome,
+    decode_request,
+    encode,
+    take_body,
 )
 from vipwire.relay.sockets import ListenError, open_listener
 from vipwire.relay.stream import StreamListener
@@ -51,12 +58,10 @@ class Relay:
         self._loop, self._pid = loop, pid
         self._settings = Settings()
         self.budget = DescriptorBudget(limit)
-        self.shared = Shared(loop, self.budget, chance, self._settings.udp_timeout)
-        self.shared.ended = self._end_if_idle
+        self.shared = Shared(loop, self.budget, chance, self._settings.udp_timeout, self._end_if_idle)
         self._listeners: dict[str, BaseListener] = {}
         self._memories: dict[str, Memory] = {}
         self._retired = False
-        self.retire: Callable[[], None] = lambda: None
         self._sweeping = loop.timer_queue(_SWEEP_SECONDS, self._sweep)
         loop.schedule(self._sweeping, None)
 
@@ -66,7 +71,8 @@ class Relay:
             case Hello():
                 return Welcome(VERSION, self._pid, self._settings)
             case Settings():
-                self._take(request)
+                self._settings = request
+                self.shared.set_udp_timeout(request.udp_timeout)
             case Observe():
                 return Observed(
                     {key: opened.listener for key, opened in self._listeners.items()},
@@ -83,12 +89,10 @@ class Relay:
                 self._loop.notes.clear()
                 return Notes(notes)
             case Retire():
-                self._retire()
+                self._close(list(self._listeners))
+                self._retired = True
+                self._end_if_idle()
         return Done()
-
-    def _take(self, settings: Settings) -> None:
-        self._settings = settings
-        self.shared.set_udp_timeout(settings.udp_timeout)
 
     def _put(self, listeners: Mapping[str, Listener], instead: Iterable[str]) -> Answer:
         ending = [key for key in instead if key in self._listeners and key not in listeners]
@@ -152,7 +156,7 @@ class Relay:
         opened.settle(listener)
 
     def _memory(self, group: str, listener: Listener) -> Memory | None:
-        """Find or make what a group remembers; anew where another thing of endpoints is to be remembered."""
+        """Return the affinity table of a group. One that identifies endpoints otherwise starts anew."""
         if not group:
             return None
         found = self._memories.get(group)
@@ -186,12 +190,65 @@ class Relay:
         self._memories = {group: memory for group, memory in self._memories.items() if group in used}
         self._loop.schedule(self._sweeping, None)
 
-    def _retire(self) -> None:
-        self._close(list(self._listeners))
-        self._retired = True
-        self.retire()
-        self._end_if_idle()
-
     def _end_if_idle(self) -> None:
         if self._retired and not self.budget.links:
             self._loop.stopped = True
+
+
+_CONTROL_TIMEOUT: Final = 5.0
+"""Seconds until a control process that does not read its answers is hung up on. All relaying waits meanwhile: it is
+of our own user."""
+
+
+class ControlSocket:
+    """Hears the control process: accepts its connections, reads requests, writes answers."""
+
+    def __init__(self, loop: Loop, relay: Relay, listening: socket.socket, user: int) -> None:
+        self._loop, self._relay, self._listening, self._user = loop, relay, listening, user
+        loop.add(listening.fileno(), self, select.EPOLLIN)
+
+    def ready(self, fd: int, mask: int) -> None:
+        """Accept a connection. Only processes of our own user, and root's, may say what is relayed."""
+        del fd, mask
+        try:
+            sock, _ = self._listening.accept()
+        except OSError:
+            return
+        uid = CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        if uid not in (0, self._user):
+            sock.close()
+            return
+        ControlConnection(self._loop, self._relay, sock, self.close)
+
+    def close(self) -> None:
+        """Release the name, so that another relay may have it."""
+        self._loop.forget(self._listening.fileno(), self._listening)
+
+
+class ControlConnection:
+    """One connection of a control process. `release` gives the relay's name free when the relay retires."""
+
+    def __init__(self, loop: Loop, relay: Relay, sock: socket.socket, release: Callable[[], None]) -> None:
+        self._loop, self._relay, self._sock, self._release = loop, relay, sock, release
+        self._heard = bytearray()
+        sock.settimeout(_CONTROL_TIMEOUT)
+        loop.add(sock.fileno(), self, select.EPOLLIN)
+
+    def ready(self, fd: int, mask: int) -> None:
+        """Read what is there, and answer every request that is complete."""
+        del mask
+        try:
+            data = self._sock.recv(1 << 20, socket.MSG_DONTWAIT)
+            self._heard += data
+            while data and (body := take_body(self._heard)) is not None:
+                request = decode_request(body)
+                if isinstance(request, Retire):
+                    self._release()
+                self._sock.sendall(encode(self._relay.answer(request)))
+        except BlockingIOError:
+            return
+        except (OSError, DecodeError) as error:
+            self._loop.note(f"a control connection was closed: {error}")
+            data = b""
+        if not data:
+            self._loop.forget(fd, self._sock)

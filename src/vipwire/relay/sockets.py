@@ -1,22 +1,130 @@
-"""Listening sockets, and the ports that they are given: any that is free, or one of a range."""
+"""The sockets of listeners: opens them, and finds which address and port a client has named.
+
+The kernel tells to which address of ours a datagram came, where a socket is at all of them: the answer comes from
+there. Without it the kernel would answer from the address that it prefers on the way back, and a client that has
+asked at another one takes no notice. Only sockets at a port that clients name are asked: where rules lead clients to
+a socket, connection tracking translates the answers.
+
+A port of a range, from which rules have led a client to a listener: a TCP socket tells it (SO_ORIGINAL_DST). A
+datagram does not, for its header is translated: connection tracking is asked for the flow by its reply tuple. No two
+flows share one, even where a client sends to many ports of a range from one socket: to every flow but the first the
+kernel gives another source port as the relay sees it (nat INPUT).
+"""
 
 import _socket
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from vipwire.model.net import Address, Protocol, format_address, format_endpoint
-from vipwire.relay.asked import tell_asked
+from vipwire.errors import DecodeError
+from vipwire.linux.netlink.conntrack import CT_GET, decode, reply_request
+from vipwire.linux.netlink.message import messages
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.model.net import Address, Protocol, format_address, format_endpoint, parse_address
 from vipwire.relay.messages import Place
+
+_IP_PKTINFO: Final = 8
+"""linux/in.h; Python has a name for it since 3.14 only."""
+_OPTIONS: Final = {
+    socket.AF_INET: (socket.IPPROTO_IP, _IP_PKTINFO, _IP_PKTINFO),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, socket.IPV6_PKTINFO),
+}
+"""By family: the level, the option that asks for it, and the message that tells."""
+_V4: Final = struct.Struct("=I4s4s")
+_V6: Final = struct.Struct("=16sI")
+ASKED_BYTES: Final = socket.CMSG_SPACE(_V6.size)
+"""Of the message."""
+Told = tuple[int, int, bytes]
+
+
+def tell_asked(sock: _socket.socket) -> None:
+    """Have the kernel tell the address with each datagram."""
+    level, option, _ = _OPTIONS[socket.AddressFamily(sock.family)]
+    sock.setsockopt(level, option, 1)
+
+
+def tells_asked(sock: _socket.socket) -> bool:
+    """Report whether it does."""
+    level, option, _ = _OPTIONS[socket.AddressFamily(sock.family)]
+    return bool(sock.getsockopt(level, option))
+
+
+def asked_address(told: Iterable[Told]) -> bytes:
+    """Return what an answer is to be sent with; nothing if the kernel has not told."""
+    for level, kind, data in told:
+        if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO) and len(data) == _V4.size:
+            _, own, _ = _V4.unpack(data)
+            return _V4.pack(0, own, bytes(4))
+        if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO) and len(data) == _V6.size:
+            own, interface = _V6.unpack(data)
+            return _V6.pack(own, interface if own[:2] == b"\xfe\x80" else 0)
+    return b""
+
+
+def told_from(family: int, asked: bytes) -> tuple[Told]:
+    """Write the message with which an answer is sent from there."""
+    level, _, kind = _OPTIONS[socket.AddressFamily(family)]
+    return ((level, kind, asked),)
+
+
+Peer = tuple[str, int]
+_ORIGINAL_DST: Final = 80
+"""SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST (linux/netfilter_ipv4.h, linux/netfilter_ipv6/ip6_tables.h)."""
+_MOST_BYTES: Final = 4096
+
+
+def asked_for(client: _socket.socket, family: int) -> Peer:
+    """Return which address and port a TCP client connected to."""
+    try:
+        if family == socket.AF_INET:
+            found = client.getsockopt(socket.IPPROTO_IP, _ORIGINAL_DST, 16)
+            return socket.inet_ntop(family, found[4:8]), int.from_bytes(found[2:4])
+        found = client.getsockopt(socket.IPPROTO_IPV6, _ORIGINAL_DST, 28)
+        return socket.inet_ntop(family, found[8:24]), int.from_bytes(found[2:4])
+    except OSError:  # nothing was translated
+        host, port = client.getsockname()[:2]
+        return host, port
+
+
+class Origins:
+    """Asks connection tracking, over a socket that is opened when it is first needed."""
+
+    def __init__(self) -> None:
+        self._netlink: NetlinkSocket | None = None
+
+    def port(self, client: Peer, here: Peer) -> int:
+        """Return to which port a client's datagram was sent that arrived `here`; 0 if that is not known."""
+        try:
+            if self._netlink is None:
+                self._netlink = NetlinkSocket(NETLINK_NETFILTER)
+            self._netlink.drain()
+            ends = parse_address(here[0]), here[1], parse_address(client[0].partition("%")[0]), client[1]
+            (answer,) = self._netlink.answers(CT_GET, reply_request(Protocol.UDP, *ends), 1, _MOST_BYTES)
+            return next(decode(message.payload).destination_port for message in messages(answer))
+        except (OSError, DecodeError) as error:
+            if isinstance(error, OSError) and error.errno != errno.ENOENT:
+                self.close()  # not what the kernel says of a flow: begin anew
+            return 0
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._netlink is not None:
+            self._netlink.close()
+            self._netlink = None
+
 
 _BACKLOG: Final = 4096
 _KEEPALIVE: Final = (60, 15, 4)
 """Seconds of silence until a client is asked whether it lives, between questions, and how many: a client that is gone
 without a word is noticed after two minutes. Accepted sockets inherit it."""
-_IPV6_FREEBIND: Final = 78
-_IP_FREEBIND: Final = 15
+_FREEBIND: Final[dict[int, tuple[int, int]]] = {
+    socket.AF_INET: (socket.IPPROTO_IP, 15),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, 78),
+}
+"""IP_FREEBIND and IPV6_FREEBIND: the level and the option."""
 _BUFFERS: Final = 1 << 20
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104  # compared, not bound
 
@@ -28,7 +136,7 @@ class ListenError(OSError):
 def open_listener(protocol: int, place: Place, ports: range, chance: Callable[[], float]) -> _socket.socket:
     """Open a listening socket, at a free port (of `ports`, if there are any) where the place names none.
 
-    Raise DoorError.
+    Raise ListenError.
     """
     family = socket.AF_INET if len(place.address) == 4 else socket.AF_INET6
     host = format_address(Address(place.address))
@@ -62,10 +170,7 @@ def _open(family: int, kind: int, where: tuple[str, int]) -> _socket.socket:
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         # A VIP, or an address that this machine will have in a moment, need not be there yet.
-        level, option = (socket.IPPROTO_IP, _IP_FREEBIND)
-        if family == socket.AF_INET6:
-            level, option = (socket.IPPROTO_IPV6, _IPV6_FREEBIND)
-        listening.setsockopt(level, option, 1)
+        listening.setsockopt(*_FREEBIND[family], 1)
         if kind == socket.SOCK_STREAM:
             _prepare_stream(listening)
             listening.bind(where)

@@ -1,44 +1,262 @@
-"""A frontend for TCP: accepts clients and has each relayed."""
+"""A frontend for TCP: accepts clients, connects to an endpoint for each, and copies both ways until both ends end.
+
+    client ──▶ Direction "up"   ──▶ endpoint
+    client ◀── Direction "down" ◀── endpoint
+
+The relay dials once for each of `DIAL_TIMEOUTS`, each time another endpoint (kube-proxy's userspace mode: 250 ms,
+500 ms, 1 s, 2 s). After a refusal it dials the next at once; after the last try it resets the client. Nothing that a
+client sends before an endpoint has answered is lost.
+"""
 
 import _socket
+import errno
+import os
 import select
 import socket
 from collections.abc import Sequence
 from typing import Final
 
-from vipwire.relay.balance import Pool
-from vipwire.relay.direction import make_reset
+from vipwire.relay.balance import Target
+from vipwire.relay.direction import (
+    BUFFER,
+    EVENTS,
+    NOW,
+    READING,
+    VIEW,
+    WRITE_NOW,
+    Direction,
+    make_reset,
+)
 from vipwire.relay.header import header
-from vipwire.relay.listener import AT_LIMIT, FULL, NOT_LED, BaseListener, Shared, accept
+from vipwire.relay.listener import AT_LIMIT, DIAL_TIMEOUTS, FULL, NOT_LED, BaseListener, Shared, accept
+from vipwire.relay.loop import Loop
 from vipwire.relay.messages import Listener
-from vipwire.relay.origins import asked_for
-from vipwire.relay.tcp import Link
+from vipwire.relay.sockets import asked_for
 
+_READ: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+_WRITE: Final = select.EPOLLOUT
+_ERROR: Final = select.EPOLLERR
+_BAD: Final = _ERROR | select.EPOLLHUP
+_STREAM: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+_TCP: Final = socket.IPPROTO_TCP
+_BEGUN: Final = frozenset({0, errno.EINPROGRESS})
+_ONE_SEGMENT: Final = 512
+"""Bytes that fit into one segment on any path: nothing of them waits for an acknowledgement."""
 _BATCH: Final = 32
-_BATCH_OF_WORKER: Final = 4
-"""Others are to have something to do as well."""
+"""Clients that are accepted in one turn."""
+
+
+class Link:
+    """One connection of a client; `asked` is which port of a range it has asked for."""
+
+    __slots__ = (
+        "asked",
+        "client",
+        "client_fd",
+        "closed",
+        "down",
+        "early",
+        "owner",
+        "peer",
+        "server",
+        "step",
+        "target",
+        "tried",
+        "up",
+    )
+    target: Target
+    server: _socket.socket
+    up: Direction
+    down: Direction
+
+    def __init__(
+        self, owner: "StreamListener", client: _socket.socket, peer: tuple[str, int], asked: int = 0
+    ) -> None:
+        self.owner, self.client, self.peer, self.asked = owner, client, peer, asked
+        self.client_fd = client.fileno()
+        self.tried: tuple[Target, ...] = ()
+        self.early = b""
+        self.step = -1
+        self.closed = False
+
+    @property
+    def loop(self) -> Loop:
+        """The loop that calls back."""
+        return self.owner.loop
+
+    def direction_ended(self) -> bool:
+        """Close the connection if both directions have ended, and tell whether that is so."""
+        if self.up.ended and self.down.ended:
+            self.close()
+            return True
+        return False
+
+    def dial(self) -> None:
+        """Connect to an endpoint, and to the next if connecting fails at once."""
+        owner = self.owner
+        while self.step + 1 < len(DIAL_TIMEOUTS):
+            self.step += 1
+            target = owner.pool.choose(self.peer[0], self.peer[1], owner.loop.now, self.tried)
+            if target is None:
+                break
+            self.target = target
+            target.open += 1
+            try:
+                server = _socket.socket(owner.family, _STREAM, _TCP)
+            except OSError:
+                target.open -= 1
+                self._give_up("no descriptors are left")
+                return
+            self.server = server
+            code = server.connect_ex(target.reached(self.asked))
+            if code in _BEGUN:
+                if not self._served_at_once():
+                    owner.loop.add(server.fileno(), self, EVENTS)
+                    owner.loop.schedule(owner.shared.dial_timers[self.step], self)
+                return
+            server.close()
+            self._missed(code)
+        self._give_up("no endpoint answers")
+
+    def ready(self, fd: int, mask: int) -> None:
+        """Handle the events of either side."""
+        if self.step >= 0:
+            self._answered(mask)
+            return
+        if fd == self.client_fd:
+            coming, going = self.up, self.down
+        else:
+            coming, going = self.down, self.up
+        if going.waiting and mask & _WRITE:
+            going.flush()
+        if mask & _READ and not self.closed:
+            coming.pump(mask)
+        if mask & _ERROR and not self.closed:
+            self.close()
+
+    def late(self, step: int) -> None:
+        """Lose patience with the endpoint that was called in this step, if it has not answered."""
+        if self.step == step and not self.closed:
+            self._redial(errno.ETIMEDOUT)
+
+    def close(self) -> None:
+        """End both sides; what was received for either has been sent, or cannot be."""
+        if self.closed:
+            return
+        self.closed = True
+        loop = self.owner.loop
+        if self.step < 0:
+            self.up.end()
+            self.down.end()
+            del self.up, self.down
+        else:
+            make_reset(self.client)
+        loop.forget(self.client_fd, self.client)
+        loop.forget(self.server.fileno(), self.server)
+        self.target.open -= 1
+        self.owner.link_ended()
+
+    def _answered(self, mask: int) -> None:
+        if mask & _BAD:
+            code = self.server.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code or not mask & _WRITE:
+                self._redial(code or errno.ECONNRESET)
+                return
+        elif not mask & _WRITE:
+            return
+        self._connected(watched=True)
+        owner, early = self.owner, self.early
+        try:
+            if greeting := owner.greeting(self) + early:
+                sent = self.server.send(greeting, WRITE_NOW)
+                self.target.sent += max(0, sent - len(greeting) + len(early))
+                if sent < len(greeting):
+                    self.up.left, self.up.waiting = greeting[sent:], True
+                if len(greeting) > _ONE_SEGMENT:
+                    self.up.hurry()
+        except OSError:
+            self.close()
+            return
+        self.early = b""
+        self.up.pump()
+        if mask & _READ and not self.closed:
+            self.down.pump(mask)
+        if not self.closed:
+            owner.loop.add(self.client_fd, self, EVENTS)
+
+    def _connected(self, *, watched: bool) -> None:
+        """Begin to copy. `watched`: both sockets are, or will be, registered for writing as well."""
+        self.step = -1
+        self.owner.pool.connected(self.target)
+        self.up = Direction(self, self.client, self.server, True)  # noqa: FBT003
+        self.down = Direction(self, self.server, self.client, False)  # noqa: FBT003
+        self.up.watched = self.down.watched = watched
+
+    def _served_at_once(self) -> bool:
+        """Try to give the endpoint what the client has sent by now: one on this machine has answered already.
+
+        Then half of the events of a short connection need not be waited for. What an endpoint that has not answered
+        cannot take yet is kept for whoever will.
+        """
+        if self.early or self.owner.greets:
+            return False
+        try:
+            size = self.client.recv_into(BUFFER, 0, NOW)
+        except OSError:
+            return False  # nothing yet
+        if not size:
+            return False
+        try:
+            sent = self.server.send(VIEW[:size], WRITE_NOW)
+        except OSError:
+            self.early = bytes(VIEW[:size])
+            return False
+        self._connected(watched=False)
+        self.target.sent += sent
+        loop = self.owner.loop
+        loop.add(self.server.fileno(), self, READING)
+        loop.add(self.client_fd, self, READING)
+        if sent < size:
+            self.up.left = bytes(VIEW[sent:size])
+            self.up.wait()
+        elif size > _ONE_SEGMENT:
+            self.up.hurry()
+        return True
+
+    def _redial(self, code: int) -> None:
+        self.owner.loop.forget(self.server.fileno(), self.server)
+        self._missed(code)
+        self.dial()
+
+    def _missed(self, code: int) -> None:
+        target = self.target
+        self.tried = (*self.tried, target)
+        owner = self.owner
+        rests = owner.pool.missed(target, owner.loop.now)
+        target.open -= 1  # the last that is done to it: whose is open nowhere may be forgotten
+        if rests:
+            owner.loop.note(f"endpoint {target} rests: it does not answer ({os.strerror(code)})")
+
+    def _give_up(self, reason: str) -> None:
+        self.closed = True
+        self.owner.refused(reason)
+        make_reset(self.client)
+        self.owner.loop.forget(self.client_fd, self.client)
+        self.owner.link_ended()
 
 
 class StreamListener(BaseListener):
-    """A TCP listener. With a `pool` of the board it is one worker's: a client wakes one of those who wait."""
+    """A TCP listener. `greets`: endpoints are told who the client is."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        key: str,
-        listener: Listener,
-        sockets: Sequence[_socket.socket],
-        pool: Pool | None = None,
-    ) -> None:
-        super().__init__(shared, key, listener, sockets, pool)
+    def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
+        super().__init__(shared, key, listener, sockets)
         self._links = 0
         self.greets = False
-        self._batch = _BATCH if pool is None else _BATCH_OF_WORKER
         for fd in self.sockets:
-            self.loop.add(fd, self, select.EPOLLIN if pool is None else select.EPOLLIN | select.EPOLLEXCLUSIVE)
+            self.loop.add(fd, self, select.EPOLLIN)
 
     def settle(self, listener: Listener) -> None:
-        """Apply a listener's description; `greets` is whether endpoints are told who the client is."""
+        """Apply a listener's description."""
         super().settle(listener)
         self.greets = bool(listener.proxy_protocol)
 
@@ -47,7 +265,7 @@ class StreamListener(BaseListener):
         del mask
         listening = self.sockets[fd]
         budget, family, kind = self.shared.budget, self.family, socket.SOCK_STREAM
-        for _ in range(self._batch):
+        for _ in range(_BATCH):
             try:
                 number, peer = accept(listening)
             except BlockingIOError:
@@ -80,19 +298,14 @@ class StreamListener(BaseListener):
         make_reset(client)
         client.close()
 
-    def dialled(self, link: Link, step: int) -> None:
-        """Wait for an endpoint to answer."""
-        self.loop.schedule(self.shared.dial_timers[step], link)
-
     def greeting(self, link: Link) -> bytes:
         """Write the header of the PROXY protocol, if the Service wants it."""
-        if not self.listener.proxy_protocol:
+        if not self.greets:
             return b""
         return header(self.listener.proxy_protocol, link.peer[:2], asked_for(link.client, self.family))
 
-    def link_ended(self, link: Link) -> None:
+    def link_ended(self) -> None:
         """Free the place of a connection."""
-        del link
         self._links -= 1
         self.shared.budget.links -= 1
         self.shared.ended()

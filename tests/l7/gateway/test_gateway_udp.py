@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.l7.gateway.site import PATIENCE, GatewaySite, gateways, list_all
 
-from vipwire.relay.control_client import Call
+from vipwire.relay.client import Call
 from vipwire_l7.gateway.run.datagrams import datagram_relay_name
 from vipwire_l7.ingress.watch.objects import IngressKind
 

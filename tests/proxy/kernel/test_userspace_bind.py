@@ -19,7 +19,7 @@ from tests.fakes.daemon import Daemon, service_of, slice_for, stage
 from tests.fakes.own_network import run
 
 from vipwire.model.net import Family
-from vipwire.relay.control_client import Call, relay_name
+from vipwire.relay.client import Call, relay_name
 
 pytestmark = pytest.mark.kernel
 BARE = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all")

@@ -35,9 +35,8 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.process.file_limits import WANTED
 from vipwire.reconcile.counts import Measure
 from vipwire.reconcile.reconciler import Reconciler
-from vipwire.relay.control_client import Call, relay_name
+from vipwire.relay.client import Call, Remote, relay_name
 from vipwire.relay.messages import Hello, Settings, Welcome
-from vipwire.relay.remote_relay import Remote
 
 pytestmark = pytest.mark.kernel
 

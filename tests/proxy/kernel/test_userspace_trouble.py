@@ -14,8 +14,8 @@ from tests.fakes.relaying import Peer, Relaying, client, heard, peers, relaying,
 
 from vipwire.model.net import Address, parse_address
 from vipwire.relay.balance import EJECT_AFTER
+from vipwire.relay.listener import DIAL_TIMEOUTS
 from vipwire.relay.messages import Place
-from vipwire.relay.tcp import DIAL_TIMEOUTS
 
 pytestmark = pytest.mark.kernel
 _EVERY_PACKET = 3

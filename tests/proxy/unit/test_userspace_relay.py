@@ -10,8 +10,8 @@ from tests.fakes.ports import free_port
 from tests.fakes.relaying import HERE, Peer, Relaying, client, heard, peers, readable, relaying, was_reset
 
 from vipwire.relay.balance import EJECT_AFTER
-from vipwire.relay.file_limits import RESERVE
 from vipwire.relay.header import header
+from vipwire.relay.listener import DIAL_TIMEOUTS, RESERVE
 from vipwire.relay.messages import (
     NOWHERE,
     AskNotes,
@@ -31,7 +31,7 @@ from vipwire.relay.messages import (
     Share,
     Welcome,
 )
-from vipwire.relay.tcp import DIAL_TIMEOUTS, Link
+from vipwire.relay.stream import Link
 
 
 def settled(at: Relaying, sock: socket.socket, peer: Peer) -> socket.socket:

@@ -35,9 +35,8 @@ from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
-from vipwire.relay.control_client import relay_name
+from vipwire.relay.client import Remote, ask_counts, relay_name
 from vipwire.relay.messages import Listener, Settings
-from vipwire.relay.remote_relay import Remote, ask_counts
 
 _LOOK_SECONDS: Final = 1.0
 _LOG: Final = logging.getLogger("vipwire.relay")

@@ -18,9 +18,8 @@ from vipwire.linux.netlink.socket import DumpInterruptedError
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.remains import RemovalResult
 from vipwire.modes.xtables.ownership import Place
-from vipwire.relay.control_client import relay_name
+from vipwire.relay.client import Remote, relay_name
 from vipwire.relay.messages import Settings
-from vipwire.relay.remote_relay import Remote
 
 _ANYWHERE: Final = {Family.IPV4: Address(bytes(4)), Family.IPV6: Address(bytes(16))}
 

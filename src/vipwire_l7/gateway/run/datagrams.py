@@ -19,8 +19,8 @@ from prometheus_client.registry import Collector
 
 from vipwire.errors import CommitError
 from vipwire.process import log
+from vipwire.relay.client import Remote
 from vipwire.relay.messages import RelayCounters, Settings
-from vipwire.relay.remote_relay import Remote
 from vipwire_l7.gateway.run.relayed import Relayed, relayed
 from vipwire_l7.ingress.run.controller import Controller
 
