@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.own_network import enter, own_network, run
 
+from vipwire.inspect.explain.routes import obstacle_towards
 from vipwire.linux.conntrack.sysctls import forwarding_sysctls
 from vipwire.linux.host.addresses import AddressWatch, LocalAddress, read_addresses
 from vipwire.linux.host.kernel import require_nftables
@@ -105,6 +106,25 @@ def test_lost_notifications_do_not_lose_an_address(watch: AddressWatch) -> None:
     run("ip -batch -", batch)
     assert wait_for_change(watch)
     assert len(watch.addresses) == 502
+
+
+def test_an_address_without_a_route_is_told_with_its_reason(network: int) -> None:
+    assert network
+    run("ip link add e0 type veth peer name e1")
+    run("ip link set e0 up")
+    run("ip link set e1 up")
+    run("ip address add 10.0.0.1/24 dev e0")
+    reasons = {
+        "blackhole": "a route drops it",
+        "unreachable": "host is unreachable",
+        "prohibit": "a route prohibits it",
+        "throw": "network is unreachable",
+    }
+    for number, (kind, reason) in enumerate(reasons.items()):
+        run(f"ip route add {kind} 198.18.{number}.0/24")
+        assert obstacle_towards(parse_address(f"198.18.{number}.1")) == reason
+    for address in ("10.0.0.9", "127.0.0.1", "::1"):
+        assert obstacle_towards(parse_address(address)) == ""
 
 
 def test_forwarding_is_switched_on_and_told(network: int) -> None:

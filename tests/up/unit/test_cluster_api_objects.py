@@ -42,80 +42,15 @@ async def test_a_created_object_has_what_the_server_adds_and_defaults(here: Here
     assert await here.send("GET", WEB) == (200, made)
 
 
-@pytest.mark.parametrize(
-    ("spec", "added"),
-    [
-        ({"type": "NodePort"}, {"externalTrafficPolicy": "Cluster"}),
-        ({"type": "LoadBalancer"}, {"externalTrafficPolicy": "Cluster", "allocateLoadBalancerNodePorts": True}),
-        ({"sessionAffinity": "ClientIP"}, {"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 10800}}}),
-        ({"clusterIP": "10.0.0.1"}, {"clusterIPs": ["10.0.0.1"]}),
-        ({"clusterIP": "None"}, {"clusterIPs": ["None"]}),
-        (
-            {"ports": [{"port": 53, "protocol": "UDP"}]},
-            {"ports": [{"port": 53, "protocol": "UDP", "targetPort": 53}]},
-        ),
-    ],
-)
 @in_cluster()
-async def test_defaults_of_services(here: Here, spec: dict[str, Any], added: dict[str, Any]) -> None:
-    made = await here.post(SERVICES, service("web", **spec))
-    assert made["spec"] == made["spec"] | added
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"ports": []}, "spec.ports: Required value"),
-    (
-        {"ports": [{"port": 1}, {"port": 2}]},
-        "[spec.ports[0].name: Required value, spec.ports[1].name: Required value]",
-    ),
-    ({"ports": [{"port": 1, "name": "a"}, {"port": 2, "name": "a"}]}, 'spec.ports[1].name: Duplicate value: "a"'),
-    (
-        {"ports": [{"port": 1, "name": "a"}, {"port": 1, "name": "b"}]},
-        'spec.ports[1]: Duplicate value: {"Name":"","Protocol":"TCP","AppProtocol":null,"Port":1,"TargetPort":0,',
-    ),
-    ({"type": "Other"}, 'spec.type: Unsupported value: "Other": supported values: "ClusterIP", "ExternalName"'),
-    ({"type": "ExternalName"}, "spec.externalName: Required value"),
-    ({"clusterIP": "10.0.0"}, 'spec.clusterIPs[0]: Invalid value: "10.0.0": must be a valid IP address'),
-    ({"externalIPs": ["::1"]}, 'spec.externalIPs[0]: Invalid value: "::1": may not be in the loopback range'),
-    ({"externalIPs": ["255.255.255.255"]}, 'spec.externalIPs[0]: Invalid value: "255.255.255.255"'),
-    ({"externalIPs": ["0.0.0.0"]}, 'spec.externalIPs[0]: Invalid value: "0.0.0.0"'),
-    ({"externalIPs": ["::"]}, 'spec.externalIPs[0]: Invalid value: "::"'),
-    ({"externalIPs": ["ff02::1"]}, 'spec.externalIPs[0]: Invalid value: "ff02::1"'),
-    (
-        {"type": "LoadBalancer", "clusterIP": "None"},
-        "spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for LoadBalancer services",
-    ),
-    (
-        {"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.1"]},
-        'spec.LoadBalancerSourceRanges[0]: Invalid value: "10.0.0.1": must be a valid CIDR value, (e.g. 10.9.8.0/24',
-    ),
-    (
-        {"externalTrafficPolicy": "Local"},
-        'spec.externalTrafficPolicy: Invalid value: "Local": may only be set for externally-accessible services',
-    ),
-    (
-        {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 90000}}},
-        "spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 90000: must be greater than 0 and less",
-    ),
-    (
-        {"ports": [{"port": 1, "nodePort": 30000}]},
-        "spec.ports[0].nodePort: Forbidden: may not be used when `type` is",
-    ),
-    (
-        {"selector": {"-": "a"}},
-        'spec.selector: Invalid value: "-": name part must consist of alphanumeric characters',
-    ),
-]
-
-
-@pytest.mark.parametrize(("spec", "message"), REFUSED, ids=[message[:50] for _, message in REFUSED])
-@in_cluster()
-async def test_what_is_wrong_in_a_service_is_named_by_field(here: Here, spec: dict[str, Any], message: str) -> None:
-    code, status = await here.send("POST", SERVICES, service("web", **spec))
+async def test_what_is_wrong_in_a_service_is_a_status_that_names_the_fields(here: Here) -> None:
+    body = service("web", ports=[{"port": 1}, {"port": 2}], sessionAffinity="ClientIP")
+    code, status = await here.send("POST", SERVICES, body)
     assert (code, status["kind"], status["reason"]) == (422, "Status", "Invalid")
-    assert status["message"].startswith(f'Service "web" is invalid: {message}')
+    wrong = "[spec.ports[0].name: Required value, spec.ports[1].name: Required value]"
+    assert status["message"] == f'Service "web" is invalid: {wrong}'
     assert status["details"]["name"] == "web"
-    assert status["details"]["causes"][0]["field"].startswith("spec.")
+    assert [cause["field"] for cause in status["details"]["causes"]] == ["spec.ports[0].name", "spec.ports[1].name"]
     assert (await here.send("GET", WEB))[0] == 404
 
 
@@ -504,56 +439,13 @@ async def test_a_full_disk_is_the_servers_error_and_the_object_is_as_before(here
     ("path", "body", "message"),
     [
         ("/api/v1/namespaces/default/secrets", {"data": {"a": "no base64"}}, "data[a]: illegal base64 data"),
-        ("/api/v1/namespaces/default/configmaps", {"data": {"a/b": "x"}}, "a valid config key must consist of"),
-        (
-            "/api/v1/namespaces/default/endpoints",
-            {"subsets": [{"addresses": [{}]}]},
-            "subsets[0].addresses[0].ip: Required",
-        ),
-        (
-            "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
-            {"addressType": "IPv4", "endpoints": [{"addresses": ["fd00::1"]}]},
-            'endpoints[0].addresses[0]: Invalid value: "fd00::1": must be a valid IPv4 address',
-        ),
-        (
-            "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
-            {"addressType": "IPv4", "endpoints": [{"addresses": ["127.0.0.1"]}]},
-            "may not be in the loopback range (127.0.0.0/8, ::1/128)",
-        ),
-        (
-            "/api/v1/namespaces/default/endpoints",
-            {"subsets": [{"addresses": [{"ip": "127.0.0.1"}], "ports": [{"port": 80}]}]},
-            'subsets[0].addresses[0].ip: Invalid value: "127.0.0.1": may not be in the loopback range',
-        ),
-        (
-            "/api/v1/namespaces/default/endpoints",
-            {"subsets": [{"addresses": [{"ip": "1.2.3.4"}], "ports": [{"port": 80}, {"port": 81, "name": "B"}]}]},
-            'subsets[0].ports[0].name: Required value, subsets[0].ports[1].name: Invalid value: "B"',
-        ),
-        (
-            "/api/v1/namespaces/default/endpoints",
-            {"subsets": [{"ports": [{"port": 80}]}]},
-            "subsets[0]: Required value: must specify `addresses` or `notReadyAddresses`",
-        ),
-        (
-            "/apis/networking.k8s.io/v1/servicecidrs",
-            {"spec": {"cidrs": ["10.0.0.1/8"]}},
-            "must not have bits set beyond the prefix length",
-        ),
-        ("/apis/networking.k8s.io/v1/ipaddresses", {"spec": {}}, "spec.parentRef: Required value"),
-        (
-            "/apis/networking.k8s.io/v1/namespaces/default/ingresses",
-            {"spec": {}},
-            "either `defaultBackend` or `rules`",
-        ),
         ("/apis/coordination.k8s.io/v1/namespaces/default/leases", {"spec": {"renewTime": "now"}}, "not a time"),
-        ("/api/v1/namespaces/default/pods", {"spec": {"containers": []}}, "spec.containers: Required value"),
     ],
 )
 @in_cluster()
-async def test_other_kinds_refuse_what_makes_no_sense(here: Here, path: str, body: Any, message: str) -> None:
+async def test_a_value_that_cannot_be_read_is_named(here: Here, path: str, body: Any, message: str) -> None:
     code, status = await here.send("POST", path, body | {"metadata": {"name": "a"}})
-    assert code in (400, 422)
+    assert code == 400
     assert message in status["message"]
 
 

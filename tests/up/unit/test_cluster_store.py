@@ -18,7 +18,6 @@ from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.record import (
     CompactedError,
     ConflictError,
-    FutureRevisionError,
     Key,
     Record,
     RecordChange,
@@ -52,34 +51,6 @@ def opened(folder: Path, keep: int = 100) -> EmbeddedStore:
     return EmbeddedStore(Database(folder), keep=keep)
 
 
-def test_revisions_count_all_changes_and_stand_in_the_values(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(opened(tmp_path)) as store:
-            (first,) = await store.write(put("b"))
-            second, third = await store.write(put("a"), put("c"))
-            assert [first.revision, second.revision, third.revision] == [1, 2, 3]
-            assert values(store.scan("things")) == ["@2", "@1", "@3"]
-            await store.write(put("b", "new", expected=1))
-            assert store.revision == 4
-            assert store.read(key("b")) == Record(key("b"), 4, value("b", "new@4"))
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("write", [put("a"), put("a", expected=7), remove("b", 1), put("b", expected=1)])
-def test_a_write_that_expects_another_state_is_refused_with_what_there_is(tmp_path: Path, write: Write) -> None:
-    async def scenario() -> None:
-        async with running(opened(tmp_path)) as store:
-            await store.write(put("a"))
-            with pytest.raises(ConflictError) as refused:
-                await store.write(put("c"), write)
-            assert refused.value.actual == (1 if write.key.name == "a" else 0)
-            assert values(store.scan("things")) == ["@1"]
-            assert store.head(key("c")) is None
-
-    asyncio.run(scenario())
-
-
 def test_writes_that_wait_are_seen_by_later_ones_but_not_by_readers(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(opened(tmp_path)) as store:
@@ -96,23 +67,6 @@ def test_writes_that_wait_are_seen_by_later_ones_but_not_by_readers(tmp_path: Pa
     asyncio.run(scenario())
 
 
-def test_everything_is_there_after_a_restart_history_too(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(opened(tmp_path)) as store:
-            await store.write(put("a"), put("b"))
-            await store.write(put("a", "new", 1))
-            await store.write(remove("b", 2))
-        async with running(opened(tmp_path)) as again:
-            assert again.revision == 4
-            assert values(again.scan("things")) == ["new@3"]
-            assert values(again.scan("things", at=2)) == ["@1", "@2"]
-            changes = again.changes("things", 2)
-            assert [(change.revision, change.deleted) for change in changes] == [(3, False), (4, True)]
-            assert [change.previous and change.previous.revision for change in changes] == [1, 2]
-
-    asyncio.run(scenario())
-
-
 def test_a_revision_is_not_used_again_after_the_last_objects_deletion_and_compaction(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(opened(tmp_path)) as store:
@@ -123,26 +77,6 @@ def test_a_revision_is_not_used_again_after_the_last_objects_deletion_and_compac
             assert (again.revision, again.floor) == (2, 2)
             (record,) = await again.write(put("a"))
             assert record.revision == 3
-
-    asyncio.run(scenario())
-
-
-def test_old_states_can_be_listed_until_they_are_compacted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(opened(tmp_path)) as store:
-            for number in range(5):
-                await store.write(put("a", str(number), number))
-            assert values(store.scan("things", at=3)) == ["2@3"]
-            assert values(store.scan("things", at=0)) == []
-            with pytest.raises(FutureRevisionError):
-                store.scan("things", at=6)
-            await store.compact(3)
-            assert values(store.scan("things", at=3)) == ["2@3"]
-            with pytest.raises(CompactedError) as gone:
-                store.scan("things", at=2)
-            assert (gone.value.revision, gone.value.floor) == (2, 3)
-            with pytest.raises(CompactedError):
-                store.changes("things", 2)
 
     asyncio.run(scenario())
 
@@ -162,27 +96,6 @@ def test_history_is_bounded_and_compaction_keeps_what_later_changes_came_from(tm
             assert values(again.scan("things")) == ["49@51", "@1"]
         with closing(sqlite3.connect(tmp_path / FILE_NAME)) as file:
             assert file.execute("SELECT count(*) FROM changes").fetchone()[0] <= 2 * 10 + 2
-
-    asyncio.run(scenario())
-
-
-def test_a_watch_gives_what_was_and_what_comes(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(opened(tmp_path)) as store:
-            await store.write(put("a"), put("b"))
-            seen: list[RecordChange] = []
-
-            async def follow() -> None:
-                async for batch in store.watch("things", 1):
-                    seen.extend(batch)
-                    if batch[-1].deleted:
-                        return
-
-            async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-                tasks.create_task(follow())
-                await store.write(Write(key("x", "others"), lambda _: b"", 0))
-                await store.write(remove("a", 1))
-            assert [(change.revision, change.deleted) for change in seen] == [(2, False), (4, True)]
 
     asyncio.run(scenario())
 

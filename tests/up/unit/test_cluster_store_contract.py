@@ -18,8 +18,6 @@ from vipwire_up.store.record import (
 )
 from vipwire_up.store.store import Store
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def etcd() -> Iterator[Etcd]:
@@ -27,7 +25,7 @@ def etcd() -> Iterator[Etcd]:
         yield running
 
 
-@pytest.fixture(params=["embedded", "etcd"])
+@pytest.fixture(params=["embedded", pytest.param("etcd", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
     etcd = request.getfixturevalue("etcd") if request.param == "etcd" else None
     return Engine(tmp_path, etcd, prefix())

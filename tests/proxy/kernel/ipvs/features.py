@@ -1,20 +1,16 @@
 """Slow start, counters and the repair of every kind of damage, on a real IPVS kernel. Run by test_ipvs_guest.py."""
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TypeVar
 
 import pytest
 from tests.fakes.values import ip
 from tests.proxy.kernel.ipvs.proxy import (
-    EXTERNAL,
     FAMILIES,
     NODE,
     VIP,
     IpvsProxy,
-    addresses,
     annotated,
     fresh_port,
     slices,
@@ -22,41 +18,17 @@ from tests.proxy.kernel.ipvs.proxy import (
 )
 
 from vipwire.linux.netlink.ipvs import Command, Forwarding, RealServer, Scheduling, VirtualServer
-from vipwire.model.net import Family, Protocol
-from vipwire.model.service import ServicePort, TrafficPolicy
+from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.servers import ServerCommand, Servers
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.counts import Counts, EndpointName, Measure, Refusal
+from vipwire.reconcile.counts import Counts, EndpointName, Measure
 from vipwire_lab.lab.cluster import Lab
-from vipwire_lab.lab.outcome import Outcome, pods_of
+from vipwire_lab.lab.outcome import pods_of
 
 pytestmark = pytest.mark.kernel
 
 OLD, NEW = "pod-1a", "pod-2a"
 TWO = (OLD, NEW)
-T = TypeVar("T")
-
-
-def pass_time(proxy: IpvsProxy, now: float) -> None:
-    """Let it be `now` for the planners, as the engine does when a step is due."""
-    for line in proxy.lines.values():
-        for name, change in line.planner.ripen(proxy.view, now).items():
-            line.reconciler.desire(name, change.new)
-    proxy.sync()
-
-
-@FAMILIES
-def test_a_new_endpoint_starts_slowly(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    of = web(annotations=annotated(slow_start="30s"))
-    proxy.put(of, *slices(lab, "web", (OLD,)))
-    assert pods_of(lab.probe("client", VIP[family], 80, count=2)) == {OLD: 2}
-    proxy.put(of, *slices(lab, "web", TWO))
-    for now, old, new in ((0.0, 10, 1), (15.0, 10, 5), (27.0, 10, 9), (30.0, 5, 5)):
-        pass_time(proxy, now)
-        met = pods_of(lab.probe("client", VIP[family], 80, count=old + new, parallel=1))
-        # A SYN that meets a connection of old is sent once more, and takes a turn that nobody counts.
-        assert abs(met[NEW] - new) <= 1, f"after {now} s: {met}\n{proxy.saved()}"
-        assert met.total() == old + new
 
 
 @FAMILIES
@@ -75,64 +47,6 @@ def test_a_new_endpoint_is_not_flooded_by_a_scheduler_that_counts_connections(
         held += [lab.connect("client", VIP[family], port.port) for _ in range(4)]
         after = active(lab, family)
         assert after[new] - before[new] <= 2, (before, after)
-    finally:
-        for connection in held:
-            connection.close()
-
-
-def test_a_bad_time_starts_nobody_slowly(lab: Lab, proxy: IpvsProxy) -> None:
-    of = web(annotations=annotated(slow_start="soon"))
-    proxy.put(of, *slices(lab, "web", (OLD,)))
-    proxy.put(of, *slices(lab, "web", TWO))
-    assert pods_of(lab.probe("client", VIP[Family.IPV4], 80, count=6, parallel=1)) == {OLD: 3, NEW: 3}
-    (plan,) = proxy.lines[Family.IPV4].planner.plans.values()
-    assert [problem.field for problem in plan.problems] == ["metadata.annotations[vipwire.io/slow-start]"]
-
-
-@FAMILIES
-@pytest.mark.parametrize(
-    ("annotations", "scheduler"),
-    [
-        ({"algorithm": "round-robin"}, "rr"),
-        ({"algorithm": "round-robin", "weights": "{}"}, "wrr"),
-        ({"algorithm": "random"}, "rr"),
-        ({"algorithm": "source-hash"}, "sh"),
-        ({"algorithm": "maglev"}, "mh"),
-    ],
-)
-def test_algorithms_by_annotation(
-    lab: Lab, proxy: IpvsProxy, family: Family, annotations: dict[str, str], scheduler: str
-) -> None:
-    proxy.put(web(annotations=annotated(**annotations)), *slices(lab, "web", TWO))
-    met = pods_of(lab.probe("client", VIP[family], 80, count=12, parallel=1))
-    if scheduler == "sh":
-        assert len(met) == 1, "one client, one endpoint"
-    elif scheduler == "mh":
-        assert set(met) <= set(TWO), "by the client's port: see the plan's own tests for the shares"
-    else:
-        assert met == {OLD: 6, NEW: 6}
-    assert any(f"-s {scheduler}" in line for line in proxy.saved() if VIP[family] in line)
-
-
-@FAMILIES
-@pytest.mark.parametrize(
-    "chosen",
-    [{"scheduler": "rr"}, {"scheduler": "sed"}, {"scheduler": "nq"}, {"algorithm": "least-connections"}],
-    ids=str,
-)
-def test_weights_are_shares(lab: Lab, proxy: IpvsProxy, family: Family, chosen: dict[str, str]) -> None:
-    """Connections that stay open: by turns, and by their number, three of four go where the weight is three."""
-    weights, port = f'{{"{lab.address(OLD, family)}": 3}}', fresh_port()
-    proxy.put(web(ports=(port,), annotations=annotated(**chosen, weights=weights)), *slices(lab, "web", TWO))
-    held = [lab.connect("client", VIP[family], port.port) for _ in range(12)]
-    wanted = {ip(lab.address(OLD, family)): 9, ip(lab.address(NEW, family)): 3}
-    try:
-        # A client is connected before its last packet has passed IPVS, which counts by it.
-        for _ in range(600):
-            if sum((rows := active(lab, family)).values()) == len(held):
-                break
-            threading.Event().wait(0.02)
-        assert rows == wanted
     finally:
         for connection in held:
             connection.close()
@@ -171,34 +85,6 @@ def plans(proxy: IpvsProxy, family: Family) -> list[ServicePlan]:
 
 
 @FAMILIES
-@pytest.mark.parametrize("protocol", [Protocol.TCP, Protocol.UDP], ids=lambda protocol: protocol.label)
-def test_connections_are_counted_by_service_port_and_endpoint(
-    lab: Lab, proxy: IpvsProxy, family: Family, protocol: Protocol
-) -> None:
-    number = fresh_port().port
-    port = ServicePort("p", protocol, number, 24000 + number)
-    proxy.put(web(ports=(port,)), *slices(lab, "web", TWO, 8080, protocol, name="p"))
-    (plan,) = plans(proxy, family)
-    name = plan.frontends[0].port_name
-    met = Counter(pods_of(lab.probe("client", VIP[family], number, protocol, count=4, parallel=1)))
-    met += Counter(
-        pods_of(lab.probe("client", lab.address(NODE, family), 24000 + number, protocol, count=2, parallel=1))
-    )
-    counts = counted(
-        lab, proxy, family, lambda each: each.get(Measure.CONNECTIONS, {}).get(name) == sum(met.values())
-    )
-    assert counts[Measure.PACKETS][name] >= 6
-    assert all(name in counts[measure] for measure in (Measure.BYTES, Measure.REPLY_PACKETS, Measure.REPLY_BYTES))
-    by_pod = {pod: EndpointName(name, ip(lab.address(pod, family)), 8080) for pod in TWO}
-    assert {pod: counts[Measure.CONNECTIONS][end] for pod, end in by_pod.items()} == met
-    assert sum(counts[Measure.BYTES].get(end, 0) for end in by_pod.values()) == counts[Measure.BYTES][name]
-    with lab.inside(NODE):
-        without = proxy.lines[family].backend.read_counts(plans(proxy, family), endpoints=False)
-        assert without[Measure.CONNECTIONS].keys() == {name}
-        assert proxy.lines[family].backend.read_counts(()) == Counts(), "nobody asked"
-
-
-@FAMILIES
 def test_open_connections_are_counted_by_endpoint(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
     proxy.put(web(), *slices(lab, "web", (OLD,)))
     (plan,) = plans(proxy, family)
@@ -209,26 +95,6 @@ def test_open_connections_are_counted_by_endpoint(lab: Lab, proxy: IpvsProxy, fa
         assert during[Measure.ACTIVE][name] == 2
     after = counted(lab, proxy, family, lambda each: each.get(Measure.ACTIVE, {}).get(name) == 0)
     assert after[Measure.INACTIVE][name] >= during[Measure.INACTIVE][name], "they are not forgotten yet"
-
-
-@FAMILIES
-def test_refusals_are_counted_by_reason(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    of = web(external_policy=TrafficPolicy.LOCAL, external_ips=addresses(EXTERNAL))
-    proxy.put(of, *slices(lab, "web", (NEW,)))
-
-    def look() -> Counter[Refusal]:
-        with lab.inside(NODE):
-            found = proxy.lines[family].backend.read_counts(plans(proxy, family)).refusals()
-        return Counter({reason: count for (reason, port), count in found.items() if port is None})
-
-    before = look()
-    (dropped,) = lab.probe("client", EXTERNAL[family], 80, timeout=0.3)
-    (refused,) = lab.probe("client", VIP[family], 81)
-    assert (dropped.outcome, refused.outcome) == (Outcome.TIMED_OUT, Outcome.REFUSED)
-    grown = look() - before
-    assert grown[Refusal.NO_LOCAL_ENDPOINTS] >= 1
-    assert grown[Refusal.UNDEFINED_PORT] == 1
-    assert grown[Refusal.NO_ENDPOINTS] == 0
 
 
 HARMS = {

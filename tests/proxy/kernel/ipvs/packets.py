@@ -39,7 +39,6 @@ from vipwire_lab.net.topology import UNDERLAY
 
 pytestmark = pytest.mark.kernel
 
-PROTOCOLS = pytest.mark.parametrize("protocol", list(Protocol), ids=lambda protocol: protocol.label)
 TWO = ("pod-1a", "pod-2a")
 ALL = ("pod-1a", "pod-1b", "pod-1c", "pod-2a", "pod-2b")
 LOCAL = ("pod-1a", "pod-1b", "pod-1c")
@@ -48,65 +47,6 @@ LOCAL = ("pod-1a", "pod-1b", "pod-1c")
 def answered_by(results: list[ProbeResult]) -> set[str]:
     assert {result.outcome for result in results} == {Outcome.ANSWERED}, pods_of(results)
     return {result.pod for result in results}
-
-
-@FAMILIES
-@PROTOCOLS
-def test_a_vip_is_answered_by_every_endpoint_in_turn(
-    lab: Lab, proxy: IpvsProxy, family: Family, protocol: Protocol
-) -> None:
-    port = ServicePort("", protocol, 80)
-    proxy.put(web(ports=(port,)), *slices(lab, "web", ALL, 8080, protocol))
-    for host in ("client", NODE, "pod-1c"):
-        results = lab.probe(host, VIP[family], 80, protocol, count=10, parallel=1)
-        assert pods_of(results) == dict.fromkeys(ALL, 2), f"{host}: {pods_of(results)}"
-
-
-@FAMILIES
-def test_pods_are_seen_as_themselves_and_others_as_the_node(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    proxy.put(web(), *slices(lab, "web", TWO))
-    seen = {host: {r.saw for r in lab.probe(host, VIP[family], 80, count=4)} for host in ("pod-1b", "client", NODE)}
-    node = {lab.address(NODE, family)}
-    assert seen == {"pod-1b": {lab.address("pod-1b", family)}, "client": node, NODE: node}
-
-
-@FAMILIES
-def test_a_pod_reaches_itself_through_a_vip(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    proxy.put(web(), *slices(lab, "web", ("pod-1a",)))
-    results = lab.probe("pod-1a", VIP[family], 80, count=3)
-    assert pods_of(results) == {"pod-1a": 3}
-    assert {result.saw for result in results} == {lab.address(NODE, family)}
-
-
-@FAMILIES
-@PROTOCOLS
-def test_a_node_port_is_served_on_every_address_of_the_node_and_on_no_vip(
-    lab: Lab, proxy: IpvsProxy, family: Family, protocol: Protocol
-) -> None:
-    port = ServicePort("", protocol, 80, 30080)
-    proxy.put(web(ports=(port,)), *slices(lab, "web", TWO, 80, protocol))
-    own = [each for each in lab.host(NODE).addresses if (":" in each) is (family is Family.IPV6)]
-    assert len(own) == 2
-    for address in own:
-        results = lab.probe("client", address, 30080, protocol, count=4)
-        assert answered_by(results) == set(TWO)
-        assert {result.saw for result in results} == {lab.address(NODE, family)}
-    (result,) = lab.probe("client", VIP[family], 30080, protocol, timeout=1.0 if protocol is Protocol.SCTP else 15.0)
-    # Linux's SCTP takes notice of "port unreachable" only now and then.
-    nobody = {Outcome.TIMED_OUT, Outcome.REFUSED} if protocol is Protocol.SCTP else {Outcome.REFUSED}
-    assert result.outcome in nobody
-
-
-@FAMILIES
-@pytest.mark.parametrize("host", ["client", "pod-1b", NODE])
-def test_nobody_behind_a_service_is_said_at_once(lab: Lab, proxy: IpvsProxy, family: Family, host: str) -> None:
-    ports = (ServicePort("t", Protocol.TCP, 80, 30080), ServicePort("u", Protocol.UDP, 80, 30080))
-    proxy.put(web(external_ips=addresses(EXTERNAL), ports=ports))
-    for protocol in (Protocol.TCP, Protocol.UDP):
-        for address, port in ((VIP[family], 80), (EXTERNAL[family], 80), (lab.address(NODE, family), 30080)):
-            results = lab.probe(host, address, port, protocol, timeout=15.0, count=3)
-            assert {each.outcome for each in results} == {Outcome.REFUSED}, f"{address}:{port}/{protocol.label}"
-            assert min(each.duration for each in results) < 0.9, "a client repeats its SYN after a second"
 
 
 @FAMILIES
@@ -121,25 +61,6 @@ def test_host_ports_are_kept_off_the_vips(lab: Lab, proxy: IpvsProxy, family: Fa
         lab.stop(NODE)
 
 
-@FAMILIES
-def test_source_ranges_admit_whom_they_name(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    first, second = [each for each in lab.host("client").addresses if (":" in each) is (family is Family.IPV6)]
-    service = web(load_balancer_ips=addresses(BALANCER), source_ranges=(Prefix.host(ip(first)),))
-    proxy.put(service, *slices(lab, "web", TWO))
-    assert answered_by(lab.probe("client", BALANCER[family], 80, source=first, count=4)) == set(TWO)
-    for host, source in (("client", second), ("pod-1b", None), (NODE, None)):
-        (result,) = lab.probe(host, BALANCER[family], 80, source=source, timeout=0.3)
-        assert result.outcome is Outcome.TIMED_OUT, f"{host} {source}: {result}"
-    assert answered_by(lab.probe("client", VIP[family], 80, source=second, count=4)) == set(TWO)
-
-
-@FAMILIES
-def test_source_ranges_that_admit_the_node_admit_its_processes(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    ranges = (Prefix.host(ip(lab.address(NODE, family))),)
-    proxy.put(web(load_balancer_ips=addresses(BALANCER), source_ranges=ranges), *slices(lab, "web", TWO))
-    assert answered_by(lab.probe(NODE, BALANCER[family], 80, count=4)) == set(TWO)
-
-
 def local_service(**fields: Any) -> Service:
     return web(
         external_policy=TrafficPolicy.LOCAL,
@@ -148,62 +69,6 @@ def local_service(**fields: Any) -> Service:
         ports=(ServicePort("", Protocol.TCP, 80, 30080),),
         **fields,
     )
-
-
-@FAMILIES
-def test_external_policy_local_has_two_pools(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    proxy.put(local_service(), *slices(lab, "web", TWO))
-    places = ((EXTERNAL[family], 80), (BALANCER[family], 80), (lab.address(NODE, family), 30080))
-    for address, port in places:
-        outside = lab.probe("client", address, port, count=6)
-        assert answered_by(outside) == {"pod-1a"}, address
-        assert {result.saw for result in outside} == {lab.address("client", family)}
-        pod = lab.probe("pod-1b", address, port, count=6)
-        assert answered_by(pod) == set(TWO), address
-        assert {result.saw for result in pod} == {lab.address("pod-1b", family)}
-        node = lab.probe(NODE, address, port, count=6)
-        assert answered_by(node) == set(TWO), address
-        assert {result.saw for result in node} == {lab.address(NODE, family)}
-
-
-@FAMILIES
-def test_external_policy_local_without_local_endpoints_drops(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    proxy.put(local_service(), *slices(lab, "web", ("pod-2a",)))
-    for address, port in ((EXTERNAL[family], 80), (BALANCER[family], 80), (lab.address(NODE, family), 30080)):
-        (result,) = lab.probe("client", address, port, timeout=0.3)
-        assert result.outcome is Outcome.TIMED_OUT, f"{address}: {result}"
-        for host in ("pod-1b", NODE):
-            assert answered_by(lab.probe(host, address, port, count=2)) == {"pod-2a"}, f"{host} {address}"
-
-
-@FAMILIES
-def test_external_policy_local_keeps_a_client_where_it_was(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    proxy.put(local_service(affinity_seconds=100), *slices(lab, "web", ALL))
-    first = answered_by(lab.probe("client", EXTERNAL[family], 80, count=8))
-    assert len(first) == 1
-    assert first <= set(LOCAL)
-
-
-@FAMILIES
-def test_internal_policy_local(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    proxy.put(web(internal_policy=TrafficPolicy.LOCAL), *slices(lab, "web", TWO))
-    for host in ("client", "pod-1b", NODE):
-        assert answered_by(lab.probe(host, VIP[family], 80, count=4)) == {"pod-1a"}
-    proxy.put(web(internal_policy=TrafficPolicy.LOCAL), *slices(lab, "web", ("pod-2a",)))
-    for host in ("client", "pod-1b", NODE):
-        (result,) = lab.probe(host, VIP[family], 80, timeout=0.3)
-        assert result.outcome is Outcome.TIMED_OUT, f"{host}: {result}"
-
-
-@FAMILIES
-@PROTOCOLS
-def test_affinity_keeps_a_client_where_it_was(lab: Lab, proxy: IpvsProxy, family: Family, protocol: Protocol) -> None:
-    port = ServicePort("", protocol, 80)
-    proxy.put(web(ports=(port,), affinity_seconds=100), *slices(lab, "web", ALL, 80, protocol))
-    assert len(answered_by(lab.probe("client", VIP[family], 80, protocol, count=10))) == 1
-    assert any("-p 100" in line for line in proxy.saved())
-    proxy.put(web(ports=(port,)), *slices(lab, "web", ALL, 80, protocol))
-    assert len(answered_by(lab.probe("pod-1b", VIP[family], 80, protocol, count=10))) == len(ALL)
 
 
 @FAMILIES
@@ -269,16 +134,6 @@ def test_draining_ends_when_its_time_is_up(lab: Lab, proxy: IpvsProxy, family: F
         assert not any(gone in each for each in proxy.saved())
 
 
-@FAMILIES
-def test_udp_endpoints_are_removed_at_once(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    port = ServicePort("", Protocol.UDP, 80)
-    proxy.put(web(ports=(port,)), *slices(lab, "web", ("pod-1a",), 80, Protocol.UDP))
-    with lab.connect("client", VIP[family], 80, Protocol.UDP) as flow:
-        proxy.put(web(ports=(port,)), *slices(lab, "web", ("pod-2a",), 80, Protocol.UDP))
-        assert not any(lab.address("pod-1a", family) in each for each in proxy.saved())
-        assert b"pod-2a" in flow.exchange(b"?\n"), "since 5.9 the kernel schedules it anew"
-
-
 def shares(lab: Lab, host: str, family: Family, count: int = 12, port: int = 80) -> Counter[str]:
     return pods_of(lab.probe(host, VIP[family], port, count=count, parallel=1))
 
@@ -286,22 +141,6 @@ def shares(lab: Lab, host: str, family: Family, count: int = 12, port: int = 80)
 def weighted(scheduler: str, **weights: int) -> tuple[tuple[str, str], ...]:
     text = "{" + ", ".join(f'"{address}": {weight}' for address, weight in weights.items()) + "}"
     return annotated(scheduler=scheduler) + ((("vipwire.io/weights", text),) if weights else ())
-
-
-@FAMILIES
-@pytest.mark.parametrize("scheduler", ["rr", "wrr"])
-def test_round_robin(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) -> None:
-    proxy.put(web(annotations=annotated(scheduler=scheduler)), *slices(lab, "web", TWO))
-    answers = [result.pod for result in lab.probe("client", VIP[family], 80, count=8, parallel=1)]
-    assert answers in ([*TWO] * 4, [*reversed(TWO)] * 4)
-
-
-@FAMILIES
-@pytest.mark.parametrize("scheduler", ["rr", "wrr"])
-def test_weights(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) -> None:
-    pairs = weighted(scheduler, **{lab.address("pod-1a", family): 3})
-    proxy.put(web(annotations=pairs), *slices(lab, "web", TWO))
-    assert abs(shares(lab, "client", family)["pod-1a"] - 9) <= 1, "a SYN that is sent once more takes a turn"
 
 
 @FAMILIES
@@ -340,13 +179,6 @@ def test_never_queue_prefers_an_idle_server_to_a_strong_one(lab: Lab, proxy: Ipv
         assert {first.answer.pod, second.answer.pod} == set(TWO)
         with lab.connect("client", VIP[family], 80) as third:
             assert third.answer.pod == "pod-1a"
-
-
-@FAMILIES
-def test_source_hash(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    proxy.put(web(annotations=annotated(scheduler="sh")), *slices(lab, "web", ALL))
-    for host in ("client", "pod-1b"):
-        assert len(shares(lab, host, family)) == 1
 
 
 @FAMILIES
