@@ -6,9 +6,7 @@ import shlex
 from dataclasses import dataclass, field
 
 import pytest
-from tests.project.deployed import DEPLOY, OVERLAYS, ROOT, containers, pod_of, recorded
-
-from vipwire import __version__
+from tests.project.deployed import DEPLOY, OVERLAYS, ROOT
 
 TEXT = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
 INSTRUCTIONS = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"}
@@ -53,25 +51,6 @@ def ancestry(name: str) -> list[Stage]:
     return found
 
 
-def test_every_stage_is_made_from_a_slim_python_or_an_earlier_stage() -> None:
-    earlier: set[str] = set()
-    for stage in stages().values():
-        assert stage.parent in earlier | {"${BASE}"}
-        earlier.add(stage.name)
-
-
-def test_the_base_can_be_named_by_its_digest() -> None:
-    assert re.search(r"^ARG BASE=docker\.io/library/python:3\.11-slim$", TEXT, re.MULTILINE)
-    assert "--build-arg BASE=docker.io/library/python:3.11-slim@sha256:" in TEXT
-
-
-def test_nothing_is_fetched_from_an_index_without_a_hash() -> None:
-    commands = " && ".join(rest for word, rest in stages()["build"].lines if word == "RUN").split(" && ")
-    installing = [each for each in commands if re.search(r"pip\b.* (?:install|wheel)\b", each)]
-    assert len(installing) == 4
-    assert all(re.search(r"--require-hashes|--no-index|--no-build-isolation", each) for each in installing)
-
-
 def test_what_is_copied_is_there_and_not_left_out_of_the_context() -> None:
     ignored = (DEPLOY / "Containerfile.dockerignore").read_text(encoding="utf-8").split("\n")
     kept = {line[1:] for line in ignored if line.startswith("!")}
@@ -103,15 +82,3 @@ def test_an_image_has_the_programs_of_its_mode_and_starts_vipwire(overlay: str) 
     (path,) = (re.match(r"PATH=(\S+)", rest)[1] for word, rest in lines if word == "ENV")  # type: ignore[index]
     assert path.split(":")[0] == "/opt/vipwire/bin", "the Pods say `vipwire` without a path"
     assert {"/usr/sbin", "/sbin"} <= set(path.split(":")), "where iptables is"
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_how_to_build_the_image_of_an_overlay_is_said(overlay: str) -> None:
-    (image,) = {container["image"] for container in containers(pod_of(recorded(overlay)))}
-    command = rf"#   podman build -f deploy/Containerfile --target {TARGETS[overlay]} +-t {re.escape(image)} \.\n"
-    assert re.search(command, TEXT)
-    assert __version__ in image
-
-
-def test_a_build_without_a_target_makes_the_image_without_programs() -> None:
-    assert [*stages()][-1] == "nftables"

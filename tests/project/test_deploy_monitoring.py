@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
-from tests.project.deployed import DEPLOY, OVERLAYS, one, recorded
+from tests.project.deployed import DEPLOY, OVERLAYS
 from tests.project.described_metrics import labels_of
 
 from vipwire.config.sections import Series
@@ -148,35 +148,3 @@ def test_every_metric_of_our_own_is_on_the_dashboard() -> None:
     ours = {name for name in exposed(*OVERLAYS) if name.startswith("vipwire_")}
     missing = {name for name in ours if not any(name.startswith(each.removesuffix("_bucket")) for each in shown)}
     assert missing == set()
-
-
-def test_panels_are_told_apart_and_do_not_cover_each_other() -> None:
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
-    assert len(ids) == len(set(ids))
-    cells: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        at = panel["gridPos"]
-        assert at["x"] + at["w"] <= 24
-        mine = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & mine, panel["title"]
-        cells |= mine
-    assert all(panel["description"] for panel in panels())
-
-
-def test_every_alert_says_what_is_wrong_and_how_bad_it_is() -> None:
-    names = [rule["alert"] for rule in alerts()]
-    assert len(names) == len(set(names))
-    for rule in alerts():
-        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
-        assert set(rule["annotations"]) == {"summary", "description"}
-        told = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
-        there = exposed(*OVERLAYS) | UP
-        assert told <= OF_PROMETHEUS.union(*(there[name] for name in names_in(rule["expr"])))
-
-
-def test_what_an_alert_tells_to_type_is_there() -> None:
-    (selector,) = re.findall(r"-l k8s-app=(\w+)", str(RULES))
-    (daemon_set,) = re.findall(r"daemonset/(\w+)", str(RULES))
-    found = one(recorded("nftables"), "DaemonSet")
-    assert found["spec"]["selector"]["matchLabels"] == {"k8s-app": selector}
-    assert found["metadata"]["name"] == daemon_set

@@ -70,9 +70,3 @@ def test_the_machines_settings_can_be_written_and_netlink_be_spoken() -> None:
     assert service["Restart"] == "always", "a node without a proxy keeps its rules and loses touch with the cluster"
     assert "ExecStop" not in service, "the rules stay"
     assert service["KillMode"] == "process", "so do the relays of userspace mode"
-
-
-def test_the_unit_and_the_environment_file_tell_how_they_are_installed() -> None:
-    for name in ("vipwire.service", "vipwire.env"):
-        assert f"install -D -m 644 deploy/systemd/{name} /etc/" in UNIT
-    assert settings("Service")["EnvironmentFile"] == "-/etc/vipwire/vipwire.env"

@@ -187,25 +187,6 @@ def test_a_new_process_finds_what_the_last_one_left_and_writes_nothing(
     assert not again.verify()
 
 
-def test_packets_for_every_frontend_come_to_the_endpoint(family: Family, server: socket.socket) -> None:
-    started(family, planned(family, server.getsockname()[1])).sync()
-    loopback = "127.0.0.1" if family is Family.IPV4 else "::1"
-    for address, number in ((VIP[family], 80), (EXTERNAL[family], 80), (NODE[family], 30080), (loopback, 30080)):
-        assert answers(server, address, number), address
-
-
-def test_what_nobody_serves_is_refused_at_once(family: Family, server: socket.socket) -> None:
-    reconciler = started(family, planned(family, server.getsockname()[1]))
-    reconciler.sync()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((VIP[family], 81), timeout=60)
-    empty = plan_service(_node(family), service("web", VIP[family]), [])
-    reconciler.desire(empty.name, empty)
-    reconciler.sync()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((VIP[family], 80), timeout=60)
-
-
 def test_connections_outlive_the_proxy_and_the_service(family: Family, server: socket.socket) -> None:
     plan = planned(family, server.getsockname()[1])
     reconciler = started(family, plan)

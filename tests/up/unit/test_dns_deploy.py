@@ -4,15 +4,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.apistore import ApiStore
 from tests.fakes.objects import service, slice_of
-from tests.project.deployed import DEPLOY, KUBECTL, one, rendered
+from tests.project.deployed import DEPLOY, one
 from tests.project.test_deploy_rbac import right_of
 
-from vipwire import __version__
 from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
 from vipwire_up.dns.cli import dns
@@ -33,14 +31,6 @@ def objects() -> list[dict[str, Any]]:
 def pod() -> dict[str, Any]:
     template: dict[str, Any] = one(objects(), "Deployment")["spec"]["template"]
     return template
-
-
-@pytest.mark.skipif(KUBECTL is None, reason="renders with kubectl, which is not installed")
-def test_kubectl_renders_it() -> None:
-    made = rendered(FOLDER)
-    assert sorted(each["kind"] for each in made) == sorted(each["kind"] for each in objects())
-    (container,) = one(made, "Deployment")["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == f"registry.example/vipwire:{__version__}"
 
 
 def test_the_service_leads_to_the_pods() -> None:
