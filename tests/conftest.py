@@ -4,6 +4,8 @@ A hundred examples of each law; HYPOTHESIS_PROFILE=deep tries fifty times as man
 same fifteen.
 """
 
+import asyncio
+import inspect
 import logging
 import os
 import signal
@@ -29,6 +31,16 @@ _SIGNALS = signal.SIGHUP, signal.SIGINT, signal.SIGTERM
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
     """Share out what `make test` runs; `--dist` with another value than `loadscope` is a wish of its own."""
     return Shares(config, log) if config.getoption("dist") == "loadscope" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

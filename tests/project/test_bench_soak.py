@@ -1,6 +1,5 @@
 """The soak's judgement, and its faults inside of a process: they strike where they are told to, and nothing else."""
 
-import asyncio
 import errno
 import json
 import shutil
@@ -99,23 +98,20 @@ class HalfServer(Api):
         return body
 
 
-def test_the_ledger_tells_what_was_acknowledged_and_is_not_there() -> None:
+async def test_the_ledger_tells_what_was_acknowledged_and_is_not_there() -> None:
     def labelled(name: str, step: int) -> dict[str, Any]:
         return {"metadata": {"name": name, "labels": {"soak/step": str(step)}}}
 
-    async def story() -> None:
-        server, ledger = HalfServer(), Ledger()
-        for name in "abcd":
-            assert await ledger.write(server, "POST", SERVICES, labelled(name, 1), 1)
-        assert await ledger.write(server, "PATCH", f"{SERVICES}/b", labelled("b", 2), 2)
-        assert await ledger.write(server, "DELETE", f"{SERVICES}/c", None, None)
-        assert await ledger.lost(server) == []
-        server.refuses = True
-        assert not await ledger.write(server, "PATCH", f"{SERVICES}/d", labelled("d", 2), 2)
-        server.refuses = False
-        del server.objects[f"{SERVICES}/a"], server.objects[f"{SERVICES}/d"]
-        server.objects[f"{SERVICES}/b"] = labelled("b", 1)
-        assert await ledger.lost(server) == [f"{SERVICES}/a: None, not 1", f"{SERVICES}/b: 1, not 2"]
-        assert (ledger.acknowledged, dict(ledger.troubles)) == (6, {"500": 1})
-
-    asyncio.run(story())
+    server, ledger = HalfServer(), Ledger()
+    for name in "abcd":
+        assert await ledger.write(server, "POST", SERVICES, labelled(name, 1), 1)
+    assert await ledger.write(server, "PATCH", f"{SERVICES}/b", labelled("b", 2), 2)
+    assert await ledger.write(server, "DELETE", f"{SERVICES}/c", None, None)
+    assert await ledger.lost(server) == []
+    server.refuses = True
+    assert not await ledger.write(server, "PATCH", f"{SERVICES}/d", labelled("d", 2), 2)
+    server.refuses = False
+    del server.objects[f"{SERVICES}/a"], server.objects[f"{SERVICES}/d"]
+    server.objects[f"{SERVICES}/b"] = labelled("b", 1)
+    assert await ledger.lost(server) == [f"{SERVICES}/a: None, not 1", f"{SERVICES}/b: 1, not 2"]
+    assert (ledger.acknowledged, dict(ledger.troubles)) == (6, {"500": 1})

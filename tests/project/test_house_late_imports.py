@@ -6,7 +6,7 @@ The figures are milliseconds of CPU on top of a start of the proxy in nftables m
 import ast
 from pathlib import Path
 
-from tests.project.test_house_rules import MODULES, SOURCES, tree
+from tests.project.test_house_rules import MODULES, SOURCES, inside, statements
 
 LATE = {
     "vipwire/cli/main.py": (7, "each command imports its own; `--help` and a shell's completion import none"),
@@ -45,9 +45,8 @@ LATE = {
 
 
 def late_imports(path: Path) -> int:
-    functions = [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    nodes = {node for each in functions for node in ast.walk(each) if isinstance(node, ast.Import | ast.ImportFrom)}
-    return len(nodes)
+    functions = [node for node in statements(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return len({node for each in functions for node in inside(each) if isinstance(node, ast.Import | ast.ImportFrom)})
 
 
 def test_imports_inside_functions_are_those_that_pay() -> None:

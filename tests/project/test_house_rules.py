@@ -5,7 +5,7 @@ import re
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -32,15 +32,18 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def statements(path: Path) -> tuple[ast.AST, ...]:
-    """List a module's statements at any depth. Expressions are most of a tree, and no rule asks for them."""
-    found: list[ast.AST] = []
-    waiting: list[ast.AST] = [tree(path)]
+    """List a module's statements at any depth."""
+    return tuple(inside(tree(path)))
+
+
+def inside(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements in a node, at any depth. Expressions are most of a tree, and no rule asks for them."""
+    waiting = [node]
     while waiting:
         for each in ast.iter_child_nodes(waiting.pop()):
             if isinstance(each, ast.stmt | ast.excepthandler | ast.match_case):
-                found.append(each)
+                yield each
                 waiting.append(each)
-    return tuple(found)
 
 
 def test_modules_and_functions_are_short() -> None:
@@ -107,21 +110,22 @@ def circle(imported: Mapping[str, Iterable[str]]) -> list[str]:
     return []
 
 
-def needed(path: Path, modules: Collection[str]) -> Iterator[str]:
+def needed(path: Path, modules: frozenset[str]) -> Iterator[str]:
     """Name the modules that a module imports from: of `from package import module` only the latter."""
     for node in statements(path):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             full = {f"{node.module}.{each.name}" for each in node.names}
-            yield from full & set(modules)
-            if full - set(modules):
+            yield from full & modules
+            if full - modules:
                 yield node.module
 
 
 def test_no_modules_import_each_other() -> None:
     """Nor for type checkers, nor late: who reads one would have to read the other."""
-    assert circle({dotted(path): list(needed(path, known_imports())) for path in MODULES}) == []
+    modules = frozenset(known_imports())
+    assert circle({dotted(path): list(needed(path, modules)) for path in MODULES}) == []
     assert set(circle({"one": ["two", "json"], "two": ["three"], "three": ["one"]})) == {"one", "two", "three"}
     assert circle({"one": ["two", "three"], "two": ["three"], "three": ["os"]}) == []
 
@@ -148,7 +152,7 @@ def test_a_module_that_says_pure_imports_nothing_of_the_world() -> None:
 
 def test_no_two_folders_import_each_other_at_any_distance() -> None:
     folders = defaultdict[str, set[str]](set)
-    modules = known_imports().keys()
+    modules = frozenset(known_imports())
     for path in MODULES:
         if path.name != "__main__.py":  # the way in
             names = needed(path, modules)

@@ -39,94 +39,82 @@ def check_confined(here: Daemon) -> None:
         assert os.readlink(f"/proc/{worker}/root") == str(here.folder / "run" / "empty")  # noqa: PTH115  # not ours to resolve
 
 
-def test_workers_run_as_a_user_of_their_own_in_an_empty_folder_through_all_changes(tmp_path: Path) -> None:
+async def test_workers_run_as_a_user_of_their_own_in_an_empty_folder_through_all_changes(tmp_path: Path) -> None:
     manifests = tmp_path / "manifests"
     manifests.mkdir()
 
-    async def scenario() -> None:
-        async with asyncio.timeout(150), daemon(tmp_path) as here, pod() as port, pod(text="other") as second:
-            secret = tls_secret("cert", certificate("a.example.com"))
-            tls = [{"hosts": ["a.example.com"], "secretName": "cert"}]
-            write(manifests, *objects(port), ingress("web", WEB))
-            await here.start("--manifests", str(manifests))
-            await here.until_code("a.example.com", 200)
-            check_confined(here)
-            write(manifests, *objects(second), ingress("web", WEB))  # by the runtime socket
+    async with asyncio.timeout(150), daemon(tmp_path) as here, pod() as port, pod(text="other") as second:
+        secret = tls_secret("cert", certificate("a.example.com"))
+        tls = [{"hosts": ["a.example.com"], "secretName": "cert"}]
+        write(manifests, *objects(port), ingress("web", WEB))
+        await here.start("--manifests", str(manifests))
+        await here.until_code("a.example.com", 200)
+        check_confined(here)
+        write(manifests, *objects(second), ingress("web", WEB))  # by the runtime socket
 
-            async def answered_by_the_other() -> bool:
-                return (await here.ask("a.example.com"))[1] == "other"
+        async def answered_by_the_other() -> bool:
+            return (await here.ask("a.example.com"))[1] == "other"
 
-            await here.until(answered_by_the_other)
-            exact = rule("a.example.com", "/x", kind="Exact", service="gone")
-            write(manifests, *objects(second), secret, ingress("web", WEB, exact, tls=tls))  # by a reload
-            await here.until_code("a.example.com", 503, "/x")
-            check_confined(here)
-            here.log.write_text("")
-            await here.kill(signal.SIGKILL)
-            await here.start("--manifests", str(manifests))
-            write(manifests, *objects(second), ingress("web", WEB, rule("b.example.com", "/")))
-            await here.until_code("b.example.com", 200)
-            check_confined(here)
-            assert await here.kill(signal.SIGTERM) == 0
-            assert here.masters == set()
-
-    asyncio.run(scenario())
+        await here.until(answered_by_the_other)
+        exact = rule("a.example.com", "/x", kind="Exact", service="gone")
+        write(manifests, *objects(second), secret, ingress("web", WEB, exact, tls=tls))  # by a reload
+        await here.until_code("a.example.com", 503, "/x")
+        check_confined(here)
+        here.log.write_text("")
+        await here.kill(signal.SIGKILL)
+        await here.start("--manifests", str(manifests))
+        write(manifests, *objects(second), ingress("web", WEB, rule("b.example.com", "/")))
+        await here.until_code("b.example.com", 200)
+        check_confined(here)
+        assert await here.kill(signal.SIGTERM) == 0
+        assert here.masters == set()
 
 
 @pytest.mark.parametrize("flag", ["-", "nobody"])
-def test_the_user_is_the_operators_choice(tmp_path: Path, flag: str) -> None:
+async def test_the_user_is_the_operators_choice(tmp_path: Path, flag: str) -> None:
     manifests = tmp_path / "manifests"
     manifests.mkdir()
 
-    async def scenario() -> None:
-        async with asyncio.timeout(150), daemon(tmp_path) as here, pod() as port:
-            write(manifests, *objects(port), ingress("web", WEB))
-            await here.start("--manifests", str(manifests), "--haproxy-user", flag)
-            await here.until_code("a.example.com", 200)
-            (master,) = here.masters
-            expected = 0 if flag == "-" else pwd.getpwnam(flag).pw_uid
-            assert all(uids(worker) == {expected} for worker in workers(master))
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(150), daemon(tmp_path) as here, pod() as port:
+        write(manifests, *objects(port), ingress("web", WEB))
+        await here.start("--manifests", str(manifests), "--haproxy-user", flag)
+        await here.until_code("a.example.com", 200)
+        (master,) = here.masters
+        expected = 0 if flag == "-" else pwd.getpwnam(flag).pw_uid
+        assert all(uids(worker) == {expected} for worker in workers(master))
 
 
-def test_a_user_that_is_not_there_is_named(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asyncio.timeout(60), daemon(tmp_path) as here:
-            await here.start("--manifests", str(tmp_path), "--haproxy-user", "no-such-user")
-            assert here.process is not None
-            assert await here.process.wait() == 1
-            assert "--haproxy-user no-such-user: there is no such user" in here.log.read_text()
-
-    asyncio.run(scenario())
+async def test_a_user_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async with asyncio.timeout(60), daemon(tmp_path) as here:
+        await here.start("--manifests", str(tmp_path), "--haproxy-user", "no-such-user")
+        assert here.process is not None
+        assert await here.process.wait() == 1
+        assert "--haproxy-user no-such-user: there is no such user" in here.log.read_text()
 
 
 BROKEN = ("apiVersion: v1\n\tkind: Service\n", "42\n", "metadata: {name: web}\n", "kind: Service\nkind: Service\n")
 
 
-def test_broken_files_keep_the_last_good_objects_and_end_nothing(tmp_path: Path) -> None:
+async def test_broken_files_keep_the_last_good_objects_and_end_nothing(tmp_path: Path) -> None:
     manifests = tmp_path / "manifests"
     manifests.mkdir()
 
-    async def scenario() -> None:
-        async with asyncio.timeout(150), daemon(tmp_path) as here, pod() as port:
-            for number, text in enumerate(BROKEN):
-                (manifests / f"broken-{number}.yaml").write_text(text)
-            write(manifests, *objects(port), ingress("web", WEB))
-            await here.start("--manifests", str(manifests))
-            await here.until_code("a.example.com", 200)
-            for text in BROKEN:
-                (manifests / "objects.yaml").write_text(text)
-                good = endpoint_slice("b", port, [endpoint("127.0.0.1")])
-                host = f"b{BROKEN.index(text)}.example.com"
-                write_more(manifests, service("b"), good, ingress("b", rule(host, "/", service="b")))
-                await here.until_code(host, 200)
-                assert (await here.ask("a.example.com"))[0] == 200
-            assert here.process is not None
-            assert here.process.returncode is None
-            assert "Traceback" not in here.log.read_text()
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(150), daemon(tmp_path) as here, pod() as port:
+        for number, text in enumerate(BROKEN):
+            (manifests / f"broken-{number}.yaml").write_text(text)
+        write(manifests, *objects(port), ingress("web", WEB))
+        await here.start("--manifests", str(manifests))
+        await here.until_code("a.example.com", 200)
+        for text in BROKEN:
+            (manifests / "objects.yaml").write_text(text)
+            good = endpoint_slice("b", port, [endpoint("127.0.0.1")])
+            host = f"b{BROKEN.index(text)}.example.com"
+            write_more(manifests, service("b"), good, ingress("b", rule(host, "/", service="b")))
+            await here.until_code(host, 200)
+            assert (await here.ask("a.example.com"))[0] == 200
+        assert here.process is not None
+        assert here.process.returncode is None
+        assert "Traceback" not in here.log.read_text()
 
 
 def write_more(folder: Path, *values: object) -> None:

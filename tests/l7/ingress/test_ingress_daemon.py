@@ -143,48 +143,45 @@ def objects(port: int) -> tuple[dict[str, Any], ...]:
     return service("web"), endpoint_slice("web", port, [endpoint("127.0.0.1")])
 
 
-def test_from_manifests_through_deaths_of_either_process(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asyncio.timeout(150), daemon(tmp_path) as here, pod() as port:
-            manifests = tmp_path / "manifests"
-            manifests.mkdir()
-            write(manifests, *objects(port), ingress("web", rule("a.example.com", "/")))
-            await here.start("--manifests", str(manifests))
-            await here.until_code("a.example.com", 200)
+async def test_from_manifests_through_deaths_of_either_process(tmp_path: Path) -> None:
+    async with asyncio.timeout(150), daemon(tmp_path) as here, pod() as port:
+        manifests = tmp_path / "manifests"
+        manifests.mkdir()
+        write(manifests, *objects(port), ingress("web", rule("a.example.com", "/")))
+        await here.start("--manifests", str(manifests))
+        await here.until_code("a.example.com", 200)
 
-            async def healthy() -> bool:
-                return (await here.ask("x", "/healthz", here.metrics)) == (200, "ok")
+        async def healthy() -> bool:
+            return (await here.ask("x", "/healthz", here.metrics)) == (200, "ok")
 
-            await here.until(healthy)
-            write(manifests, *objects(port), ingress("web", rule("a.example.com", "/"), rule("b.example.com", "/")))
-            await here.until_code("b.example.com", 200)
+        await here.until(healthy)
+        write(manifests, *objects(port), ingress("web", rule("a.example.com", "/"), rule("b.example.com", "/")))
+        await here.until_code("b.example.com", 200)
 
-            (master,) = here.masters
-            await here.kill(signal.SIGKILL)
-            assert (await here.ask("b.example.com"))[0] == 200  # HAProxy goes on
-            write(manifests, *objects(port), ingress("web", rule("c.example.com", "/")))
-            await here.start("--manifests", str(manifests))
-            await here.until_code("c.example.com", 200)
-            await here.until_code("b.example.com", 404)
-            assert here.masters == {master}  # and was taken over
+        (master,) = here.masters
+        await here.kill(signal.SIGKILL)
+        assert (await here.ask("b.example.com"))[0] == 200  # HAProxy goes on
+        write(manifests, *objects(port), ingress("web", rule("c.example.com", "/")))
+        await here.start("--manifests", str(manifests))
+        await here.until_code("c.example.com", 200)
+        await here.until_code("b.example.com", 404)
+        assert here.masters == {master}  # and was taken over
 
-            os.kill(master, signal.SIGKILL)
-            await here.until_code("c.example.com", 200)
-            labels = f'endpoint="127.0.0.1:{port}",namespace="default",pod="pod-127.0.0.1",port="80",service="web"'
+        os.kill(master, signal.SIGKILL)
+        await here.until_code("c.example.com", 200)
+        labels = f'endpoint="127.0.0.1:{port}",namespace="default",pod="pod-127.0.0.1",port="80",service="web"'
 
-            async def counted() -> bool:  # HAProxy answers a moment before vipwire has found its socket
-                metrics = (await here.ask("x", "/metrics", here.metrics))[1]
-                assert "vipwire_ingress_ingresses 1.0" in metrics
-                return f"vipwire_ingress_sessions_total{{{labels}}}" in metrics
+        async def counted() -> bool:  # HAProxy answers a moment before vipwire has found its socket
+            metrics = (await here.ask("x", "/metrics", here.metrics))[1]
+            assert "vipwire_ingress_ingresses 1.0" in metrics
+            return f"vipwire_ingress_sessions_total{{{labels}}}" in metrics
 
-            await here.until(counted)
-            assert await here.kill(signal.SIGTERM) == 0
-            assert here.masters == set()
-
-    asyncio.run(scenario())
+        await here.until(counted)
+        assert await here.kill(signal.SIGTERM) == 0
+        assert here.masters == set()
 
 
-def test_cookies_bind_through_restarts_of_vipwire_and_of_both_and_scaling(tmp_path: Path) -> None:
+async def test_cookies_bind_through_restarts_of_vipwire_and_of_both_and_scaling(tmp_path: Path) -> None:
     manifests, port = tmp_path / "manifests", free_port()
     manifests.mkdir()
     cookies: dict[str, str] = {}
@@ -197,35 +194,32 @@ def test_cookies_bind_through_restarts_of_vipwire_and_of_both_and_scaling(tmp_pa
     async def homes(here: Daemon) -> dict[str, str]:
         return {pod_: (await here.visit("a.example.com", cookie))[0] for pod_, cookie in cookies.items()}
 
-    async def scenario() -> None:
-        async with asyncio.timeout(150), contextlib.AsyncExitStack() as stack:
-            here = await stack.enter_async_context(daemon(tmp_path))
-            for number in range(11, 16):
-                await stack.enter_async_context(pod(f"127.0.0.{number}", port, f"127.0.0.{number}"))
-            serve("127.0.0.12", "127.0.0.13", also="first.example.com")
-            await here.start("--manifests", str(manifests))
-            await here.until_code("first.example.com", 200)
-            while len(cookies) < 2:
-                home, cookie = await here.visit("a.example.com")
-                cookies[home] = cookie
-            bound = {home: home for home in cookies}
-            assert await homes(here) == bound
+    async with asyncio.timeout(150), contextlib.AsyncExitStack() as stack:
+        here = await stack.enter_async_context(daemon(tmp_path))
+        for number in range(11, 16):
+            await stack.enter_async_context(pod(f"127.0.0.{number}", port, f"127.0.0.{number}"))
+        serve("127.0.0.12", "127.0.0.13", also="first.example.com")
+        await here.start("--manifests", str(manifests))
+        await here.until_code("first.example.com", 200)
+        while len(cookies) < 2:
+            home, cookie = await here.visit("a.example.com")
+            cookies[home] = cookie
+        bound = {home: home for home in cookies}
+        assert await homes(here) == bound
 
-            await here.kill(signal.SIGKILL)
-            assert await homes(here) == bound
-            serve("127.0.0.11", "127.0.0.12", "127.0.0.13", "127.0.0.14", "127.0.0.15", also="second.example.com")
-            await here.start("--manifests", str(manifests))
-            await here.until_code("second.example.com", 200)
-            assert await homes(here) == bound
+        await here.kill(signal.SIGKILL)
+        assert await homes(here) == bound
+        serve("127.0.0.11", "127.0.0.12", "127.0.0.13", "127.0.0.14", "127.0.0.15", also="second.example.com")
+        await here.start("--manifests", str(manifests))
+        await here.until_code("second.example.com", 200)
+        assert await homes(here) == bound
 
-            assert await here.kill(signal.SIGTERM) == 0
-            assert here.masters == set()
-            serve("127.0.0.13", "127.0.0.12", "127.0.0.11", also="third.example.com")
-            await here.start("--manifests", str(manifests))
-            await here.until_code("third.example.com", 200)
-            assert await homes(here) == bound
-
-    asyncio.run(scenario())
+        assert await here.kill(signal.SIGTERM) == 0
+        assert here.masters == set()
+        serve("127.0.0.13", "127.0.0.12", "127.0.0.11", also="third.example.com")
+        await here.start("--manifests", str(manifests))
+        await here.until_code("third.example.com", 200)
+        assert await homes(here) == bound
 
 
 def test_with_an_api_server_status_and_events_are_written(tmp_path: Path) -> None:
@@ -327,16 +321,13 @@ def test_what_flags_name_and_is_not_there_is_told_of(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_a_port_that_is_taken_is_told_of(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asyncio.timeout(100), daemon(tmp_path) as here, pod() as port:
-            here.http = port
-            (tmp_path / "manifests").mkdir()
-            await here.start("--manifests", str(tmp_path / "manifests"))
+async def test_a_port_that_is_taken_is_told_of(tmp_path: Path) -> None:
+    async with asyncio.timeout(100), daemon(tmp_path) as here, pod() as port:
+        here.http = port
+        (tmp_path / "manifests").mkdir()
+        await here.start("--manifests", str(tmp_path / "manifests"))
 
-            async def told() -> bool:
-                return "cannot bind socket" in here.log.read_text()
+        async def told() -> bool:
+            return "cannot bind socket" in here.log.read_text()
 
-            await here.until(told)
-
-    asyncio.run(scenario())
+        await here.until(told)

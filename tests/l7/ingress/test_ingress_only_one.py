@@ -20,66 +20,56 @@ async def ended(made: Daemon) -> int:
     return await made.process.wait()
 
 
-def test_a_second_ingress_names_the_first_and_touches_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asyncio.timeout(150), daemon(tmp_path) as first, pod() as port:
-            manifests = tmp_path / "manifests"
-            manifests.mkdir()
-            write(manifests, *objects(port), ingress("web", rule("a.example.com", "/")))
-            await first.start("--manifests", str(manifests))
-            await first.until_code("a.example.com", 200)
-            assert first.process is not None
-            masters = first.masters
-            for folder in (tmp_path, tmp_path / "other"):  # the same folder; another one, at the same address
-                second = beside(first, folder)
-                await second.start("--manifests", str(manifests))
-                assert await ended(second) == 1
-                said = second.log.read_text()
-                assert f"vipwire ingress (process {first.process.pid}" in said
-                assert f"run directory {tmp_path}/run, listening at 127.0.0.1:{first.http}" in said
-                second.log.unlink()
-            other = beside(first, tmp_path / "other")
-            await other.start("--manifests", str(manifests), "--takeover")
-            assert await ended(other) == 1
-            assert f"start with --run-dir {tmp_path}/run" in other.log.read_text()
-            assert first.masters == masters
-            assert (await first.ask("a.example.com"))[0] == 200
-
-    asyncio.run(scenario())
+async def test_a_second_ingress_names_the_first_and_touches_nothing(tmp_path: Path) -> None:
+    async with asyncio.timeout(150), daemon(tmp_path) as first, pod() as port:
+        manifests = tmp_path / "manifests"
+        manifests.mkdir()
+        write(manifests, *objects(port), ingress("web", rule("a.example.com", "/")))
+        await first.start("--manifests", str(manifests))
+        await first.until_code("a.example.com", 200)
+        assert first.process is not None
+        masters = first.masters
+        for folder in (tmp_path, tmp_path / "other"):  # the same folder; another one, at the same address
+            second = beside(first, folder)
+            await second.start("--manifests", str(manifests))
+            assert await ended(second) == 1
+            said = second.log.read_text()
+            assert f"vipwire ingress (process {first.process.pid}" in said
+            assert f"run directory {tmp_path}/run, listening at 127.0.0.1:{first.http}" in said
+            second.log.unlink()
+        other = beside(first, tmp_path / "other")
+        await other.start("--manifests", str(manifests), "--takeover")
+        assert await ended(other) == 1
+        assert f"start with --run-dir {tmp_path}/run" in other.log.read_text()
+        assert first.masters == masters
+        assert (await first.ask("a.example.com"))[0] == 200
 
 
-def test_a_takeover_keeps_haproxy_and_loses_no_request(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asyncio.timeout(150), daemon(tmp_path) as first, pod() as port:
-            manifests = tmp_path / "manifests"
-            manifests.mkdir()
-            write(manifests, *objects(port), ingress("web", rule("a.example.com", "/")))
-            await first.start("--manifests", str(manifests))
-            await first.until_code("a.example.com", 200)
-            (master,) = first.masters
-            codes: list[int] = []
-            over = asyncio.Event()
+async def test_a_takeover_keeps_haproxy_and_loses_no_request(tmp_path: Path) -> None:
+    async with asyncio.timeout(150), daemon(tmp_path) as first, pod() as port:
+        manifests = tmp_path / "manifests"
+        manifests.mkdir()
+        write(manifests, *objects(port), ingress("web", rule("a.example.com", "/")))
+        await first.start("--manifests", str(manifests))
+        await first.until_code("a.example.com", 200)
+        (master,) = first.masters
+        codes: list[int] = []
+        over = asyncio.Event()
 
-            async def visit() -> None:
-                while not over.is_set():
-                    codes.append((await first.ask("a.example.com"))[0])
+        async def visit() -> None:
+            while not over.is_set():
+                codes.append((await first.ask("a.example.com"))[0])
 
-            second = beside(first, tmp_path)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(visit())
-                write(
-                    manifests, *objects(port), ingress("web", rule("a.example.com", "/"), rule("b.example.com", "/"))
-                )
-                await second.start("--manifests", str(manifests), "--takeover")
-                assert await ended(first) == 0
-                write(
-                    manifests, *objects(port), ingress("web", rule("a.example.com", "/"), rule("c.example.com", "/"))
-                )
-                await second.until_code("c.example.com", 200)
-                over.set()
-            assert set(codes) == {200}
-            assert second.masters == {master}
-            assert "takes over" in first.log.read_text()
-            first.process = second.process  # which the end of the test ends
-
-    asyncio.run(scenario())
+        second = beside(first, tmp_path)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(visit())
+            write(manifests, *objects(port), ingress("web", rule("a.example.com", "/"), rule("b.example.com", "/")))
+            await second.start("--manifests", str(manifests), "--takeover")
+            assert await ended(first) == 0
+            write(manifests, *objects(port), ingress("web", rule("a.example.com", "/"), rule("c.example.com", "/")))
+            await second.until_code("c.example.com", 200)
+            over.set()
+        assert set(codes) == {200}
+        assert second.masters == {master}
+        assert "takes over" in first.log.read_text()
+        first.process = second.process  # which the end of the test ends

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes import http2
 from tests.fakes.frameworks import FRAMEWORKS, framework
 from tests.fakes.spellings import Exchange, exchanged, passed, refused, spellings
-from tests.l7.ingress.site import Site, backend, endpoint, endpoint_slice, ingress, play, rule, service
+from tests.l7.ingress.site import Site, backend, endpoint, endpoint_slice, in_site, ingress, rule, service
 
 POD = "127.0.0.11"
 GUARD = {"vipwire.io/deny-source-range": "127.0.0.0/8"}
@@ -18,51 +18,47 @@ in_each_version = pytest.mark.parametrize("exchange", [exchanged, http2.exchange
 
 @in_each_version
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_no_spelling_of_a_path_passes_a_guard(tmp_path: Path, name: str, exchange: Exchange) -> None:
-    async def scenario(here: Site) -> None:
-        with framework(name, tmp_path, POD, here.pod_port):
-            here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
-            here.put(ingress("web", rule("a.example.com", "/", "/admin/public")))
-            here.put(ingress("admin", rule("a.example.com", "/admin", "/@team", "/caf%C3%A9"), annotations=GUARD))
-            await here.settled()
-            assert await refused(here.http, "a.example.com", exchange) == []
-            assert len(spellings()) > 1000
-            assert await passed(here.http, "a.example.com", exchange) == []
-            status, _ = await exchange(
-                here.http, "GET /admin/x HTTP/1.1\r\nHost: a.example.com\r\nConnection: close\r\n\r\n"
-            )
-            assert status == 403
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_no_spelling_of_a_path_passes_a_guard(
+    here: Site, tmp_path: Path, name: str, exchange: Exchange
+) -> None:
+    with framework(name, tmp_path, POD, here.pod_port):
+        here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
+        here.put(ingress("web", rule("a.example.com", "/", "/admin/public")))
+        here.put(ingress("admin", rule("a.example.com", "/admin", "/@team", "/caf%C3%A9"), annotations=GUARD))
+        await here.settled()
+        assert await refused(here.http, "a.example.com", exchange) == []
+        assert len(spellings()) > 1000
+        assert await passed(here.http, "a.example.com", exchange) == []
+        status, _ = await exchange(
+            here.http, "GET /admin/x HTTP/1.1\r\nHost: a.example.com\r\nConnection: close\r\n\r\n"
+        )
+        assert status == 403
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_no_spelling_of_a_path_passes_an_expression_or_another_kind_of_rule(tmp_path: Path, name: str) -> None:
-    async def scenario(here: Site) -> None:
-        with framework(name, tmp_path, POD, here.pod_port):
-            here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
-            hosts = ("*.w.example.com", "")
-            here.put(
-                ingress("web", *(rule(host, "/", "/admin/public") for host in hosts), rule("r.example.com", "/"))
-            )
-            here.put(ingress("exact", rule("r.example.com", "/x", kind="Exact"), rule("d.example.com", "/x")))
-            here.put(ingress("default", defaultBackend=backend("web")))
-            guarded = ("/admin", "/@team", "/caf%C3%A9")
-            here.put(
-                ingress("admin", *(rule(host, *guarded) for host in (*hosts, "d.example.com")), annotations=GUARD)
-            )
-            expressions = rule("r.example.com", "/admin", "/@[a-z]+", "/caf%C3%A9", kind="ImplementationSpecific")
-            here.put(ingress("some", expressions, annotations=GUARD | {"vipwire.io/use-regex": "true"}))
-            await here.settled()
-            for host in ("x.w.example.com", "unknown.org", "r.example.com", "d.example.com"):
-                assert await passed(here.http, host) == [], host
-            assert await refused(here.http, "x.w.example.com") == []
-            status, told = await exchanged(
-                here.http, "GET /a+b:c/x=y HTTP/1.1\r\nHost: r.example.com\r\nConnection: close\r\n\r\n"
-            )
-            assert (status, told["raw"]) == (200, "/a+b:c/x=y")
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_no_spelling_of_a_path_passes_an_expression_or_another_kind_of_rule(
+    here: Site, tmp_path: Path, name: str
+) -> None:
+    with framework(name, tmp_path, POD, here.pod_port):
+        here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(POD)]))
+        hosts = ("*.w.example.com", "")
+        here.put(ingress("web", *(rule(host, "/", "/admin/public") for host in hosts), rule("r.example.com", "/")))
+        here.put(ingress("exact", rule("r.example.com", "/x", kind="Exact"), rule("d.example.com", "/x")))
+        here.put(ingress("default", defaultBackend=backend("web")))
+        guarded = ("/admin", "/@team", "/caf%C3%A9")
+        here.put(ingress("admin", *(rule(host, *guarded) for host in (*hosts, "d.example.com")), annotations=GUARD))
+        expressions = rule("r.example.com", "/admin", "/@[a-z]+", "/caf%C3%A9", kind="ImplementationSpecific")
+        here.put(ingress("some", expressions, annotations=GUARD | {"vipwire.io/use-regex": "true"}))
+        await here.settled()
+        for host in ("x.w.example.com", "unknown.org", "r.example.com", "d.example.com"):
+            assert await passed(here.http, host) == [], host
+        assert await refused(here.http, "x.w.example.com") == []
+        status, told = await exchanged(
+            here.http, "GET /a+b:c/x=y HTTP/1.1\r\nHost: r.example.com\r\nConnection: close\r\n\r\n"
+        )
+        assert (status, told["raw"]) == (200, "/a+b:c/x=y")
 
 
 OWN = {
@@ -79,24 +75,22 @@ OWN = {
 }
 
 
-def test_a_rule_whose_own_path_is_refused_says_so(tmp_path: Path) -> None:
-    async def scenario(here: Site) -> None:
-        await here.pods("web", "127.0.0.11")
-        await here.pods("other", "127.0.0.12")
-        here.put(ingress("root", rule("a.example.com", "/")))
-        here.put(ingress("odd", rule("a.example.com", *OWN, "/api", service="other")))
-        here.put(ingress("alike", rule("b.example.com", "/", *OWN)))
-        await here.settled()
-        for path, text in OWN.items():
-            line = f"GET {path} HTTP/1.1\r\nHost: {{}}.example.com\r\nConnection: close\r\n\r\n"
-            assert (await code(here, line.format("a"))) == (400 if text else 200), path
-            assert (await code(here, line.format("b"))) == 200, path
-            line = f".path: HAProxy answers 400 to requests for {path}: some servers {text}"
-            assert (line in here.problems) == bool(text), path
-        assert here.problems.count("Ingress default/odd") == sum(map(bool, OWN.values()))
-        assert "default/alike" not in here.problems
-
-    play(tmp_path, scenario)
+@in_site()
+async def test_a_rule_whose_own_path_is_refused_says_so(here: Site) -> None:
+    await here.pods("web", "127.0.0.11")
+    await here.pods("other", "127.0.0.12")
+    here.put(ingress("root", rule("a.example.com", "/")))
+    here.put(ingress("odd", rule("a.example.com", *OWN, "/api", service="other")))
+    here.put(ingress("alike", rule("b.example.com", "/", *OWN)))
+    await here.settled()
+    for path, text in OWN.items():
+        line = f"GET {path} HTTP/1.1\r\nHost: {{}}.example.com\r\nConnection: close\r\n\r\n"
+        assert (await code(here, line.format("a"))) == (400 if text else 200), path
+        assert (await code(here, line.format("b"))) == 200, path
+        line = f".path: HAProxy answers 400 to requests for {path}: some servers {text}"
+        assert (line in here.problems) == bool(text), path
+    assert here.problems.count("Ingress default/odd") == sum(map(bool, OWN.values()))
+    assert "default/alike" not in here.problems
 
 
 async def code(here: Site, request: str) -> int:
@@ -137,16 +131,14 @@ async def status(here: Site, headers: str, exchange: Exchange) -> int:
     ],
     ids=["header", "cookie"],
 )
-def test_a_canary_that_is_guarded_otherwise_is_chosen_by_what_all_read_alike(
-    tmp_path: Path, chosen: dict[str, str], sent: dict[str, int], exchange: Exchange
+@in_site()
+async def test_a_canary_that_is_guarded_otherwise_is_chosen_by_what_all_read_alike(
+    here: Site, chosen: dict[str, str], sent: dict[str, int], exchange: Exchange
 ) -> None:
-    async def scenario(here: Site) -> None:
-        await here.pods("web", POD)
-        here.put(ingress("main", rule("a.example.com", "/"), annotations=GUARD))
-        asked = {"canary": "true", "allow-source-range": "127.0.0.0/8", "deny-source-range": "192.0.2.1"} | chosen
-        asked = {f"vipwire.io/{name}": value for name, value in asked.items()}
-        here.put(ingress("canary", rule("a.example.com", "/"), annotations=asked))
-        await here.settled()
-        assert {headers: await status(here, headers, exchange) for headers in sent} == sent
-
-    play(tmp_path, scenario)
+    await here.pods("web", POD)
+    here.put(ingress("main", rule("a.example.com", "/"), annotations=GUARD))
+    asked = {"canary": "true", "allow-source-range": "127.0.0.0/8", "deny-source-range": "192.0.2.1"} | chosen
+    asked = {f"vipwire.io/{name}": value for name, value in asked.items()}
+    here.put(ingress("canary", rule("a.example.com", "/"), annotations=asked))
+    await here.settled()
+    assert {headers: await status(here, headers, exchange) for headers in sent} == sent

@@ -37,24 +37,21 @@ async def server(stored: dict[str, Any]) -> AsyncIterator[str]:
     await runner.cleanup()
 
 
-def test_one_of_three_replicas_leads_and_hands_over_when_it_ends() -> None:
+async def test_one_of_three_replicas_leads_and_hands_over_when_it_ends() -> None:
     stored: dict[str, Any] = {}
 
-    async def run() -> None:
-        async with asyncio.timeout(60), server(stored) as url:
-            keepers = [LeaseKeeper(load_access(None, url, environ={}), LEASE, f"r{number}") for number in range(3)]
-            tasks = [asyncio.ensure_future(keeper.run()) for keeper in keepers]
-            leader = await leader_of(keepers)
-            assert stored["spec"]["holderIdentity"] == f"r{leader}"
-            await end(tasks.pop(leader))
-            assert stored["spec"]["holderIdentity"] == ""
-            keepers.pop(leader)
-            assert await leader_of(keepers) in (0, 1)
-            assert stored["spec"]["leaseTransitions"] == 2
-            for task in tasks:
-                await end(task)
-
-    asyncio.run(run())
+    async with asyncio.timeout(60), server(stored) as url:
+        keepers = [LeaseKeeper(load_access(None, url, environ={}), LEASE, f"r{number}") for number in range(3)]
+        tasks = [asyncio.ensure_future(keeper.run()) for keeper in keepers]
+        leader = await leader_of(keepers)
+        assert stored["spec"]["holderIdentity"] == f"r{leader}"
+        await end(tasks.pop(leader))
+        assert stored["spec"]["holderIdentity"] == ""
+        keepers.pop(leader)
+        assert await leader_of(keepers) in (0, 1)
+        assert stored["spec"]["leaseTransitions"] == 2
+        for task in tasks:
+            await end(task)
 
 
 async def leader_of(keepers: list[LeaseKeeper]) -> int:

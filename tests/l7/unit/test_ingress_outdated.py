@@ -118,33 +118,27 @@ def controller_of(planner: IngressPlanner) -> Controller:
     return Controller(snapshot, desired, cast("Any", Taking()), lambda _: None)
 
 
-def test_what_had_changed_before_a_failure_is_planned_when_the_controller_runs_again() -> None:
-    async def run() -> None:
-        planner = Failing(Setting())
-        controller = controller_of(planner)
-        with pytest.raises(ZeroDivisionError):
-            await controller.run()
-        assert not controller.desired.plan.certificates
-        task = asyncio.ensure_future(controller.run())
-        async with asyncio.timeout(60):
-            await controller.updated.wait()
-        assert controller.desired.plan.certificates
-        task.cancel()
-
-    asyncio.run(run())
+async def test_what_had_changed_before_a_failure_is_planned_when_the_controller_runs_again() -> None:
+    planner = Failing(Setting())
+    controller = controller_of(planner)
+    with pytest.raises(ZeroDivisionError):
+        await controller.run()
+    assert not controller.desired.plan.certificates
+    task = asyncio.ensure_future(controller.run())
+    async with asyncio.timeout(60):
+        await controller.updated.wait()
+    assert controller.desired.plan.certificates
+    task.cancel()
 
 
-def test_nothing_is_planned_again_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_planned_again_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vipwire_l7.ingress.run.controller._LOOK", 0.0)
 
-    async def run() -> None:
-        planner = Counting(Setting())
-        controller = controller_of(planner)
-        task = asyncio.ensure_future(controller.run())
-        async with asyncio.timeout(60):
-            while planner.asked < 10:  # noqa: ASYNC110  # of a look nobody is told
-                await asyncio.sleep(0)
-        assert planner.plans == 1
-        task.cancel()
-
-    asyncio.run(run())
+    planner = Counting(Setting())
+    controller = controller_of(planner)
+    task = asyncio.ensure_future(controller.run())
+    async with asyncio.timeout(60):
+        while planner.asked < 10:  # noqa: ASYNC110  # of a look nobody is told
+            await asyncio.sleep(0)
+    assert planner.plans == 1
+    task.cancel()

@@ -165,41 +165,35 @@ def writers(access: Access, snapshot: Snapshot) -> Iterator[Awaitable[None]]:
     yield StatusWriter(access, lambda: ("192.0.2.1",), snapshot, lambda: True).run(lambda: names)
 
 
-def test_no_writer_reads_anything_while_nothing_changes() -> None:
-    async def run() -> None:
-        snapshot = Counting(RESOURCES)
-        snapshot.apply(gateway(status={}))
-        snapshot.apply(Upserted(Ingress(WEB, addresses=("192.0.2.1",)), ()))
-        access = load_access(None, "http://127.0.0.1:1", environ={})  # nobody is asked
-        tasks = [asyncio.ensure_future(each) for each in writers(access, snapshot)]
-        await turns()
-        before = snapshot.reads
-        assert before >= len(tasks)
-        await turns()
-        assert snapshot.reads == before
-        for task in tasks:
-            task.cancel()
-
-    asyncio.run(run())
+async def test_no_writer_reads_anything_while_nothing_changes() -> None:
+    snapshot = Counting(RESOURCES)
+    snapshot.apply(gateway(status={}))
+    snapshot.apply(Upserted(Ingress(WEB, addresses=("192.0.2.1",)), ()))
+    access = load_access(None, "http://127.0.0.1:1", environ={})  # nobody is asked
+    tasks = [asyncio.ensure_future(each) for each in writers(access, snapshot)]
+    await turns()
+    before = snapshot.reads
+    assert before >= len(tasks)
+    await turns()
+    assert snapshot.reads == before
+    for task in tasks:
+        task.cancel()
 
 
-def test_writers_of_gateways_are_woken_by_each_change_while_they_run() -> None:
-    async def run() -> None:
-        snapshot = Snapshot(RESOURCES)
-        served = GatewayParts(GatewaySetting(services=ObjectName("default", "pods"))).served
-        desired = Desired(snapshot, served.planner, Layout("/run", "", "", ""), "")
-        access = load_access(None, "http://127.0.0.1:1", environ={})  # nobody is asked
-        assert served.parts is not None
-        parts = served.parts(access, snapshot, desired, lambda: True)
-        tasks = [asyncio.ensure_future(part()) for _, part in parts]
-        await turns()
-        assert len(desired.taken) == len(tasks) == 2
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert not desired.taken
-
-    asyncio.run(run())
+async def test_writers_of_gateways_are_woken_by_each_change_while_they_run() -> None:
+    snapshot = Snapshot(RESOURCES)
+    served = GatewayParts(GatewaySetting(services=ObjectName("default", "pods"))).served
+    desired = Desired(snapshot, served.planner, Layout("/run", "", "", ""), "")
+    access = load_access(None, "http://127.0.0.1:1", environ={})  # nobody is asked
+    assert served.parts is not None
+    parts = served.parts(access, snapshot, desired, lambda: True)
+    tasks = [asyncio.ensure_future(part()) for _, part in parts]
+    await turns()
+    assert len(desired.taken) == len(tasks) == 2
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not desired.taken
 
 
 @asynccontextmanager
@@ -222,22 +216,19 @@ async def answering(codes: list[int]) -> AsyncIterator[tuple["asyncio.Queue[Any]
         await runner.cleanup()
 
 
-def test_parents_are_taken_back_even_if_another_writes_the_status_at_the_same_time() -> None:
-    async def run() -> None:
-        snapshot = Snapshot(RESOURCES)
-        wanted: dict[Any, Any] = {ROUTE: {"parents": [PARENT]}}
+async def test_parents_are_taken_back_even_if_another_writes_the_status_at_the_same_time() -> None:
+    snapshot = Snapshot(RESOURCES)
+    wanted: dict[Any, Any] = {ROUTE: {"parents": [PARENT]}}
 
-        def tell(version: str, status: Any) -> None:
-            snapshot.apply(Upserted(Declared(*ROUTE, None, Known("u-1", version, status)), ()))
+    def tell(version: str, status: Any) -> None:
+        snapshot.apply(Upserted(Declared(*ROUTE, None, Known("u-1", version, status)), ()))
 
-        tell("1", None)
-        async with asyncio.timeout(60), answering([200, 409, 200]) as (sent, access):
-            writer = GatewayStatusWriter(access, RESOURCES, CONTROLLER, snapshot, lambda: True)
-            task = asyncio.ensure_future(writer.run(lambda: wanted))
-            written = await sent.get()
-            tell("2", written)
-            wanted = {}
-            assert [written, await sent.get(), await sent.get()] == [{"parents": [PARENT]}, *2 * [{"parents": []}]]
-            task.cancel()
-
-    asyncio.run(run())
+    tell("1", None)
+    async with asyncio.timeout(60), answering([200, 409, 200]) as (sent, access):
+        writer = GatewayStatusWriter(access, RESOURCES, CONTROLLER, snapshot, lambda: True)
+        task = asyncio.ensure_future(writer.run(lambda: wanted))
+        written = await sent.get()
+        tell("2", written)
+        wanted = {}
+        assert [written, await sent.get(), await sent.get()] == [{"parents": [PARENT]}, *2 * [{"parents": []}]]
+        task.cancel()

@@ -167,7 +167,7 @@ spec:
 
 
 @pytest.mark.parametrize("command", ["ingress", "gateway"])
-def test_haproxy_serves_what_changes_beside_hostile_files(folder: Path, command: str) -> None:
+async def test_haproxy_serves_what_changes_beside_hostile_files(folder: Path, command: str) -> None:
     run("ip address add 10.244.0.1/32 dev lo")
     if command == "gateway":
         (folder / "gateway.yaml").write_text(GATEWAY)
@@ -188,22 +188,19 @@ def test_haproxy_serves_what_changes_beside_hostile_files(folder: Path, command:
                             return
                 await asyncio.sleep(0.05)
 
-    async def scenario() -> None:
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "vipwire", command, *flags, stderr=-1)
-        try:
-            async with echo():
-                serve("a.example.com")
-                await reached_through("a.example.com")
-                serve("b.example.com")
-                await reached_through("b.example.com")
-        finally:
-            process.terminate()
-            _, said = await process.communicate()
-        assert b"Traceback" not in said
-        assert process.returncode == 0
-        assert all((name if name.isprintable() else ".yaml").encode() in said for name in NAMES)
-
-    asyncio.run(scenario())
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "vipwire", command, *flags, stderr=-1)
+    try:
+        async with echo():
+            serve("a.example.com")
+            await reached_through("a.example.com")
+            serve("b.example.com")
+            await reached_through("b.example.com")
+    finally:
+        process.terminate()
+        _, said = await process.communicate()
+    assert b"Traceback" not in said
+    assert process.returncode == 0
+    assert all((name if name.isprintable() else ".yaml").encode() in said for name in NAMES)
 
 
 def test_dns_answers_beside_hostile_files_and_goes_on_when_others_change(folder: Path) -> None:

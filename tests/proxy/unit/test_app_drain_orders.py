@@ -85,30 +85,27 @@ def test_what_is_not_said_of_a_drain_may_be_anything() -> None:
     assert str(Drain(SIX, 80, API)) == "[fd00::11]:80 of default/api"
 
 
-def test_the_proxy_knows_from_its_start_what_is_drained_and_follows(tmp_path: Path) -> None:
+async def test_the_proxy_knows_from_its_start_what_is_drained_and_follows(tmp_path: Path) -> None:
     path, metrics = drains_path(str(tmp_path), "node"), Metrics("nftables")
     change_orders(path, lambda _: [DrainOrder(Drain(FOUR), 1.0)])
     seen: list[frozenset[Drain]] = []
 
-    async def scenario() -> None:
-        follower, came = DrainFollower(path, FileWatch(), metrics.drained_endpoints.set), asyncio.Event()
+    follower, came = DrainFollower(path, FileWatch(), metrics.drained_endpoints.set), asyncio.Event()
+    seen.append(follower.drained)
+
+    def changed() -> None:
         seen.append(follower.drained)
+        came.set()
 
-        def changed() -> None:
-            seen.append(follower.drained)
-            came.set()
-
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(follower.run(changed))
-            for change in (
-                lambda: change_orders(path, lambda orders: [*orders, DrainOrder(Drain(SIX), 2.0)]),
-                path.unlink,
-            ):
-                change()
-                await came.wait()
-                came.clear()
-            running.cancel()
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(follower.run(changed))
+        for change in (
+            lambda: change_orders(path, lambda orders: [*orders, DrainOrder(Drain(SIX), 2.0)]),
+            path.unlink,
+        ):
+            change()
+            await came.wait()
+            came.clear()
+        running.cancel()
     assert seen == [{Drain(FOUR)}, {Drain(FOUR), Drain(SIX)}, frozenset()]
     assert metrics.registry.get_sample_value("vipwire_drained_endpoints") == 0

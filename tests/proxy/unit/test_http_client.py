@@ -179,7 +179,7 @@ def test_a_body_that_never_ends_is_given_up_in_time() -> None:
     told(Scripted((b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nok", OK)), story)
 
 
-def test_a_body_that_nobody_reads_is_not_taken_in() -> None:
+async def test_a_body_that_nobody_reads_is_not_taken_in() -> None:
     sent = 0
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -194,18 +194,15 @@ def test_a_body_that_nobody_reads_is_not_taken_in() -> None:
         except ConnectionError:
             writer.close()
 
-    async def run() -> None:
-        async with await asyncio.start_server(flood, "127.0.0.1", 0) as listening:
-            client, last = Client(), -1
-            server = Server(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
-            async with client.request(server, "GET", "/", {}, timeout=60.0) as answer:
-                while sent != last:  # until nothing more fits on the way
-                    last = sent
-                    await asyncio.sleep(0.2)
-                await answer.read_at_most(1)
-            await client.close()
-
-    asyncio.run(run())
+    async with await asyncio.start_server(flood, "127.0.0.1", 0) as listening:
+        client, last = Client(), -1
+        server = Server(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        async with client.request(server, "GET", "/", {}, timeout=60.0) as answer:
+            while sent != last:  # until nothing more fits on the way
+                last = sent
+                await asyncio.sleep(0.2)
+            await answer.read_at_most(1)
+        await client.close()
     assert 0 < sent < 64 << 20
 
 

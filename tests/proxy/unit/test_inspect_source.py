@@ -65,19 +65,16 @@ def test_files_of_the_variable_that_are_not_there_are_passed_over(home: Path) ->
         kubectls({"KUBECONFIG": "/nowhere/x"})
 
 
-def test_the_objects_are_those_of_the_server_that_the_variable_leads_to(
+async def test_the_objects_are_those_of_the_server_that_the_variable_leads_to(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = ApiStore()
     store.put("services", service(1))
 
-    async def listed() -> tuple[str, int]:
-        async with FakeApiServer(store) as server:
-            monkeypatch.setenv("KUBECONFIG", str(kubeconfig(home / "by-variable", server.url)))
-            found = await asyncio.to_thread(lambda: list_once(make_source(config_of())))
-            return server.url, len(found.services)
-
-    url, services = asyncio.run(listed())
+    async with FakeApiServer(store) as server:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(home / "by-variable", server.url)))
+        found = await asyncio.to_thread(lambda: list_once(make_source(config_of())))
+        (url, services) = server.url, len(found.services)
     assert services == 1
     assert capsys.readouterr().err == f"note: asking {url}, which {home}/by-variable names ($KUBECONFIG)\n"
 

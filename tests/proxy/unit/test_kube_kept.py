@@ -27,16 +27,13 @@ class Failing:
         await asyncio.Event().wait()
 
 
-def test_a_source_that_fails_is_told_and_runs_again() -> None:
-    async def scenario() -> None:
-        failing, log = Failing(), EventLog()
-        source = KeptSource[Kind, Object](failing)
-        assert source.health() == failing.health()
-        task = asyncio.ensure_future(source.run(log))
-        await log.until(lambda: failing.runs == 2)
-        *_, own = source.health()
-        assert (own.resource, own.total) == ("source", 1)
-        assert "unthought of" in own.error
-        task.cancel()
-
-    asyncio.run(scenario())
+async def test_a_source_that_fails_is_told_and_runs_again() -> None:
+    failing, log = Failing(), EventLog()
+    source = KeptSource[Kind, Object](failing)
+    assert source.health() == failing.health()
+    task = asyncio.ensure_future(source.run(log))
+    await log.until(lambda: failing.runs == 2)
+    *_, own = source.health()
+    assert (own.resource, own.total) == ("source", 1)
+    assert "unthought of" in own.error
+    task.cancel()

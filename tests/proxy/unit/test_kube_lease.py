@@ -133,19 +133,16 @@ def test_two_never_hold_a_lease_at_once(renewals: list[float], later: float) -> 
     asyncio.run(run())
 
 
-def test_a_lease_is_released_by_its_holder_alone() -> None:
-    async def run() -> None:
-        server, request = Server(), LeaseRequest("lease", "first", SECONDS, (("a", "b"),), transitions=1)
-        await acquire_or_renew(server, request, LeaseObserver(), lambda: 0.0, lambda: at(0))
-        assert server.value is not None
-        assert server.value["metadata"]["labels"] == {"a": "b"}
-        assert server.value["spec"]["leaseTransitions"] == 1
-        with pytest.raises(LeaseHeldError):
-            await release(server, "second", lambda: at(1))
-        await release(server, "first", lambda: at(1))
-        assert holder_of(server.value) == ""
-
-    asyncio.run(run())
+async def test_a_lease_is_released_by_its_holder_alone() -> None:
+    server, request = Server(), LeaseRequest("lease", "first", SECONDS, (("a", "b"),), transitions=1)
+    await acquire_or_renew(server, request, LeaseObserver(), lambda: 0.0, lambda: at(0))
+    assert server.value is not None
+    assert server.value["metadata"]["labels"] == {"a": "b"}
+    assert server.value["spec"]["leaseTransitions"] == 1
+    with pytest.raises(LeaseHeldError):
+        await release(server, "second", lambda: at(1))
+    await release(server, "first", lambda: at(1))
+    assert holder_of(server.value) == ""
 
 
 def test_a_lease_that_another_creates_first_is_held() -> None:

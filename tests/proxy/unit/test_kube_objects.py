@@ -64,17 +64,14 @@ def test_paths_of_objects_and_of_collections() -> None:
     assert path_of("/apis/a/v1", "things", "ns", "x") == "/apis/a/v1/namespaces/ns/things/x"
 
 
-def test_an_object_that_is_missing_is_none_and_a_refusal_is_an_error() -> None:
-    async def run() -> None:
-        async with serving(Server().answer) as access, ObjectClient(access, "test") as client:
-            assert (await client.get(PATH) or {})["data"] == {"count": "0"}
-            assert await client.get("/other") is None
-            await client.delete("/other")
-            with pytest.raises(ApiError, match="not found") as refused:
-                await client.merge("/other", {})
-            assert (refused.value.code, refused.value.reason) == (404, "NotFound")
-
-    asyncio.run(run())
+async def test_an_object_that_is_missing_is_none_and_a_refusal_is_an_error() -> None:
+    async with serving(Server().answer) as access, ObjectClient(access, "test") as client:
+        assert (await client.get(PATH) or {})["data"] == {"count": "0"}
+        assert await client.get("/other") is None
+        await client.delete("/other")
+        with pytest.raises(ApiError, match="not found") as refused:
+            await client.merge("/other", {})
+        assert (refused.value.code, refused.value.reason) == (404, "NotFound")
 
 
 def test_an_update_is_made_again_if_another_writer_was_first() -> None:
@@ -89,33 +86,27 @@ def test_an_update_is_made_again_if_another_writer_was_first() -> None:
         asyncio.run(run(5))
 
 
-def test_where_no_server_answers_and_where_the_answer_is_no_json() -> None:
+async def test_where_no_server_answers_and_where_the_answer_is_no_json() -> None:
     async def html(_request: web.Request) -> web.Response:
         return web.Response(text="<html>")
 
-    async def run() -> None:
-        async with serving(html) as access, ObjectClient(access, "test") as client:
-            with pytest.raises(UnreachableError, match="not a JSON object"):
-                await client.get(PATH)
-        async with ObjectClient(access, "test") as client:  # the server has gone
-            with pytest.raises(UnreachableError, match="does not answer"):
-                await client.get(PATH)
-
-    asyncio.run(run())
+    async with serving(html) as access, ObjectClient(access, "test") as client:
+        with pytest.raises(UnreachableError, match="not a JSON object"):
+            await client.get(PATH)
+    async with ObjectClient(access, "test") as client:  # the server has gone
+        with pytest.raises(UnreachableError, match="does not answer"):
+            await client.get(PATH)
 
 
-def test_a_fenced_writer_reads_but_does_not_write_once_its_election_is_lost() -> None:
-    async def run() -> None:
-        server, holds = Server(), True
-        async with serving(server.answer) as access, FencedObjects(access, "test", lambda: holds) as objects:
-            await objects.update(PATH, count)
-            holds = False
-            before = len(server.asked)
-            assert await objects.get(PATH) is not None
-            for write in (objects.update(PATH, count), objects.merge(PATH, {}), objects.delete(PATH)):
-                with pytest.raises(FencedError):
-                    await write
-            assert {method for method, _ in server.asked[before:]} == {"GET"}
-            assert server.value["data"] == {"count": "1"}
-
-    asyncio.run(run())
+async def test_a_fenced_writer_reads_but_does_not_write_once_its_election_is_lost() -> None:
+    server, holds = Server(), True
+    async with serving(server.answer) as access, FencedObjects(access, "test", lambda: holds) as objects:
+        await objects.update(PATH, count)
+        holds = False
+        before = len(server.asked)
+        assert await objects.get(PATH) is not None
+        for write in (objects.update(PATH, count), objects.merge(PATH, {}), objects.delete(PATH)):
+            with pytest.raises(FencedError):
+                await write
+        assert {method for method, _ in server.asked[before:]} == {"GET"}
+        assert server.value["data"] == {"count": "1"}

@@ -36,33 +36,27 @@ def test_a_change_is_heard(tmp_path: Path, change: Callable[[Path], object]) -> 
     asyncio.run(hear())
 
 
-def test_what_is_not_wanted_wakes_nobody(tmp_path: Path) -> None:
-    async def hear() -> None:
-        files = FileWatch()
-        with files.changes([tmp_path], "wanted") as changed, files.changes([tmp_path]) as anything:
-            for name in ("other", "wanted.new", "wanted"):
-                assert not changed.is_set()
-                anything.clear()
-                (tmp_path / name).write_bytes(b"")
-                async with asyncio.timeout(30):
-                    await anything.wait()
-                    if name == "wanted":
-                        await changed.wait()
-
-    asyncio.run(hear())
-
-
-def test_who_has_just_been_woken_by_others_hears_what_is_wanted(tmp_path: Path) -> None:
-    async def hear() -> None:
-        with FileWatch().changes([tmp_path], "wanted") as changed:
-            for number in range(20):
-                (tmp_path / f"other-{number}").write_bytes(b"")
-                await asyncio.sleep(0)
-            (tmp_path / "wanted").write_bytes(b"")
+async def test_what_is_not_wanted_wakes_nobody(tmp_path: Path) -> None:
+    files = FileWatch()
+    with files.changes([tmp_path], "wanted") as changed, files.changes([tmp_path]) as anything:
+        for name in ("other", "wanted.new", "wanted"):
+            assert not changed.is_set()
+            anything.clear()
+            (tmp_path / name).write_bytes(b"")
             async with asyncio.timeout(30):
-                await changed.wait()
+                await anything.wait()
+                if name == "wanted":
+                    await changed.wait()
 
-    asyncio.run(hear())
+
+async def test_who_has_just_been_woken_by_others_hears_what_is_wanted(tmp_path: Path) -> None:
+    with FileWatch().changes([tmp_path], "wanted") as changed:
+        for number in range(20):
+            (tmp_path / f"other-{number}").write_bytes(b"")
+            await asyncio.sleep(0)
+        (tmp_path / "wanted").write_bytes(b"")
+        async with asyncio.timeout(30):
+            await changed.wait()
 
 
 def test_where_others_write_all_the_time_it_listens_ever_more_seldom(
@@ -96,23 +90,20 @@ def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
         asyncio.run(watch())
 
 
-def test_two_listeners_share_one_instance_which_is_closed_after_the_last(tmp_path: Path) -> None:
-    async def hear() -> list[int]:
-        files, counts = FileWatch(), [instances()]
-        with files.changes([tmp_path], "one") as one, files.changes([tmp_path, tmp_path.parent], "two") as two:
-            counts.append(instances())
-            (tmp_path / "two").write_bytes(b"")
-            async with asyncio.timeout(30):
-                await two.wait()
-            assert not one.is_set()
+async def test_two_listeners_share_one_instance_which_is_closed_after_the_last(tmp_path: Path) -> None:
+    files, counts = FileWatch(), [instances()]
+    with files.changes([tmp_path], "one") as one, files.changes([tmp_path, tmp_path.parent], "two") as two:
         counts.append(instances())
-        with files.changes([tmp_path]) as again:
-            (tmp_path / "one").write_bytes(b"")
-            async with asyncio.timeout(30):
-                await again.wait()
-        return counts
-
-    before, during, after = asyncio.run(hear())
+        (tmp_path / "two").write_bytes(b"")
+        async with asyncio.timeout(30):
+            await two.wait()
+        assert not one.is_set()
+    counts.append(instances())
+    with files.changes([tmp_path]) as again:
+        (tmp_path / "one").write_bytes(b"")
+        async with asyncio.timeout(30):
+            await again.wait()
+    (before, during, after) = counts
     assert (during - before, after - before) == (1, 0)
 
 

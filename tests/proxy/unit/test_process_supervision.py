@@ -55,7 +55,7 @@ def test_cancelling_passes_a_guard() -> None:
         raise asyncio.CancelledError
 
 
-def test_a_part_that_fails_is_run_again_and_others_do_not_notice() -> None:
+async def test_a_part_that_fails_is_run_again_and_others_do_not_notice() -> None:
     turns = itertools.count()
 
     async def frail(_begun: Begun) -> None:
@@ -65,43 +65,37 @@ def test_a_part_that_fails_is_run_again_and_others_do_not_notice() -> None:
     async def lasting(_begun: Begun) -> None:
         await asyncio.Event().wait()
 
-    async def scenario() -> None:
-        supervisor = Supervisor(first_pause=0.0)
-        async with asyncio.TaskGroup() as tasks:
-            other = tasks.create_task(supervisor.keep("other", lasting))
-            await supervisor.keep("frail", frail)
-            assert not other.done()
-            assert dict(supervisor.failures) == {"frail": 5, "other": 0}
-            assert supervisor.troubles() == {"other": "", "frail": ""}
-            other.cancel()
-
-    asyncio.run(scenario())
+    supervisor = Supervisor(first_pause=0.0)
+    async with asyncio.TaskGroup() as tasks:
+        other = tasks.create_task(supervisor.keep("other", lasting))
+        await supervisor.keep("frail", frail)
+        assert not other.done()
+        assert dict(supervisor.failures) == {"frail": 5, "other": 0}
+        assert supervisor.troubles() == {"other": "", "frail": ""}
+        other.cancel()
 
 
-def test_a_part_that_keeps_failing_is_in_trouble_until_it_has_run_for_a_while() -> None:
-    async def scenario() -> None:
-        seen: list[str] = []
-        go_on = asyncio.Event()
+async def test_a_part_that_keeps_failing_is_in_trouble_until_it_has_run_for_a_while() -> None:
+    seen: list[str] = []
+    go_on = asyncio.Event()
 
-        async def part(_begun: Begun) -> None:
-            if len(seen) < 2:
-                seen.append(supervisor.troubles()["part"])  # it never lets the loop look at the clock before it fails
-                raise OverflowError("too much")
-            seen.append(supervisor.troubles()["part"])
-            await go_on.wait()
+    async def part(_begun: Begun) -> None:
+        if len(seen) < 2:
+            seen.append(supervisor.troubles()["part"])  # it never lets the loop look at the clock before it fails
+            raise OverflowError("too much")
+        seen.append(supervisor.troubles()["part"])
+        await go_on.wait()
 
-        supervisor = Supervisor(first_pause=0.0, sound_after=0.001)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(supervisor.keep("part", part))
-            async with asyncio.timeout(60):
-                while len(seen) < 3 or supervisor.troubles()["part"]:  # noqa: ASYNC110  # it tells nobody
-                    await asyncio.sleep(0)
-            go_on.set()
-        assert seen[0] == ""
-        assert seen[1] == seen[2]
-        assert seen[1].startswith("OverflowError: too much (test_process_supervision.py:")
-
-    asyncio.run(scenario())
+    supervisor = Supervisor(first_pause=0.0, sound_after=0.001)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.keep("part", part))
+        async with asyncio.timeout(60):
+            while len(seen) < 3 or supervisor.troubles()["part"]:  # noqa: ASYNC110  # it tells nobody
+                await asyncio.sleep(0)
+        go_on.set()
+    assert seen[0] == ""
+    assert seen[1] == seen[2]
+    assert seen[1].startswith("OverflowError: too much (test_process_supervision.py:")
 
 
 def test_what_cannot_be_opened_at_the_start_is_the_operators_to_mend() -> None:

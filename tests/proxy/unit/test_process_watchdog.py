@@ -18,7 +18,7 @@ class Clock:
         return self.now
 
 
-def test_an_object_that_a_part_does_not_come_back_from_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_object_that_a_part_does_not_come_back_from_is_told(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[tuple[str, Hashable, str]] = []
     clock, told = Clock(), asyncio.Event()
 
@@ -26,31 +26,28 @@ def test_an_object_that_a_part_does_not_come_back_from_is_told(caplog: pytest.Lo
         heard.append((part, thing, str(error)))
         told.set()
 
-    async def scenario() -> None:
-        supervisor = Supervisor(witness, steps=Activities(clock, hung_after=60.0))
-        guard, way_out = supervisor.guard("endpoints"), asyncio.Event()
+    supervisor = Supervisor(witness, steps=Activities(clock, hung_after=60.0))
+    guard, way_out = supervisor.guard("endpoints"), asyncio.Event()
 
-        async def hang(_: Begun) -> None:
-            with guard.step(), guard.of(("services", "default", "web")):
-                await way_out.wait()
+    async def hang(_: Begun) -> None:
+        with guard.step(), guard.of(("services", "default", "web")):
+            await way_out.wait()
 
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            part = tasks.create_task(supervisor.keep("endpoints", hang))
-            watch = tasks.create_task(supervisor.watch())
-            await asyncio.sleep(0)
-            clock.now = 59.0
-            assert supervisor.troubles() == {"endpoints": ""}
-            clock.now = 75.0
-            await told.wait()
-            why = supervisor.troubles()["endpoints"]
-            assert why.startswith("does not go on since 75 s")
-            assert supervisor.failures["endpoints"] == 2  # the object, and the step that it is a part of
-            way_out.set()
-            await part
-            assert supervisor.troubles() == {"endpoints": ""}
-            watch.cancel()
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        part = tasks.create_task(supervisor.keep("endpoints", hang))
+        watch = tasks.create_task(supervisor.watch())
+        await asyncio.sleep(0)
+        clock.now = 59.0
+        assert supervisor.troubles() == {"endpoints": ""}
+        clock.now = 75.0
+        await told.wait()
+        why = supervisor.troubles()["endpoints"]
+        assert why.startswith("does not go on since 75 s")
+        assert supervisor.failures["endpoints"] == 2  # the object, and the step that it is a part of
+        way_out.set()
+        await part
+        assert supervisor.troubles() == {"endpoints": ""}
+        watch.cancel()
     assert ("endpoints", ("services", "default", "web"), "it does not go on since 75 s") in heard
     assert "a part hangs" in caplog.text
 
@@ -71,19 +68,16 @@ def test_a_loop_that_stands_still_is_told_with_the_line() -> None:
     assert "threading.py" in heard[0]
 
 
-def test_a_supervisor_counts_it_and_says_so_where_readiness_is_asked(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        supervisor = Supervisor(stall_after=0.05)
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            watch = tasks.create_task(supervisor.watch())
+async def test_a_supervisor_counts_it_and_says_so_where_readiness_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+    supervisor = Supervisor(stall_after=0.05)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(supervisor.watch())
+        await asyncio.sleep(0)
+        limit = time.monotonic() + 60
+        while not supervisor.failures["event loop"]:  # code that does not give way
+            assert time.monotonic() < limit
+        while "event loop" not in supervisor.troubles():  # noqa: ASYNC110  # a log tells nobody
             await asyncio.sleep(0)
-            limit = time.monotonic() + 60
-            while not supervisor.failures["event loop"]:  # code that does not give way
-                assert time.monotonic() < limit
-            while "event loop" not in supervisor.troubles():  # noqa: ASYNC110  # a log tells nobody
-                await asyncio.sleep(0)
-            assert supervisor.troubles()["event loop"].startswith("stood still for ")
-            watch.cancel()
-
-    asyncio.run(scenario())
+        assert supervisor.troubles()["event loop"].startswith("stood still for ")
+        watch.cancel()
     assert "the event loop stands still" in caplog.text

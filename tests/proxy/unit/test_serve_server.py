@@ -33,39 +33,33 @@ async def _code(host: str, port: int) -> int:
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:0", "[::1]:0", "0.0.0.0:0", "[::]:0"])
-def test_a_server_listens_until_it_is_cancelled(text: str) -> None:
+async def test_a_server_listens_until_it_is_cancelled(text: str) -> None:
     if ":" in split_address(text)[0] and not _has_ipv6():
         pytest.skip("this machine's loopback has no IPv6")
 
-    async def scenario() -> None:
-        server = HttpServer("test", Pages(), text, BindPolicy())
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(server.run())
-            host, port = await server.bound()
-            assert await _code({"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host), port) == 404
-            task.cancel()
-        with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("127.0.0.1", port))
-
-    asyncio.run(scenario())
+    server = HttpServer("test", Pages(), text, BindPolicy())
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(server.run())
+        host, port = await server.bound()
+        assert await _code({"::": "::1", "0.0.0.0": "127.0.0.1"}.get(host, host), port) == 404
+        task.cancel()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port))
 
 
-def test_a_wildcard_of_ipv4_answers_on_ipv6_too() -> None:
+async def test_a_wildcard_of_ipv4_answers_on_ipv6_too() -> None:
     if not _has_ipv6():
         pytest.skip("this machine's loopback has no IPv6")
 
-    async def scenario() -> None:
-        server = HttpServer("test", Pages(), "0.0.0.0:0", BindPolicy())
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(server.run())
-            _, port = await server.bound()
-            assert (await _code("127.0.0.1", port), await _code("::1", port)) == (404, 404)
-            task.cancel()
-
-    asyncio.run(scenario())
+    server = HttpServer("test", Pages(), "0.0.0.0:0", BindPolicy())
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(server.run())
+        _, port = await server.bound()
+        assert (await _code("127.0.0.1", port), await _code("::1", port)) == (404, 404)
+        task.cancel()
 
 
-def test_a_port_that_is_taken_is_told_once_and_tried_again(taken: socket.socket) -> None:
+async def test_a_port_that_is_taken_is_told_once_and_tried_again(taken: socket.socket) -> None:
     host, port = taken.getsockname()
     told: list[tuple[str, str]] = []
     failed = asyncio.Event()
@@ -74,17 +68,14 @@ def test_a_port_that_is_taken_is_told_once_and_tried_again(taken: socket.socket)
         told.append((server, reason))
         failed.set()
 
-    async def scenario() -> None:
-        policy = BindPolicy(retry_seconds=0.001, on_failure=remember)
-        server = HttpServer("metrics server", Pages(), f"{host}:{port}", policy)
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(server.run())
-            await failed.wait()
-            taken.close()
-            assert await server.bound() == (host, port)
-            task.cancel()
-
-    asyncio.run(scenario())
+    policy = BindPolicy(retry_seconds=0.001, on_failure=remember)
+    server = HttpServer("metrics server", Pages(), f"{host}:{port}", policy)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(server.run())
+        await failed.wait()
+        taken.close()
+        assert await server.bound() == (host, port)
+        task.cancel()
     assert told == [("metrics server", f"cannot listen on {host}:{port}: Address already in use")]
 
 

@@ -1,6 +1,5 @@
 """Health-check node ports over real sockets on loopback."""
 
-import asyncio
 import socket
 from collections.abc import Iterator
 
@@ -26,80 +25,65 @@ async def _status(port: int, path: str = "/") -> tuple[int, str]:
         return response.status, response.headers["X-Load-Balancing-Endpoint-Weight"]
 
 
-def test_ports_are_opened_updated_and_closed() -> None:
+async def test_ports_are_opened_updated_and_closed() -> None:
     port, healthy = free_port(), [True]
 
-    async def scenario() -> None:
-        async with ServiceListeners(lambda: healthy[0], ("127.0.0.1",)) as listeners:
-            assert await listeners.update({port: ServiceHealthCheck(A, 2)}) == ()
-            assert await _status(port) == (200, "2")
-            assert await _status(port, "/any/path?x=1") == (200, "2")
-            assert await listeners.update({port: ServiceHealthCheck(A, 0)}) == ()
-            assert await _status(port) == (503, "0")
-            assert await listeners.update({port: ServiceHealthCheck(B, 1)}) == ()
-            healthy[0] = False
-            assert await _status(port) == (503, "1")
-            await listeners.update({port: None})
-            with pytest.raises(aiohttp.ClientConnectorError):
-                await _status(port)
-
-    asyncio.run(scenario())
+    async with ServiceListeners(lambda: healthy[0], ("127.0.0.1",)) as listeners:
+        assert await listeners.update({port: ServiceHealthCheck(A, 2)}) == ()
+        assert await _status(port) == (200, "2")
+        assert await _status(port, "/any/path?x=1") == (200, "2")
+        assert await listeners.update({port: ServiceHealthCheck(A, 0)}) == ()
+        assert await _status(port) == (503, "0")
+        assert await listeners.update({port: ServiceHealthCheck(B, 1)}) == ()
+        healthy[0] = False
+        assert await _status(port) == (503, "1")
+        await listeners.update({port: None})
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await _status(port)
 
 
-def test_a_port_that_is_taken_is_reported_once_and_tried_again(taken: socket.socket) -> None:
+async def test_a_port_that_is_taken_is_reported_once_and_tried_again(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
     desired = {port: ServiceHealthCheck(A, 1)}
 
-    async def scenario() -> None:
-        async with ServiceListeners(lambda: True, ("127.0.0.1",)) as listeners:
-            (problem,) = await listeners.update(desired)
-            assert (problem.kind, problem.object, problem.field) == ("Service", A, "spec.healthCheckNodePort")
-            assert problem.message == f"cannot listen on port {port}: Address already in use"
-            assert await listeners.update(desired) == ()
-            taken.close()
-            assert await listeners.update({}) == ()
-            assert await _status(port) == (200, "1")
-
-    asyncio.run(scenario())
+    async with ServiceListeners(lambda: True, ("127.0.0.1",)) as listeners:
+        (problem,) = await listeners.update(desired)
+        assert (problem.kind, problem.object, problem.field) == ("Service", A, "spec.healthCheckNodePort")
+        assert problem.message == f"cannot listen on port {port}: Address already in use"
+        assert await listeners.update(desired) == ()
+        taken.close()
+        assert await listeners.update({}) == ()
+        assert await _status(port) == (200, "1")
 
 
-def test_a_port_is_bound_at_all_given_addresses_or_at_none() -> None:
+async def test_a_port_is_bound_at_all_given_addresses_or_at_none() -> None:
     port = free_port()
 
-    async def scenario() -> None:
-        async with ServiceListeners(lambda: True, ("127.0.0.1", "127.0.0.2")) as listeners:
-            with listen("127.0.0.2", port):
-                problems = await listeners.update({port: ServiceHealthCheck(A, 1)})
-                assert (len(problems), listeners.complete) == (1, False)
-                listen("127.0.0.1", port).close()  # nothing was left half open
-            assert await listeners.update({}) == ()
-            assert listeners.complete
-            assert await _status(port) == (200, "1")
-
-    asyncio.run(scenario())
+    async with ServiceListeners(lambda: True, ("127.0.0.1", "127.0.0.2")) as listeners:
+        with listen("127.0.0.2", port):
+            problems = await listeners.update({port: ServiceHealthCheck(A, 1)})
+            assert (len(problems), listeners.complete) == (1, False)
+            listen("127.0.0.1", port).close()  # nothing was left half open
+        assert await listeners.update({}) == ()
+        assert listeners.complete
+        assert await _status(port) == (200, "1")
 
 
-def test_ports_that_a_change_does_not_name_stay_as_they_are() -> None:
+async def test_ports_that_a_change_does_not_name_stay_as_they_are() -> None:
     first, second = free_port(), free_port()
 
-    async def scenario() -> None:
-        async with ServiceListeners(lambda: True, ("127.0.0.1",)) as listeners:
-            await listeners.update({first: ServiceHealthCheck(A, 1)})
-            await listeners.update({second: ServiceHealthCheck(B, 2)})
-            assert (await _status(first), await _status(second)) == ((200, "1"), (200, "2"))
-            await listeners.update({first: None})
-            assert await _status(second) == (200, "2")
-
-    asyncio.run(scenario())
+    async with ServiceListeners(lambda: True, ("127.0.0.1",)) as listeners:
+        await listeners.update({first: ServiceHealthCheck(A, 1)})
+        await listeners.update({second: ServiceHealthCheck(B, 2)})
+        assert (await _status(first), await _status(second)) == ((200, "1"), (200, "2"))
+        await listeners.update({first: None})
+        assert await _status(second) == (200, "2")
 
 
-def test_leaving_closes_everything() -> None:
+async def test_leaving_closes_everything() -> None:
     port = free_port()
 
-    async def scenario() -> None:
-        async with ServiceListeners(lambda: True) as listeners:
-            await listeners.update({port: ServiceHealthCheck(A, 1)})
-            assert await _status(port) == (200, "1")
-        listen("0.0.0.0", port).close()
-
-    asyncio.run(scenario())
+    async with ServiceListeners(lambda: True) as listeners:
+        await listeners.update({port: ServiceHealthCheck(A, 1)})
+        assert await _status(port) == (200, "1")
+    listen("0.0.0.0", port).close()

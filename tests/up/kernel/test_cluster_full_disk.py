@@ -1,6 +1,5 @@
 """`vipwire up` on a full disk: it starts, what is there can be read, and it writes again when there is space."""
 
-import asyncio
 import contextlib
 import subprocess
 from collections.abc import Iterator
@@ -33,27 +32,24 @@ def fill(disk: Path) -> Path:
     return file
 
 
-def test_it_starts_and_reads_on_a_full_disk(small: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        folder = small / "data"
-        async with up(folder) as here:
-            assert (await here.ask("POST", MAPS, {"metadata": {"name": "kept"}}))[0] == 201
-        filling = fill(small)
-        (folder / "view.kubeconfig").unlink()
-        fill(small)
-        async with up(folder) as here:
-            assert (await here.ask("GET", f"{MAPS}/kept"))[0] == 200
-            code, status = await here.ask("POST", MAPS, {"metadata": {"name": "new"}})
-            assert code == 500
-            assert "no space left" in status["message"] or "is full" in status["message"]
-            assert "cannot write a kubeconfig; the old one stays" in caplog.text
-            filling.unlink()
-            assert (await here.ask("POST", MAPS, {"metadata": {"name": "new"}}))[0] == 201
-        async with up(folder) as here:
-            assert (await here.ask("GET", f"{MAPS}/new"))[0] == 200
-            assert (folder / "view.kubeconfig").exists()
-
-    asyncio.run(scenario())
+async def test_it_starts_and_reads_on_a_full_disk(small: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = small / "data"
+    async with up(folder) as here:
+        assert (await here.ask("POST", MAPS, {"metadata": {"name": "kept"}}))[0] == 201
+    filling = fill(small)
+    (folder / "view.kubeconfig").unlink()
+    fill(small)
+    async with up(folder) as here:
+        assert (await here.ask("GET", f"{MAPS}/kept"))[0] == 200
+        code, status = await here.ask("POST", MAPS, {"metadata": {"name": "new"}})
+        assert code == 500
+        assert "no space left" in status["message"] or "is full" in status["message"]
+        assert "cannot write a kubeconfig; the old one stays" in caplog.text
+        filling.unlink()
+        assert (await here.ask("POST", MAPS, {"metadata": {"name": "new"}}))[0] == 201
+    async with up(folder) as here:
+        assert (await here.ask("GET", f"{MAPS}/new"))[0] == 200
+        assert (folder / "view.kubeconfig").exists()
 
 
 def test_a_first_start_on_a_full_disk_says_so_in_a_line(small: Path) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from tests.up.unit.cluster_here import SERVICES, Here, play, service
+from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, play, service
 from tests.up.unit.controllers_here import items
 
 from vipwire.config.flags import build_config, parse_flags
@@ -15,24 +15,22 @@ from vipwire_up.machines.objects import LocalObjects
 HARDWARE = bytes.fromhex("020000000099")
 
 
-def test_events_about_the_service(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        await here.post(SERVICES, service("web", clusterIP="None"))
-        announced = Announced(LocalObjects(here.registry, "test"), "n1", "near", here.clock)
-        announced.holders = {"192.0.2.7": [ObjectName("default", "web")]}.__getitem__
-        async with asyncio.TaskGroup() as tasks:
-            announced.tasks = tasks
-            announced.began([bytes((192, 0, 2, 7))])
-            for _ in range(3):
-                announced.claimed(bytes((192, 0, 2, 7)), HARDWARE)
-        told = await items(here, "/api/v1/namespaces/default/events")
-        assert sorted((each["type"], each["reason"], each["message"]) for each in told) == [
-            ("Normal", "AddressAnnounced", "192.0.2.7 is announced by n1 on near"),
-            ("Warning", "AddressConflict", "192.0.2.7 is announced by 02:00:00:00:00:99 on near, too"),
-        ]
-        assert {each["involvedObject"]["name"] for each in told} == {"web"}
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_events_about_the_service(here: Here) -> None:
+    await here.post(SERVICES, service("web", clusterIP="None"))
+    announced = Announced(LocalObjects(here.registry, "test"), "n1", "near", here.clock)
+    announced.holders = {"192.0.2.7": [ObjectName("default", "web")]}.__getitem__
+    async with asyncio.TaskGroup() as tasks:
+        announced.tasks = tasks
+        announced.began([bytes((192, 0, 2, 7))])
+        for _ in range(3):
+            announced.claimed(bytes((192, 0, 2, 7)), HARDWARE)
+    told = await items(here, "/api/v1/namespaces/default/events")
+    assert sorted((each["type"], each["reason"], each["message"]) for each in told) == [
+        ("Normal", "AddressAnnounced", "192.0.2.7 is announced by n1 on near"),
+        ("Warning", "AddressConflict", "192.0.2.7 is announced by 02:00:00:00:00:99 on near, too"),
+    ]
+    assert {each["involvedObject"]["name"] for each in told} == {"web"}
 
 
 def test_the_page_learns_which_addresses_are_announced(tmp_path: Path) -> None:

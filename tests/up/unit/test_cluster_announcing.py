@@ -291,40 +291,34 @@ def steady() -> tuple[World, Steady, Claims]:
     return world, objects, Claims(objects, "n1", "eth0", lambda: date, clock=lambda: world.now)
 
 
-def test_a_renewal_whose_answer_is_lost_costs_no_address() -> None:
+async def test_a_renewal_whose_answer_is_lost_costs_no_address() -> None:
     """The Lease is read again. That it is still this machine's says that nobody has fenced it."""
 
-    async def scenario() -> None:
-        world, objects, claims = steady()
+    world, objects, claims = steady()
+    await claims.renew()
+    assert await claims.take("192.0.2.1")
+    objects.lost = ApiError(504, "Timeout", "the change may have been made")
+    world.now += SECONDS / 5
+    with pytest.raises(ApiError):
         await claims.renew()
-        assert await claims.take("192.0.2.1")
-        objects.lost = ApiError(504, "Timeout", "the change may have been made")
-        world.now += SECONDS / 5
-        with pytest.raises(ApiError):
-            await claims.renew()
-        world.now += 0.1
-        await claims.renew()
-        assert claims.speaks()
-        assert claims.mine == {"192.0.2.1"}
-
-    asyncio.run(scenario())
+    world.now += 0.1
+    await claims.renew()
+    assert claims.speaks()
+    assert claims.mine == {"192.0.2.1"}
 
 
-def test_a_machine_that_was_fenced_while_an_answer_was_lost_has_no_address_any_more() -> None:
-    async def scenario() -> None:
-        world, objects, claims = steady()
+async def test_a_machine_that_was_fenced_while_an_answer_was_lost_has_no_address_any_more() -> None:
+    world, objects, claims = steady()
+    await claims.renew()
+    assert await claims.take("192.0.2.1")
+    objects.lost = ApiError(504, "Timeout", "the change may have been made")
+    with pytest.raises(ApiError):
         await claims.renew()
-        assert await claims.take("192.0.2.1")
-        objects.lost = ApiError(504, "Timeout", "the change may have been made")
-        with pytest.raises(ApiError):
-            await claims.renew()
-        fenced = copy.deepcopy(world.leases["vipwire-announcer-n1"])
-        fenced["spec"]["holderIdentity"] = ""
-        world.store(fenced)
-        await claims.renew()
-        assert claims.mine == set()
-
-    asyncio.run(scenario())
+    fenced = copy.deepcopy(world.leases["vipwire-announcer-n1"])
+    fenced["spec"]["holderIdentity"] = ""
+    world.store(fenced)
+    await claims.renew()
+    assert claims.mine == set()
 
 
 def lease(version: int, life: str, begun: float) -> Held:
@@ -370,84 +364,72 @@ def test_an_address_that_an_announcing_machine_gives_is_known_as_given() -> None
     assert held_by("n1") == held_by("", "n1") == held_by("n2", "n1", "n2") == held_by("n2", "", "n1") == set()
 
 
-def test_an_address_that_was_given_is_still_so_when_it_is_taken() -> None:
+async def test_an_address_that_was_given_is_still_so_when_it_is_taken() -> None:
     """It is announced at once then: whoever gave it answers for a second only."""
 
-    async def scenario() -> None:
-        world, _, claims = steady()
-        await claims.renew()
-        lease = new_lease("vipwire-address-192-0-2-1", "n2", 2, datetime(2026, 1, 1, tzinfo=UTC))
-        lease["metadata"]["annotations"] = {LEASE_ADDRESS: "192.0.2.1"}
-        for holder in ("n2", "n1"):
-            lease["spec"]["holderIdentity"] = holder
-            claims.note(read(AnnounceKind.LEASE, world.store(lease)))
-        assert await claims.take("192.0.2.1")
-        assert claims.given == {"192.0.2.1"}
-
-    asyncio.run(scenario())
+    world, _, claims = steady()
+    await claims.renew()
+    lease = new_lease("vipwire-address-192-0-2-1", "n2", 2, datetime(2026, 1, 1, tzinfo=UTC))
+    lease["metadata"]["annotations"] = {LEASE_ADDRESS: "192.0.2.1"}
+    for holder in ("n2", "n1"):
+        lease["spec"]["holderIdentity"] = holder
+        claims.note(read(AnnounceKind.LEASE, world.store(lease)))
+    assert await claims.take("192.0.2.1")
+    assert claims.given == {"192.0.2.1"}
 
 
-def test_a_machine_that_leaves_is_given_no_address_and_is_not_taken_for_silent() -> None:
-    async def scenario() -> None:
-        world, objects, leaving = steady()
-        await leaving.renew()
-        assert await leaving.take("192.0.2.1")
-        await leaving.leave()
-        other = Claims(objects, "n2", "eth0", lambda: datetime(2026, 1, 1, tzinfo=UTC), clock=lambda: world.now)
-        await other.renew()
-        for value in world.history:
-            found = read(AnnounceKind.LEASE, value)
-            other.note(found)
-        assert set(other.alive()) == {"n2"}
-        assert not await other.take("192.0.2.1")  # it announces until it gives it
-        assert leaving.speaks()
-
-    asyncio.run(scenario())
+async def test_a_machine_that_leaves_is_given_no_address_and_is_not_taken_for_silent() -> None:
+    world, objects, leaving = steady()
+    await leaving.renew()
+    assert await leaving.take("192.0.2.1")
+    await leaving.leave()
+    other = Claims(objects, "n2", "eth0", lambda: datetime(2026, 1, 1, tzinfo=UTC), clock=lambda: world.now)
+    await other.renew()
+    for value in world.history:
+        found = read(AnnounceKind.LEASE, value)
+        other.note(found)
+    assert set(other.alive()) == {"n2"}
+    assert not await other.take("192.0.2.1")  # it announces until it gives it
+    assert leaving.speaks()
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_news_that_comes_before_the_answer_of_a_write_is_not_forgotten(*, late: bool) -> None:
+async def test_news_that_comes_before_the_answer_of_a_write_is_not_forgotten(*, late: bool) -> None:
     """Else the address could not be taken when its next owner is lost: its Lease would be another than is known."""
     place = "vipwire-address-192-0-2-1"
 
-    async def scenario() -> None:
-        world, objects, claims = steady()
-        await claims.renew()
-        assert await claims.take("192.0.2.1")
-        first = read(AnnounceKind.LEASE, world.leases[place])
+    world, objects, claims = steady()
+    await claims.renew()
+    assert await claims.take("192.0.2.1")
+    first = read(AnnounceKind.LEASE, world.leases[place])
 
-        def taken() -> None:
-            """Let the next owner take it, as it does with what it is given; the watch is quicker than the answer."""
-            given = world.leases[place]
-            world.store(given)
-            for value in world.history[-2:]:
-                claims.note(read(AnnounceKind.LEASE, value))
-            if late:
-                claims.note(first)
+    def taken() -> None:
+        """Let the next owner take it, as it does with what it is given; the watch is quicker than the answer."""
+        given = world.leases[place]
+        world.store(given)
+        for value in world.history[-2:]:
+            claims.note(read(AnnounceKind.LEASE, value))
+        if late:
+            claims.note(first)
 
-        objects.meanwhile = taken
-        await claims.give("192.0.2.1", "n2")
-        assert claims.holder("192.0.2.1") == "n2"
-        claims.note(Held(ObjectName("kube-system", "vipwire-announcer-n2"), "", 2.0, "99", "", ""))  # it was fenced
-        assert await claims.take("192.0.2.1")
-        assert claims.given == set()  # it must be probed for
-
-    asyncio.run(scenario())
+    objects.meanwhile = taken
+    await claims.give("192.0.2.1", "n2")
+    assert claims.holder("192.0.2.1") == "n2"
+    claims.note(Held(ObjectName("kube-system", "vipwire-announcer-n2"), "", 2.0, "99", "", ""))  # it was fenced
+    assert await claims.take("192.0.2.1")
+    assert claims.given == set()  # it must be probed for
 
 
-def test_a_gift_that_fails_is_made_again() -> None:
+async def test_a_gift_that_fails_is_made_again() -> None:
     """Else nobody would announce the address: its owner is alive, and does not want it."""
 
-    async def scenario() -> None:
-        world, objects, claims = steady()
-        await claims.renew()
-        assert await claims.take("192.0.2.1")
-        objects.lost = ApiError(500, "ServerTimeout", "try again")
-        with pytest.raises(ApiError):
-            await claims.give("192.0.2.1", "n2")
-        assert claims.mine == set()
-        assert claims.named() == ["192.0.2.1"]
-        claims.note(read(AnnounceKind.LEASE, world.leases["vipwire-address-192-0-2-1"]))
-        assert claims.named() == []
-
-    asyncio.run(scenario())
+    world, objects, claims = steady()
+    await claims.renew()
+    assert await claims.take("192.0.2.1")
+    objects.lost = ApiError(500, "ServerTimeout", "try again")
+    with pytest.raises(ApiError):
+        await claims.give("192.0.2.1", "n2")
+    assert claims.mine == set()
+    assert claims.named() == ["192.0.2.1"]
+    claims.note(read(AnnounceKind.LEASE, world.leases["vipwire-address-192-0-2-1"]))
+    assert claims.named() == []

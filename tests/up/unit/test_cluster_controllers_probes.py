@@ -108,13 +108,10 @@ async def answering(status: int) -> AsyncIterator[int]:
         ({}, 200, "neither"),
     ],
 )
-def test_what_a_probe_asks(probe: dict[str, Any], status: int, problem: str) -> None:
-    async def scenario() -> str:
-        async with answering(status) as port:
-            value = pod(port=port) | {"status": {"podIP": "127.0.0.1"}}
-            return await ask({"timeoutSeconds": 20} | probe, value, "web")
-
-    said = asyncio.run(scenario())
+async def test_what_a_probe_asks(probe: dict[str, Any], status: int, problem: str) -> None:
+    async with answering(status) as port:
+        value = pod(port=port) | {"status": {"podIP": "127.0.0.1"}}
+        said = await ask({"timeoutSeconds": 20} | probe, value, "web")
     assert (problem in said) if problem else (said == "")
 
 
@@ -207,22 +204,19 @@ def test_a_machine_probes_its_own_pods_and_the_elected_one_the_others(tmp_path: 
     play_workloads(tmp_path, scenario)
 
 
-def test_a_machine_that_joined_probes_with_the_rights_of_its_role(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with up(tmp_path, node="n1") as api, answering(200) as port, asyncio.TaskGroup() as tasks:
-            access = load_access(tmp_path / "node.kubeconfig")
-            async with RemoteObjects(access, "test") as objects:
-                await Heartbeat(objects, "n2", [], clock, annotations=OWN_PROBES).declare()
-                code, _ = await api.ask("POST", PODS, placed("there", "n2", port))
-                assert code == 201
-                machine = Probes(objects, ApiSource(access, RESOURCES).run, clock, Prober("n2"))
-                running = tasks.create_task(machine.run())
-                found = await api.until(PODS, lambda value: ready(value) == ["True"])
-                assert found["metadata"]["name"] == "there"
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(scenario())
+async def test_a_machine_that_joined_probes_with_the_rights_of_its_role(tmp_path: Path) -> None:
+    async with up(tmp_path, node="n1") as api, answering(200) as port, asyncio.TaskGroup() as tasks:
+        access = load_access(tmp_path / "node.kubeconfig")
+        async with RemoteObjects(access, "test") as objects:
+            await Heartbeat(objects, "n2", [], clock, annotations=OWN_PROBES).declare()
+            code, _ = await api.ask("POST", PODS, placed("there", "n2", port))
+            assert code == 201
+            machine = Probes(objects, ApiSource(access, RESOURCES).run, clock, Prober("n2"))
+            running = tasks.create_task(machine.run())
+            found = await api.until(PODS, lambda value: ready(value) == ["True"])
+            assert found["metadata"]["name"] == "there"
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
 
 def test_the_elected_one_probes_for_a_machine_that_is_not_ready_or_does_not_probe(tmp_path: Path) -> None:

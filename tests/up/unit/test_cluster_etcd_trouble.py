@@ -115,25 +115,22 @@ def test_a_full_etcd_refuses_writes_and_goes_on_with_reads_and_deletions() -> No
         asyncio.run(asyncio.wait_for(scenario(etcd), 60))
 
 
-def test_an_etcd_that_has_gone_back_is_read_again_and_its_watchers_are_told(one: Etcd) -> None:
-    async def scenario() -> None:
-        async with etcd_store(settings(one, prefix())) as store:
-            revision = 0
-            for _ in range(10):
-                (made,) = await store.write(put("a", "lost", revision))
-                revision = made.revision
-            one.stop(0)
-            shutil.rmtree(one.folder / "m0")
-            one.start(0)
-            async with asyncio.timeout(60):
-                while store.read(key("a")) is not None:
-                    await store.moved("things")
-            with pytest.raises(FutureRevisionError):
-                store.changes("things", revision)
-            (again,) = await store.write(put("a", "new"))
-            assert text_of(again) == "new"
-
-    asyncio.run(scenario())
+async def test_an_etcd_that_has_gone_back_is_read_again_and_its_watchers_are_told(one: Etcd) -> None:
+    async with etcd_store(settings(one, prefix())) as store:
+        revision = 0
+        for _ in range(10):
+            (made,) = await store.write(put("a", "lost", revision))
+            revision = made.revision
+        one.stop(0)
+        shutil.rmtree(one.folder / "m0")
+        one.start(0)
+        async with asyncio.timeout(60):
+            while store.read(key("a")) is not None:
+                await store.moved("things")
+        with pytest.raises(FutureRevisionError):
+            store.changes("things", revision)
+        (again,) = await store.write(put("a", "new"))
+        assert text_of(again) == "new"
 
 
 def certified(folder: Path, when: datetime) -> tuple[Tls, Pair]:
@@ -237,34 +234,31 @@ def test_a_prefix_of_another_cluster_is_refused(one: Etcd, tmp_path: Path) -> No
     assert "holds another cluster at prefix" in str(refused.value.exceptions[0])
 
 
-def test_objects_move_to_etcd_and_back(one: Etcd, tmp_path: Path) -> None:
+async def test_objects_move_to_etcd_and_back(one: Etcd, tmp_path: Path) -> None:
     given, folder = settings(one, prefix()), tmp_path / "a"
 
-    async def scenario() -> None:
-        async with server(folder, None) as found:
-            for _ in range(30):
-                await found.ask("POST", MAPS, ONE)
-                await found.ask("DELETE", f"{MAPS}/one")
+    async with server(folder, None) as found:
+        for _ in range(30):
             await found.ask("POST", MAPS, ONE)
-            _, before = await found.ask("GET", f"{MAPS}/one")
-        assert await to_etcd(folder, given, now) > 5
-        await cannot_begin(folder, None)
-        async with server(folder, given) as found:
-            _, moved = await found.ask("GET", f"{MAPS}/one")
-            assert without_revision(moved) == without_revision(before)
-            assert revision_of(moved) > revision_of(before)
-            await found.serves_others()
-            with pytest.raises(StoreError, match="n0: its API server runs"):
-                await to_sqlite(folder, given, now)
-        await to_sqlite(folder, given, now)
-        await cannot_begin(folder, given)
-        async with server(folder, None) as found:
-            _, back = await found.ask("GET", f"{MAPS}/one")
-            assert without_revision(back) == without_revision(before)
-            assert revision_of(back) > revision_of(moved)
-            assert (await found.ask("GET", "/api/v1/namespaces/default/services/good"))[0] == 200
-
-    asyncio.run(scenario())
+            await found.ask("DELETE", f"{MAPS}/one")
+        await found.ask("POST", MAPS, ONE)
+        _, before = await found.ask("GET", f"{MAPS}/one")
+    assert await to_etcd(folder, given, now) > 5
+    await cannot_begin(folder, None)
+    async with server(folder, given) as found:
+        _, moved = await found.ask("GET", f"{MAPS}/one")
+        assert without_revision(moved) == without_revision(before)
+        assert revision_of(moved) > revision_of(before)
+        await found.serves_others()
+        with pytest.raises(StoreError, match="n0: its API server runs"):
+            await to_sqlite(folder, given, now)
+    await to_sqlite(folder, given, now)
+    await cannot_begin(folder, given)
+    async with server(folder, None) as found:
+        _, back = await found.ask("GET", f"{MAPS}/one")
+        assert without_revision(back) == without_revision(before)
+        assert revision_of(back) > revision_of(moved)
+        assert (await found.ask("GET", "/api/v1/namespaces/default/services/good"))[0] == 200
 
 
 async def cannot_begin(folder: Path, given: EtcdSettings | None) -> None:

@@ -1,6 +1,5 @@
 """What the store holds cannot keep `vipwire up` from starting, nor end it: others are served, and it is told why."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -84,45 +83,36 @@ OBJECTS: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_it_starts_and_serves_others_whatever_the_store_holds(tmp_path: Path, name: str) -> None:
-    async def scenario() -> None:
-        await put(tmp_path, *OBJECTS[name])
-        for _ in range(2):  # also at the next start
-            async with up(tmp_path, node="here") as here:
-                await here.serves_others()
-                assert not here.running.done()
-                for path in ("services/good", "pods/good"):
-                    assert (await here.ask("DELETE", f"/api/v1/namespaces/default/{path}"))[0] == 200
-
-    asyncio.run(scenario())
+async def test_it_starts_and_serves_others_whatever_the_store_holds(tmp_path: Path, name: str) -> None:
+    await put(tmp_path, *OBJECTS[name])
+    for _ in range(2):  # also at the next start
+        async with up(tmp_path, node="here") as here:
+            await here.serves_others()
+            assert not here.running.done()
+            for path in ("services/good", "pods/good"):
+                assert (await here.ask("DELETE", f"/api/v1/namespaces/default/{path}"))[0] == 200
 
 
-def test_a_probe_that_cannot_be_asked_is_a_bad_answer(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await put(tmp_path, pod(tcpSocket={"port": 80800}))
-        async with up(tmp_path) as here:
-            told = await here.until(EVENTS, lambda value: value["reason"] == "Unhealthy")
-            assert "80800 is not a port" in told["message"]
-
-    asyncio.run(scenario())
+async def test_a_probe_that_cannot_be_asked_is_a_bad_answer(tmp_path: Path) -> None:
+    await put(tmp_path, pod(tcpSocket={"port": 80800}))
+    async with up(tmp_path) as here:
+        told = await here.until(EVENTS, lambda value: value["reason"] == "Unhealthy")
+        assert "80800 is not a port" in told["message"]
 
 
-def test_what_an_object_makes_a_part_raise_is_told_in_an_event_and_counted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await put(tmp_path, GOING)
-        async with up(tmp_path) as here:
-            told = await here.until(EVENTS, lambda value: value["reason"] == "PartFailed")
-            assert told["involvedObject"]["name"] == "going"
-            assert told["message"].startswith("garbage collection cannot use this object, and puts it aside: ")
-            code, text = await here.ask("GET", "/metrics")
-            (line,) = [each for each in text.splitlines() if 'part="garbage collection"' in each]
-            assert code == 200
-            assert line.startswith("vipwire_up_part_failures_total{")
-            assert float(line.rpartition(" ")[2]) >= 1
-            code, text = await here.ask("GET", "/readyz?verbose")
-            assert (code, "[+]part-garbage-collection ok" in text) == (200, True), "an object is no part's failure"
-
-    asyncio.run(scenario())
+async def test_what_an_object_makes_a_part_raise_is_told_in_an_event_and_counted(tmp_path: Path) -> None:
+    await put(tmp_path, GOING)
+    async with up(tmp_path) as here:
+        told = await here.until(EVENTS, lambda value: value["reason"] == "PartFailed")
+        assert told["involvedObject"]["name"] == "going"
+        assert told["message"].startswith("garbage collection cannot use this object, and puts it aside: ")
+        code, text = await here.ask("GET", "/metrics")
+        (line,) = [each for each in text.splitlines() if 'part="garbage collection"' in each]
+        assert code == 200
+        assert line.startswith("vipwire_up_part_failures_total{")
+        assert float(line.rpartition(" ")[2]) >= 1
+        code, text = await here.ask("GET", "/readyz?verbose")
+        assert (code, "[+]part-garbage-collection ok" in text) == (200, True), "an object is no part's failure"
 
 
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
@@ -136,16 +126,13 @@ async def listed(here: Up, path: str) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("body", [b"no JSON", b"[]", b'{"metadata":7}', b'{"metadata":{},"spec":[1],"status":"x"}'])
 @pytest.mark.parametrize("plural", ["pods", "services", "configmaps", "events", "endpoints"])
-def test_what_is_no_object_is_listed_and_can_be_deleted(tmp_path: Path, plural: str, body: bytes) -> None:
-    async def scenario() -> None:
-        async with running(EmbeddedStore(Database(tmp_path))) as store:
-            await store.write(Write(Key(plural, "default", "garbage"), lambda _: body, 0))
-        async with up(tmp_path) as here:
-            path = f"/api/v1/namespaces/default/{plural}"
-            for each in (path, f"{path}/garbage"):
-                code, names = await listed(here, each)
-                assert (code, "garbage" in names) == (200, True)
-            assert (await here.ask("DELETE", f"{path}/garbage"))[0] == 200
-            assert "garbage" not in (await listed(here, path))[1]
-
-    asyncio.run(scenario())
+async def test_what_is_no_object_is_listed_and_can_be_deleted(tmp_path: Path, plural: str, body: bytes) -> None:
+    async with running(EmbeddedStore(Database(tmp_path))) as store:
+        await store.write(Write(Key(plural, "default", "garbage"), lambda _: body, 0))
+    async with up(tmp_path) as here:
+        path = f"/api/v1/namespaces/default/{plural}"
+        for each in (path, f"{path}/garbage"):
+            code, names = await listed(here, each)
+            assert (code, "garbage" in names) == (200, True)
+        assert (await here.ask("DELETE", f"{path}/garbage"))[0] == 200
+        assert "garbage" not in (await listed(here, path))[1]

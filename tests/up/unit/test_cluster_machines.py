@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tests.up.unit.cluster_here import Here, play
+from tests.up.unit.cluster_here import Here, in_cluster
 from tests.up.unit.controllers_here import SLICES, play_allocating
 
 from vipwire_up.controllers.endpoints.controller import EndpointController
@@ -41,70 +41,62 @@ async def pass_time(here: Here, readiness: NodeReadiness, clock: Seconds, second
         await readiness.step(here.registry)
 
 
-def test_a_machine_is_ready_until_its_lease_is_over_and_again_when_it_is_back(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        clock = Seconds()
-        readiness = NodeReadiness(here.registry.store, clock=clock)
-        long, short = await machine(here, "long"), await machine(here, "short", seconds=5)
-        by_hand = {"metadata": {"name": "hand"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-        await here.send("POST", "/api/v1/nodes", by_hand)
-        await readiness.step(here.registry)
-        await pass_time(here, readiness, clock, 4)
-        assert (await ready(here, "short"))["status"] == "True"
-        await pass_time(here, readiness, clock, 1)
-        assert (await ready(here, "short"))["reason"] == "NodeStatusUnknown"
-        await pass_time(here, readiness, clock, 35)
-        assert [(await ready(here, name))["status"] for name in ("long", "hand")] == ["Unknown", "True"]
-        here.clock.move(seconds=45)
-        await short.beat()
-        await long.beat()
-        await readiness.step(here.registry)
-        await pass_time(here, readiness, clock, 4)
-        assert [(await ready(here, name))["status"] for name in ("long", "short")] == ["True", "True"]
-        _, events = await here.send("GET", "/api/v1/namespaces/default/events")
-        assert sorted(each["involvedObject"]["name"] for each in events["items"]) == ["long", "short"]
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_machine_is_ready_until_its_lease_is_over_and_again_when_it_is_back(here: Here) -> None:
+    clock = Seconds()
+    readiness = NodeReadiness(here.registry.store, clock=clock)
+    long, short = await machine(here, "long"), await machine(here, "short", seconds=5)
+    by_hand = {"metadata": {"name": "hand"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    await here.send("POST", "/api/v1/nodes", by_hand)
+    await readiness.step(here.registry)
+    await pass_time(here, readiness, clock, 4)
+    assert (await ready(here, "short"))["status"] == "True"
+    await pass_time(here, readiness, clock, 1)
+    assert (await ready(here, "short"))["reason"] == "NodeStatusUnknown"
+    await pass_time(here, readiness, clock, 35)
+    assert [(await ready(here, name))["status"] for name in ("long", "hand")] == ["Unknown", "True"]
+    here.clock.move(seconds=45)
+    await short.beat()
+    await long.beat()
+    await readiness.step(here.registry)
+    await pass_time(here, readiness, clock, 4)
+    assert [(await ready(here, name))["status"] for name in ("long", "short")] == ["True", "True"]
+    _, events = await here.send("GET", "/api/v1/namespaces/default/events")
+    assert sorted(each["involvedObject"]["name"] for each in events["items"]) == ["long", "short"]
 
 
-def test_who_has_listened_all_the_time_judges_at_once_when_it_is_elected(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        clock = Seconds()
-        readiness = NodeReadiness(here.registry.store, clock=clock)
-        await machine(here, "far", seconds=5)
-        for _ in range(5):
-            await readiness.hear()
-            clock.now += 1
-        assert (await ready(here, "far"))["status"] == "True"
-        await readiness.step(here.registry)
-        assert (await ready(here, "far"))["status"] == "Unknown"
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_who_has_listened_all_the_time_judges_at_once_when_it_is_elected(here: Here) -> None:
+    clock = Seconds()
+    readiness = NodeReadiness(here.registry.store, clock=clock)
+    await machine(here, "far", seconds=5)
+    for _ in range(5):
+        await readiness.hear()
+        clock.now += 1
+    assert (await ready(here, "far"))["status"] == "True"
+    await readiness.step(here.registry)
+    assert (await ready(here, "far"))["status"] == "Unknown"
 
 
-def test_time_in_which_the_judge_slept_counts_for_nobody(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        clock = Seconds()
-        readiness = NodeReadiness(here.registry.store, clock=clock)
-        await machine(here, "far", seconds=5)
-        await readiness.step(here.registry)
-        clock.now += 3600
-        await readiness.step(here.registry)
-        assert (await ready(here, "far"))["status"] == "True"
-        await pass_time(here, readiness, clock, 5)
-        assert (await ready(here, "far"))["status"] == "Unknown"
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_time_in_which_the_judge_slept_counts_for_nobody(here: Here) -> None:
+    clock = Seconds()
+    readiness = NodeReadiness(here.registry.store, clock=clock)
+    await machine(here, "far", seconds=5)
+    await readiness.step(here.registry)
+    clock.now += 3600
+    await readiness.step(here.registry)
+    assert (await ready(here, "far"))["status"] == "True"
+    await pass_time(here, readiness, clock, 5)
+    assert (await ready(here, "far"))["status"] == "Unknown"
 
 
-def test_a_node_that_somebody_deletes_is_made_again(tmp_path: Path) -> None:
-    async def scenario(here: Here) -> None:
-        found = await machine(here, "gone")
-        assert (await here.send("DELETE", "/api/v1/nodes/gone"))[0] == 200
-        await found.beat()
-        assert (await ready(here, "gone"))["status"] == "True"
-
-    play(tmp_path, scenario)
+@in_cluster()
+async def test_a_node_that_somebody_deletes_is_made_again(here: Here) -> None:
+    found = await machine(here, "gone")
+    assert (await here.send("DELETE", "/api/v1/nodes/gone"))[0] == 200
+    await found.beat()
+    assert (await ready(here, "gone"))["status"] == "True"
 
 
 def test_the_endpoints_on_a_machine_that_is_lost_leave_and_come_back(tmp_path: Path) -> None:

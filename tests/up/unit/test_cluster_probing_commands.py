@@ -81,16 +81,13 @@ def test_a_command_that_a_signal_ends_is_told_apart() -> None:
     assert asked(["sh", "-c", "kill -9 $$"], timeoutSeconds=60) == "command failed with exit code -9"
 
 
-def test_a_command_that_is_cancelled_ends() -> None:
-    async def scenario() -> None:
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(run_command(["sleep", "43213"]))
-            while not running("43213"):  # noqa: ASYNC110  # another process
-                await asyncio.sleep(0)
-            task.cancel()
-        assert running("43213") == []
-
-    asyncio.run(scenario())
+async def test_a_command_that_is_cancelled_ends() -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(run_command(["sleep", "43213"]))
+        while not running("43213"):  # noqa: ASYNC110  # another process
+            await asyncio.sleep(0)
+        task.cancel()
+    assert running("43213") == []
 
 
 def test_what_cannot_be_started_is_a_bad_answer() -> None:

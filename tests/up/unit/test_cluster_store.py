@@ -51,102 +51,87 @@ def opened(folder: Path, keep: int = 100) -> EmbeddedStore:
     return EmbeddedStore(Database(folder), keep=keep)
 
 
-def test_writes_that_wait_are_seen_by_later_ones_but_not_by_readers(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(opened(tmp_path)) as store:
-            waiting = store.submit([put("a")])
-            assert store.read(key("a")) is None
-            assert store.head(key("a")) == Record(key("a"), 1, value("a", "@1"))
-            with pytest.raises(ConflictError):
-                store.submit([put("a")])
-            changed = store.submit([put("a", "new", expected=1)])
-            await waiting
-            await changed
-            assert values(store.scan("things")) == ["new@2"]
-
-    asyncio.run(scenario())
+async def test_writes_that_wait_are_seen_by_later_ones_but_not_by_readers(tmp_path: Path) -> None:
+    async with running(opened(tmp_path)) as store:
+        waiting = store.submit([put("a")])
+        assert store.read(key("a")) is None
+        assert store.head(key("a")) == Record(key("a"), 1, value("a", "@1"))
+        with pytest.raises(ConflictError):
+            store.submit([put("a")])
+        changed = store.submit([put("a", "new", expected=1)])
+        await waiting
+        await changed
+        assert values(store.scan("things")) == ["new@2"]
 
 
-def test_a_revision_is_not_used_again_after_the_last_objects_deletion_and_compaction(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(opened(tmp_path)) as store:
-            await store.write(put("a"))
-            await store.write(remove("a", 1))
-            await store.compact(2)
-        async with running(opened(tmp_path)) as again:
-            assert (again.revision, again.floor) == (2, 2)
-            (record,) = await again.write(put("a"))
-            assert record.revision == 3
-
-    asyncio.run(scenario())
+async def test_a_revision_is_not_used_again_after_the_last_objects_deletion_and_compaction(tmp_path: Path) -> None:
+    async with running(opened(tmp_path)) as store:
+        await store.write(put("a"))
+        await store.write(remove("a", 1))
+        await store.compact(2)
+    async with running(opened(tmp_path)) as again:
+        assert (again.revision, again.floor) == (2, 2)
+        (record,) = await again.write(put("a"))
+        assert record.revision == 3
 
 
-def test_history_is_bounded_and_compaction_keeps_what_later_changes_came_from(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(opened(tmp_path, keep=10)) as store:
-            await store.write(put("old"))
-            for number in range(50):
-                await store.write(put("a", str(number), store.revision if number else 0))
-            assert store.floor >= 51 - 2 * 10
-            floor = store.floor
-        async with running(opened(tmp_path, keep=10)) as again:
-            assert again.floor == floor
-            assert [change.revision for change in again.changes("things", floor)] == list(range(floor + 1, 52))
-            assert all(change.previous for change in again.changes("things", floor))
-            assert values(again.scan("things")) == ["49@51", "@1"]
-        with closing(sqlite3.connect(tmp_path / FILE_NAME)) as file:
-            assert file.execute("SELECT count(*) FROM changes").fetchone()[0] <= 2 * 10 + 2
-
-    asyncio.run(scenario())
+async def test_history_is_bounded_and_compaction_keeps_what_later_changes_came_from(tmp_path: Path) -> None:
+    async with running(opened(tmp_path, keep=10)) as store:
+        await store.write(put("old"))
+        for number in range(50):
+            await store.write(put("a", str(number), store.revision if number else 0))
+        assert store.floor >= 51 - 2 * 10
+        floor = store.floor
+    async with running(opened(tmp_path, keep=10)) as again:
+        assert again.floor == floor
+        assert [change.revision for change in again.changes("things", floor)] == list(range(floor + 1, 52))
+        assert all(change.previous for change in again.changes("things", floor))
+        assert values(again.scan("things")) == ["49@51", "@1"]
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as file:
+        assert file.execute("SELECT count(*) FROM changes").fetchone()[0] <= 2 * 10 + 2
 
 
-def test_a_full_disk_refuses_what_was_built_on_the_refused_too_and_keeps_the_rest(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(EmbeddedStore(Database(tmp_path, limit=80 << 10))) as store:
-            await store.write(put("small"))
-            large = Write(key("large"), lambda _: b"x" * (200 << 10), 0)
-            failing = store.submit([large])
-            built_on_it = store.submit([put("large", "smaller", 2), put("other")])
-            for refused in (failing, built_on_it):
-                with pytest.raises(StoreError, match=r"store\.db: no space left"):
-                    await refused
-            assert store.revision == 1
-            assert store.head(key("large")) is None
-            (after,) = await store.write(put("after"))
-            assert after.revision == 2
-        async with running(opened(tmp_path)) as again:
-            assert values(again.scan("things")) == ["@2", "@1"]
-
-    asyncio.run(scenario())
+async def test_a_full_disk_refuses_what_was_built_on_the_refused_too_and_keeps_the_rest(tmp_path: Path) -> None:
+    async with running(EmbeddedStore(Database(tmp_path, limit=80 << 10))) as store:
+        await store.write(put("small"))
+        large = Write(key("large"), lambda _: b"x" * (200 << 10), 0)
+        failing = store.submit([large])
+        built_on_it = store.submit([put("large", "smaller", 2), put("other")])
+        for refused in (failing, built_on_it):
+            with pytest.raises(StoreError, match=r"store\.db: no space left"):
+                await refused
+        assert store.revision == 1
+        assert store.head(key("large")) is None
+        (after,) = await store.write(put("after"))
+        assert after.revision == 2
+    async with running(opened(tmp_path)) as again:
+        assert values(again.scan("things")) == ["@2", "@1"]
 
 
-def test_a_full_file_forgets_the_past_before_it_refuses_and_can_be_emptied(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        text = "x" * 4000
-        async with running(EmbeddedStore(Database(tmp_path, limit=80 << 10))) as store:
-            for revision in range(100):  # of which the file could hold a quarter
-                await store.write(put("a", text, revision))
-            assert len(store.changes("things", 0)) == 100
-            names = [f"b{number}" for number in range(50)]
-            with pytest.raises(StoreError, match="no space left"):
-                await asyncio.gather(*(store.write(put(name, text)) for name in names))
-            with contextlib.suppress(StoreError):
-                for name in names:
-                    await store.write(put(name, text))
-            count = store.count("things")
-            assert 10 < count < 30
-            for name in names[:3]:
-                found = store.read(key(name))
-                assert found is not None
-                await store.write(Write(key(name), lambda _: text.encode(), found.revision, deletes=True))
-            await store.write(put("c", text))
-        async with running(opened(tmp_path)) as again:
-            assert len(again.scan("things")) == count - 2
-            assert again.floor >= 100
-            with pytest.raises(CompactedError):
-                again.changes("things", 99)
-
-    asyncio.run(scenario())
+async def test_a_full_file_forgets_the_past_before_it_refuses_and_can_be_emptied(tmp_path: Path) -> None:
+    text = "x" * 4000
+    async with running(EmbeddedStore(Database(tmp_path, limit=80 << 10))) as store:
+        for revision in range(100):  # of which the file could hold a quarter
+            await store.write(put("a", text, revision))
+        assert len(store.changes("things", 0)) == 100
+        names = [f"b{number}" for number in range(50)]
+        with pytest.raises(StoreError, match="no space left"):
+            await asyncio.gather(*(store.write(put(name, text)) for name in names))
+        with contextlib.suppress(StoreError):
+            for name in names:
+                await store.write(put(name, text))
+        count = store.count("things")
+        assert 10 < count < 30
+        for name in names[:3]:
+            found = store.read(key(name))
+            assert found is not None
+            await store.write(Write(key(name), lambda _: text.encode(), found.revision, deletes=True))
+        await store.write(put("c", text))
+    async with running(opened(tmp_path)) as again:
+        assert len(again.scan("things")) == count - 2
+        assert again.floor >= 100
+        with pytest.raises(CompactedError):
+            again.changes("things", 99)
 
 
 class SlowDatabase(Database):
@@ -162,20 +147,17 @@ class SlowDatabase(Database):
         super().append(changes, beyond=beyond)
 
 
-def test_who_is_cancelled_twice_does_not_close_the_file_under_a_transaction(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        database = SlowDatabase(tmp_path)
-        store = EmbeddedStore(database)
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(store.run())
-            store.submit([put("a")])
-            await asyncio.to_thread(database.begun.wait)
-            threading.Timer(0.1, database.go_on.set).start()  # by then it is cancelled
-            for _ in range(2):
-                task.cancel()
-                await asyncio.sleep(0)
-
-    asyncio.run(scenario())
+async def test_who_is_cancelled_twice_does_not_close_the_file_under_a_transaction(tmp_path: Path) -> None:
+    database = SlowDatabase(tmp_path)
+    store = EmbeddedStore(database)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(store.run())
+        store.submit([put("a")])
+        await asyncio.to_thread(database.begun.wait)
+        threading.Timer(0.1, database.go_on.set).start()  # by then it is cancelled
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
     with closing(Database(tmp_path)) as again:
         assert values(again.load().records) == ["@1"]
 

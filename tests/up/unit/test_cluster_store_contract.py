@@ -69,20 +69,17 @@ def test_a_transaction_from_another_state_is_refused_whole(engine: Engine, kind:
     engine.play(scenario)
 
 
-def test_a_restart_keeps_the_history_that_is_left(engine: Engine) -> None:
-    async def scenario() -> None:
-        async with engine.open() as store:
-            await store.write(put("gone", "before"))
-            (first,) = await store.write(put("a", "one"))
-            await store.compact(first.revision)
-            (second,) = await store.write(put("a", "two", first.revision))
-        async with engine.open() as again:
-            assert [change.revision for change in again.changes("things", first.revision)] == [second.revision]
-            assert [text_of(each) for each in again.scan("things", at=first.revision)] == ["one", "before"]
-            with pytest.raises(CompactedError):
-                again.changes("things", first.revision - 1)
-
-    asyncio.run(scenario())
+async def test_a_restart_keeps_the_history_that_is_left(engine: Engine) -> None:
+    async with engine.open() as store:
+        await store.write(put("gone", "before"))
+        (first,) = await store.write(put("a", "one"))
+        await store.compact(first.revision)
+        (second,) = await store.write(put("a", "two", first.revision))
+    async with engine.open() as again:
+        assert [change.revision for change in again.changes("things", first.revision)] == [second.revision]
+        assert [text_of(each) for each in again.scan("things", at=first.revision)] == ["one", "before"]
+        with pytest.raises(CompactedError):
+            again.changes("things", first.revision - 1)
 
 
 def test_what_is_under_way_is_in_the_head_and_not_visible(engine: Engine) -> None:
@@ -99,22 +96,19 @@ def test_what_is_under_way_is_in_the_head_and_not_visible(engine: Engine) -> Non
     engine.play(scenario)
 
 
-def test_everything_is_there_after_a_restart_with_its_history(engine: Engine) -> None:
-    async def scenario() -> None:
-        async with engine.open() as store:
-            first, second = await store.write(put("a", "one"), put("b", "two"))
-            (new,) = await store.write(put("a", "new", first.revision))
-            await store.write(remove("b", second.revision))
-            last = store.revision
-        async with engine.open() as again:
-            assert again.revision >= last
-            assert [text_of(each) for each in again.scan("things")] == ["new"]
-            assert [text_of(each) for each in again.scan("things", at=second.revision)] == ["one", "two"]
-            changes = again.changes("things", second.revision)
-            assert [(change.revision, change.deleted) for change in changes] == [(new.revision, False), (last, True)]
-            assert [change.previous and text_of(change.previous) for change in changes] == ["one", "two"]
-
-    asyncio.run(scenario())
+async def test_everything_is_there_after_a_restart_with_its_history(engine: Engine) -> None:
+    async with engine.open() as store:
+        first, second = await store.write(put("a", "one"), put("b", "two"))
+        (new,) = await store.write(put("a", "new", first.revision))
+        await store.write(remove("b", second.revision))
+        last = store.revision
+    async with engine.open() as again:
+        assert again.revision >= last
+        assert [text_of(each) for each in again.scan("things")] == ["new"]
+        assert [text_of(each) for each in again.scan("things", at=second.revision)] == ["one", "two"]
+        changes = again.changes("things", second.revision)
+        assert [(change.revision, change.deleted) for change in changes] == [(new.revision, False), (last, True)]
+        assert [change.previous and text_of(change.previous) for change in changes] == ["one", "two"]
 
 
 def test_old_states_can_be_listed_until_they_are_compacted(engine: Engine) -> None:
@@ -139,19 +133,16 @@ def test_old_states_can_be_listed_until_they_are_compacted(engine: Engine) -> No
     engine.play(scenario)
 
 
-def test_a_start_after_a_compaction_has_the_state_and_no_older_history(engine: Engine) -> None:
-    async def scenario() -> None:
-        async with engine.open() as store:
-            (first,) = await store.write(put("a", "one"))
-            (second,) = await store.write(put("a", "two", first.revision))
-            await store.compact(second.revision)
-        async with engine.open() as again:
-            assert [text_of(each) for each in again.scan("things")] == ["two"]
-            assert again.floor >= second.revision
-            (third,) = await again.write(put("a", "three", second.revision))
-            assert third.revision > second.revision
-
-    asyncio.run(scenario())
+async def test_a_start_after_a_compaction_has_the_state_and_no_older_history(engine: Engine) -> None:
+    async with engine.open() as store:
+        (first,) = await store.write(put("a", "one"))
+        (second,) = await store.write(put("a", "two", first.revision))
+        await store.compact(second.revision)
+    async with engine.open() as again:
+        assert [text_of(each) for each in again.scan("things")] == ["two"]
+        assert again.floor >= second.revision
+        (third,) = await again.write(put("a", "three", second.revision))
+        assert third.revision > second.revision
 
 
 def test_history_is_bounded(engine: Engine) -> None:

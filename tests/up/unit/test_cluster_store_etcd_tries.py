@@ -144,41 +144,35 @@ class Stalled(Client):
 
 
 @pytest.mark.slow
-def test_what_was_created_by_the_second_try_and_deleted_does_not_come_back_by_the_first(one: Etcd) -> None:
+async def test_what_was_created_by_the_second_try_and_deleted_does_not_come_back_by_the_first(one: Etcd) -> None:
     """A member that was suspended may make the first try at any time."""
 
-    async def scenario() -> None:
-        given = settings(one, prefix())
-        client, plain = Stalled(given, now), Client(given, now)
-        transactions = Transactions(client, Layout(given.prefix))
-        try:
-            made = await write(transactions, put("a"))
-            await write(transactions, remove("a", made))
-            late = await plain.call("KV/Txn", client.kept)
-            assert not late.message.succeeded
-            assert not (await transactions.state((await transactions.newest())[1])).found
-            await write(transactions, put("a"))
-        finally:
-            await client.close()
-            await plain.close()
-
-    asyncio.run(scenario())
+    given = settings(one, prefix())
+    client, plain = Stalled(given, now), Client(given, now)
+    transactions = Transactions(client, Layout(given.prefix))
+    try:
+        made = await write(transactions, put("a"))
+        await write(transactions, remove("a", made))
+        late = await plain.call("KV/Txn", client.kept)
+        assert not late.message.succeeded
+        assert not (await transactions.state((await transactions.newest())[1])).found
+        await write(transactions, put("a"))
+    finally:
+        await client.close()
+        await plain.close()
 
 
 @pytest.mark.slow
-def test_a_creation_is_sent_again_when_another_process_could_not_tell_what_became_of_its_own(one: Etcd) -> None:
-    async def scenario() -> None:
-        given = settings(one, prefix())
-        plain, other = Client(given, now), Stalled(given, now)
-        mine, theirs = (Transactions(each, Layout(given.prefix)) for each in (plain, other))
-        try:
-            await write(mine, put("a"))
-            await write(theirs, put("b"))
-            await write(mine, put("c"))
-            with pytest.raises(ConflictError):
-                await write(mine, put("b"))
-        finally:
-            await plain.close()
-            await other.close()
-
-    asyncio.run(scenario())
+async def test_a_creation_is_sent_again_when_another_process_could_not_tell_what_became_of_its_own(one: Etcd) -> None:
+    given = settings(one, prefix())
+    plain, other = Client(given, now), Stalled(given, now)
+    mine, theirs = (Transactions(each, Layout(given.prefix)) for each in (plain, other))
+    try:
+        await write(mine, put("a"))
+        await write(theirs, put("b"))
+        await write(mine, put("c"))
+        with pytest.raises(ConflictError):
+            await write(mine, put("b"))
+    finally:
+        await plain.close()
+        await other.close()

@@ -32,29 +32,26 @@ def named(name: str, address: str) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
 
 
-def test_what_the_api_acknowledges_is_answered(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster(tmp_path) as here, asyncio.TaskGroup() as tasks:
-            await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "default"}})
-            await here.send("POST", SERVICES, named("first", "10.96.0.1"))
-            bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            feed = StoreSource(here.store, RESOURCES)
-            settings = Settings(addresses=("127.0.0.1",), port=0)
-            serving = tasks.create_task(serve(settings, feed.run, lambda port, _: bound.set_result(port)))
-            port = await bound
-            async with asyncio.timeout(60):
-                while not await ask(port, "first.default.svc.cluster.local"):
-                    pass
-                code, _ = await here.send("POST", SERVICES, named("web", "10.96.0.2"))
-                assert code == 201
-                while await ask(port, WEB) != ["10.96.0.2"]:
-                    pass
-                code, _ = await here.send("DELETE", f"{SERVICES}/web")
-                assert code == 200
-                while await ask(port, WEB):
-                    pass
-            serving.cancel()
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-            free.bind(("127.0.0.1", port))
-
-    asyncio.run(story())
+async def test_what_the_api_acknowledges_is_answered(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as here, asyncio.TaskGroup() as tasks:
+        await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "default"}})
+        await here.send("POST", SERVICES, named("first", "10.96.0.1"))
+        bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        feed = StoreSource(here.store, RESOURCES)
+        settings = Settings(addresses=("127.0.0.1",), port=0)
+        serving = tasks.create_task(serve(settings, feed.run, lambda port, _: bound.set_result(port)))
+        port = await bound
+        async with asyncio.timeout(60):
+            while not await ask(port, "first.default.svc.cluster.local"):
+                pass
+            code, _ = await here.send("POST", SERVICES, named("web", "10.96.0.2"))
+            assert code == 201
+            while await ask(port, WEB) != ["10.96.0.2"]:
+                pass
+            code, _ = await here.send("DELETE", f"{SERVICES}/web")
+            assert code == 200
+            while await ask(port, WEB):
+                pass
+        serving.cancel()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", port))

@@ -6,7 +6,7 @@ import dns.message
 import dns.rrset
 import pytest
 from tests.fakes.upstream import records, upstream
-from tests.up.unit.test_dns_upstream import ANY_NAME, forwarder, question, resolve, run, zone
+from tests.up.unit.test_dns_upstream import ANY_NAME, forwarder, question, resolve, zone
 
 from vipwire.errors import DecodeError
 from vipwire_up.dns.messages.message import IN, NOERROR, SERVFAIL, TC, Query, render
@@ -94,18 +94,15 @@ def test_a_ring_of_aliases_ends_and_a_long_chain_is_refused() -> None:
         read_answer(chain(message, "udp") or b"", query, 0.0)
 
 
-def test_questions_go_out_in_letters_by_chance_and_small_ones_come_back_to_who_asked() -> None:
-    async def story() -> None:
-        async with upstream(records(ANY_NAME)) as there:
-            ours = Resolver(zone(), forwarder(there.server))
-            for index in range(3):
-                name = f"{index}.{LONG_NAME}"
-                got = await resolve(ours, question(name))
-                assert [rrset.to_text() for rrset in got.answer] == [f"{name}. 60 IN A 192.0.2.1"]
-            assert all(letters != letters.lower() for letters in there.letters)
-            assert len({letters.partition(".")[2] for letters in there.letters}) == 3
-
-    run(story)
+async def test_questions_go_out_in_letters_by_chance_and_small_ones_come_back_to_who_asked() -> None:
+    async with upstream(records(ANY_NAME)) as there:
+        ours = Resolver(zone(), forwarder(there.server))
+        for index in range(3):
+            name = f"{index}.{LONG_NAME}"
+            got = await resolve(ours, question(name))
+            assert [rrset.to_text() for rrset in got.answer] == [f"{name}. 60 IN A 192.0.2.1"]
+        assert all(letters != letters.lower() for letters in there.letters)
+        assert len({letters.partition(".")[2] for letters in there.letters}) == 3
 
 
 def lowered(message: dns.message.Message, protocol: str) -> bytes | None:
@@ -115,81 +112,63 @@ def lowered(message: dns.message.Message, protocol: str) -> bytes | None:
     return records(ANY_NAME)(small, protocol)
 
 
-def test_a_server_that_changes_letters_is_believed_over_tcp_and_then_asked_in_small_ones() -> None:
+async def test_a_server_that_changes_letters_is_believed_over_tcp_and_then_asked_in_small_ones() -> None:
     asked: list[Attempt] = []
 
-    async def story() -> None:
-        async with upstream(lowered) as there:
-            ours = forwarder(there.server, witness=asked.append)
-            for index in range(2):
-                assert (await ours.ask(question(f"{index}.{LONG_NAME}"))).rcode == NOERROR
-            assert [protocol for protocol, _ in there.asked] == ["udp", "tcp", "udp"]
-            assert there.letters[2] == there.letters[2].lower()
-
-    run(story)
+    async with upstream(lowered) as there:
+        ours = forwarder(there.server, witness=asked.append)
+        for index in range(2):
+            assert (await ours.ask(question(f"{index}.{LONG_NAME}"))).rcode == NOERROR
+        assert [protocol for protocol, _ in there.asked] == ["udp", "tcp", "udp"]
+        assert there.letters[2] == there.letters[2].lower()
     assert [each.result for each in asked] == ["suspect", "answered", "answered"]
 
 
-def test_an_operator_has_it_ask_in_small_letters_alone() -> None:
-    async def story() -> None:
-        async with upstream(records(ANY_NAME)) as there:
-            ours = Forwarder([there.server], Cache(0), mixed=False)
-            assert (await ours.ask(question(LONG_NAME))).rcode == NOERROR
-            assert there.letters == [f"{LONG_NAME}."]
-
-    run(story)
+async def test_an_operator_has_it_ask_in_small_letters_alone() -> None:
+    async with upstream(records(ANY_NAME)) as there:
+        ours = Forwarder([there.server], Cache(0), mixed=False)
+        assert (await ours.ask(question(LONG_NAME))).rcode == NOERROR
+        assert there.letters == [f"{LONG_NAME}."]
 
 
-def test_an_answer_in_other_letters_alone_is_not_taken_and_changes_nothing() -> None:
+async def test_an_answer_in_other_letters_alone_is_not_taken_and_changes_nothing() -> None:
     """Somebody has guessed port and number: the question goes over TCP, and the next one is mixed as ever."""
 
     def forged_over_udp(message: dns.message.Message, protocol: str) -> bytes | None:
         return lowered(message, protocol) if protocol == "udp" else records("@ 60 IN A 192.0.2.9")(message, protocol)
 
-    async def story() -> None:
-        async with upstream(forged_over_udp) as there:
-            ours = forwarder(there.server)
-            for index in range(2):
-                got = await ours.ask(question(f"{index}.{LONG_NAME}"))
-                assert got.sections[0][0].endswith(bytes((192, 0, 2, 9)))
-            assert [protocol for protocol, _ in there.asked] == ["udp", "tcp"] * 2
-
-    run(story)
+    async with upstream(forged_over_udp) as there:
+        ours = forwarder(there.server)
+        for index in range(2):
+            got = await ours.ask(question(f"{index}.{LONG_NAME}"))
+            assert got.sections[0][0].endswith(bytes((192, 0, 2, 9)))
+        assert [protocol for protocol, _ in there.asked] == ["udp", "tcp"] * 2
 
 
-def test_many_wrong_answers_have_the_question_asked_over_tcp() -> None:
+async def test_many_wrong_answers_have_the_question_asked_over_tcp() -> None:
     def guessing(message: dns.message.Message, protocol: str) -> bytes | list[bytes] | None:
         good = records(ANY_NAME)(message, protocol) or b""
         return good if protocol == "tcp" else [struct.pack("!H", message.id ^ n) + good[2:] for n in range(1, 50)]
 
-    async def story() -> None:
-        async with upstream(guessing) as there:
-            assert (await forwarder(there.server).ask(question())).rcode == NOERROR
-            assert [protocol for protocol, _ in there.asked] == ["udp", "tcp"]
-
-    run(story)
+    async with upstream(guessing) as there:
+        assert (await forwarder(there.server).ask(question())).rcode == NOERROR
+        assert [protocol for protocol, _ in there.asked] == ["udp", "tcp"]
 
 
-def test_all_tries_of_a_question_together_have_a_deadline() -> None:
-    async def story() -> None:
-        async with upstream(lambda _message, _protocol: None) as there:
-            ours = forwarder(*[there.server] * 8, deadline=0.5)
-            assert (await ours.ask(question())).rcode == SERVFAIL
-            assert len(there.asked) == 1
-
-    run(story)
+async def test_all_tries_of_a_question_together_have_a_deadline() -> None:
+    async with upstream(lambda _message, _protocol: None) as there:
+        ours = forwarder(*[there.server] * 8, deadline=0.5)
+        assert (await ours.ask(question())).rcode == SERVFAIL
+        assert len(there.asked) == 1
 
 
-def test_an_answer_that_is_cut_over_tcp_too_is_none() -> None:
+async def test_an_answer_that_is_cut_over_tcp_too_is_none() -> None:
     def cut(message: dns.message.Message, _protocol: str) -> bytes:
         wire = dns.message.make_response(message).to_wire()
         return wire[:2] + struct.pack("!H", int.from_bytes(wire[2:4]) | TC) + wire[4:]
 
-    async def story() -> None:
-        async with upstream(cut) as there:
-            assert (await forwarder(there.server).ask(question())).rcode == SERVFAIL
-
-    run(story)
+    async with upstream(cut) as there:
+        assert (await forwarder(there.server).ask(question())).rcode == SERVFAIL
 
 
 def test_the_cache_is_bounded_in_bytes_too() -> None:

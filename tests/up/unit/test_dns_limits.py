@@ -89,19 +89,16 @@ def test_what_is_beyond_the_rate_is_dropped_and_counted() -> None:
     with_server(web(), story, OneSecond(rate=2))
 
 
-def test_one_client_has_not_all_the_places_of_those_that_wait() -> None:
-    async def all_of_it() -> None:
-        async with upstream(lambda _message, _protocol: None) as silent:
-            resolver = Resolver(zone(service("web", "10.96.0.1")), forwarder(silent.server))
-            async with dns_here(resolver, ClientLimits(waiting=3)) as here:
-                for number in range(4):
-                    here.client.send(wire(f"{number}.example.org", number))
-                refused = await here.client.answers.get()
-                assert (refused[:2], code(refused)) == (b"\0\3", SERVFAIL)
-                assert code(await here.client.ask(wire(number=9))) == NOERROR, "what is in memory is answered"
-                assert here.tally.dropped["waiting"] == 1
-
-    run(all_of_it)
+async def test_one_client_has_not_all_the_places_of_those_that_wait() -> None:
+    async with upstream(lambda _message, _protocol: None) as silent:
+        resolver = Resolver(zone(service("web", "10.96.0.1")), forwarder(silent.server))
+        async with dns_here(resolver, ClientLimits(waiting=3)) as here:
+            for number in range(4):
+                here.client.send(wire(f"{number}.example.org", number))
+            refused = await here.client.answers.get()
+            assert (refused[:2], code(refused)) == (b"\0\3", SERVFAIL)
+            assert code(await here.client.ask(wire(number=9))) == NOERROR, "what is in memory is answered"
+            assert here.tally.dropped["waiting"] == 1
 
 
 def test_one_client_has_not_all_the_connections() -> None:

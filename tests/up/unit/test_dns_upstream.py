@@ -71,81 +71,66 @@ def zone(*services: DnsService) -> Zone:
     return made
 
 
-def test_an_answer_is_kept_for_its_ttl_which_runs_down() -> None:
+async def test_an_answer_is_kept_for_its_ttl_which_runs_down() -> None:
     clock = Clock()
 
-    async def story() -> None:
-        async with upstream(records(A_RECORD)) as there:
-            resolver = Resolver(zone(), forwarder(there.server, clock=clock))
-            seen = []
-            for later in (0, 20, 39, 2):
-                clock.now += later
-                seen.append((await resolve(resolver, question())).answer[0].ttl)
-            assert seen == [60, 40, 1, 60]
-            assert there.asked == [("udp", "example.org."), ("udp", "example.org.")]
-
-    run(story)
+    async with upstream(records(A_RECORD)) as there:
+        resolver = Resolver(zone(), forwarder(there.server, clock=clock))
+        seen = []
+        for later in (0, 20, 39, 2):
+            clock.now += later
+            seen.append((await resolve(resolver, question())).answer[0].ttl)
+        assert seen == [60, 40, 1, 60]
+        assert there.asked == [("udp", "example.org."), ("udp", "example.org.")]
 
 
-def test_a_denial_is_kept_as_long_as_its_soa_says() -> None:
+async def test_a_denial_is_kept_as_long_as_its_soa_says() -> None:
     clock = Clock()
 
-    async def story() -> None:
-        async with upstream(records(rcode=NXDOMAIN, authority=(SOA,))) as there:
-            resolver = Resolver(zone(), forwarder(there.server, clock=clock))
-            for later in (0, 29, 2):
-                clock.now += later
-                answer = await resolve(resolver, question())
-                assert answer.rcode() == NXDOMAIN
-                assert answer.authority
-            assert len(there.asked) == 2
-
-    run(story)
+    async with upstream(records(rcode=NXDOMAIN, authority=(SOA,))) as there:
+        resolver = Resolver(zone(), forwarder(there.server, clock=clock))
+        for later in (0, 29, 2):
+            clock.now += later
+            answer = await resolve(resolver, question())
+            assert answer.rcode() == NXDOMAIN
+            assert answer.authority
+        assert len(there.asked) == 2
 
 
-def test_a_denial_without_soa_is_not_kept() -> None:
-    async def story() -> None:
-        async with upstream(records()) as there:
-            resolver = Resolver(zone(), forwarder(there.server))
-            for _ in range(2):
-                assert (await resolve(resolver, question())).rcode() == NOERROR
-            assert len(there.asked) == 2
-
-    run(story)
+async def test_a_denial_without_soa_is_not_kept() -> None:
+    async with upstream(records()) as there:
+        resolver = Resolver(zone(), forwarder(there.server))
+        for _ in range(2):
+            assert (await resolve(resolver, question())).rcode() == NOERROR
+        assert len(there.asked) == 2
 
 
-def test_equal_questions_at_a_time_are_asked_once_and_others_for_themselves() -> None:
-    async def story() -> None:
-        async with upstream(records(A_RECORD)) as there:
-            ours = forwarder(there.server)
-            queries = [question(), question("EXAMPLE.org"), question(kind="AAAA"), question(do=True)]
-            answers = await asyncio.gather(*(ours.ask(query) for query in queries))
-            assert {answer.rcode for answer in answers} == {NOERROR}
-            assert len(there.asked) == 3
-
-    run(story)
+async def test_equal_questions_at_a_time_are_asked_once_and_others_for_themselves() -> None:
+    async with upstream(records(A_RECORD)) as there:
+        ours = forwarder(there.server)
+        queries = [question(), question("EXAMPLE.org"), question(kind="AAAA"), question(do=True)]
+        answers = await asyncio.gather(*(ours.ask(query) for query in queries))
+        assert {answer.rcode for answer in answers} == {NOERROR}
+        assert len(there.asked) == 3
 
 
-def test_who_waits_for_anothers_question_is_told_when_that_one_is_given_up() -> None:
-    async def story() -> None:
-        came = asyncio.Event()
+async def test_who_waits_for_anothers_question_is_told_when_that_one_is_given_up() -> None:
+    came = asyncio.Event()
 
-        def silent(_message: dns.message.Message, _protocol: str) -> None:
-            came.set()
+    def silent(_message: dns.message.Message, _protocol: str) -> None:
+        came.set()
 
-        async with upstream(silent) as there:
-            ours = forwarder(there.server)
-            first = asyncio.ensure_future(ours.ask(question()))
-            await came.wait()
-            second = asyncio.ensure_future(ours.ask(question()))
-            asyncio.get_running_loop().call_soon(first.cancel)
-            assert (await second).rcode == SERVFAIL
-            assert len(there.asked) == 1
-
-    run(story)
+    async with upstream(silent) as there:
+        ours = forwarder(there.server)
+        first = asyncio.ensure_future(ours.ask(question()))
+        await came.wait()
+        second = asyncio.ensure_future(ours.ask(question()))
+        asyncio.get_running_loop().call_soon(first.cancel)
+        assert (await second).rcode == SERVFAIL
+        assert len(there.asked) == 1
 
 
-def test_what_is_cut_over_udp_is_asked_over_tcp() -> None:
+async def test_what_is_cut_over_udp_is_asked_over_tcp() -> None:
     many = tuple(f"example.org. 60 IN TXT {'x' * 200}{index}" for index in range(10))
 
     def answering(message: dns.message.Message, protocol: str) -> bytes | None:
@@ -155,21 +140,18 @@ def test_what_is_cut_over_udp_is_asked_over_tcp() -> None:
         response.flags |= dns.flags.TC
         return response.to_wire()
 
-    async def story() -> None:
-        async with upstream(answering) as there:
-            resolver = Resolver(zone(), forwarder(there.server))
-            query = question(kind="TXT")
-            answer = await resolve(resolver, query)
-            assert len(answer.answer[0]) == 10
-            assert [protocol for protocol, _ in there.asked] == ["udp", "tcp"]
-            cut = dns.message.from_wire(render(query, await resolver.slow(query), query.limit))
-            assert cut.flags & dns.flags.TC
-            assert 0 < len(cut.answer[0]) < 10
-
-    run(story)
+    async with upstream(answering) as there:
+        resolver = Resolver(zone(), forwarder(there.server))
+        query = question(kind="TXT")
+        answer = await resolve(resolver, query)
+        assert len(answer.answer[0]) == 10
+        assert [protocol for protocol, _ in there.asked] == ["udp", "tcp"]
+        cut = dns.message.from_wire(render(query, await resolver.slow(query), query.limit))
+        assert cut.flags & dns.flags.TC
+        assert 0 < len(cut.answer[0]) < 10
 
 
-def test_the_next_server_is_asked_where_one_is_silent_refuses_or_talks_nonsense() -> None:
+async def test_the_next_server_is_asked_where_one_is_silent_refuses_or_talks_nonsense() -> None:
     def wrong_number(message: dns.message.Message, protocol: str) -> bytes | None:
         good = records(A_RECORD)(message, protocol)
         assert good is not None
@@ -192,58 +174,46 @@ def test_the_next_server_is_asked_where_one_is_silent_refuses_or_talks_nonsense(
             assert (await ours.ask(question("www.example.org"))).rcode == NOERROR
             assert len(first.asked) == before, "who failed is asked last for a while"
 
-    async def all_of_them() -> None:
-        for answering in (lambda _message, _protocol: None, wrong_number, nonsense):
-            asked: list[Attempt] = []
-            async with upstream(answering) as first:
-                await story(first, asked=asked)
-            assert [each.result for each in asked] == ["failed", "answered", "answered"]
-
-    run(all_of_them)
+    for answering in (lambda _message, _protocol: None, wrong_number, nonsense):
+        asked: list[Attempt] = []
+        async with upstream(answering) as first:
+            await story(first, asked=asked)
+        assert [each.result for each in asked] == ["failed", "answered", "answered"]
 
 
-def test_servfail_of_all_is_servfail_and_is_held_for_a_moment() -> None:
+async def test_servfail_of_all_is_servfail_and_is_held_for_a_moment() -> None:
     clock = Clock()
 
-    async def story() -> None:
-        async with upstream(records(rcode=SERVFAIL)) as there:
-            ours = forwarder(there.server, clock=clock)
-            for later in (0, 0.5, 1):
-                clock.now += later
-                assert (await ours.ask(question())).rcode == SERVFAIL
-            assert len(there.asked) == 2
-
-    run(story)
+    async with upstream(records(rcode=SERVFAIL)) as there:
+        ours = forwarder(there.server, clock=clock)
+        for later in (0, 0.5, 1):
+            clock.now += later
+            assert (await ours.ask(question())).rcode == SERVFAIL
+        assert len(there.asked) == 2
 
 
-def test_external_name_is_followed_out_of_the_zone() -> None:
+async def test_external_name_is_followed_out_of_the_zone() -> None:
     ours = zone(external("out", "www.example.org"), external("hop", "out.shop.svc.cluster.local"))
 
-    async def story() -> None:
-        answering = records("www.example.org. 60 IN CNAME example.org.", A_RECORD)
-        async with upstream(answering) as there:
-            resolver = Resolver(ours, forwarder(there.server))
-            answer = await resolve(resolver, question("hop.shop.svc.cluster.local"))
-            assert [rrset.to_text() for rrset in answer.answer] == [
-                "hop.shop.svc.cluster.local. 5 IN CNAME out.shop.svc.cluster.local.",
-                "out.shop.svc.cluster.local. 5 IN CNAME www.example.org.",
-                "www.example.org. 60 IN CNAME example.org.",
-                A_RECORD,
-            ]
-            assert there.asked == [("udp", "www.example.org.")]
-
-    run(story)
+    answering = records("www.example.org. 60 IN CNAME example.org.", A_RECORD)
+    async with upstream(answering) as there:
+        resolver = Resolver(ours, forwarder(there.server))
+        answer = await resolve(resolver, question("hop.shop.svc.cluster.local"))
+        assert [rrset.to_text() for rrset in answer.answer] == [
+            "hop.shop.svc.cluster.local. 5 IN CNAME out.shop.svc.cluster.local.",
+            "out.shop.svc.cluster.local. 5 IN CNAME www.example.org.",
+            "www.example.org. 60 IN CNAME example.org.",
+            A_RECORD,
+        ]
+        assert there.asked == [("udp", "www.example.org.")]
 
 
-def test_the_zones_own_names_are_never_asked_for_upstream() -> None:
-    async def story() -> None:
-        async with upstream(records(A_RECORD)) as there:
-            resolver = Resolver(zone(service("web", "10.96.0.1")), forwarder(there.server))
-            for name in ("web.shop.svc.cluster.local", "gone.shop.svc.cluster.local", "example.org.cluster.local"):
-                assert resolver.quick(question(name)) is not None
-            assert not there.asked
-
-    run(story)
+async def test_the_zones_own_names_are_never_asked_for_upstream() -> None:
+    async with upstream(records(A_RECORD)) as there:
+        resolver = Resolver(zone(service("web", "10.96.0.1")), forwarder(there.server))
+        for name in ("web.shop.svc.cluster.local", "gone.shop.svc.cluster.local", "example.org.cluster.local"):
+            assert resolver.quick(question(name)) is not None
+        assert not there.asked
 
 
 def test_without_a_server_upstream_other_names_are_refused() -> None:
@@ -252,14 +222,11 @@ def test_without_a_server_upstream_other_names_are_refused() -> None:
     assert dns.rcode.Rcode(reply.rcode) == REFUSED
 
 
-def test_the_cache_holds_no_more_than_it_may() -> None:
-    async def story() -> None:
-        async with upstream(records(ANY_NAME)) as there:
-            ours = forwarder(there.server, capacity=3)
-            for index in range(5):
-                await ours.ask(question(f"name-{index}.example.org"))
-            assert len(ours.cache) == 3
-            assert ours.known(question("name-4.example.org")) is not None
-            assert ours.known(question("name-0.example.org")) is None
-
-    run(story)
+async def test_the_cache_holds_no_more_than_it_may() -> None:
+    async with upstream(records(ANY_NAME)) as there:
+        ours = forwarder(there.server, capacity=3)
+        for index in range(5):
+            await ours.ask(question(f"name-{index}.example.org"))
+        assert len(ours.cache) == 3
+        assert ours.known(question("name-4.example.org")) is not None
+        assert ours.known(question("name-0.example.org")) is None
