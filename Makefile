@@ -64,9 +64,10 @@ AGAIN = --reruns 1 -rR --rerun-show-tracebacks
 HOUSE ?=
 UNITS = $(wildcard tests/$(or $(HOUSE),*)/unit)
 
-# A file of tests at a time in each of three processes on two cores, for many wait for something now and then.
+# What starts a process or a server, draws many examples or takes a second is marked slow: `make test` runs it, and all
+# examples of the laws.
 quick: compiled
-	@$(PYTEST) -q -n $$(($$(nproc) + 1)) --dist loadscope -m 'not kernel' $(UNITS) tests/proxy/laws tests/proxy/cases tests/project
+	@$(PYTEST:$(BIN)/%=env HYPOTHESIS_PROFILE=quick $(BIN)/%) -q -n $$(nproc) --dist loadscope -m 'not kernel and not slow' $(UNITS) tests/proxy/laws tests/proxy/cases tests/project
 
 # The unit tests that meet processes, sockets, files and parsers, once more on the system's own Python, where that is
 # another one: the texts of errors differ there, and groups of exceptions do. All else is the same in every Python, and

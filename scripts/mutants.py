@@ -259,9 +259,9 @@ class Reach:
     seconds: float
 
 
-def find_reaches(copy: Path, files: Sequence[str]) -> dict[tuple[str, int], list[Reach]]:
+def find_reaches(copy: Path, modules: Sequence[Path], files: Sequence[str]) -> dict[tuple[str, int], list[Reach]]:
     """Run every test once and return the tests that reach each statement, without those that fail unmutated."""
-    plain = {path: path.read_text(encoding="utf-8") for path in _modules(copy)}
+    plain = {path: path.read_text(encoding="utf-8") for path in modules}
     for path, text in plain.items():
         path.write_text(counted(text, str(path.relative_to(copy))), encoding="utf-8")
     found = defaultdict[tuple[str, int], list[Reach]](list)
@@ -306,8 +306,8 @@ def superfluous(killed: Mapping[Mutant, set[str]], files: Sequence[str]) -> list
     return gone
 
 
-def _modules(copy: Path) -> list[Path]:
-    return sorted(path for pattern in MUTATED for path in copy.glob(pattern))
+def _modules(copy: Path, patterns: Sequence[str]) -> list[Path]:
+    return sorted(path for pattern in patterns for path in copy.glob(pattern))
 
 
 def _copy(folder: Path) -> Path:
@@ -340,6 +340,7 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=300, help="how many changes are drawn (300)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed draws the same changes (1)")
     parser.add_argument("--seconds", type=float, default=1500, help="begin no mutant after so many seconds (1500)")
+    parser.add_argument("--modules", nargs="+", default=MUTATED, help="patterns of modules that are changed")
     parser.add_argument("--tests", nargs="+", default=TESTS, help="patterns of test files")
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
@@ -347,10 +348,11 @@ def main() -> None:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="vipwire-mutants-") as folder:
         copy = _copy(Path(folder))
-        drawn = [mutant for path in _modules(copy) for mutant in candidates(path, copy)]
+        modules = _modules(copy, options.modules)
+        drawn = [mutant for path in modules for mutant in candidates(path, copy)]
         random.Random(options.seed).shuffle(drawn)  # noqa: S311  # not a secret
         files = sorted(str(path.relative_to(copy)) for pattern in options.tests for path in copy.glob(pattern))
-        reaches = find_reaches(copy, files)
+        reaches = find_reaches(copy, modules, files)
         reached = {reach.test.partition("::")[0] for found in reaches.values() for reach in found}
         print(f"{len(drawn)} changes possible; tests in {len(reached)} of {len(files)} files reach them", flush=True)
         killed = dict[Mutant, set[str]]()

@@ -2,10 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
@@ -24,6 +23,9 @@ WORDS = (
     *("worker", "1", "0", "-1", "2147483648", "9" * 30, "\u00b2", "\u0663", "default:web:80", "s1", "s0", "s99"),
     *(",", '"', "\n"),
 )
+cells = st.sampled_from(
+    ("a:b:80", "a:b:80:c", "s1", "s0", "s²", "s" + "9" * 5000, "1", "²", "", '"', "\0", "BACKEND")
+)
 words = st.sampled_from(WORDS)
 lines = st.lists(words | st.text(max_size=5), max_size=30)
 talk = (
@@ -33,49 +35,28 @@ talk = (
 )
 
 
-class Haproxy:
-    """A socket that says what it is told to, prompt or not, and hangs up."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path, self.says = folder / "haproxy.sock", b""
-        self.runner = asyncio.Runner()
-        self.server = self.runner.run(asyncio.start_unix_server(self._speak, self.path))
-
-    async def _speak(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(self.says)
-        with contextlib.suppress(OSError):
-            await writer.drain()
-        writer.close()
-
-    async def close(self) -> None:
-        self.server.close()
-        await self.server.wait_closed()
-
-
-@pytest.fixture(scope="module")
-def haproxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Haproxy]:
-    made = Haproxy(tmp_path_factory.mktemp("haproxy"))
-    yield made
-    made.runner.run(made.close())
-    made.runner.close()
-
-
 @given(says=talk | st.lists(talk, max_size=4).map(lambda some: b"> " + b"\n> ".join(some) + b"\n> "))
 @example(says="\u00b2 master 0\n# programs".encode())
 @example(says=b"99999999999999999999999999 master 0\n# programs")
 @example(says=b"x" * 70_000)
-def test_any_bytes_at_the_sockets_are_an_answer_or_a_control_error(haproxy: Haproxy, says: bytes) -> None:
-    async def talk_to_it() -> None:
-        async with asyncio.timeout(60):
-            for asking in (ask(haproxy.path, ["show stat", "show info"]), command(haproxy.path, ["set map a b"])):
+def test_any_bytes_at_the_sockets_are_an_answer_or_a_control_error(says: bytes) -> None:
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(says)
+        with contextlib.suppress(OSError):
+            await writer.drain()
+        writer.close()
+
+    async def talk_to_it(path: Path) -> None:
+        async with asyncio.timeout(60), await asyncio.start_unix_server(serve, path):
+            for asking in (ask(path, ["show stat", "show info"]), command(path, ["set map a b"])):
                 with contextlib.suppress(ControlError):
                     await asking
-            assert "\n" not in await mark_of(haproxy.path)
-            for process in await processes(haproxy.path):
+            assert "\n" not in await mark_of(path)
+            for process in await processes(path):
                 assert 1 < process.pid <= 1 << 22
 
-    haproxy.says = says
-    haproxy.runner.run(talk_to_it())
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(talk_to_it(Path(folder) / "haproxy.sock"))
 
 
 @given(st.text(max_size=200) | lines.map(lambda some: HEADER + "\n" + ",".join(some)) | lines.map("".join))
@@ -89,3 +70,12 @@ def test_any_statistics_are_metrics(text: str) -> None:
     statistics.update(text, lambda _pool: SLOTS)
     registry.register(statistics)
     assert b"nan" not in generate_latest(registry).lower()
+
+
+@given(st.lists(st.lists(cells, min_size=6, max_size=6), max_size=4))
+def test_metrics_are_numbers_whatever_the_cells_hold(rows: list[list[str]]) -> None:
+    statistics = Statistics()
+    columns = "# pxname,svname,scur,rtime,hrsp_2xx,stot"
+    statistics.update("\n".join([columns, *map(",".join, rows)]), lambda _: SLOTS)
+    for family in statistics.collect():
+        assert all(sample.value >= 0 for sample in family.samples)

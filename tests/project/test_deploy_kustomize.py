@@ -40,6 +40,7 @@ RIGHTS = {
 }
 
 
+@pytest.mark.slow
 @needs_kubectl
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_what_is_recorded_is_what_kubectl_renders(overlay: str) -> None:
@@ -88,6 +89,7 @@ def _expanded(text: str, container: Object, file: Path) -> str:
     return text.replace("$(NODE_NAME)", "worker-1").replace("/var/lib/kube-proxy/config.conf", str(file))
 
 
+@pytest.mark.slow
 @needs_kubectl
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_components_and_another_registry_go_with_every_overlay(overlay: str, tmp_path: Path) -> None:
@@ -111,6 +113,7 @@ def test_components_and_another_registry_go_with_every_overlay(overlay: str, tmp
     assert {"name": "kube-proxy", "configMap": {"name": "vipwire"}} in pod["volumes"]
 
 
+@pytest.mark.slow
 @needs_kubectl
 def test_kube_proxys_own_cleanup_can_run_before_the_proxy(tmp_path: Path) -> None:
     document = {

@@ -98,6 +98,7 @@ def test_nox_takes_nothing_from_an_index_without_a_hash() -> None:
     assert all(re.search(allowed, each) for each in installed), installed
 
 
+@pytest.mark.slow
 def test_the_list_of_what_is_installed_names_every_package_with_its_version(tmp_path: Path) -> None:
     path = tmp_path / "sbom.json"
     command = [sys.executable, "-m", "cyclonedx_py", "requirements", "--pyproject", str(ROOT / "pyproject.toml")]

@@ -40,6 +40,7 @@ def test_a_shell_reads_every_example(document: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS, ids=IDS)
 def test_every_example_is_run_or_read_by_its_program(document: Path) -> None:
     wrong = []

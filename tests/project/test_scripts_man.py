@@ -79,6 +79,7 @@ def test_the_command_that_printed_pages_is_refused_with_what_to_do() -> None:
     assert "make man" in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("groff") is None, reason="reads the pages with groff, which is not installed")
 def test_groff_reads_all_pages_without_a_warning(folder: Path) -> None:
     for page in folder.iterdir():

@@ -1,7 +1,8 @@
 """Gateways for tests: a real HAProxy on loopback, Pods that are small HTTP servers, and objects as in a manifest.
 
 One site serves all cases of a module: each has hosts or ports of its own. What a module puts is there before its
-first test, so that HAProxy starts once. Objects are YAML, where `$name` is the port that the site has for a name.
+first test, so that HAProxy starts once. Objects are YAML, where `$name` is the port that the site has for a name. A
+line `--- Gateway infra/edge` begins the Gateway of that name; without a namespace it is in `infra`.
 """
 
 import asyncio
@@ -94,7 +95,7 @@ class GatewaySite:
     def objects(self, text: str) -> list[Any]:
         """Read YAML, with ports put in."""
         filled = re.sub(r"\$([a-z]\w*)", lambda match: str(self.port(match[1])), text)
-        return [each for each in yaml.safe_load_all(filled) if each]
+        return documents(filled)
 
     def put(self, text: str) -> None:
         """Create or change objects."""
@@ -193,6 +194,17 @@ class GatewaySite:
 
     def pods_of(self, port: str, host: str, path: str = "/", times: int = 20) -> set[str]:
         return {self.ask(port, host, path).pod for _ in range(times)}
+
+
+def documents(text: str) -> list[Any]:
+    """Read objects; the line that begins one may say its kind and name."""
+
+    def begin(found: re.Match[str]) -> str:
+        namespace = f", namespace: {found[2]}" if found[2] else ""
+        return f"---\nkind: {found[1]}\nmetadata: {{name: {found[3]}{namespace}}}"
+
+    full = re.sub(r"^--- (\w+) (?:([\w-]+)/)?([\w.-]+)$", begin, text, flags=re.MULTILINE)
+    return [each for each in yaml.safe_load_all(full) if each]
 
 
 def service(name: str, address: str, target: int, namespace: str = "infra", more: str = "") -> str:

@@ -11,17 +11,11 @@ OBJECTS = """
 apiVersion: v1
 kind: Namespace
 metadata: {name: web, labels: {team: web}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: same}
+--- Gateway same
 spec:
   gatewayClassName: vipwire
   listeners: [{name: http, port: $same, protocol: HTTP}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: all}
+--- Gateway all
 spec:
   gatewayClassName: vipwire
   listeners:
@@ -31,25 +25,16 @@ spec:
     protocol: HTTP
     hostname: "*.selected.org"
     allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {team: web}}}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: simple}
+--- HTTPRoute simple
 spec:
   parentRefs: [{name: same}]
   rules: [{backendRefs: [{name: v1, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: across, namespace: web}
+--- HTTPRoute web/across
 spec:
   parentRefs: [{name: all, namespace: infra}]
   hostnames: [across.org]
   rules: [{backendRefs: [{name: web, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: matching}
+--- HTTPRoute matching
 spec:
   parentRefs: [{name: same}]
   hostnames: [matching.org]
@@ -58,10 +43,7 @@ spec:
     backendRefs: [{name: v1, port: 8080}]
   - matches: [{path: {type: PathPrefix, value: /v2}}, {headers: [{name: version, value: two}]}]
     backendRefs: [{name: v2, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: exact}
+--- HTTPRoute exact
 spec:
   parentRefs: [{name: same}]
   hostnames: [exact.org]
@@ -70,10 +52,7 @@ spec:
     backendRefs: [{name: v1, port: 8080}]
   - matches: [{path: {type: Exact, value: /two}}]
     backendRefs: [{name: v2, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: order}
+--- HTTPRoute order
 spec:
   parentRefs: [{name: same}]
   hostnames: [order.org]
@@ -93,30 +72,21 @@ spec:
     - {path: {type: PathPrefix, value: /match}, headers: [{name: a, value: b}, {name: c, value: d}]}
     - {path: {type: PathPrefix, value: /match}, queryParams: [{name: q, value: "1 2"}]}
     backendRefs: [{name: v3, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: across-1}
+--- HTTPRoute across-1
 spec:
   parentRefs: [{name: same}]
   hostnames: [two.org, also.two.org]
   rules:
   - matches: [{path: {value: /}}, {headers: [{name: version, value: one}]}]
     backendRefs: [{name: v1, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: across-2}
+--- HTTPRoute across-2
 spec:
   parentRefs: [{name: same}]
   hostnames: [two.org]
   rules:
   - matches: [{path: {value: /v2}}, {headers: [{name: version, value: two}]}]
     backendRefs: [{name: v2, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: expressions}
+--- HTTPRoute expressions
 spec:
   parentRefs: [{name: same}]
   hostnames: [expressions.org]
@@ -127,10 +97,7 @@ spec:
     backendRefs: [{name: v2, port: 8080}]
   - matches: [{headers: [{name: x, value: "}"}]}, {headers: [{name: y, value: "-f 'q' $HOME \\"\\" # %[src]"}]}]
     backendRefs: [{name: v3, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: weights}
+--- HTTPRoute weights
 spec:
   parentRefs: [{name: same}]
   hostnames: [weights.org]
@@ -143,10 +110,7 @@ spec:
   - matches: [{path: {value: /none}}]
     backendRefs: [{name: v1, port: 8080, weight: 0}]
   - matches: [{path: {value: /nothing}}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: headers}
+--- HTTPRoute headers
 spec:
   parentRefs: [{name: same}]
   hostnames: [headers.org]
@@ -163,10 +127,7 @@ spec:
       filters:
       - type: RequestHeaderModifier
         requestHeaderModifier: {set: [{name: X-Of-Backend, value: v1}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: redirects}
+--- HTTPRoute redirects
 spec:
   parentRefs: [{name: same}]
   hostnames: [redirects.org]
@@ -186,10 +147,7 @@ spec:
     filters:
     - type: RequestRedirect
       requestRedirect: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /p}, port: 80, statusCode: 303}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: strange}
+--- HTTPRoute strange
 spec:
   parentRefs: [{name: same}]
   hostnames: [strange.org]
@@ -204,49 +162,32 @@ spec:
     backendRefs: [{name: granted, namespace: web, port: 8080}]
   - matches: [{path: {value: /empty}}]
     backendRefs: [{name: empty, port: 8080}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: empty}
+--- Service empty
 spec: {ports: [{name: http, port: 8080}]}
----
-apiVersion: gateway.networking.k8s.io/v1beta1
-kind: ReferenceGrant
-metadata: {name: grant, namespace: web}
+--- ReferenceGrant web/grant
 spec:
   from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: infra}]
   to: [{group: "", kind: Service, name: granted}]
 """
 HOSTS = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: hosts}
+--- Gateway hosts
 spec:
   gatewayClassName: vipwire
   listeners:
   - {name: exact, port: $hosts, protocol: HTTP, hostname: very.specific.com}
   - {name: wildcard, port: $hosts, protocol: HTTP, hostname: "*.wildcard.io"}
   - {name: deeper, port: $hosts, protocol: HTTP, hostname: "*.anotherwildcard.io"}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: intersecting}
+--- HTTPRoute intersecting
 spec:
   parentRefs: [{name: hosts}]
   hostnames: [non.matching.com, "*.nonmatching.io", very.specific.com, foo.wildcard.io, "*.anotherwildcard.io"]
   rules: [{matches: [{path: {value: /s}}], backendRefs: [{name: v1, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: elsewhere}
+--- HTTPRoute elsewhere
 spec:
   parentRefs: [{name: hosts}]
   hostnames: [nowhere.org]
   rules: [{backendRefs: [{name: v1, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: isolated}
+--- Gateway isolated
 spec:
   gatewayClassName: vipwire
   listeners:
@@ -254,39 +195,25 @@ spec:
   - {name: wide, port: $isolated, protocol: HTTP, hostname: "*.example.com"}
   - {name: foo, port: $isolated, protocol: HTTP, hostname: "*.foo.example.com"}
   - {name: abc, port: $isolated, protocol: HTTP, hostname: abc.foo.example.com}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: at-empty}
+--- HTTPRoute at-empty
 spec:
   parentRefs: [{name: isolated, sectionName: empty}]
   rules: [{matches: [{path: {value: /empty}}], backendRefs: [{name: v1, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: at-wide}
+--- HTTPRoute at-wide
 spec:
   parentRefs: [{name: isolated, sectionName: wide}]
   rules: [{matches: [{path: {value: /wide}}], backendRefs: [{name: v1, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: at-foo}
+--- HTTPRoute at-foo
 spec:
   parentRefs: [{name: isolated, sectionName: foo}]
   rules: [{matches: [{path: {value: /foo}}], backendRefs: [{name: v1, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: at-abc}
+--- HTTPRoute at-abc
 spec:
   parentRefs: [{name: isolated, sectionName: abc}]
   rules: [{matches: [{path: {value: /abc}}], backendRefs: [{name: v1, port: 8080}]}]
 """
 TLS = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: secure}
+--- Gateway secure
 spec:
   gatewayClassName: vipwire
   listeners:
@@ -294,17 +221,11 @@ spec:
   - {name: two, port: $tls, protocol: HTTPS, hostname: two.org, tls: {certificateRefs: [{name: two, namespace: web}]}}
   - {name: wild, port: $tls, protocol: HTTPS, hostname: "*.wild.org", tls: {certificateRefs: [{name: any}]}}
   - {name: inner, port: $tls, protocol: HTTPS, hostname: in.wild.org, tls: {certificateRefs: [{name: any}]}}
----
-apiVersion: gateway.networking.k8s.io/v1beta1
-kind: ReferenceGrant
-metadata: {name: secrets, namespace: web}
+--- ReferenceGrant web/secrets
 spec:
   from: [{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}]
   to: [{group: "", kind: Secret}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: secured}
+--- HTTPRoute secured
 spec:
   parentRefs: [{name: secure}]
   rules: [{backendRefs: [{name: v1, port: 8080}]}]

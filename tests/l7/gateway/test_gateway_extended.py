@@ -44,9 +44,7 @@ frontend odd
     http-request return status 200 content-type text/plain string "odd"
 """
 OBJECTS = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: same}
+--- Gateway same
 spec:
   gatewayClassName: vipwire
   allowedListeners: {namespaces: {from: Same}}
@@ -55,26 +53,17 @@ spec:
   - {name: tcp, port: $tcp, protocol: TCP}
   - {name: pass, port: $pass, protocol: TLS, hostname: "*.pass.org", tls: {mode: Passthrough}}
   - {name: end, port: $end, protocol: TLS, hostname: end.org, tls: {certificateRefs: [{name: end}]}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: ListenerSet
-metadata: {name: more}
+--- ListenerSet more
 spec:
   parentRef: {name: same}
   listeners:
   - {name: more, port: $more, protocol: HTTP}
   - {name: again, port: $same, protocol: HTTP}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: at-set}
+--- HTTPRoute at-set
 spec:
   parentRefs: [{kind: ListenerSet, name: more, sectionName: more}]
   rules: [{name: named, backendRefs: [{name: v1, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: responses}
+--- HTTPRoute responses
 spec:
   parentRefs: [{name: same, port: $same}]
   hostnames: [responses.org]
@@ -86,10 +75,7 @@ spec:
         add: [{name: X-Own-2, value: added}]
         remove: [Server]
     backendRefs: [{name: v1, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: rewrites}
+--- HTTPRoute rewrites
 spec:
   parentRefs: [{name: same, sectionName: http}]
   hostnames: [rewrites.org]
@@ -104,10 +90,7 @@ spec:
     filters:
     - {type: URLRewrite, urlRewrite: {hostname: one.org, path: {type: ReplaceFullPath, replaceFullPath: "/it's/one"}}}
     backendRefs: [{name: v1, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: cors}
+--- HTTPRoute cors
 spec:
   parentRefs: [{name: same, sectionName: http}]
   hostnames: [cors.org]
@@ -156,10 +139,7 @@ spec:
     - {type: CORS, cors: {}}
     - {type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: missing, port: 8080}, http: {}}}
     backendRefs: [{name: v1, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: replies}
+--- HTTPRoute replies
 spec:
   parentRefs: [{name: same, sectionName: http}]
   hostnames: [replies.org]
@@ -193,10 +173,7 @@ spec:
     filters:
     - {type: DirectResponse, directResponse: {statusCode: 200}}
     - {type: RequestMirror, requestMirror: {backendRef: {name: v2, port: 8080}}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: times}
+--- HTTPRoute times
 spec:
   parentRefs: [{name: same, sectionName: http}]
   hostnames: [times.org]
@@ -214,10 +191,7 @@ spec:
     retry: {attempts: 5, codes: [500]}
     timeouts: {backendRequest: 300ms, request: 700ms}
     backendRefs: [{name: v2, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: own}
+--- HTTPRoute own
 spec:
   parentRefs: [{name: same, sectionName: http}]
   hostnames: [own.org]
@@ -251,10 +225,7 @@ spec:
   - matches: [{path: {value: /none}}]
     backendRefs:
     - {name: v1, port: 8080, filters: [{type: DirectResponse, directResponse: {statusCode: 200}}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: sticky}
+--- HTTPRoute sticky
 spec:
   parentRefs: [{name: same, sectionName: http}]
   hostnames: [sticky.org]
@@ -264,20 +235,14 @@ spec:
       absoluteTimeout: 1h
       cookieConfig: {lifetimeType: Permanent}
     backendRefs: [{name: both, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: ends}
+--- HTTPRoute ends
 spec:
   parentRefs: [{name: same, sectionName: http}]
   hostnames: [ends.org]
   rules:
   - sessionPersistence: {sessionName: mine, absoluteTimeout: 8h, idleTimeout: 30m}
     backendRefs: [{name: both, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: protocols}
+--- HTTPRoute protocols
 spec:
   parentRefs: [{name: same, sectionName: http}]
   hostnames: [protocols.org]
@@ -290,10 +255,7 @@ spec:
   - {matches: [{path: {value: /named}}], backendRefs: [{name: named, port: 8080}]}
   - {matches: [{path: {value: /misnamed}}], backendRefs: [{name: misnamed, port: 8080}]}
   - {matches: [{path: {value: /uri}}], backendRefs: [{name: uri, port: 8080}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: GRPCRoute
-metadata: {name: grpc}
+--- GRPCRoute grpc
 spec:
   parentRefs: [{name: same, sectionName: http}]
   hostnames: [grpc.org]
@@ -314,33 +276,21 @@ spec:
     backendRefs: [{name: h2, port: 8080, weight: 0}]
   - matches: [{method: {service: a.Gone}}]
     backendRefs: [{name: gone, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1alpha2
-kind: TCPRoute
-metadata: {name: tcp}
+--- TCPRoute tcp
 spec:
   parentRefs: [{name: same, sectionName: tcp}]
   rules: [{backendRefs: [{name: v1, port: 8080, weight: 1}, {name: v2, port: 8080, weight: 1}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: TLSRoute
-metadata: {name: pass}
+--- TLSRoute pass
 spec:
   parentRefs: [{name: same, sectionName: pass}]
   hostnames: [a.pass.org]
   rules: [{backendRefs: [{name: secure, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: TLSRoute
-metadata: {name: end}
+--- TLSRoute end
 spec:
   parentRefs: [{name: same, sectionName: end}]
   hostnames: [end.org]
   rules: [{backendRefs: [{name: v1, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: mirrors}
+--- HTTPRoute mirrors
 spec:
   parentRefs: [{name: same, sectionName: http}]
   hostnames: [mirrors.org]
@@ -359,10 +309,7 @@ spec:
   - matches: [{path: {value: /never}}]
     filters: [{type: RequestMirror, requestMirror: {backendRef: {name: v2, port: 8080}, percent: 0}}]
     backendRefs: [{name: v1, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: partly}
+--- HTTPRoute partly
 spec:
   parentRefs: [{name: same, sectionName: http}]
   hostnames: [partly.org]
@@ -374,10 +321,7 @@ spec:
     backendRefs: [{name: v1, port: 8080}]
   - filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: "a b", value: "x\\ny"}]}}]
     backendRefs: [{name: v1, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: wholly}
+--- HTTPRoute wholly
 spec:
   parentRefs: [{name: same, sectionName: http}]
   hostnames: [wholly.org]
@@ -399,18 +343,13 @@ TLS_POLICIES = (
     tls_policy("unsure", by_authority("secure.org", name="nowhere")),
 )
 TAKEN = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: taken}
+--- Gateway taken
 spec:
   gatewayClassName: vipwire
   listeners:
   - {name: free, port: $free, protocol: HTTP}
   - {name: taken, port: $taken, protocol: HTTP}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: taken}
+--- HTTPRoute taken
 spec:
   parentRefs: [{name: taken}]
   hostnames: [free.org]

@@ -11,18 +11,13 @@ from tests.l7.gateway.site import PATIENCE, GatewaySite, gateways, list_all, now
 from vipwire_l7.ingress.run.default_certificate import make_certificate
 
 OBJECTS = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: edge}
+--- Gateway edge
 spec:
   gatewayClassName: vipwire
   listeners:
   - {name: plain, port: $plain, protocol: HTTP}
   - {name: secure, port: $secure, protocol: HTTPS, hostname: shop.org, tls: {certificateRefs: [{name: pair}]}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: GRPCRoute
-metadata: {name: orders}
+--- GRPCRoute orders
 spec:
   parentRefs: [{name: edge}]
   hostnames: [shop.org]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.l7.gateway.site import BASE, now, tls_policy, tls_secret
+from tests.l7.gateway.site import BASE, documents, now, tls_policy, tls_secret
 from tests.l7.gateway.test_gateway_statuses import (
     CERTIFICATE,
     HTTP,
@@ -48,16 +48,14 @@ spec:
   rules: [{backendRefs: [{name: web, port: 80}]}]
 """
 GRANT = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: ReferenceGrant
-metadata: {name: grant, namespace: web}
+--- ReferenceGrant web/grant
 spec: {from: [FROM], to: [TO]}
 """
 
 
 def at_generation(number: int, *texts: str) -> list[str]:
     """Write objects of a generation."""
-    made = [each for text in texts for each in yaml.safe_load_all(text) if each]
+    made = [each for text in texts for each in documents(text)]
     for each in made:
         each["metadata"]["generation"] = number
     return [yaml.safe_dump_all(made)]
@@ -184,9 +182,8 @@ def test_listener_set_allowed_namespaces(from_: str, namespace: str, *, let_in: 
     ListenerSetAllowedNamespaceAll, ListenerSetAllowedNamespaceSame, ListenerSetAllowedNamespaceSelector,
     ListenerSetDefaultNotAllowed.
     """
-    made = listener_set("more", "{name: more, port: 81, protocol: HTTP}").replace(
-        "namespace: infra}\nspec: {parentRef: {", f"namespace: {namespace}}}\nspec: {{parentRef: {{namespace: infra, "
-    )
+    made = listener_set("more", "{name: more, port: 81, protocol: HTTP}")
+    made = made.replace("infra/", f"{namespace}/").replace("parentRef: {", "parentRef: {namespace: infra, ")
     planner = planned(gateway(HTTP, more=f"allowedListeners: {{namespaces: {{{from_}}}}}"), made)
     found = reasons(status(planner, IngressKind.LISTENER_SET, "more", namespace))
     assert found["Accepted"] == ("Accepted" if let_in else "not NotAllowed")

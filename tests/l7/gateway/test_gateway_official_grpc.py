@@ -12,14 +12,9 @@ from tests.l7.gateway.site import GatewaySite, by_authority, gateways, list_all,
 from vipwire_l7.ingress.run.default_certificate import make_certificate
 
 GATEWAYS = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: edge}
+--- Gateway edge
 spec: {gatewayClassName: vipwire, listeners: [{name: plain, port: $plain, protocol: HTTP}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: names}
+--- Gateway names
 spec:
   gatewayClassName: vipwire
   listeners:

@@ -16,30 +16,18 @@ GATEWAYS = """
 apiVersion: v1
 kind: Namespace
 metadata: {name: chosen, labels: {routes: let-in}}
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: other}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: same}
+--- Namespace other
+--- Gateway same
 spec:
   gatewayClassName: vipwire
   listeners: [{name: http, port: $same, protocol: HTTP}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: second}
+--- Gateway second
 spec:
   gatewayClassName: vipwire
   listeners:
   - {name: http, port: $second, protocol: HTTP}
   - {name: https, port: $secure, protocol: HTTPS, tls: {certificateRefs: [{name: pair}]}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: names}
+--- Gateway names
 spec:
   gatewayClassName: vipwire
   listeners:
@@ -47,41 +35,26 @@ spec:
   - {name: listener-2, port: $names, protocol: HTTP, hostname: foo.bar.com}
   - {name: listener-3, port: $names, protocol: HTTP, hostname: "*.bar.com"}
   - {name: listener-4, port: $names, protocol: HTTP, hostname: "*.foo.com"}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: wide}
+--- Gateway wide
 spec:
   gatewayClassName: vipwire
   listeners:
   - {name: exact, port: $wide, protocol: HTTP, hostname: abc.example.com}
   - {name: deep, port: $wide, protocol: HTTP, hostname: "*.deep.example.org"}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: lets-sets-in}
+--- Gateway lets-sets-in
 spec:
   gatewayClassName: vipwire
   allowedListeners: {namespaces: {from: Same}}
   listeners: [{name: own, port: $sets, protocol: HTTP, hostname: own.com}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: lets-no-set-in}
+--- Gateway lets-no-set-in
 spec:
   gatewayClassName: vipwire
   listeners: [{name: own, port: $unset, protocol: HTTP, hostname: own.com}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: ListenerSet
-metadata: {name: refused}
+--- ListenerSet refused
 spec:
   parentRef: {name: lets-no-set-in}
   listeners: [{name: more, port: $unset, protocol: HTTP, hostname: more.com}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: ListenerSet
-metadata: {name: more}
+--- ListenerSet more
 spec:
   parentRef: {name: lets-sets-in}
   listeners:
@@ -94,9 +67,7 @@ spec:
     allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {routes: let-in}}}}
 """
 ROUTES = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: shared}
+--- HTTPRoute shared
 spec:
   parentRefs: [{name: same}, {name: second, sectionName: http}]
   rules:
@@ -105,28 +76,16 @@ spec:
   - {matches: [{path: {value: /unnamed}}], backendRefs: [{name: v1, port: 8080}]}
   - {matches: [{path: {value: /omitted}}]}
   - {matches: [{path: {value: /empty}}], backendRefs: []}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: only-same}
+--- HTTPRoute only-same
 spec: {parentRefs: [{name: same}], rules: [{backendRefs: [{name: v2, port: 8080}]}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: only-second}
+--- HTTPRoute only-second
 spec: {parentRefs: [{name: second, sectionName: http}], rules: [{backendRefs: [{name: v3, port: 8080}]}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: precedence-with-host}
+--- HTTPRoute precedence-with-host
 spec:
   parentRefs: [{name: same}]
   hostnames: [precedence.org]
   rules: [{matches: [{path: {value: /shared}}], backendRefs: [{name: v3, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: headers}
+--- HTTPRoute headers
 spec:
   parentRefs: [{name: same}]
   hostnames: [headers.org]
@@ -139,10 +98,7 @@ spec:
     backendRefs: [{name: v1, port: 8080}]
   - matches: [{headers: [{name: color, value: red}]}, {headers: [{name: color, value: yellow}]}]
     backendRefs: [{name: v2, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: queries}
+--- HTTPRoute queries
 spec:
   parentRefs: [{name: same}]
   hostnames: [queries.org]
@@ -165,10 +121,7 @@ spec:
     - {path: {value: /path3}, queryParams: [{name: animal, value: shark}]}
     - {path: {value: /path4}, headers: [{name: version, value: three}], queryParams: [{name: animal, value: kraken}]}
     backendRefs: [{name: v1, port: 8080}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: shares}
+--- HTTPRoute shares
 spec:
   parentRefs: [{name: same}]
   hostnames: [shares.org]
@@ -180,20 +133,14 @@ spec:
     - name: v2
       port: 8080
       filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: backend, value: v2}]}}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: types}
+--- HTTPRoute types
 spec:
   parentRefs: [{name: same}]
   hostnames: [types.org]
   rules:
   - {matches: [{path: {value: /headless}}], backendRefs: [{name: headless, port: 8080}]}
   - {matches: [{path: {value: /by-hand}}], backendRefs: [{name: by-hand, port: 8080}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: again}
+--- HTTPRoute again
 spec:
   parentRefs: [{name: same}]
   hostnames: [again.org]
@@ -203,10 +150,7 @@ spec:
     retry: {attempts: 2, codes: [500, 502, 503, 504]}
     backendRefs: [{name: v1, port: 8080}]
   - {matches: [{path: {value: /resets}}], retry: {attempts: 3}, backendRefs: [{name: resetting, port: 8080}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: rewrites}
+--- HTTPRoute rewrites
 spec:
   parentRefs: [{name: same}]
   hostnames: [rewrites.org]
@@ -244,9 +188,7 @@ spec:
   rules: [{{matches: [{{path: {{value: {path}}}}}], backendRefs: [{{name: {pod}, namespace: infra, port: 8080}}]}}]
 """
 GRANT = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: ReferenceGrant
-metadata: {name: all}
+--- ReferenceGrant all
 spec:
   from:
   - {group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: chosen}
@@ -471,9 +413,7 @@ def test_http_route_rewrite_path_with_headers(here: GatewaySite, path: str, seen
 
 
 CHANGING = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: changing}
+--- Gateway changing
 spec: {gatewayClassName: vipwire, listeners: [LISTENERS]}
 """
 
@@ -502,9 +442,7 @@ def test_listeners_that_change_are_served_so(here: GatewaySite) -> None:
 
 
 WOKEN = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: woken}
+--- HTTPRoute woken
 spec: {parentRefs: [{name: same}], hostnames: [woken.org], rules: [{backendRefs: [{name: v1, port: 8080}]}]}
 """
 

@@ -28,9 +28,7 @@ from vipwire_l7.ingress.watch.objects import IngressKind
 KINDS = {"TCP": IngressKind.TCP_ROUTE, "UDP": IngressKind.UDP_ROUTE}
 ONE, OTHER = "{name: one, port: 81, protocol: PROTOCOL}", "{name: other, port: 82, protocol: PROTOCOL}"
 BOTH = """
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: NAMESPACE}
+--- Service NAMESPACE/web
 spec: {ports: [{name: tcp, port: 80}, {name: udp, port: 80, protocol: UDP}]}
 """
 

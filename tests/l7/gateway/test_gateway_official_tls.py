@@ -40,9 +40,7 @@ TLS_ROUTES = (
 )
 """A listener at a port of its own, its host, and the routes there, the older first: their hosts and Pods."""
 ASKS = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: asks}
+--- Gateway asks
 spec:
   gatewayClassName: vipwire
   tls: {frontend: {default: {validation: {caCertificateRefs: [{group: "", kind: ConfigMap, name: nowhere}]}}}}

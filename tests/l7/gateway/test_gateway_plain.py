@@ -6,9 +6,7 @@ import pytest
 from tests.l7.gateway.site import GatewaySite, gateways, list_all
 
 SITE = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: edge}
+--- Gateway edge
 spec:
   gatewayClassName: vipwire
   listeners:
@@ -27,9 +25,7 @@ spec:
 
 
 FILTERED = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: filtered}
+--- HTTPRoute filtered
 spec:
   parentRefs: [{name: edge, sectionName: two}]
   hostnames: [c.org]

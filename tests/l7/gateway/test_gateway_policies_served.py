@@ -4,24 +4,20 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from tests.l7.gateway.site import GatewaySite, gateways, list_all
+from tests.l7.gateway.site import GatewaySite, documents, gateways, list_all
 from tests.l7.gateway.test_gateway_policies import policy
 
 from vipwire_l7.ingress.watch.objects import IngressKind
 
 GATEWAY = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: edge}
+--- Gateway edge
 spec:
   gatewayClassName: vipwire
   listeners: [{name: http, port: $edge, protocol: HTTP}]
 ---
 """
 USERS = """
-apiVersion: v1
-kind: Secret
-metadata: {name: users}
+--- Secret users
 stringData: {auth: "ann:$5$saltsalt$0IyaXrmV7.sGNS6tirgqHLqX/G.FBvgkYA.lpPdS5sA"}
 ---
 """
@@ -58,7 +54,7 @@ POLICIES = {
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
     with gateways(tmp_path_factory.mktemp("policies")) as made:
         made.put(GATEWAY)
-        made.put_object(yaml.safe_load(USERS.replace("---", "")))
+        made.put_object(documents(USERS)[0])
         made.pods("v1", "v2")
         for name, spec in POLICIES.items():
             rule = f"{{{REDIRECT}}}" if name == "sent" else PLAIN

@@ -9,9 +9,7 @@ from vipwire_l7.ingress.haproxy.refused import without
 from vipwire_l7.ingress.plan.sites import CLOSED, Bound, Chance, Frontend, SitePlan, Step, choice_of
 
 GATEWAY = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: edge}
+--- Gateway edge
 spec:
   gatewayClassName: vipwire
   listeners: [{name: http, port: $http, protocol: HTTP}]

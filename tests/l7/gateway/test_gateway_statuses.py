@@ -5,8 +5,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-import yaml
-from tests.l7.gateway.site import BASE, tls_secret
+from tests.l7.gateway.site import BASE, documents, tls_secret
 
 from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.model.names import ObjectName
@@ -40,9 +39,7 @@ spec:
   rules: [{backendRefs: [{name: web, port: 80}]}]
 """
 SERVICE = """
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: infra}
+--- Service infra/web
 spec: {ports: [{port: 80}]}
 """
 
@@ -63,7 +60,7 @@ def snapshot_of(*texts: str) -> Snapshot:
     snapshot = Snapshot(RESOURCES)
     for kind in RESOURCES:
         snapshot.apply(cast("Any", Listed(kind, ())))
-    for each in (document for text in (BASE, *texts) for document in yaml.safe_load_all(text) if document):
+    for each in (document for text in (BASE, *texts) for document in documents(text)):
         resource = RESOURCES[IngressKind(each["kind"])]
         made, problems = resource.convert(msgspec.convert(each, resource.type))
         assert made is not None, problems
@@ -222,9 +219,7 @@ def test_an_address_of_the_pool_that_a_gateway_names_is_its_own() -> None:
 
 
 SET = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: ListenerSet
-metadata: {name: NAME, namespace: infra}
+--- ListenerSet infra/NAME
 spec: {parentRef: {name: edge}, listeners: [LISTENERS]}
 """
 
@@ -423,7 +418,7 @@ metadata: {{name: grant, namespace: web}}
 spec: {{from: [{from_}], to: [{to}]}}
 """
     route = ROUTE.replace("{name: web, port", "{namespace: web, name: web, port")
-    planner = planned(gateway(HTTP), route, SERVICE.replace("namespace: infra", "namespace: web"), grant)
+    planner = planned(gateway(HTTP), route, SERVICE.replace("infra/", "web/"), grant)
     assert of_route(planner)["ResolvedRefs"] == ("ResolvedRefs" if granted else "not RefNotPermitted")
 
 

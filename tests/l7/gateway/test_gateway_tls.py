@@ -17,9 +17,7 @@ from vipwire_l7.ingress.run.default_certificate import make_certificate
 from vipwire_l7.ingress.watch.objects import IngressKind
 
 GATEWAYS = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: many}
+--- Gateway many
 spec:
   gatewayClassName: vipwire
   listeners:
@@ -27,10 +25,7 @@ spec:
   - {name: second, port: $many, protocol: HTTPS, hostname: second.org, tls: {certificateRefs: [{name: pair}]}}
   - {name: wild, port: $many, protocol: HTTPS, hostname: "*.wild.org", tls: {certificateRefs: [{name: pair}]}}
   - {name: fourth, port: $many, protocol: HTTPS, hostname: fourth.wild.org, tls: {certificateRefs: [{name: pair}]}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: asks}
+--- Gateway asks
 spec:
   gatewayClassName: vipwire
   tls:
@@ -44,18 +39,12 @@ spec:
   - {name: strict, port: $strict, protocol: HTTPS, tls: {certificateRefs: [{name: pair}]}}
   - {name: loose, port: $loose, protocol: HTTPS, tls: {certificateRefs: [{name: pair}]}}
   - {name: plain, port: $plain, protocol: HTTP}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: shows}
+--- Gateway shows
 spec:
   gatewayClassName: vipwire
   tls: {backend: {clientCertificateRef: {name: own}}}
   listeners: [{name: http, port: $shows, protocol: HTTP}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: mixed}
+--- Gateway mixed
 spec:
   gatewayClassName: vipwire
   listeners:
@@ -63,40 +52,25 @@ spec:
   - {name: pass, port: $mixed, protocol: TLS, hostname: abc.mixed.org, tls: {mode: Passthrough}}
   - {name: wild, port: $mixed, protocol: TLS, hostname: "*.deep.mixed.org", tls: {mode: Passthrough}}
   - {name: end, port: $mixed, protocol: TLS, hostname: end.mixed.org, tls: {certificateRefs: [{name: pair}]}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: mixed}
+--- HTTPRoute mixed
 spec:
   parentRefs: [{name: mixed, sectionName: https}]
   rules: [{backendRefs: [{name: v1, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: TLSRoute
-metadata: {name: pass}
+--- TLSRoute pass
 spec:
   parentRefs: [{name: mixed, sectionName: pass}, {name: mixed, sectionName: wild}]
   hostnames: [abc.mixed.org, a.deep.mixed.org]
   rules: [{backendRefs: [{name: passed, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: TLSRoute
-metadata: {name: end}
+--- TLSRoute end
 spec:
   parentRefs: [{name: mixed, sectionName: end}]
   hostnames: [end.mixed.org]
   rules: [{backendRefs: [{name: v2, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: asks}
+--- HTTPRoute asks
 spec:
   parentRefs: [{name: asks}]
   rules: [{backendRefs: [{name: v1, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: shows}
+--- HTTPRoute shows
 spec:
   parentRefs: [{name: shows}, {name: asks, sectionName: plain}]
   hostnames: [asking.org]
@@ -277,25 +251,17 @@ def test_listeners_of_tls_that_share_a_port_are_accepted(here: GatewaySite) -> N
 
 
 GROWS = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: grows}
+--- Gateway grows
 spec:
   gatewayClassName: vipwire
   listeners:
   - {name: https, port: $grows, protocol: HTTPS, hostname: a.grows.org, tls: {certificateRefs: [{name: pair}]}}
 MORE
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: grows}
+--- HTTPRoute grows
 spec:
   parentRefs: [{name: grows, sectionName: https}]
   rules: [{backendRefs: [{name: v1, port: 8080}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: TLSRoute
-metadata: {name: grows}
+--- TLSRoute grows
 spec:
   parentRefs: [{name: grows, sectionName: pass}]
   hostnames: [b.grows.org]

@@ -37,6 +37,8 @@ from vipwire_l7.ingress.watch.snapshot import Snapshot
 from vipwire_up.api.kinds.catalogue import RESOURCES as SERVED
 from vipwire_up.api.serving.guard import Role, User, may
 
+pytestmark = pytest.mark.slow
+
 FOLDER = DEPLOY / "gateway"
 BOTH = DEPLOY / "gateway-with-ingress"
 SERVICES = DEPLOY / "gateway-with-services"

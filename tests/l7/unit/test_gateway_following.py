@@ -24,6 +24,8 @@ from vipwire_l7.ingress.run.desired import Desired
 from vipwire_l7.ingress.watch.objects import IngressKind
 from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
 
+pytestmark = pytest.mark.slow
+
 LAYOUT = Layout("/run/x", "/run/x/sock")
 NOW = now()
 PAIR, OTHER = (make_certificate(NOW, "a.org", "*.b.org") for _ in range(2))

@@ -17,6 +17,8 @@ from vipwire_l7.ingress.plan.policy import Policy
 from vipwire_l7.ingress.plan.sites import Aspect, Compared, Match, choice_of, pool_name
 from vipwire_l7.ingress.watch.objects import IngressKind
 
+pytestmark = pytest.mark.slow
+
 ROUTE = Item(IngressKind.HTTP_ROUTE, ObjectName("infra", "web"), None)
 WHEN = (Compared(Aspect.METHOD, "GET"),)
 OPEN = "allowedRoutes: {namespaces: {from: All}}"

@@ -31,6 +31,8 @@ from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendSlice, Ingr
 from vipwire_l7.ingress.watch.snapshot import Snapshot
 from vipwire_up.api.serving.guard import Role, User, may
 
+pytestmark = pytest.mark.slow
+
 FOLDER = DEPLOY / "ingress"
 WEB = ObjectName("default", "web")
 _PATH = re.compile(r"/(?:api/v1|apis/([^/]+)/v1[a-z0-9]*)(?:/namespaces/[^/]+)?/([a-z]+)(/[^/]+)?(/status)?")

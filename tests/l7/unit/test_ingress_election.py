@@ -5,11 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from vipwire.kube.access.access import load_access
 from vipwire.model.names import ObjectName
 from vipwire_l7.ingress.run.election import LeaseKeeper
+
+pytestmark = pytest.mark.slow
 
 LEASE = ObjectName("kube-system", "vipwire-ingress")
 

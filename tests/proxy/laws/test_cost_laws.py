@@ -39,6 +39,8 @@ from vipwire.reconcile.reconciler import Reconciler
 from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
 from vipwire.state.store import Store
 
+pytestmark = pytest.mark.slow
+
 NEXT = pytest.mark.parametrize("number", [1_500, 1_501, 1_502], ids=["affinity", "external IP", "node port"])
 """Which Service comes and goes."""
 OURS = str(Path(vipwire.__file__).parent)

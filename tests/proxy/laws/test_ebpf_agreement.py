@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
-from tests.proxy.laws.worlds import World, packets_for, worlds
+from tests.proxy.laws.worlds import FEW, World, packets_for, worlds
 
 from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.names import ServicePortName
@@ -137,6 +137,7 @@ def has_contested_node_port(pair: Both) -> bool:
     return bool(to_node_ports(pair)) and any(plan.contested for plan in pair.plan.services.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whose", [Flag.NODE, Flag.POD])
 def test_the_worlds_have_node_ports_that_are_led_and_others_that_are_contested(whose: Flag) -> None:
     find(pairs, lambda pair: any(role(pair, each) is whose for each in to_node_ports(pair)), settings=QUICK)
@@ -157,7 +158,7 @@ def planned(pair: Both, packet: Packet) -> Ends:
     return {(each.address, each.port): Fraction(weight, total) for each, weight in weighted if weight}
 
 
-@settings(max_examples=60)
+@FEW
 @given(data=st.data(), pair=pairs)
 def test_programs_lead_where_the_plan_says(data: st.DataObject, pair: Both) -> None:
     for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
@@ -177,6 +178,7 @@ def staying(pair: Both) -> dict[ServicePortName, list[bytes | None]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_worlds_have_pods_that_are_remembered() -> None:
     known = worlds(ranges=True).map(as_for_ebpf).map(lambda world: both(world, frozenset({*Protocol})))
     find(
@@ -186,7 +188,7 @@ def test_the_worlds_have_pods_that_are_remembered() -> None:
     )
 
 
-@settings(max_examples=60)
+@FEW
 @given(pair=pairs)
 def test_programs_remember_pods_at_all_frontends_of_a_service_port_or_at_none(pair: Both) -> None:
     for held in staying(pair).values():
@@ -196,7 +198,7 @@ def test_programs_remember_pods_at_all_frontends_of_a_service_port_or_at_none(pa
         assert all(Head.read(each).seconds and Head.read(each).flags & ALL == Flag.POD for each in known)
 
 
-@settings(max_examples=60)
+@FEW
 @given(data=st.data(), pair=pairs)
 def test_explain_says_what_programs_do_and_rules(data: st.DataObject, pair: Both) -> None:
     packet = data.draw(pair.packets())
@@ -210,7 +212,7 @@ def test_explain_says_what_programs_do_and_rules(data: st.DataObject, pair: Both
         assert found.shares == ends
 
 
-@settings(max_examples=60)
+@FEW
 @given(data=st.data(), pair=pairs)
 def test_explain_tells_which_of_the_two_is_damaged(data: st.DataObject, pair: Both) -> None:
     packets = led_packets(pair)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.proxy.laws.worlds import World, packets_for, worlds
+from tests.proxy.laws.worlds import FEW, World, packets_for, worlds
 
 from vipwire.model.net import Address
 from vipwire.modes.iptables.explain.walk import Table, run, walk
@@ -141,7 +141,7 @@ def taken(outcome: Answered, packet: Packet, plan: Plan) -> Action:
 APART = (from_another_vip, beside_node_ports, external_in_service_cidr, at_a_frontend)
 
 
-@settings(max_examples=60)
+@FEW
 @given(data=st.data(), pair=pairs)
 def test_the_rules_do_what_the_plan_says(data: st.DataObject, pair: Both) -> None:
     for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
@@ -180,7 +180,7 @@ def same_answer(pair: Both, packet: Packet, outcome: Answered, found: Walk) -> N
     assert found.masqueraded - aside == reached - aside
 
 
-@settings(max_examples=60)
+@FEW
 @given(data=st.data(), pair=pairs)
 def test_every_step_is_as_planned_and_every_rule_is_understood(data: st.DataObject, pair: Both) -> None:
     found = pair.walk(data.draw(pair.packets()))
@@ -188,7 +188,7 @@ def test_every_step_is_as_planned_and_every_rule_is_understood(data: st.DataObje
     assert found.end is not End.UNKNOWN
 
 
-@settings(max_examples=60)
+@FEW
 @given(data=st.data(), pair=pairs)
 def test_a_client_that_is_remembered_goes_where_it_went(data: st.DataObject, pair: Both) -> None:
     packet = data.draw(pair.packets())

@@ -8,9 +8,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.proxy.laws.worlds import World, packets_for, worlds
+from tests.proxy.laws.worlds import FEW, World, packets_for, worlds
 
 from vipwire.model.net import Address, is_loopback
 from vipwire.model.spread import Algorithm
@@ -89,7 +89,7 @@ def left_to_the_node(pair: Both, packet: Packet) -> bool:
     return packet.to_node and any(isinstance(each.action, Reject) for each in at_address(pair, packet))
 
 
-@settings(max_examples=60)
+@FEW
 @given(data=st.data(), pair=pairs)
 def test_the_objects_do_what_the_plan_says(data: st.DataObject, pair: Both) -> None:
     for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
@@ -132,7 +132,7 @@ def same_answer(pair: Both, packet: Packet, outcome: Answered, found: Walk) -> N
     assert found.masqueraded - aside == reached - aside, (packet, found)
 
 
-@settings(max_examples=60)
+@FEW
 @given(data=st.data(), pair=pairs)
 def test_every_step_is_as_planned_and_every_rule_is_understood(data: st.DataObject, pair: Both) -> None:
     found = pair.walk(data.draw(pair.packets()))

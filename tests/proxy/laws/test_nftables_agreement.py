@@ -170,6 +170,7 @@ def features(outcome: Answered, action: Forward) -> Iterator[str]:
     yield from (name for name, there in found.items() if there)
 
 
+@pytest.mark.slow
 def test_the_worlds_hold_what_the_laws_are_about() -> None:
     """A hundred examples may lack the rarest; what they are depends on the modules that other tests have loaded."""
     seen: Counter[str] = Counter()

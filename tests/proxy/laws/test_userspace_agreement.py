@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.proxy.laws.worlds import World, packets_for, worlds
+from tests.proxy.laws.worlds import FEW, World, packets_for, worlds
 
 from vipwire.model.net import Address, Protocol
 from vipwire.modes.userspace.explainer import UserspaceExplainer
@@ -66,7 +66,7 @@ def rivals(pair: Both, packet: Packet) -> bool:
     return packet.to_node and key in pair.plan.frontends and at_address
 
 
-@settings(max_examples=60)
+@FEW
 @given(data=st.data(), pair=pairs)
 def test_rules_and_fronts_do_what_the_plan_says(data: st.DataObject, pair: Both) -> None:
     for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
@@ -86,21 +86,21 @@ def test_rules_and_fronts_do_what_the_plan_says(data: st.DataObject, pair: Both)
                 assert found.end is End.UNTOUCHED, (packet, found)
 
 
-@settings(max_examples=60)
+@FEW
 @given(data=st.data(), pair=pairs)
 def test_sctp_is_never_answered(data: st.DataObject, pair: Both) -> None:
     packet = data.draw(pair.packets())._replace(protocol=Protocol.SCTP)
     assert pair.walk(packet).end in (End.REJECTED, End.DROPPED, End.UNTOUCHED)
 
 
-@settings(max_examples=60)
+@FEW
 @given(data=st.data(), pair=pairs)
 def test_every_step_is_as_planned(data: st.DataObject, pair: Both) -> None:
     found = pair.walk(data.draw(pair.packets()))
     assert {step.state for step in found.steps} <= {ObjectState.PLANNED}
 
 
-@settings(max_examples=60)
+@FEW
 @given(pair=pairs)
 def test_every_rule_leads_to_a_front_that_is_there(pair: Both) -> None:
     fronts = {key.front for key in pair.objects if isinstance(key, Front)}

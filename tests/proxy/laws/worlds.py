@@ -7,6 +7,7 @@ from functools import cache
 from itertools import product, zip_longest
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from tests.fakes.values import ELSEWHERE, EVERYWHERE, HERE, NODE_ADDRESS, POD_PREFIX, cidr, ip, named
 
@@ -19,6 +20,8 @@ from vipwire.plan.plan import FrontendKey
 from vipwire.plan.planner import Planner
 from vipwire.plan.resolve import Packet
 
+FEW = settings(max_examples=min(60, settings().max_examples))
+"""For laws whose worlds take long to walk through."""
 NAMES = [named(name) for name in "abcd"]
 SLICE_NAMES = [named(f"{name}-{number}") for name in "abcd" for number in (1, 2)]
 

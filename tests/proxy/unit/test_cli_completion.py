@@ -14,6 +14,8 @@ from vipwire.config.flags import FLAGS
 from vipwire.config.modes import mode_names
 from vipwire.config.schema import Group
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(sys.executable).parent / "vipwire"
 
 

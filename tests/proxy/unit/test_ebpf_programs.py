@@ -19,6 +19,7 @@ from vipwire.modes.ebpf.programs import build
 FOLDER = Path(layout.__file__).with_name("programs")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("clang-14") is None, reason="the object is compared where Debian 12's clang-14 is installed"
 )

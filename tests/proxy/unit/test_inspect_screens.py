@@ -160,6 +160,7 @@ def test_check(width: int) -> None:
     assert matches_golden(f"screen-check-{width}.txt", said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_thousands_of_services_have_a_line_each_and_every_word_is_whole(three: Situation, width: int) -> None:
     document = thousands(three)

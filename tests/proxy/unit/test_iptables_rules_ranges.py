@@ -131,6 +131,7 @@ def test_what_is_read_back_is_what_was_written_and_goes_without_a_trace() -> Non
     assert world.tables.tables == bare.tables.tables
 
 
+@pytest.mark.slow
 def test_a_tree_of_ranges_never_branches_at_ports() -> None:
     """Ranges of many Services at one address stand in one chain, however many; others are told by address."""
     world = World(node=NODE)

@@ -24,6 +24,8 @@ from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection
 from vipwire.kube.client import ApiSource
 from vipwire.kube.proxied import proxy_resources
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 PLUGIN = """
 import json, os, pathlib, sys

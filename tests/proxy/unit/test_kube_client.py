@@ -22,6 +22,8 @@ from vipwire.kube.proxied import proxy_resources
 from vipwire.model.names import ObjectName
 from vipwire.state.event import Kind, Listed, Object
 
+pytestmark = pytest.mark.slow
+
 PLURALS = ("services", "endpointslices", "nodes", "servicecidrs")
 NODE = "node-0"
 HEADLESS = {"clusterIP": "None", "clusterIPs": ["None"]}

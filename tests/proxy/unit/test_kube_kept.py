@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+import pytest
 from tests.fakes.event_log import EventLog
 
 from vipwire.kube.client import KeptSource
@@ -27,6 +28,7 @@ class Failing:
         await asyncio.Event().wait()
 
 
+@pytest.mark.slow
 async def test_a_source_that_fails_is_told_and_runs_again() -> None:
     failing, log = Failing(), EventLog()
     source = KeptSource[Kind, Object](failing)

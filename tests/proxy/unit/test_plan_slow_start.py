@@ -191,6 +191,7 @@ def asked(count: int) -> int:
     return Moment.compared - before
 
 
+@pytest.mark.slow
 def test_to_ask_costs_the_same_however_many_services_grow() -> None:
     assert asked(10) == asked(500) == 1
 

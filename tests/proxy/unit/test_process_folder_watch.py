@@ -59,6 +59,7 @@ async def test_who_has_just_been_woken_by_others_hears_what_is_wanted(tmp_path: 
             await changed.wait()
 
 
+@pytest.mark.slow
 def test_where_others_write_all_the_time_it_listens_ever_more_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from vipwire.process.supervision import Activities, Begun, LoopWatch, Supervisor
 
+pytestmark = pytest.mark.slow
+
 
 class Clock:
     def __init__(self) -> None:

@@ -25,6 +25,8 @@ from vipwire_up.api.serving.connections import Connections
 from vipwire_up.api.serving.guard import User
 from vipwire_up.api.serving.in_flight import InFlight, Sort
 
+pytestmark = pytest.mark.slow
+
 MAPS = "/api/v1/namespaces/default/configmaps"
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

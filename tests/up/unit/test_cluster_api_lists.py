@@ -79,6 +79,7 @@ async def test_a_list_of_a_revision(here: Here) -> None:
     assert (code, status["reason"]) == (410, "Expired")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "code"),
     [
@@ -168,6 +169,7 @@ async def test_a_table_has_kubectls_columns(here: Here) -> None:
     assert (await here.send("GET", SERVICES, Accept="application/xml"))[0] == 406
 
 
+@pytest.mark.slow
 @in_cluster()
 async def test_an_object_as_new_as_asked_for(here: Here) -> None:
     (made,) = await fill(here, "a")
@@ -315,6 +317,7 @@ async def test_a_watch_ends_when_its_time_is_over(here: Here) -> None:
             await events.next()
 
 
+@pytest.mark.slow
 @in_cluster(bounds=Bounds(stall_seconds=2.0))
 async def test_a_watcher_that_does_not_read_is_cut_off_and_holds_nobody_up(here: Here) -> None:
     path = "/api/v1/namespaces/default/configmaps"

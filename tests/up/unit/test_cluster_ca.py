@@ -113,6 +113,7 @@ for root in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_killed_between_any_two_files_the_next_start_has_sound_keys(tmp_path: Path) -> None:
     later, first, renewed = NOW + timedelta(days=350), tmp_path / "first", tmp_path / "renewed"
     first.mkdir()

@@ -23,6 +23,8 @@ from vipwire_up.controllers.own_services import OwnServices
 from vipwire_up.garbage import GarbageCollector
 from vipwire_up.store_feed.events import warn
 
+pytestmark = pytest.mark.slow
+
 Step = Callable[[], Awaitable[object]]
 RANGE = (ipaddress.ip_network("198.18.0.0/16"),)
 KINDS: dict[str, Callable[[Registry], Step]] = {

@@ -16,6 +16,8 @@ from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.expose import Target, Wanted, expose, objects, reached, reached_at, read_targets
 from vipwire_up.garbage import GarbageCollector
 
+pytestmark = pytest.mark.slow
+
 TWO = (Target("192.0.2.5", 8080), Target("192.0.2.6", 8080))
 
 

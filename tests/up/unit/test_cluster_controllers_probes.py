@@ -23,6 +23,8 @@ from vipwire_up.probing.kinds import RESOURCES
 from vipwire_up.probing.probe import ask
 from vipwire_up.probing.probes import NO_COMMANDS, Prober, Probes, Verdict, local_probes
 
+pytestmark = pytest.mark.slow
+
 OWN_PROBES = {PROBES: OWN}
 
 

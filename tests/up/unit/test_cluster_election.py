@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from tests.up.unit.cluster_here import Here, play
 
 from vipwire_up.api.bodies.sent import Options
@@ -11,6 +12,8 @@ from vipwire_up.api.objects.object import key_of, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.controllers.election import CAREFUL, NAME, QUICK, Election, Pace, Pacing
+
+pytestmark = pytest.mark.slow
 
 SYSTEM = "kube-system"
 

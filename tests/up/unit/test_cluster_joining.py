@@ -33,6 +33,8 @@ from vipwire_up.machines.leases import NODE_LEASES
 from vipwire_up.machines.objects import LocalObjects, Objects, RemoteObjects
 from vipwire_up.store.store import Store
 
+pytestmark = pytest.mark.slow
+
 INGRESSES = "/apis/networking.k8s.io/v1/namespaces/default/ingresses"
 DEFAULT_SECRETS = "/api/v1/namespaces/default/secrets"
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

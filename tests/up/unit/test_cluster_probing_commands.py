@@ -17,6 +17,8 @@ from vipwire_up.controllers.exec_probes import ExecProbeAdmission
 from vipwire_up.probing.commands import RunAs, run_command
 from vipwire_up.probing.probe import ask
 
+pytestmark = pytest.mark.slow
+
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
 
 

@@ -17,6 +17,8 @@ from vipwire_up.store.database import FILE_NAME, Database
 from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.record import Key, StoreError, Write
 
+pytestmark = pytest.mark.slow
+
 OLD, NEW = 5, 2
 
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import pytest
 from tests.up.unit.dns_process import Server, running
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 
 

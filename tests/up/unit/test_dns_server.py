@@ -17,6 +17,8 @@ import pytest
 from tests.fakes.ports import free_port
 from tests.up.unit.dns_process import LONG, Server, running
 
+pytestmark = pytest.mark.slow
+
 SERVICE = """\
 apiVersion: v1
 kind: Service
