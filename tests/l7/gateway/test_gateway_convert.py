@@ -123,8 +123,7 @@ def test_a_canary_becomes_a_share_of_the_route() -> None:
     by_header, shared = made[1]["spec"]["rules"]
     assert by_header["matches"][0]["headers"] == [{"name": "x-new", "value": "always"}]
     assert [(each["name"], each["weight"]) for each in shared["backendRefs"]] == [("web", 80), ("new", 20)]
-    of_default = SERVICE.replace("namespace: infra", "namespace: default")
-    services = "---".join(of_default.replace("name: web", f"name: {name}") for name in ("web", "new"))
+    services = "".join(SERVICE.replace("infra/web", f"default/{name}") for name in ("web", "new"))
     planner = planned(yaml.safe_dump_all(made), services)
     (parent,) = next(status for key, status in planner.statuses.items() if key[1].name == "web-a.org")["parents"]
     assert [each["status"] for each in parent["conditions"]] == ["True", "True"]
