@@ -6,14 +6,14 @@ damaged where somebody has changed maps or rules.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
-from tests.proxy.laws.worlds import FEW, World, packets_for, worlds
+from tests.proxy.laws.agreement import Pair, planned, taken, with_addresses
+from tests.proxy.laws.worlds import FEW, World, worlds
 
 from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.names import ServicePortName
@@ -35,8 +35,8 @@ from vipwire.modes.nftables.explain.explainer import NftablesExplainer
 from vipwire.modes.nftables.table.render import render as render_rules
 from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.affinity import sticky_actions
-from vipwire.plan.plan import Forward, FrontendKey, ServicePlan
-from vipwire.plan.resolve import Answered, Packet, Plan, from_pod, resolve
+from vipwire.plan.plan import Forward, FrontendKey
+from vipwire.plan.resolve import Answered, Packet, from_pod, resolve
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState
 
@@ -45,44 +45,28 @@ QUICK = settings(max_examples=500, phases=[Phase.generate], database=None)
 Ends = dict[tuple[Address, int], Fraction]
 
 
-class Both(NamedTuple):
+class Both(Pair):
     """A plan, and what is rendered from it: rules, frontends for the programs, and these."""
-
-    world: World
-    plan: Plan
-    objects: Mapping[Any, Any]
-
-    def __repr__(self) -> str:
-        return repr(self.world)
-
-    def packets(self) -> st.SearchStrategy[Packet]:
-        return packets_for(self.world, self.plan.frontends)
 
     def walk(self, packet: Packet, observed: Mapping[Any, Any] | None = None) -> Walk:
         family = self.world.space.family
         held = self.objects if observed is None else observed
-        own = frozenset(map(Address, self.world.space.local))
-        return EbpfExplainer(family, NftablesExplainer(family)).walk(held, self.objects, packet, own)
+        return EbpfExplainer(family, NftablesExplainer(family)).walk(held, self.objects, packet, self.own)
 
 
 def both(world: World, remembered: frozenset[Protocol] = frozenset()) -> Both:
-    services: dict[object, ServicePlan] = dict(world.planner().plans.items())
+    plan, services = planned(world)
     objects: dict[Any, Any] = dict(node_objects(world.node))
     objects.update(((PROGRAMS, hook.encode()), b"as wanted") for hook in HOOKS)
-    for plan in services.values():
-        rules, ours = render_rules(world.space.family, plan), render(world.space.family, plan, remembered)
+    for each in services:
+        rules, ours = render_rules(world.space.family, each), render(world.space.family, each, remembered)
         assert not ours.keys() & objects.keys(), "no two Services have one object"
-        objects.update({**rules.own, **rules.shared, **ours})
-    return Both(world, Plan(world.node, services), objects)
-
-
-def as_for_ebpf(world: World) -> World:
-    """Plan as for this mode: with the machine's addresses."""
-    return replace(world, node=replace(world.node, addresses=world.space.node))
+        objects |= {**rules.own, **rules.shared, **ours}
+    return Both(world, plan, objects)
 
 
 remembering = st.sampled_from([frozenset[Protocol](), frozenset({Protocol.TCP}), frozenset({*Protocol})])
-pairs = st.builds(both, worlds(ranges=True).map(as_for_ebpf), remembering)
+pairs = st.builds(both, worlds(ranges=True).map(with_addresses), remembering)
 
 
 def frontend_of(packet: Packet) -> tuple[str, bytes]:
@@ -144,13 +128,11 @@ def test_the_worlds_have_node_ports_that_are_led_and_others_that_are_contested(w
     find(pairs, has_contested_node_port, settings=QUICK)
 
 
-def planned(pair: Both, packet: Packet) -> Ends:
+def shares_of(pair: Both, packet: Packet) -> Ends:
     """Return the endpoints of a client, by share, and see that a Pod's address is kept."""
     outcome = resolve(pair.plan, packet)
     assert isinstance(outcome, Answered), (packet, outcome)
-    short = outcome.frontend.short_circuit
-    here = packet.from_node or from_pod(pair.world.node, packet)
-    action = short if short is not None and here else outcome.frontend.action
+    action = taken(outcome, packet, pair.plan)
     assert isinstance(action, Forward)
     assert packet.from_node or not outcome.masqueraded & {each.address for each in action.pool}
     total = sum(action.weights)
@@ -164,7 +146,7 @@ def test_programs_lead_where_the_plan_says(data: st.DataObject, pair: Both) -> N
     for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
         ends = led(pair, packet, pair.objects)
         if ends is not None:
-            assert ends == planned(pair, packet)
+            assert ends == shares_of(pair, packet)
 
 
 def staying(pair: Both) -> dict[ServicePortName, list[bytes | None]]:
@@ -180,7 +162,7 @@ def staying(pair: Both) -> dict[ServicePortName, list[bytes | None]]:
 
 @pytest.mark.slow
 def test_the_worlds_have_pods_that_are_remembered() -> None:
-    known = worlds(ranges=True).map(as_for_ebpf).map(lambda world: both(world, frozenset({*Protocol})))
+    known = worlds(ranges=True).map(with_addresses).map(lambda world: both(world, frozenset({*Protocol})))
     find(
         known,
         lambda pair: any(held and all(held) for held in staying(pair).values()),

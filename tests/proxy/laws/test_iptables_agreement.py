@@ -3,22 +3,19 @@
 `explain` follows the rules, so this is its law, too: what it tells of rules that are as planned is what is planned.
 """
 
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import NamedTuple
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.proxy.laws.worlds import FEW, World, packets_for, worlds
+from tests.proxy.laws.agreement import Pair, contended, expected, planned, taken
+from tests.proxy.laws.worlds import FEW, World, worlds
 
-from vipwire.model.net import Address
 from vipwire.modes.iptables.explain.walk import Table, run, walk
-from vipwire.modes.iptables.rules.names import Key, Rules
 from vipwire.modes.iptables.rules.render import render
 from vipwire.modes.iptables.rules.settings import Settings
 from vipwire.modes.iptables.rules.skeleton import node_objects
-from vipwire.plan.plan import Action, Forward, Frontend, FrontendKey, ServicePlan, Target
-from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve, serves_node_ports
+from vipwire.plan.plan import Forward, FrontendKey, Target
+from vipwire.plan.resolve import Answered, Packet, Plan, resolve, serves_node_ports
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState, Step, Verdict
 
@@ -28,47 +25,26 @@ NEARLY = Fraction(1, 1_000_000)
 """Chances are written with eleven digits, and have 31 bits in the kernel."""
 
 
-class Both(NamedTuple):
+class Both(Pair):
     """A plan, and the rules that are rendered from it."""
-
-    world: World
-    plan: Plan
-    objects: Mapping[Key, Rules]
-
-    def packets(self) -> st.SearchStrategy[Packet]:
-        return packets_for(self.world, self.plan.frontends)
 
     @property
     def table(self) -> Table:
-        own = frozenset(map(Address, self.world.space.local))
-        return Table(self.world.space.family, self.objects, self.objects, own)
+        return Table(self.world.space.family, self.objects, self.objects, self.own)
 
     def walk(self, packet: Packet) -> Walk:
         return walk(self.table, packet)
 
 
 def both(world: World) -> Both:
-    services: dict[object, ServicePlan] = dict(world.planner().plans.items())
+    plan, services = planned(world)
     objects = dict(node_objects(world.node, SETTINGS))
-    for plan in services.values():
-        objects.update(render(world.node, SETTINGS, plan).own)
-    return Both(world, Plan(world.node, services), objects)
+    for each in services:
+        objects |= render(world.node, SETTINGS, each).own
+    return Both(world, plan, objects)
 
 
 pairs = worlds(ranges=True).map(both)
-
-
-def contended(plan: Plan, packet: Packet) -> Frontend | None:
-    """Find the node port that claims a packet too which an external IP of this node claims.
-
-    There the rules may refuse what the plan forwards or refuses otherwise: the filters know nothing of precedence.
-    """
-    key = FrontendKey(None, packet.protocol, packet.port)
-    address = key._replace(address=packet.destination) in plan.frontends or any(
-        wide.key.first <= packet.port <= wide.key.last
-        for wide in plan.ranges.get((packet.destination, packet.protocol), ())
-    )
-    return plan.frontends.get(key) if packet.to_node and address else None
 
 
 def from_another_vip(plan: Plan, packet: Packet) -> bool:
@@ -117,25 +93,6 @@ def caught(plan: Plan, packet: Packet, at: Target) -> bool:
     limited = [each for each in frontends if each.allowed_sources is not None and each.key.address is not None]
     refusing = [each for each in frontends if not isinstance(each.action, Forward)]
     return bool(limited or refusing or (at.address, packet.protocol) in plan.ranges)
-
-
-def expected(plan: Plan, packet: Packet) -> End:
-    match resolve(plan, packet):
-        case Answered():
-            return End.ANSWERED
-        case Dropped():
-            return End.DROPPED
-        case Rejected():
-            return End.REJECTED
-    return End.UNTOUCHED
-
-
-def taken(outcome: Answered, packet: Packet, plan: Plan) -> Action:
-    """Tell which of a frontend's actions was taken."""
-    short = outcome.frontend.short_circuit
-    return (
-        short if short is not None and (packet.from_node or from_pod(plan.node, packet)) else outcome.frontend.action
-    )
 
 
 APART = (from_another_vip, beside_node_ports, external_in_service_cidr, at_a_frontend)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, seed, settings
 from hypothesis import strategies as st
 from tests.fakes.values import HERE, endpoint, ip, ips, node_plan, service, slice_of
+from tests.proxy.laws.agreement import contended, planned, taken
 from tests.proxy.laws.nftables_interpreter import Arrival, Objects, Result, Table, UnknownRuleError
 from tests.proxy.laws.worlds import FOUR, World, packets_for, worlds
 
@@ -18,9 +19,8 @@ from vipwire.modes.nftables.table.names import CHAIN, Chain, Hook
 from vipwire.modes.nftables.table.render import render
 from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.affinity import memory_of
-from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import Action, Forward, Frontend, FrontendKey, FrontendKind, ServicePlan
-from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve
+from vipwire.plan.plan import Forward, FrontendKind
+from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, resolve
 
 Memory: TypeAlias = dict[bytes, bytes]
 REFUSALS = {Result("dropped"), Result("rejected")}
@@ -42,13 +42,12 @@ class Both(NamedTuple):
 
 
 def both(world: World) -> Both:
-    services: dict[object, ServicePlan] = dict(world.planner().plans.items())
+    plan, services = planned(world)
     objects = dict(node_objects(world.node))
-    for plan in services.values():
-        service = render(world.space.family, plan)
-        objects.update(service.shared)
-        objects.update(service.own)
-    return Both(world, Plan(world.node, services), Table(objects, world.space.family.bits // 8))
+    for each in services:
+        rendered = render(world.space.family, each)
+        objects |= {**rendered.own, **rendered.shared}
+    return Both(world, plan, Table(objects, world.space.family.bits // 8))
 
 
 pairs = worlds(ranges=True).map(both)
@@ -65,19 +64,6 @@ def expected(plan: Plan, packet: Packet) -> set[Result]:
     return {Result("untouched")}
 
 
-def contended(plan: Plan, packet: Packet) -> Frontend | None:
-    """Find the node port that claims a packet too which an external IP of this node claims.
-
-    There the table may refuse what the plan forwards or refuses otherwise: the filters know nothing of precedence.
-    """
-    key = FrontendKey(None, packet.protocol, packet.port)
-    address = key._replace(address=packet.destination) in plan.frontends or any(
-        wide.key.first <= packet.port <= wide.key.last
-        for wide in plan.ranges.get((packet.destination, packet.protocol), ())
-    )
-    return plan.frontends.get(key) if packet.to_node and address else None
-
-
 @given(data=st.data(), pair=pairs)
 def test_the_table_does_what_the_plan_says(data: st.DataObject, pair: Both) -> None:
     for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
@@ -89,19 +75,13 @@ def test_the_table_does_what_the_plan_says(data: st.DataObject, pair: Both) -> N
             assert found == wanted
 
 
-def taken(outcome: Answered, packet: Packet, node: NodePlan) -> Action:
-    """Tell which of a frontend's actions was taken."""
-    short = outcome.frontend.short_circuit
-    return short if short is not None and (packet.from_node or from_pod(node, packet)) else outcome.frontend.action
-
-
 @given(data=st.data(), pair=pairs)
 def test_a_client_is_remembered_where_the_plan_has_affinity_and_then_goes_where_it_went(
     data: st.DataObject, pair: Both
 ) -> None:
     packet = data.draw(pair.packets())
     outcome = resolve(pair.plan, packet)
-    action = taken(outcome, packet, pair.world.node) if isinstance(outcome, Answered) else None
+    action = taken(outcome, packet, pair.plan) if isinstance(outcome, Answered) else None
     assume(contended(pair.plan, packet) is None)
     sticks = isinstance(action, Forward) and action.affinity_seconds is not None
     first = pair.outcomes(packet)
@@ -141,7 +121,7 @@ def _twins(action: Forward) -> bool:
 
 def taken_of(pair: Both, outcome: object, packet: Packet) -> Forward | None:
     """Tell what was done for a packet that was answered."""
-    action = taken(outcome, packet, pair.world.node) if isinstance(outcome, Answered) else None
+    action = taken(outcome, packet, pair.plan) if isinstance(outcome, Answered) else None
     return action if isinstance(action, Forward) else None
 
 
@@ -182,7 +162,7 @@ def test_the_worlds_hold_what_the_laws_are_about() -> None:
             outcome = resolve(pair.plan, packet)
             seen[type(outcome).__name__] += 1
             if isinstance(outcome, Answered):
-                action = taken(outcome, packet, pair.world.node)
+                action = taken(outcome, packet, pair.plan)
                 assert isinstance(action, Forward)
                 seen.update(features(outcome, action))
 

@@ -3,87 +3,53 @@
 Two things a relay cannot do otherwise: every endpoint sees the node, and SCTP is refused.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import NamedTuple
-
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.proxy.laws.worlds import FEW, World, packets_for, worlds
+from tests.proxy.laws.agreement import Pair, contended, expected, planned, with_addresses
+from tests.proxy.laws.worlds import FEW, World, worlds
 
-from vipwire.model.net import Address, Protocol
+from vipwire.model.net import Protocol
 from vipwire.modes.userspace.explainer import UserspaceExplainer
-from vipwire.modes.userspace.names import Front, Key, Rule, Value
+from vipwire.modes.userspace.names import Front, Rule
 from vipwire.modes.userspace.render import render
 from vipwire.modes.userspace.settings import Choices
 from vipwire.modes.userspace.skeleton import node_objects
-from vipwire.plan.plan import FrontendKey, ServicePlan
-from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, resolve
+from vipwire.plan.resolve import Answered, Packet, resolve
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState
 
 CHOICES = Choices(localhost_node_ports=False)
 
 
-class Both(NamedTuple):
-    """A plan, and what is rendered from it."""
-
-    world: World
-    plan: Plan
-    objects: Mapping[Key, Value]
-
-    def packets(self) -> st.SearchStrategy[Packet]:
-        return packets_for(self.world, self.plan.frontends)
+class Both(Pair):
+    """A plan, and the fronts and rules that are rendered from it."""
 
     def walk(self, packet: Packet) -> Walk:
-        explainer = UserspaceExplainer(self.world.space.family)
-        return explainer.walk(self.objects, self.objects, packet, frozenset(map(Address, self.world.space.local)))
+        return UserspaceExplainer(self.world.space.family).walk(self.objects, self.objects, packet, self.own)
 
 
 def both(world: World) -> Both:
-    services: dict[object, ServicePlan] = dict(world.planner().plans.items())
+    plan, services = planned(world)
     objects = dict(node_objects(world.node, CHOICES))
-    for plan in services.values():
-        objects.update(render(world.node, CHOICES, plan).own)
-    return Both(world, Plan(world.node, services), objects)
+    for each in services:
+        objects |= render(world.node, CHOICES, each).own
+    return Both(world, plan, objects)
 
 
-def as_for_a_relay(world: World) -> World:
-    """Plan as for this mode: with the machine's addresses, as it has sockets there."""
-    return replace(world, node=replace(world.node, addresses=world.space.node))
-
-
-pairs = worlds().map(as_for_a_relay).map(both)
-
-
-def rivals(pair: Both, packet: Packet) -> bool:
-    """Tell whether an external IP of this node and a node port claim the packet: the filters know no precedence."""
-    key = FrontendKey(None, packet.protocol, packet.port)
-    wide = pair.plan.ranges.get((packet.destination, packet.protocol), ())
-    at_address = key._replace(address=packet.destination) in pair.plan.frontends or any(
-        each.key.first <= packet.port <= each.key.last for each in wide
-    )
-    return packet.to_node and key in pair.plan.frontends and at_address
+pairs = worlds().map(with_addresses).map(both)
 
 
 @FEW
 @given(data=st.data(), pair=pairs)
 def test_rules_and_fronts_do_what_the_plan_says(data: st.DataObject, pair: Both) -> None:
     for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
-        if rivals(pair, packet) or packet.protocol is Protocol.SCTP:
+        if contended(pair.plan, packet) or packet.protocol is Protocol.SCTP:
             continue
-        found = pair.walk(packet)
-        match resolve(pair.plan, packet):
-            case Answered(_, pool, _):
-                assert found.end is End.ANSWERED, (packet, found)
-                assert set(found.shares or ()) == {(target.address, target.port) for target in pool}
-                assert found.masqueraded == {target.address for target in pool}
-            case Dropped():
-                assert found.end is End.DROPPED, (packet, found)
-            case Rejected():
-                assert found.end is End.REJECTED, (packet, found)
-            case _:
-                assert found.end is End.UNTOUCHED, (packet, found)
+        found, outcome = pair.walk(packet), resolve(pair.plan, packet)
+        assert found.end is expected(pair.plan, packet), (packet, found)
+        if isinstance(outcome, Answered):
+            assert set(found.shares or ()) == {(target.address, target.port) for target in outcome.pool}
+            assert found.masqueraded == {target.address for target in outcome.pool}
 
 
 @FEW

@@ -1,0 +1,81 @@
+"""What laws about a mode and the plan share: what the mode makes of a world, and what the plan does with a packet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+from tests.proxy.laws.worlds import World, packets_for
+
+from vipwire.model.net import Address
+from vipwire.plan.plan import Action, Frontend, FrontendKey, ServicePlan
+from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve
+from vipwire.reconcile.steps import End
+
+
+@dataclass(frozen=True, repr=False)
+class Pair:
+    """A plan, and what is rendered from it."""
+
+    world: World
+    plan: Plan
+    objects: Mapping[Any, Any]
+
+    def __repr__(self) -> str:
+        return repr(self.world)
+
+    @property
+    def own(self) -> frozenset[Address]:
+        """The addresses that this machine has."""
+        return frozenset(map(Address, self.world.space.local))
+
+    def packets(self) -> st.SearchStrategy[Packet]:
+        """Make packets, mostly to the plan's frontends."""
+        return packets_for(self.world, self.plan.frontends)
+
+
+def planned(world: World) -> tuple[Plan, list[ServicePlan]]:
+    """Plan a world."""
+    services: dict[object, ServicePlan] = dict(world.planner().plans.items())
+    return Plan(world.node, services), list(services.values())
+
+
+def with_addresses(world: World) -> World:
+    """Plan as for a mode that knows the machine's addresses."""
+    return replace(world, node=replace(world.node, addresses=world.space.node))
+
+
+def expected(plan: Plan, packet: Packet) -> End:
+    """Return what the plan does with a packet."""
+    match resolve(plan, packet):
+        case Answered():
+            return End.ANSWERED
+        case Dropped():
+            return End.DROPPED
+        case Rejected():
+            return End.REJECTED
+    return End.UNTOUCHED
+
+
+def taken(outcome: Answered, packet: Packet, plan: Plan) -> Action:
+    """Return the action of a frontend that was taken."""
+    short = outcome.frontend.short_circuit
+    is_near = packet.from_node or from_pod(plan.node, packet)
+    return short if short is not None and is_near else outcome.frontend.action
+
+
+def at_address(plan: Plan, packet: Packet) -> list[Frontend]:
+    """Find what claims a packet by its address: a frontend, and ranges of ports."""
+    found = plan.frontends.get(FrontendKey(packet.destination, packet.protocol, packet.port))
+    wide = plan.ranges.get((packet.destination, packet.protocol), ())
+    ranges = [each.frontend for each in wide if each.key.first <= packet.port <= each.key.last]
+    return ranges if found is None else [found, *ranges]
+
+
+def contended(plan: Plan, packet: Packet) -> Frontend | None:
+    """Find the node port that claims a packet too which an external IP of this node claims.
+
+    There the rules may refuse what the plan forwards or refuses otherwise: the filters know nothing of precedence.
+    """
+    there = packet.to_node and at_address(plan, packet)
+    return plan.frontends.get(FrontendKey(None, packet.protocol, packet.port)) if there else None
