@@ -1,8 +1,8 @@
 """What laws about a mode and the plan share: what the mode makes of a world, and what the plan does with a packet."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from tests.proxy.laws.worlds import World, packets_for
@@ -13,16 +13,12 @@ from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from
 from vipwire.reconcile.steps import End
 
 
-@dataclass(frozen=True, repr=False)
-class Pair:
+class Pair(NamedTuple):
     """A plan, and what is rendered from it."""
 
     world: World
     plan: Plan
     objects: Mapping[Any, Any]
-
-    def __repr__(self) -> str:
-        return repr(self.world)
 
     @property
     def own(self) -> frozenset[Address]:

@@ -48,6 +48,9 @@ Ends = dict[tuple[Address, int], Fraction]
 class Both(Pair):
     """A plan, and what is rendered from it: rules, frontends for the programs, and these."""
 
+    def __repr__(self) -> str:
+        return repr(self.world)
+
     def walk(self, packet: Packet, observed: Mapping[Any, Any] | None = None) -> Walk:
         family = self.world.space.family
         held = self.objects if observed is None else observed
