@@ -11,12 +11,10 @@ from tests.project.test_house_rules import MODULES, SOURCES, inside, statements
 LATE = {
     "vipwire/cli/main.py": (7, "each command imports its own; `--help` and a shell's completion import none"),
     "vipwire/cli/start.py": (2, "a proxy starts without click (20) and without the other commands"),
-    "vipwire/config/kinds.py": (1, "fractions (1.2), for a page or a person only"),
     "vipwire/config/file.py": (3, "the decoder (30) with YAML (20), for a start with --config only"),
     "vipwire/config/flags.py": (1, "shlex (0.8), hardly ever used"),
     "vipwire/kube/access/kubeconfig.py": (2, "YAML (20), which a Pod with a service account never reads"),
     "vipwire/kube/client.py": (1, "email.utils (6), for a server that answers with a date only"),
-    "vipwire/linux/conntrack/stale.py": (1, "plan.resolve (7), for Services with ranges of ports only"),
     "vipwire/linux/netlink/socket.py": (2, "ctypes (4), after the first sync"),
     "vipwire/model/spread.py": (1, "hashlib (2.4), for Maglev only"),
     "vipwire/model/text.py": (1, "difflib (1.5), for a mistake only"),

@@ -53,9 +53,7 @@ def parse_duration(text: str) -> float:
 
 def format_duration(seconds: float) -> str:
     """Print seconds as Go does: `24h0m0s`, `1m30s`, `250ms`, `0s`."""
-    from fractions import Fraction  # noqa: PLC0415  # only a page or a person reads durations
-
-    nanoseconds = round(Fraction(seconds) * _NANOSECONDS["s"])  # exactly: a product of floats may be one off
+    nanoseconds = round(Decimal(seconds) * _NANOSECONDS["s"])  # a product of floats may be one off
     sign, nanoseconds = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
     if nanoseconds == 0:
         return "0s"

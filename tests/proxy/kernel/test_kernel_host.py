@@ -11,13 +11,13 @@ import pytest
 from tests.fakes.own_network import enter, own_network, run
 
 from vipwire.inspect.explain.routes import obstacle_towards
-from vipwire.linux.conntrack.sysctls import forwarding_sysctls
 from vipwire.linux.host.addresses import AddressWatch, LocalAddress, read_addresses
 from vipwire.linux.host.kernel import require_nftables
 from vipwire.linux.host.settings import apply_sysctls, router_sysctls
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Family, Prefix, parse_address
 from vipwire.model.sysctl import Sysctl
+from vipwire.proxy.start.machine import forwarding_sysctls
 
 pytestmark = pytest.mark.kernel
 

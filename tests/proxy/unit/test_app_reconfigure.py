@@ -13,12 +13,12 @@ from vipwire.config.file import Loaded, read_config
 from vipwire.config.kinds import ModuleVerbosity, ValueKind
 from vipwire.config.schema import Applied, replace_at
 from vipwire.errors import ConfigError
-from vipwire.linux.conntrack.sysctls import conntrack_sysctls
 from vipwire.model.net import Family, parse_address
 from vipwire.process.file_watch import FileWatch
 from vipwire.proxy.reloader import ConfigChange, Reloader, compare_configs
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.servers import what_served
+from vipwire.proxy.start.machine import conntrack_sysctls
 from vipwire.proxy.sync.node_plan import node_plan
 
 FIELDS = {path: row for path, row in ROWS.items() if row.in_file}

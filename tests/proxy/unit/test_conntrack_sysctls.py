@@ -1,26 +1,12 @@
-from dataclasses import dataclass
-
 import pytest
+from msgspec.structs import replace
 
-from vipwire.linux.conntrack.sysctls import conntrack_sysctls, forwarding_sysctls, table_size
+from vipwire.config.sections import Conntrack
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl, Want
+from vipwire.proxy.start.machine import conntrack_sysctls, forwarding_sysctls, table_size
 
-
-@dataclass(frozen=True)
-class Settings:
-    """The section of the configuration, with its defaults."""
-
-    max_per_core: int = 32768
-    min: int = 131072
-    tcp_established_timeout: float = 86400.0
-    tcp_close_wait_timeout: float = 3600.0
-    tcp_be_liberal: bool = False
-    udp_timeout: float = 0.0
-    udp_stream_timeout: float = 0.0
-
-
-NOTHING = Settings(0, 0, 0.0, 0.0)
+NOTHING = Conntrack(max_per_core=0, min=0, tcp_established_timeout=0.0, tcp_close_wait_timeout=0.0)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +30,7 @@ def test_the_size_of_the_table(per_core: int, minimum: int, cpus: int, size: int
 
 
 def test_the_defaults_of_kube_proxy() -> None:
-    assert conntrack_sysctls(Settings(), cpus=2) == (
+    assert conntrack_sysctls(Conntrack(), cpus=2) == (
         Sysctl("net/netfilter/nf_conntrack_max", 131072, Want.EXACTLY_OR_MORE),
         Sysctl("net/netfilter/nf_conntrack_buckets", 32768, Want.AT_LEAST),
         Sysctl("net/netfilter/nf_conntrack_tcp_timeout_established", 86400),
@@ -59,14 +45,14 @@ def test_zero_leaves_the_kernels_values() -> None:
 @pytest.mark.parametrize(
     ("settings", "path", "value"),
     [
-        (Settings(0, 0, 5.0, 0.0), "nf_conntrack_tcp_timeout_established", 5),
-        (Settings(0, 0, 0.0, 300.9), "nf_conntrack_tcp_timeout_close_wait", 300),
-        (Settings(0, 0, 0.0, 0.0, tcp_be_liberal=True), "nf_conntrack_tcp_be_liberal", 1),
-        (Settings(0, 0, 0.0, 0.0, udp_timeout=25.0), "nf_conntrack_udp_timeout", 25),
-        (Settings(0, 0, 0.0, 0.0, udp_stream_timeout=0.25), "nf_conntrack_udp_timeout_stream", 1),
+        (replace(NOTHING, tcp_established_timeout=5.0), "nf_conntrack_tcp_timeout_established", 5),
+        (replace(NOTHING, tcp_close_wait_timeout=300.9), "nf_conntrack_tcp_timeout_close_wait", 300),
+        (replace(NOTHING, tcp_be_liberal=True), "nf_conntrack_tcp_be_liberal", 1),
+        (replace(NOTHING, udp_timeout=25.0), "nf_conntrack_udp_timeout", 25),
+        (replace(NOTHING, udp_stream_timeout=0.25), "nf_conntrack_udp_timeout_stream", 1),
     ],
 )
-def test_each_setting_alone(settings: Settings, path: str, value: int) -> None:
+def test_each_setting_alone(settings: Conntrack, path: str, value: int) -> None:
     assert conntrack_sysctls(settings, cpus=2) == (Sysctl(f"net/netfilter/{path}", value),)
 
 

@@ -1,1 +1,1 @@
-"""Connection tracking: which flows a change of Services makes wrong, their deletion, and the table's own settings."""
+"""Connection tracking: which flows a change of Services makes wrong, and their deletion."""

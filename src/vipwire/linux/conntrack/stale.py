@@ -26,6 +26,7 @@ from vipwire.model.net import Address, Family, Prefix, Protocol, family_of
 from vipwire.model.value import Value
 from vipwire.plan.plan import Forward, Frontend, ServicePlan
 from vipwire.plan.planner import PlanChange
+from vipwire.plan.resolve import at_port
 
 UdpEndpoint: TypeAlias = tuple[Address, int]
 """Address and port of an endpoint."""
@@ -104,8 +105,6 @@ def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, froz
 
 def _of_ranges(plan: ServicePlan) -> Iterator[Frontend]:
     """Yield a frontend for each port of a range: a flow goes to one of them."""
-    from vipwire.plan.resolve import at_port  # noqa: PLC0415  # few Services have ranges
-
     for wide in plan.ranges:
         if wide.key.protocol is Protocol.UDP:
             for port in range(wide.key.first, wide.key.last + 1):
