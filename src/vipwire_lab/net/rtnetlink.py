@@ -92,7 +92,7 @@ def neighbour(index: int, value: IPAddress, mac: bytes) -> Request:
 
 def rule(family: Family, came_in_by: str, table: int, priority: int) -> Request:
     """Look up another table for packets from an interface."""
-    payload = codec.encode_rule(family, codec.Rule(table, priority, interface=came_in_by))
+    payload = codec.encode_rule(family, codec.RoutingRule(table, priority, interface=came_in_by))
     return Request(codec.NEW_RULE, payload, f"ip rule add iif {came_in_by} lookup {table} priority {priority}")
 
 

@@ -24,7 +24,7 @@ from vipwire.inspect.check import facts
 from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.pins import opened, pin
 from vipwire.linux.bpf.programs import HOOKS, attached, create_link, load, look_at_link, update_link
-from vipwire.linux.bpf.syscall import Command, bpf
+from vipwire.linux.bpf.syscall import BpfCommand, bpf
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.modes.ebpf import probe as trying
 from vipwire.modes.ebpf.layout import HEAD, Flag, Settings, endpoint_slot, frontend_key, version
@@ -196,7 +196,7 @@ def _killed_after(steps: int, pins: NodePins, delta: Delta[tuple[str, bytes], by
     """Carry out a change in a process of its own, and end it by SIGKILL before a call."""
     left = [steps]
 
-    def counted(command: Command, attributes: object) -> int:
+    def counted(command: BpfCommand, attributes: object) -> int:
         if not left[0]:
             os.kill(os.getpid(), signal.SIGKILL)
         left[0] -= 1
@@ -224,13 +224,13 @@ def test_the_probe_leaves_nothing_and_tells_of_an_exclusive_program(cgroup: Path
     assert not any(attached(target, hook)[0] for hook in HOOKS)
     code = bytes.fromhex("b700000001000000" + "9500000000000000")
     theirs = load("connect4", code, "GPL", "theirs")
-    bpf(Command.PROGRAM_ATTACH, struct.pack("=IIIII12x", target, theirs, HOOKS["connect4"], 0, 0))
+    bpf(BpfCommand.PROGRAM_ATTACH, struct.pack("=IIIII12x", target, theirs, HOOKS["connect4"], 0, 0))
     try:
         with pytest.raises(UnsupportedError, match=r"connect4.*somebody else"):
             probe(cgroup)
         assert "belongs to a program of somebody else" in lacks(cgroup)
     finally:
-        bpf(Command.PROGRAM_DETACH, struct.pack("=IIII", target, theirs, HOOKS["connect4"], 0))
+        bpf(BpfCommand.PROGRAM_DETACH, struct.pack("=IIII", target, theirs, HOOKS["connect4"], 0))
         os.close(theirs)
     beside = create_link(load("connect4", code, "GPL", "theirs"), target, "connect4")
     probe(cgroup)

@@ -17,7 +17,7 @@ from vipwire.config.configuration import Config
 from vipwire.config.sections import EBPF
 from vipwire.linux.bpf import maps, pins, programs
 from vipwire.linux.bpf.programs import HOOKS
-from vipwire.linux.bpf.syscall import Command, bpf
+from vipwire.linux.bpf.syscall import BpfCommand, bpf
 from vipwire.model.net import Family
 from vipwire.modes.ebpf import undone
 from vipwire.modes.ebpf.kernel import EbpfBackend, Wanted
@@ -57,9 +57,9 @@ def backend(cgroup: Path) -> Iterator[EbpfBackend]:
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
     """Have the kernel refuse some commands, until it is told to refuse none."""
-    refused: dict[Command, int] = {}
+    refused: dict[BpfCommand, int] = {}
 
-    def called(command: Command, attributes: object) -> int:
+    def called(command: BpfCommand, attributes: object) -> int:
         if command in refused:
             raise OSError(refused[command], os.strerror(refused[command]))
         return bpf(command, attributes)  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
     for module in (maps, programs, pins):
         monkeypatch.setattr(module, "bpf", called)
 
-    def refusing(*commands: Command, code: int = errno.ENOMEM) -> None:
+    def refusing(*commands: BpfCommand, code: int = errno.ENOMEM) -> None:
         refused.clear()
         refused.update(dict.fromkeys(commands, code))
 
@@ -84,7 +84,7 @@ def test_what_could_not_be_written_is_told_left_to_the_rules_and_tried_again(
 ) -> None:
     caplog.set_level(logging.INFO)
     before, after = objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)
-    refuse(Command.MAP_UPDATE, Command.UPDATE_BATCH)
+    refuse(BpfCommand.MAP_UPDATE, BpfCommand.UPDATE_BATCH)
     backend.commit(diff(before, after))
     assert ours(backend) == {}, "an old pool would mislead"
     assert set(backend.pins.in_force()) == set(HOOKS)
@@ -108,7 +108,7 @@ def test_the_rules_have_their_turns_and_what_failed_is_not_tried_earlier_for_tha
     turns: list[str] = []
     monkeypatch.setattr(backend.rules, "housekeeping_due", lambda: 0.0)
     monkeypatch.setattr(backend.rules, "housekeep", lambda: turns.append("rules"))
-    refuse(Command.MAP_UPDATE, Command.UPDATE_BATCH)
+    refuse(BpfCommand.MAP_UPDATE, BpfCommand.UPDATE_BATCH)
     backend.commit(diff(objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)))
     assert backend.housekeeping_due() == 0.0
     monkeypatch.setattr(backend, "_try", lambda _: turns.append("programs"))
@@ -122,7 +122,7 @@ def test_the_rules_have_their_turns_and_what_failed_is_not_tried_earlier_for_tha
 
 def test_what_has_changed_meanwhile_is_written_as_it_is_now(backend: EbpfBackend, refuse: Refuse) -> None:
     first, second, third = objects(Family.IPV4, 6), objects(Family.IPV4, 8), objects(Family.IPV4, 3, 3)
-    refuse(Command.MAP_UPDATE, Command.UPDATE_BATCH)
+    refuse(BpfCommand.MAP_UPDATE, BpfCommand.UPDATE_BATCH)
     backend.commit(diff(first, second))
     refuse()
     backend.commit(diff(second, third))
@@ -134,7 +134,7 @@ def test_programs_are_taken_out_of_force_where_a_map_cannot_be_corrected(
     backend: EbpfBackend, refuse: Refuse
 ) -> None:
     before, after = objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)
-    refuse(Command.MAP_UPDATE, Command.UPDATE_BATCH, Command.MAP_DELETE)
+    refuse(BpfCommand.MAP_UPDATE, BpfCommand.UPDATE_BATCH, BpfCommand.MAP_DELETE)
     backend.commit(diff(before, after))
     assert FORTH.isdisjoint(backend.pins.in_force())
     refuse()
@@ -146,7 +146,7 @@ def test_programs_are_taken_out_of_force_where_a_map_cannot_be_corrected(
 def test_a_map_that_somebody_has_frozen_is_replaced(backend: EbpfBackend) -> None:
     before, after = objects(Family.IPV4, 6), objects(Family.IPV4, 7, 3)
     frozen = backend.pins.held("frontends4")
-    bpf(Command.MAP_FREEZE, struct.pack("=I", frozen.descriptor))
+    bpf(BpfCommand.MAP_FREEZE, struct.pack("=I", frozen.descriptor))
     number = frozen.number
     backend.commit(diff(before, after))
     assert ours(backend) == after
@@ -201,8 +201,8 @@ def test_check_names_service_meshes_that_would_see_endpoints(
 def test_programs_whose_maps_were_replaced_are_not_left_in_force(backend: EbpfBackend, refuse: Refuse) -> None:
     """The maps have grown, and the programs for the larger ones are not loaded."""
     before, after = objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)
-    bpf(Command.MAP_FREEZE, struct.pack("=I", backend.pins.held("frontends4").descriptor))
-    refuse(Command.PROGRAM_LOAD)
+    bpf(BpfCommand.MAP_FREEZE, struct.pack("=I", backend.pins.held("frontends4").descriptor))
+    refuse(BpfCommand.PROGRAM_LOAD)
     backend.commit(diff(before, after))
     with closing(NodePins(backend.pins.folder, None)) as others:
         assert not any(others.link(hook) for hook in ("connect4", "sendmsg4"))

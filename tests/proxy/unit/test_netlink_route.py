@@ -8,9 +8,9 @@ from vipwire.linux.netlink.attributes import attribute, string
 from vipwire.linux.netlink.route import (
     LOCAL,
     InterfaceAddress,
-    Link,
+    Interface,
     Route,
-    Rule,
+    RoutingRule,
     addresses_request,
     decode_address,
     decode_link,
@@ -59,7 +59,7 @@ def test_a_broken_address_message_is_refused(message: memoryview) -> None:
 
 def test_a_link_has_a_number_and_a_name() -> None:
     header = struct.pack("=BxHiII", 0, 1, 7, 0, 0)
-    assert decode_link(memoryview(header + string(3, "eth0") + attribute(4, b"\0" * 4))) == Link(7, "eth0")
+    assert decode_link(memoryview(header + string(3, "eth0") + attribute(4, b"\0" * 4))) == Interface(7, "eth0")
     for broken in (header, header[:8]):
         with pytest.raises(DecodeError):
             decode_link(memoryview(broken))
@@ -79,7 +79,7 @@ def test_a_route_of_another_family_is_passed_over_and_a_broken_one_refused() -> 
 
 
 def test_a_rule_that_is_written_is_the_rule_that_is_read() -> None:
-    for written in (Rule(78, 32764, 5), Rule(78, 32764, interface="eth0")):
+    for written in (RoutingRule(78, 32764, 5), RoutingRule(78, 32764, interface="eth0")):
         assert decode_rule(memoryview(encode_rule(Family.IPV6, written))) == written
     with pytest.raises(DecodeError):
         decode_rule(memoryview(b"\2\0"))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Self
 
 from vipwire.linux.bpf.elf import MapShape
-from vipwire.linux.bpf.syscall import Command, address_of, bpf, buffer_of, information
+from vipwire.linux.bpf.syscall import BpfCommand, address_of, bpf, buffer_of, information
 
 HASH: Final = 1
 ARRAY: Final = 2
@@ -38,7 +38,7 @@ class Map:
         try:
             words = (max(types, 0), 1, 2) if types >= 0 else (0, 0, 0)
             attributes = struct.pack("=IIIIIII16sIIIII", *shape, 0, 0, name.encode()[:15], 0, *words, 0)
-            return cls(bpf(Command.MAP_CREATE, attributes))
+            return cls(bpf(BpfCommand.MAP_CREATE, attributes))
         finally:
             if types >= 0:
                 os.close(types)
@@ -48,7 +48,7 @@ class Map:
         """Make one that holds these bytes for ever."""
         made = cls.create(name, MapShape(ARRAY, 4, len(data), 1, _READ_ONLY_FOR_PROGRAMS))
         made.write([bytes(4)], [data])
-        bpf(Command.MAP_FREEZE, struct.pack("=I", made.descriptor))
+        bpf(BpfCommand.MAP_FREEZE, struct.pack("=I", made.descriptor))
         return made
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Map:
         """Read one element; None if there is none."""
         where, found = buffer_of(key), buffer_of(self.shape.value_size)
         try:
-            bpf(Command.MAP_LOOKUP, struct.pack("=I4xQQQ", self.descriptor, address_of(where), address_of(found), 0))
+            bpf(BpfCommand.MAP_LOOKUP, struct.pack("=I4xQQQ", self.descriptor, address_of(where), address_of(found), 0))
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return None
@@ -72,10 +72,10 @@ class Map:
             for key, value in zip(keys, values, strict=True):
                 where, what = buffer_of(key), buffer_of(value)
                 attributes = struct.pack("=I4xQQQ", self.descriptor, address_of(where), address_of(what), 0)
-                bpf(Command.MAP_UPDATE, attributes)
+                bpf(BpfCommand.MAP_UPDATE, attributes)
             return
         all_keys, all_values = bytearray(b"".join(keys)), bytearray(b"".join(values))
-        bpf(Command.UPDATE_BATCH, self._batch(0, 0, all_keys, all_values, len(keys)))
+        bpf(BpfCommand.UPDATE_BATCH, self._batch(0, 0, all_keys, all_values, len(keys)))
 
     def write_what_fits(self, elements: Mapping[bytes, bytes]) -> None:
         """Write elements as long as there is room for them. Raise OSError for any other reason."""
@@ -90,7 +90,7 @@ class Map:
         for key in keys:
             where = buffer_of(key)
             try:
-                bpf(Command.MAP_DELETE, struct.pack("=I4xQ", self.descriptor, address_of(where)))
+                bpf(BpfCommand.MAP_DELETE, struct.pack("=I4xQ", self.descriptor, address_of(where)))
             except OSError as error:
                 if error.errno != errno.ENOENT:
                     raise
@@ -104,7 +104,7 @@ class Map:
             start = 0 if first else address_of(position)
             attributes = buffer_of(self._batch(start, address_of(position), keys, values, room))
             try:
-                bpf(Command.LOOKUP_BATCH, attributes)
+                bpf(BpfCommand.LOOKUP_BATCH, attributes)
                 last = False
             except OSError as error:
                 if error.errno == errno.ENOSPC:  # one bucket holds more than there was room for
@@ -149,4 +149,4 @@ def _storage_types(size: int) -> int:
     blob = buffer_of(
         struct.pack("=HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(names)) + types + names
     )
-    return bpf(Command.BTF_LOAD, struct.pack("=QQIII", address_of(blob), 0, len(blob), 0, 0))
+    return bpf(BpfCommand.BTF_LOAD, struct.pack("=QQIII", address_of(blob), 0, len(blob), 0, 0))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import UnsupportedError
-from vipwire.linux.bpf.syscall import Command, address_of, bpf, buffer_of, mount
+from vipwire.linux.bpf.syscall import BpfCommand, address_of, bpf, buffer_of, mount
 
 BPFFS: Final = Path("/sys/fs/bpf")
 OURS: Final = BPFFS / "vipwire"
@@ -20,7 +20,7 @@ def opened(path: Path) -> int | None:
     """Open what has this name; None if nothing has."""
     name = buffer_of(bytes(path) + b"\0")
     try:
-        return bpf(Command.OPEN_PINNED, struct.pack("=QII", address_of(name), 0, 0))
+        return bpf(BpfCommand.OPEN_PINNED, struct.pack("=QII", address_of(name), 0, 0))
     except OSError as error:
         if error.errno == errno.ENOENT:
             return None
@@ -34,7 +34,7 @@ def pin(descriptor: int, path: Path) -> None:
     with suppress(FileNotFoundError):
         draft.unlink()
     name = buffer_of(bytes(draft) + b"\0")
-    bpf(Command.PIN, struct.pack("=QII", address_of(name), descriptor, 0))
+    bpf(BpfCommand.PIN, struct.pack("=QII", address_of(name), descriptor, 0))
     draft.replace(path)
 
 

@@ -9,7 +9,7 @@ import errno
 import struct
 from typing import Final, NamedTuple
 
-from vipwire.linux.bpf.syscall import Command, address_of, bpf, buffer_of, information
+from vipwire.linux.bpf.syscall import BpfCommand, address_of, bpf, buffer_of, information
 
 HOOKS: Final = {
     "connect4": 10,
@@ -33,7 +33,7 @@ MULTI: Final = 2
 _EFFECTIVE: Final = 1
 
 
-class Link(NamedTuple):
+class BpfLink(NamedTuple):
     """What a link is: the program in force, the cgroup (0 once that is gone) and the hook."""
 
     number: int
@@ -79,7 +79,7 @@ def _load(hook: str, code: bytes, licence: str, name: str, log: "ctypes.Array[ct
         0,
         HOOKS[hook],
     )
-    return bpf(Command.PROGRAM_LOAD, attributes)
+    return bpf(BpfCommand.PROGRAM_LOAD, attributes)
 
 
 def program(descriptor: int) -> Program:
@@ -95,27 +95,27 @@ def program(descriptor: int) -> Program:
 
 def create_link(program: int, cgroup: int, hook: str) -> int:
     """Put a program in force for a cgroup, both by their descriptors; return the link's descriptor."""
-    return bpf(Command.LINK_CREATE, struct.pack("=IIII32x", program, cgroup, HOOKS[hook], 0))
+    return bpf(BpfCommand.LINK_CREATE, struct.pack("=IIII32x", program, cgroup, HOOKS[hook], 0))
 
 
 def update_link(link: int, program: int, hook: str) -> None:
     """Replace a link's program, in one step. Raise ValueError if the link is another hook's."""
     if look_at_link(link).hook != HOOKS[hook]:
         raise ValueError(f"the link is not that of {hook}")
-    bpf(Command.LINK_UPDATE, struct.pack("=IIII", link, program, 0, 0))
+    bpf(BpfCommand.LINK_UPDATE, struct.pack("=IIII", link, program, 0, 0))
 
 
 def detach(link: int) -> None:
     """Put a link out of force, whoever else has it open."""
-    bpf(Command.LINK_DETACH, struct.pack("=I", link))
+    bpf(BpfCommand.LINK_DETACH, struct.pack("=I", link))
 
 
-def look_at_link(descriptor: int) -> Link:
+def look_at_link(descriptor: int) -> BpfLink:
     """Tell what a cgroup's link is (struct bpf_link_info)."""
     data = information(descriptor)
     _, number, running = struct.unpack_from("=III", data)
     cgroup, hook = struct.unpack_from("=QI", data, 16)
-    return Link(number, running, cgroup, hook)
+    return BpfLink(number, running, cgroup, hook)
 
 
 def attached(cgroup: int, hook: str, *, effective: bool = False) -> tuple[tuple[int, ...], int]:
@@ -130,7 +130,7 @@ def attached(cgroup: int, hook: str, *, effective: bool = False) -> tuple[tuple[
             struct.pack("=IIIIQII24x", cgroup, HOOKS[hook], mode, 0, ctypes.addressof(numbers), room, 0)
         )
         try:
-            bpf(Command.QUERY, attributes)
+            bpf(BpfCommand.QUERY, attributes)
             break
         except OSError as error:
             if error.errno != errno.ENOSPC:

@@ -20,7 +20,7 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 Buffer = ctypes.Array[ctypes.c_char]
 
 
-class Command(enum.IntEnum):
+class BpfCommand(enum.IntEnum):
     """The commands that are used here (enum bpf_cmd)."""
 
     MAP_CREATE = 0
@@ -51,7 +51,7 @@ def require_architecture() -> None:
         raise UnsupportedError(f"the programs of ebpf mode run on {known}; this is {platform.machine()}")
 
 
-def bpf(command: Command, attributes: bytes | Buffer) -> int:
+def bpf(command: BpfCommand, attributes: bytes | Buffer) -> int:
     """Make the call, again where a signal came; raise OSError. In a buffer the kernel's answer is found."""
     buffer = buffer_of(attributes) if isinstance(attributes, bytes) else attributes
     number = NUMBERS[platform.machine()]
@@ -84,7 +84,7 @@ def information(descriptor: int, size: int = 256, prepared: bytes = b"") -> byte
     """Ask what a map, a program or a link is. `prepared` is what stands in the answer's place before."""
     data = buffer_of(prepared + bytes(size - len(prepared)))
     attributes = buffer_of(struct.pack("=IIQ", descriptor, size, address_of(data)))
-    bpf(Command.INFO, attributes)
+    bpf(BpfCommand.INFO, attributes)
     (length,) = struct.unpack_from("=I", attributes, 4)
     return data.raw[:length]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, Self, TypeVar
 
 from vipwire.linux.netlink.message import Message
-from vipwire.linux.netlink.route import GET_LINK, GROUP_LINK, NEW_LINK, Link, decode_link, is_running, links_request
+from vipwire.linux.netlink.route import GET_LINK, GROUP_LINK, NEW_LINK, Interface, decode_link, is_running, links_request
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, DumpInterruptedError, NetlinkError, NetlinkSocket
 
 _ATTEMPTS: Final = 5
@@ -104,7 +104,7 @@ class LinkWatch(RouteWatch):
 
     def __init__(self) -> None:
         super().__init__(GROUP_LINK)
-        self._known: frozenset[Link] = frozenset()
+        self._known: frozenset[Interface] = frozenset()
 
     def more(self) -> bool:
         """Report, without waiting, whether there may be an interface that `names` has not told of."""

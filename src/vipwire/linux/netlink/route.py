@@ -43,7 +43,7 @@ _FAMILIES = {Family.IPV4: (2, 4), Family.IPV6: (10, 16)}
 _WIDTHS = dict(_FAMILIES.values())
 
 
-class Link(NamedTuple):
+class Interface(NamedTuple):
     """A network interface; `number` is its ifindex. `loopback`: what leaves by it comes back."""
 
     number: int
@@ -78,7 +78,7 @@ class Route(NamedTuple):
     flags: int = 0
 
 
-class Rule(NamedTuple):
+class RoutingRule(NamedTuple):
     """A routing rule: packets with `mark`, 0 for any, from `interface`, "" for any, look for a route in `table`."""
 
     table: int
@@ -151,7 +151,7 @@ def route_request(to: Address) -> bytes:
     return _ROUTE.pack(family, 8 * width, 0, 0, 0, 0, 0, 0, 0) + attribute(_DESTINATION, to)
 
 
-def encode_rule(family: Family, rule: Rule) -> bytes:
+def encode_rule(family: Family, rule: RoutingRule) -> bytes:
     """Encode a routing rule to add or delete."""
     head = _ROUTE.pack(_FAMILIES[family][0], 0, 0, 0, rule.table, 0, 0, _TO_TABLE, 0)
     numbers = {_MARK: rule.mark, _MASK: 0xFFFFFFFF} if rule.mark else {}
@@ -186,13 +186,13 @@ def decode_route(payload: memoryview) -> Route | None:
     return Route(destination, _number(values.get(_DEVICE)), gateway, source, table, protocol, scope, kind, flags)
 
 
-def decode_rule(payload: memoryview) -> Rule:
+def decode_rule(payload: memoryview) -> RoutingRule:
     """Decode one answer to a GET_RULE dump."""
     if len(payload) < _ROUTE.size:
         raise DecodeError("rtnetlink rule message is cut short")
     values = attributes(payload, _ROUTE.size)
     table, priority, mark = (_number(values.get(kind)) for kind in (_TABLE, _PRIORITY, _MARK))
-    return Rule(table, priority, mark, text_of(values.get(_INTERFACE, memoryview(b""))))
+    return RoutingRule(table, priority, mark, text_of(values.get(_INTERFACE, memoryview(b""))))
 
 
 def _number(value: memoryview | None) -> int:
@@ -204,7 +204,7 @@ def _number(value: memoryview | None) -> int:
     return number
 
 
-def decode_link(payload: memoryview) -> Link:
+def decode_link(payload: memoryview) -> Interface:
     """Decode one answer to a GET_LINK dump."""
     if len(payload) < _LINK.size:
         raise DecodeError("rtnetlink link message is cut short")
@@ -212,7 +212,7 @@ def decode_link(payload: memoryview) -> Link:
     if name is None:
         raise DecodeError("rtnetlink link message has no name")
     _, _, number, flags, _ = _LINK.unpack_from(payload)
-    return Link(number, text_of(name), bool(flags & _LOOPBACK))
+    return Interface(number, text_of(name), bool(flags & _LOOPBACK))
 
 
 def is_running(payload: memoryview) -> bool:

@@ -21,7 +21,7 @@ from vipwire.linux.bpf.elf import MapShape
 from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.programs import (
     HOOKS,
-    Link,
+    BpfLink,
     Program,
     create_link,
     detach,
@@ -133,7 +133,7 @@ class NodePins:
                 found[hook] = settings
         return found
 
-    def link(self, hook: str) -> Link | None:
+    def link(self, hook: str) -> BpfLink | None:
         """Look at a hook's link."""
         descriptor = pins.opened(self.folder / "links" / hook)
         if descriptor is None:
