@@ -8,13 +8,15 @@ write there may drain, which is root. One file for each node's name, for a lab h
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
 
 from vipwire.errors import ConfigError
 from vipwire.model.drain import Drain
@@ -35,6 +37,19 @@ class DrainOrder(NamedTuple):
     until: float | None = None
 
 
+class _Row(Struct):
+    address: str
+    port: int | None
+    service: str | None
+    since: float
+    until: float | None
+
+
+class _Document(Struct):
+    version: int
+    drained: tuple[_Row, ...]
+
+
 def drains_path(state_dir: str, node_name: str) -> Path:
     """Name the file of a node."""
     return Path(state_dir) / f"drained-{quote(node_name, safe='')}.json"
@@ -53,27 +68,24 @@ def read_orders(path: Path) -> tuple[DrainOrder, ...]:
 def parse_orders(content: bytes, path: Path) -> tuple[DrainOrder, ...]:
     """Read what a file holds; `path` is only named in the ConfigError."""
     try:
-        document = json.loads(content)
-        _check_version(document["version"])
-        return tuple(_order(entry) for entry in document["drained"])
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        document = msgspec.json.decode(content, type=_Document)
+        _check_version(document)
+        return tuple(_order(row) for row in document.drained)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{path}: is no list of drained endpoints ({said}); remove the file to begin anew"
+            f"{path}: is no list of drained endpoints ({error}); remove the file to begin anew"
         ) from error
 
 
-def _check_version(version: object) -> None:
-    if version != _VERSION:
-        raise ValueError(f"version {version!r} is not {_VERSION}")
+def _check_version(document: _Document) -> None:
+    if document.version != _VERSION:
+        raise ValueError(f"version {document.version} is not {_VERSION}")
 
 
-def _order(entry: dict[str, Any]) -> DrainOrder:
-    namespace, slash, name = str(entry["service"] or "").partition("/")
+def _order(row: _Row) -> DrainOrder:
+    namespace, slash, name = (row.service or "").partition("/")
     service = ObjectName(namespace, name) if slash else None
-    port = None if entry["port"] is None else int(entry["port"])
-    until = None if entry["until"] is None else float(entry["until"])
-    return DrainOrder(Drain(parse_address(entry["address"]), port, service), float(entry["since"]), until)
+    return DrainOrder(Drain(parse_address(row.address), row.port, service), row.since, row.until)
 
 
 def change_orders(
@@ -83,8 +95,8 @@ def change_orders(
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with _locked(path.with_suffix(".lock")):
         orders = tuple(change(read_orders(path)))
-        content = json.dumps({"version": _VERSION, "drained": [_entry(order) for order in orders]}, indent=1)
-        replace_file(path, content.encode())
+        document = _Document(_VERSION, tuple(_row(order) for order in orders))
+        replace_file(path, msgspec.json.format(msgspec.json.encode(document), indent=1))
     return orders
 
 
@@ -98,15 +110,10 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(file)
 
 
-def _entry(order: DrainOrder) -> dict[str, Any]:
+def _row(order: DrainOrder) -> _Row:
     drain = order.drain
-    return {
-        "address": format_address(drain.address),
-        "port": drain.port,
-        "service": None if drain.service is None else str(drain.service),
-        "since": order.since,
-        "until": order.until,
-    }
+    service = None if drain.service is None else str(drain.service)
+    return _Row(format_address(drain.address), drain.port, service, order.since, order.until)
 
 
 def in_force(orders: Iterable[DrainOrder], now: float) -> frozenset[Drain]:

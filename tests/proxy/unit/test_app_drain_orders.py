@@ -49,16 +49,16 @@ def test_each_node_has_its_own_file_whatever_its_name() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "Expecting value"),
-        ("[]", "indices"),
+        ("", "truncated"),
+        ("[]", "Expected `object`"),
         ('{"version": 2, "drained": []}', "version 2 is not 1"),
-        ('{"version": 1}', "'drained' is missing"),
-        ('{"version": 1, "drained": [{"service": null, "port": null}]}', "'until' is missing"),
+        ('{"version": 1}', "missing required field `drained`"),
+        ('{"version": 1, "drained": [{"service": null, "port": null}]}', "missing required field `address`"),
         (
             '{"version": 1, "drained": [{"address": "x", "service": null, "port": null, "since": 1, "until": null}]}',
             "x",
         ),
-        ("\xff", "Expecting value"),
+        ("\xff", "malformed"),
     ],
 )
 def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, text: str, said: str) -> None:

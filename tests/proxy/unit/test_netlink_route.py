@@ -7,8 +7,8 @@ from vipwire.linux.host.addresses import LocalAddress, reachable
 from vipwire.linux.netlink.attributes import attribute, string
 from vipwire.linux.netlink.route import (
     LOCAL,
-    InterfaceAddress,
     Interface,
+    InterfaceAddress,
     Route,
     RoutingRule,
     addresses_request,

@@ -59,7 +59,10 @@ class Map:
         """Read one element; None if there is none."""
         where, found = buffer_of(key), buffer_of(self.shape.value_size)
         try:
-            bpf(BpfCommand.MAP_LOOKUP, struct.pack("=I4xQQQ", self.descriptor, address_of(where), address_of(found), 0))
+            bpf(
+                BpfCommand.MAP_LOOKUP,
+                struct.pack("=I4xQQQ", self.descriptor, address_of(where), address_of(found), 0),
+            )
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return None

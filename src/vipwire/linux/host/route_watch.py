@@ -10,7 +10,15 @@ from collections.abc import Callable
 from typing import Final, Self, TypeVar
 
 from vipwire.linux.netlink.message import Message
-from vipwire.linux.netlink.route import GET_LINK, GROUP_LINK, NEW_LINK, Interface, decode_link, is_running, links_request
+from vipwire.linux.netlink.route import (
+    GET_LINK,
+    GROUP_LINK,
+    NEW_LINK,
+    Interface,
+    decode_link,
+    is_running,
+    links_request,
+)
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, DumpInterruptedError, NetlinkError, NetlinkSocket
 
 _ATTEMPTS: Final = 5

@@ -64,7 +64,9 @@ class PolicyRouting:
         return self._change_routes(rtnetlink.DELETE_ROUTE, addresses, payloads, errno.ESRCH)
 
     def _change_rules(self, kind: int, marks: Sequence[int], harmless: int) -> int:
-        payloads = [rtnetlink.encode_rule(self._family, rtnetlink.RoutingRule(TABLE, PRIORITY, mark)) for mark in marks]
+        payloads = [
+            rtnetlink.encode_rule(self._family, rtnetlink.RoutingRule(TABLE, PRIORITY, mark)) for mark in marks
+        ]
         return self._send(kind, payloads, harmless, lambda at: f"ip rule fwmark {marks[at]:#x} lookup {TABLE}")
 
     def _change_routes(self, kind: int, to: Sequence[Address], payloads: Sequence[bytes], harmless: int) -> int:
