@@ -12,8 +12,8 @@ import msgspec
 from tests.fakes.objects import endpoint, node, service, slice_of
 
 from vipwire.kube import wire
-from vipwire.kube.convert import convert_service
 from vipwire.kube.convert_slice import convert_slice
+from vipwire.kube.proxied import convert_service
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Address, Family, Prefix, parse_address
 from vipwire.model.service import Service
