@@ -19,7 +19,7 @@ from vipwire.kube.events import EventType
 from vipwire.process import log
 from vipwire.proxy.serve.health import ProxyHealth
 from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.pages import Addresses, ProxyInfo, proxy_servers
+from vipwire.proxy.serve.pages import ProxyInfo, health_app, metrics_app
 from vipwire.proxy.serve.server import BindPolicy, HttpServer
 from vipwire.proxy.sync.report import Reporter
 
@@ -72,8 +72,11 @@ class ProxyServers:
             set_verbosity=log.set_verbosity,
         )
         policy = BindPolicy(hard_fail=config.bind_address_hard_fail, on_failure=self._failed)
-        addresses = Addresses(config.healthz_bind_address, config.metrics_bind_address, policy)
-        return proxy_servers(self._health, self._metrics, info, time.time, addresses)
+        sites = (
+            ("healthz server", config.healthz_bind_address, health_app(self._health, self._metrics, time.time)),
+            ("metrics server", config.metrics_bind_address, metrics_app(self._metrics, info, time.time)),
+        )
+        return tuple(HttpServer(name, site, address, policy) for name, address, site in sites if address)
 
     def _failed(self, server: str, reason: str) -> None:
         log.error("server does not start", server=server, reason=reason)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from aiohttp import ClientSession
+from tests.fakes.values import node_plan
 
 from vipwire.config.configuration import Config
 from vipwire.config.file import config_document
@@ -15,8 +16,11 @@ from vipwire.http.server import Site, serve
 from vipwire.model.net import Family
 from vipwire.proxy.serve.health import ProxyHealth
 from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.pages import Addresses, ProxyInfo, health_app, metrics_app, proxy_servers
+from vipwire.proxy.serve.pages import ProxyInfo, health_app, metrics_app
 from vipwire.proxy.serve.server import listen
+from vipwire.proxy.servers import ProxyServers
+from vipwire.proxy.sync.engine import Engine
+from vipwire.proxy.sync.report import Reporter
 
 NOW = 1_790_000_000.0
 TEXT = "text/plain; charset=utf-8"
@@ -193,21 +197,20 @@ def test_the_log_level_is_put(text: str, status: int, answer: str, levels: list[
     assert found == levels
 
 
-def test_only_servers_with_an_address_are_made_and_they_answer() -> None:
-    async def scenario() -> list[int]:
-        addresses = Addresses("127.0.0.1:0", "127.0.0.1:0")
-        servers = proxy_servers(_health(), Metrics("nftables"), INFO, lambda: NOW, addresses)
-        codes = []
-        async with asyncio.TaskGroup() as tasks, ClientSession() as session:
-            running = [tasks.create_task(server.run()) for server in servers]
-            for server, path in zip(servers, ("/livez", "/proxyMode"), strict=True):
-                host, port = await server.bound()
-                async with session.get(f"http://{host}:{port}{path}") as response:
-                    codes.append(response.status)
-            for task in running:
-                task.cancel()
-        return codes
+@pytest.mark.parametrize(
+    ("healthz", "names"), [("", {"metrics server"}), ("127.0.0.1:0", {"healthz server", "metrics server"})]
+)
+def test_only_servers_with_an_address_run(healthz: str, names: set[str]) -> None:
+    metrics = Metrics("nftables")
 
-    assert asyncio.run(scenario()) == [200, 200]
-    none = proxy_servers(_health(), Metrics("nftables"), INFO, lambda: NOW, Addresses("", "127.0.0.1:0"))
-    assert [server.name for server in none] == ["metrics server"]
+    async def scenario() -> set[str]:
+        async with asyncio.TaskGroup() as tasks:
+            servers = ProxyServers(
+                tasks, _health(), metrics, Reporter(Engine((), "node", lambda *_: node_plan()), metrics, None, "node")
+            )
+            await servers.settle(Config(healthz_bind_address=healthz, metrics_bind_address="127.0.0.1:0"))
+            running = {task.get_name() for task in asyncio.all_tasks()}
+            servers.stop()
+        return running
+
+    assert {name for name in asyncio.run(scenario()) if name.endswith("server")} == names

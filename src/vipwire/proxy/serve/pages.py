@@ -16,14 +16,11 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
 
-from msgspec import field
-
 from vipwire.http.server import Handler, Pages, Reply, Request
 from vipwire.model.number import whole_number
 from vipwire.model.value import Value
 from vipwire.proxy.serve.health import ProxyHealth
 from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.server import BindPolicy, HttpServer
 
 _LONGEST_PROFILE: Final = 60.0
 _MOST_VERBOSE: Final = 2**31 - 1  # as the flag
@@ -120,25 +117,6 @@ class ProxyInfo(Value, frozen=True):
     flagz: bool = True
     statusz: bool = True
     set_verbosity: Callable[[int], None] | None = None
-
-
-class Addresses(Value, frozen=True):
-    """The addresses of the two servers (`IP:port`, empty for none), and what to do where binding fails."""
-
-    healthz: str
-    metrics: str
-    policy: BindPolicy = field(default_factory=BindPolicy)
-
-
-def proxy_servers(
-    health: ProxyHealth, metrics: Metrics, info: ProxyInfo, now: Callable[[], float], addresses: Addresses
-) -> tuple[HttpServer, ...]:
-    """Build the servers that have an address; each is to be run in the caller's task group."""
-    wanted = (
-        ("healthz server", addresses.healthz, health_app(health, metrics, now)),
-        ("metrics server", addresses.metrics, metrics_app(metrics, info, now)),
-    )
-    return tuple(HttpServer(name, app, address, addresses.policy) for name, address, app in wanted if address)
 
 
 def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) -> Pages:
