@@ -7,8 +7,11 @@ too, is what tests/proxy/kernel/test_daemon_process.py is about, among others.
 
 import contextlib
 import ctypes
+import gc
+import importlib
 import multiprocessing
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -24,25 +27,37 @@ from vipwire_lab.lab.cluster import Lab
 from vipwire_lab.net import netns
 from vipwire_lab.net.processes import ProcessId
 
-_IMPORTED: Final = (
+_MODULES: Final = (
     "tests.fakes.forked",
     "vipwire.cli.main",
-    "vipwire.proxy.run",
-    "vipwire.modes.registry",
+    "vipwire.cli.proxy",
     "vipwire.config.file",
     "vipwire.config.flags",
     "vipwire.inspect.drain.command",
-    "vipwire.process.early_signals",
-    "vipwire.process.log",
     "vipwire_up.machine_cli",
     "vipwire_up.joining.run",
 )
+_PACKAGES: Final = ("vipwire.linux", "vipwire.modes", "vipwire.process", "vipwire.proxy", "vipwire.relay")
+"""A proxy imports some 190 modules of these late, also of other modes, whose leftovers it looks for."""
+
+
+def _name_modules() -> list[str]:
+    """Name the modules that the fork server imports before any process is forked off."""
+    found = [*_MODULES]
+    for package in _PACKAGES:
+        path = importlib.import_module(package).__path__
+        found += [
+            each.name for each in pkgutil.walk_packages(path, f"{package}.") if not each.name.endswith("__main__")
+        ]
+    return found
+
+
 PROGRAM: Final = "VIPWIRE_PROGRAM"
 """Variable with the path of an installed `vipwire` that is run in place of this checkout."""
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([*_IMPORTED])
+_CONTEXT.set_forkserver_preload(_name_modules())
 
 
 class Forked:
@@ -125,6 +140,7 @@ def _text(path: Path) -> str:
 
 def _become(namespace: str, arguments: Sequence[str], output: str, errors: str, environ: Mapping[str, str]) -> None:
     """Be that command, for good: in the namespace, with its words, its surroundings and its output."""
+    gc.freeze()  # a collection would touch, and so copy, each page that the forked process shares
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # whatever becomes of the tests, it is not left behind
     for descriptor, path in ((1, output), (2, errors)):
         opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -32,25 +32,8 @@ def name_no_vip(lab: Lab) -> None:
         lab.run(UNDERLAY, ["nft", _TABLE])
         return
     for program, family, answer, ranges in _LEGACY:
-        lab.run(
-            UNDERLAY,
-            [
-                program,
-                "-A",
-                "FORWARD",
-                "-i",
-                "node-+",
-                "-d",
-                ",".join(ranges),
-                "-j",
-                "REJECT",
-                "--reject-with",
-                answer,
-            ],
-        )
-        for each in ranges:
-            lab.run(UNDERLAY, ["ip", family, "route", "add", each, "dev", "client", "table", _ROUTES])
-        for node in lab.topology.nodes:
-            lab.run(
-                UNDERLAY, ["ip", family, "rule", "add", "iif", node.name, "table", _ROUTES, "pref", _AFTER_CLIENTS]
-            )
+        rule = f"-A FORWARD -i node-+ -d {','.join(ranges)} -j REJECT --reject-with {answer}"
+        lab.run(UNDERLAY, [program, *rule.split()])
+        routes = [f"route add {each} dev client table {_ROUTES}" for each in ranges]
+        rules = [f"rule add iif {node.name} table {_ROUTES} pref {_AFTER_CLIENTS}" for node in lab.topology.nodes]
+        lab.run(UNDERLAY, ["ip", family, "-batch", "-"], input="\n".join([*routes, *rules]))
