@@ -31,7 +31,7 @@ from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family, format_address
 from vipwire.model.service import Service
 from vipwire.modes.ebpf.driver import folder
-from vipwire.modes.ebpf.kernel import EbpfBackend, Wanted
+from vipwire.modes.ebpf.kernel import EbpfBackend, ProgramSetup
 from vipwire.modes.ebpf.layout import Settings
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.programs import build
@@ -112,7 +112,7 @@ def _programs(rules: NftablesBackend, side: Side | None, stack: contextlib.ExitS
     settings = Settings(netns_cookie(), 0, 0, listed=True, counting=CounterLevel.CONNECTIONS, build=build().number)
     pins = NodePins(folder(), side.cgroup if side is not None else own_cgroup.path())
     stack.callback(pins.remove)
-    return EbpfBackend(Family.IPV4, rules, pins, Wanted(settings, clients), tuple(HOOKS))
+    return EbpfBackend(Family.IPV4, rules, pins, ProgramSetup(settings, clients), tuple(HOOKS))
 
 
 def _connects(

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import click
 
 from vipwire.config.modes import mode_names
-from vipwire.model.number import whole_number
+from vipwire.model.text import whole_number
 from vipwire.process.removed_option import refuse
 from vipwire.process.terminal import note, plain_errors, say
 from vipwire_lab import report

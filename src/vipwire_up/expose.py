@@ -19,7 +19,7 @@ from vipwire.kube.access.access import FOLDER, Access, kubectls, load_access, of
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.objects import Object, ObjectClient
 from vipwire.model.net import bracketed
-from vipwire.model.number import port_number
+from vipwire.model.text import port_number
 from vipwire_up.api.objects.endpoint_address import problem_of
 from vipwire_up.machines.node import ADDRESSES
 

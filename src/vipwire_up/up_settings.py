@@ -10,7 +10,7 @@ from typing import Any, Final
 from vipwire.config.configuration import Config
 from vipwire.config.flags import build_config, environment_flags, parse_flags
 from vipwire.errors import ConfigError
-from vipwire.model.number import port_number
+from vipwire.model.text import port_number
 from vipwire_up.bgp.settings import BgpSettings, read_bgp_settings
 from vipwire_up.controllers.allocation.ranges import Network, Range, port_range
 from vipwire_up.controllers.parts import Ranges

@@ -17,7 +17,7 @@ from vipwire.config.modes import ModeSettings, registering
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
-from vipwire.modes.spec import Difference, Driver, Mode, ModeSpec, Tool
+from vipwire.modes.spec import Difference, Driver, Mode, ModeSpec, NatPriorities, Tool, clean_by
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -79,23 +79,30 @@ class ToyMode(PlainMode):
         return found
 
 
-class ToyDriver(Driver):
-    """Builds it where there is a folder."""
-
-    def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
-        """Build it for each family."""
-        del config, prepare
-        if FOLDER not in os.environ:
-            raise UnsupportedError(f"toy mode needs a folder: set {FOLDER}")
-        return {family: ToyMode(family) for family in families}
-
-    def sysctls(self, config: Config) -> tuple[Sysctl, ...]:
-        """Want something that a new namespace does not have."""
-        del config
-        return (Sysctl("net/ipv4/conf/all/log_martians", 1),)
+def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
+    """Build it where there is a folder."""
+    del config, prepare
+    if FOLDER not in os.environ:
+        raise UnsupportedError(f"toy mode needs a folder: set {FOLDER}")
+    return {family: ToyMode(family) for family in families}
 
 
-DRIVER: Final = ToyDriver()
+DRIVER: Final = Driver(
+    build=_build,
+    supposed=lambda config, families: _build(config, families, prepare=False),
+    attempt=lambda _config, _families: None,
+    sysctls=lambda _: (Sysctl("net/ipv4/conf/all/log_martians", 1),),  # which a new namespace does not have
+    priorities=NatPriorities(),
+    explainer=lambda _family, _mode: None,
+    remarks=lambda _: (),
+    standing=lambda _: (),
+    kernel_counters={},
+    cleaners=clean_by(_build),
+    owner=lambda _: None,
+    remains=lambda _family, _running: None,
+    translates=lambda _: False,
+    before_first_commit=lambda backend, _others: backend,
+)
 
 
 def main() -> Any:

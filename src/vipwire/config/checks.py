@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from vipwire.model.net import Prefix, parse_address
-from vipwire.model.number import port_number
+from vipwire.model.text import port_number
 from vipwire.model.value import Value
 
 Check = Callable[[Any], Iterable[str]]

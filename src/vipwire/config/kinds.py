@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from vipwire.config.gates import parse_bool, parse_gates
-from vipwire.model.number import whole_number
+from vipwire.model.text import whole_number
 from vipwire.model.value import Value
 
 _NANOSECONDS: Final = {

@@ -12,9 +12,8 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from vipwire.model.names import ObjectName
-from vipwire.model.net import Address, Prefix, Protocol, parse_address
+from vipwire.model.net import SPECIAL_FIRST_BYTES, Address, Prefix, Protocol, parse_address, special_use
 from vipwire.model.problem import Problem
-from vipwire.model.special_addresses import SPECIAL_FIRST_BYTES, special_use
 from vipwire.model.times import parse_time
 
 MOST_PROBLEMS = 20

@@ -1,6 +1,9 @@
-"""The Node that this proxy serves, and the ServiceCIDRs of the cluster."""
+"""The Node that this proxy serves, the ServiceCIDRs of the cluster, and the endpoints that the node drains."""
 
-from vipwire.model.net import Address, Prefix
+from typing import NamedTuple
+
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Address, Prefix, format_address, format_endpoint
 from vipwire.model.value import Value
 
 
@@ -25,3 +28,22 @@ class ServiceCIDR(Value, frozen=True):
 
     name: str
     prefixes: tuple[Prefix, ...]
+
+
+class Drain(NamedTuple):
+    """An endpoint's address that gets no new connections from this node, as if its weight were 0.
+
+    `port` None stands for all ports, `service` None for all Services.
+    """
+
+    address: Address
+    port: int | None = None
+    service: ObjectName | None = None
+
+    def covers(self, service: ObjectName, address: Address, port: int) -> bool:
+        """Report whether an endpoint of a Service is drained by this."""
+        return self.address == address and self.port in (None, port) and self.service in (None, service)
+
+    def __str__(self) -> str:
+        place = format_address(self.address) if self.port is None else format_endpoint(self.address, self.port)
+        return place if self.service is None else f"{place} of {self.service}"

@@ -1,7 +1,8 @@
-r"""Text that somebody else wrote, made safe to print: an object's name must never move an operator's cursor. Pure.
+r"""Text of clients and operators: the whole numbers in it, and the text made safe to print. Pure.
 
-Control characters, and those that turn the direction of writing or have no width, become escapes as in JSON
-(`\u001b`, `\n`). So the result may stand inside a JSON string, and it is what the log, Events and commands print.
+An object's name must never move an operator's cursor. Control characters, and those that turn the direction of
+writing or have no width, become escapes as in JSON (`\u001b`, `\n`). The result may stand inside a JSON string: the
+log, Events and commands print it.
 """
 
 import re
@@ -45,3 +46,22 @@ def nearest(word: str, known: Iterable[str], least: float = 0.6) -> str:
     import difflib  # noqa: PLC0415  # only for a mistake
 
     return next(iter(difflib.get_close_matches(word, list(known), 1, least)), "")
+
+
+_MOST_DIGITS: Final = 20
+
+
+def whole_number(text: str, least: int, most: int) -> int | None:
+    """Read ASCII digits as a number between bounds, None for any other text.
+
+    Python's int() reads digits of every script, signs and underscores, and raises ValueError for 4,301 digits.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        return None
+    number = int(text)
+    return number if least <= number <= most else None
+
+
+def port_number(text: str) -> int | None:
+    """Read a port, 1 to 65535."""
+    return whole_number(text, 1, 65535)

@@ -18,7 +18,6 @@ from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.model.sysctl import Sysctl
 from vipwire.model.value import Value
-from vipwire.modes.remains import Remains
 from vipwire.plan.annotations import Lack
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -26,7 +25,7 @@ from vipwire.reconcile.backend import Backend, Rendered
 from vipwire.reconcile.counts import Counts
 
 if TYPE_CHECKING:
-    from vipwire.modes.xtables.ownership import RuleOwner
+    from vipwire.modes.xtables.ownership import Place, RuleOwner
     from vipwire.reconcile.explainer import Explainer
 
 
@@ -44,7 +43,7 @@ class Supposed(Protocol):
 
 
 class Mode(Backend[Any, Any], Protocol):
-    """A mode for one family, as it runs: every mode implements all of this (`reconcile.offers`: what some add)."""
+    """A mode for one family, as it runs: every mode implements all of this; `reconcile.backend` has what some add."""
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List what a Service asks for in vain in this mode, and what is done instead. Pure."""
@@ -104,10 +103,10 @@ class Remark(NamedTuple):
     bad: bool = False
 
 
-class Place(NamedTuple):
-    """Where a mode decides: the priorities of its nat chains at prerouting and output, and its own table of nftables.
+class NatPriorities(NamedTuple):
+    """The priorities of a mode's nat chains at prerouting and output, and its own table of nftables.
 
-    Of others' nat chains those with these priorities or smaller ones decide before it. The default is iptables'.
+    Nat chains of others with these priorities, or smaller ones, decide before it. The default is iptables'.
     """
 
     prerouting: int = -100
@@ -116,11 +115,37 @@ class Place(NamedTuple):
 
 
 BEHIND_ALL: Final = 1 << 31
-"""The place of what sees packets only behind all nat chains of a hook."""
+"""The priority of what sees packets only behind all nat chains of a hook."""
 
 
 def _always_writes_rules(_: Config) -> bool:
     return False
+
+
+class RemovalResult(Value, frozen=True):
+    """What one look has removed, and what waits for its connections to end. In words."""
+
+    removed: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+
+
+class Remains(Protocol):
+    """The leftovers of one mode in one family, beside rules of iptables; see `proxy.handover.leftovers`.
+
+    It is asked again as long as something waits.
+    """
+
+    def before_rules(self) -> RemovalResult:
+        """Find leftovers, and remove what must go before the rules of other modes do.
+
+        Raise CommitError, OSError or UnsupportedError if the kernel does not let us.
+        """
+
+    def held(self) -> "frozenset[Place]":
+        """Name the chains of this mode that must stay as long as what `before_rules` has found is in use."""
+
+    def after_rules(self) -> RemovalResult:
+        """Remove what can go once the rules are gone. Raise as `before_rules` does."""
 
 
 class ModeSpec(Value, frozen=True):
@@ -161,84 +186,66 @@ class ModeSpec(Value, frozen=True):
     way_out: str = ""
 
 
-class Driver:
-    """The actions of a mode. A mode overrides the defaults that do not fit; `build` it always defines."""
+class ModeBuilder(Protocol):
+    """Builds a mode for each family."""
 
-    def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
-        """Build the mode for each family. With `prepare` it may make the machine ready, without it only looks.
+    def __call__(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
+        """Build it. With `prepare` it may make the machine ready, without it only looks.
 
         Raise UnsupportedError, which says what is missing, where this machine cannot run it.
         """
-        raise NotImplementedError
 
-    def supposed(self, config: Config, families: Iterable[Family]) -> Mapping[Family, Supposed]:
-        """Build what only renders. Raise UnsupportedError where not even that can be done here."""
-        return self.build(config, families, prepare=False)
 
-    def attempt(self, config: Config, families: Iterable[Family]) -> None:
-        """Try on the kernel what can be taken back at once. Raise UnsupportedError, as `build`, if it is refused."""
-        del config, families
+class Cleaners(Protocol):
+    """Builds what removes all that a mode has left on this machine, whatever the mode was set to."""
 
-    def sysctls(self, config: Config) -> tuple[Sysctl, ...]:
-        """Name the kernel settings that it wants."""
-        del config
-        return ()
+    def __call__(self, families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
+        """Build it; without `rules` only what needs no right. Nothing where this machine cannot run the mode."""
 
-    def place(self, config: Config) -> Place:
-        """Return where it decides about a connection."""
-        del config
-        return Place()
 
-    def explainer(self, family: Family, mode: Any) -> "Explainer[Any, Any, Any] | None":
-        """Build what explains its objects, as `mode` sees them; None where there is nothing of the kind."""
-        del family, mode
-        return None
+class Driver(Value, frozen=True):
+    """The actions of a mode. No field has a default: each mode says what it does, or that it does nothing."""
 
-    def remarks(self, config: Config) -> Iterable[Remark]:
-        """Say what there is to know of this machine, beside whether the mode can be built here."""
-        del config
-        return ()
+    build: ModeBuilder
+    supposed: Callable[[Config, Iterable[Family]], Mapping[Family, Supposed]]
+    """Builds what only renders. Raises UnsupportedError where not even that can be done here."""
+    attempt: Callable[[Config, Iterable[Family]], None]
+    """Tries on the kernel what can be taken back at once. Raises UnsupportedError, as `build`, if it is refused."""
+    sysctls: Callable[[Config], tuple[Sysctl, ...]]
+    """Lists the kernel settings that the mode wants."""
+    priorities: NatPriorities
+    """Where the mode decides about a connection, if it writes rules."""
+    explainer: "Callable[[Family, Any], Explainer[Any, Any, Any] | None]"
+    """Builds what explains the mode's objects, as the Mode given to it sees them."""
+    remarks: Callable[[Config], Iterable[Remark]]
+    """Lists what an operator should know of this machine, beside whether the mode can be built here."""
+    standing: Callable[[Config], Iterable[Remark]]
+    """Describes for `vipwire status` what the mode has beside rules: reads only, and tries nothing."""
+    kernel_counters: Mapping[str, Callable[[], float | None]]
+    """Reads the counters that the kernel keeps for the mode, by the name of the metric."""
+    cleaners: Cleaners
+    owner: "Callable[[Family], RuleOwner | None]"
+    """Returns what knows the mode's chains among the rules of iptables; None where it writes none."""
+    remains: Callable[[Family, ModeSpec], Remains | None]
+    """Returns what finds and removes what the mode has left beside rules of iptables, while another mode runs."""
+    translates: Callable[[Family], bool]
+    """Reports whether anything of the mode beside rules of iptables translates now. Raises OSError if unknown."""
+    before_first_commit: "Callable[[Backend[Any, Any], Others], Backend[Any, Any]]"
+    """Returns the backend to commit to: the given one, or one whose first commit leaves no gap beside the others."""
 
-    def standing(self, config: Config) -> Iterable[Remark]:
-        """Say how what it has beside rules stands now, for `vipwire status`: reads only, and tries nothing."""
-        del config
-        return ()
 
-    def kernel_counters(self) -> Mapping[str, Callable[[], float | None]]:
-        """Return what reads the counters that the kernel keeps for it, by the name of the metric."""
-        return {}
+def clean_by(build: ModeBuilder) -> Cleaners:
+    """Make the cleaners of a mode that leaves nothing but the objects of its Modes."""
 
-    def cleaners(self, families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
-        """Build what removes all that it has left, whatever it was set to; without `rules` only what needs no right.
-
-        Nothing where this machine cannot run it.
-        """
+    def cleaners(families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
         if not rules:
             return ()
         try:
-            return self.build(Config(), families, prepare=False).items()
+            return build(Config(), families, prepare=False).items()
         except UnsupportedError:
             return ()
 
-    def owner(self, family: Family) -> "RuleOwner | None":
-        """Return what knows its chains among the rules of iptables; None where it writes none."""
-        del family
-        return None
-
-    def remains(self, family: Family, running: ModeSpec) -> Remains | None:
-        """Return what finds and removes what it has left beside rules of iptables, while `running` runs."""
-        del family, running
-        return None
-
-    def translates(self, family: Family) -> bool:
-        """Report whether anything of it beside rules of iptables translates now. Raise OSError if nobody can tell."""
-        del family
-        return False
-
-    def with_first_commit(self, backend: Backend[Any, Any], others: "Others") -> Backend[Any, Any]:
-        """Return the backend to commit to: itself, or one whose first commit leaves no gap beside `others`."""
-        del others
-        return backend
+    return cleaners
 
 
 class Others(Protocol):

@@ -5,9 +5,9 @@ A change here changes the plan of every Service, and is rare.
 
 from typing import TypeAlias
 
-from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Prefix
+from vipwire.model.node import Drain
 from vipwire.model.value import Value
 
 

@@ -19,9 +19,9 @@ import msgspec
 from msgspec import Struct
 
 from vipwire.errors import ConfigError
-from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName
 from vipwire.model.net import format_address, parse_address
+from vipwire.model.node import Drain
 from vipwire.process import log
 from vipwire.process.file_watch import FileWatch
 from vipwire.process.files import replace_file

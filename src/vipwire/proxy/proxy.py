@@ -88,7 +88,7 @@ class Proxy:
             version=__version__,
             features=gates,
             counted=ServiceMetrics(series, config.counters.limit, reader.read),
-            kernel_counters=driver_of(selected(config)).kernel_counters(),
+            kernel_counters=driver_of(selected(config)).kernel_counters,
         )
         self.changes_mode = False
         self._api_servers: frozenset[Place] = frozenset()

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError
 from vipwire.model.names import ObjectName
-from vipwire.model.number import port_number
+from vipwire.model.text import port_number
 from vipwire.process import log
 from vipwire.process.terminal import plain_errors
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Self, TypedDict
 
 from vipwire.model.net import Protocol, format_address, format_endpoint, parse_address
-from vipwire.model.number import port_number
+from vipwire.model.text import port_number
 from vipwire_lab.echo.answer import Answer, Peer
 from vipwire_lab.net.errors import LabError
 

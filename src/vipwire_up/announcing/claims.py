@@ -28,7 +28,7 @@ from typing import Final
 from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import holder_of, new_lease, released, with_holder
 from vipwire.model.names import ObjectName
-from vipwire.model.number import whole_number
+from vipwire.model.text import whole_number
 from vipwire.process import log
 from vipwire_up.announcing.kinds import (
     ADDRESSES,

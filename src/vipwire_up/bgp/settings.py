@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vipwire.errors import ConfigError
-from vipwire.model.number import whole_number
+from vipwire.model.text import whole_number
 
 CLUSTER, EXTERNAL, BALANCER = "ClusterIP", "ExternalIP", "LoadBalancer"
 KINDS: Final = (CLUSTER, EXTERNAL, BALANCER)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vipwire.errors import ConfigError
-from vipwire.model.number import port_number
+from vipwire.model.text import port_number
 from vipwire_up.dns.limits import RATE
 from vipwire_up.dns.messages.names import LONGEST, parse_name
 from vipwire_up.dns.upstream.exchange import Server

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from vipwire.linux.netlink.ipvs import Forwarding, Scheduling
 from vipwire.model.net import Address, Family, Prefix, format_endpoint
-from vipwire.modes.ebpf.layout import Head, endpoints, read_endpoint
-from vipwire.modes.ebpf.names import FRONTENDS
-from vipwire.modes.ebpf.names import describe as describe_map_entry
+from vipwire.modes.ebpf.layout import FRONTENDS, Head, endpoints, read_endpoint
+from vipwire.modes.ebpf.layout import describe as describe_map_entry
 from vipwire.modes.ebpf.render import render as render_ebpf
 from vipwire.modes.iptables.rules import render as iptables
 from vipwire.modes.iptables.rules import skeleton as iptables_skeleton

@@ -14,8 +14,7 @@ from tests.proxy.conformance.packets import family_of
 from vipwire.linux.bpf.namespaces import netns_cookie
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.modes.ebpf.driver import folder
-from vipwire.modes.ebpf.layout import HEAD, Flag, endpoints, frontend_key, read_endpoint
-from vipwire.modes.ebpf.names import FRONTENDS
+from vipwire.modes.ebpf.layout import FRONTENDS, HEAD, Flag, endpoints, frontend_key, read_endpoint
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.tables import Tables
 from vipwire_lab.lab.cluster import Lab

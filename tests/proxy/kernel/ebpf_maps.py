@@ -12,8 +12,7 @@ from vipwire.linux.bpf.namespaces import netns_cookie
 from vipwire.linux.bpf.pins import is_mounted, require_mounted
 from vipwire.model.net import Address, Family, Protocol, parse_address
 from vipwire.modes.ebpf.driver import folder
-from vipwire.modes.ebpf.layout import HEAD, Flag, Settings, endpoint_slot, frontend_key
-from vipwire.modes.ebpf.names import FRONTENDS, MEMBERS, Ours
+from vipwire.modes.ebpf.layout import FRONTENDS, HEAD, MEMBERS, Flag, Ours, Settings, endpoint_slot, frontend_key
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.programs import build
 from vipwire.modes.ebpf.tables import Tables

@@ -15,10 +15,18 @@ from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.pins import pin
 from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.net import Family, Protocol, parse_address
-from vipwire.modes.ebpf.counts import CountedConnections
-from vipwire.modes.ebpf.hits import NUMBER
-from vipwire.modes.ebpf.layout import FRONTEND, HEAD, Flag, endpoint_slot, endpoints, frontend_key, version
-from vipwire.modes.ebpf.names import FRONTENDS, Ours
+from vipwire.modes.ebpf.counts import NUMBER, CountedConnections
+from vipwire.modes.ebpf.layout import (
+    FRONTEND,
+    FRONTENDS,
+    HEAD,
+    Flag,
+    Ours,
+    endpoint_slot,
+    endpoints,
+    frontend_key,
+    version,
+)
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.programs import build
 from vipwire.modes.ebpf.tables import Tables

@@ -27,13 +27,11 @@ from vipwire.linux.bpf.programs import HOOKS, attached, create_link, load, look_
 from vipwire.linux.bpf.syscall import BpfCommand, bpf
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.modes.ebpf import probe as trying
-from vipwire.modes.ebpf.layout import HEAD, Flag, Settings, endpoint_slot, frontend_key, version
-from vipwire.modes.ebpf.names import FRONTENDS, Ours
+from vipwire.modes.ebpf.layout import FRONTENDS, HEAD, Flag, Ours, Settings, endpoint_slot, frontend_key, version
 from vipwire.modes.ebpf.pinned import ORDER, NodePins
 from vipwire.modes.ebpf.probe import probe, why_refused
 from vipwire.modes.ebpf.programs import build
-from vipwire.modes.ebpf.stretches import FullError
-from vipwire.modes.ebpf.tables import Tables
+from vipwire.modes.ebpf.tables import FullError, Tables
 from vipwire.reconcile.delta import Delta, diff, patch
 
 pytestmark = pytest.mark.kernel

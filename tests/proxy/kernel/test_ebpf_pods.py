@@ -25,8 +25,7 @@ from vipwire.modes.ebpf import driver
 from vipwire.modes.ebpf.cgroup import find_cgroup, find_pods
 from vipwire.modes.ebpf.driver import DRIVER
 from vipwire.modes.ebpf.kernel import EbpfBackend
-from vipwire.modes.ebpf.layout import HEAD, Flag, Settings, endpoint_slot, frontend_key
-from vipwire.modes.ebpf.names import FRONTENDS
+from vipwire.modes.ebpf.layout import FRONTENDS, HEAD, Flag, Settings, endpoint_slot, frontend_key
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import Reconciler
 

@@ -19,10 +19,8 @@ from vipwire.linux.bpf import maps, pins, programs
 from vipwire.linux.bpf.programs import HOOKS
 from vipwire.linux.bpf.syscall import BpfCommand, bpf
 from vipwire.model.net import Family
-from vipwire.modes.ebpf import undone
-from vipwire.modes.ebpf.kernel import EbpfBackend, Wanted
-from vipwire.modes.ebpf.layout import Settings
-from vipwire.modes.ebpf.names import FRONTENDS, Ours
+from vipwire.modes.ebpf.kernel import LONGEST, EbpfBackend, ProgramSetup, Undone
+from vipwire.modes.ebpf.layout import FRONTENDS, Ours, Settings
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.remarks import remarks, standing
 from vipwire.modes.nftables.kernel import NftablesBackend
@@ -45,7 +43,7 @@ def cgroup() -> Iterator[Path]:
 def backend(cgroup: Path) -> Iterator[EbpfBackend]:
     """The mode in a namespace of its own, with its programs in force and six frontends."""
     with own_pins(cgroup) as made:
-        wanted = Wanted(Settings.read(settings()))
+        wanted = ProgramSetup(Settings.read(settings()))
         found = EbpfBackend(Family.IPV4, NftablesBackend(Family.IPV4), made, wanted, tuple(HOOKS))
         with closing(found):
             found.commit(diff({}, {**found.render_node(node_plan()), **objects(Family.IPV4, 6)}))
@@ -90,7 +88,7 @@ def test_what_could_not_be_written_is_told_left_to_the_rules_and_tried_again(
     assert set(backend.pins.in_force()) == set(HOOKS)
     assert not backend.changed(), "it was nobody else"
     for _ in range(3):
-        assert (backend.housekeeping_due() or 0) <= undone.LONGEST
+        assert (backend.housekeeping_due() or 0) <= LONGEST
         backend.housekeep()
     assert ours(backend) == {}
     refuse()
@@ -112,10 +110,10 @@ def test_the_rules_have_their_turns_and_what_failed_is_not_tried_earlier_for_tha
     backend.commit(diff(objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)))
     assert backend.housekeeping_due() == 0.0
     monkeypatch.setattr(backend, "_try", lambda _: turns.append("programs"))
-    monkeypatch.setattr(undone.Undone, "due", lambda *_: 7.0)
+    monkeypatch.setattr(Undone, "due", lambda *_: 7.0)
     backend.housekeep()
     assert turns == ["rules"]
-    monkeypatch.setattr(undone.Undone, "due", lambda *_: 0.0)
+    monkeypatch.setattr(Undone, "due", lambda *_: 0.0)
     backend.housekeep()
     assert turns == ["rules", "rules", "programs"]
 

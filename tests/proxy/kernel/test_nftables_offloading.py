@@ -14,8 +14,8 @@ from vipwire.config.sections import NFTables
 from vipwire.linux.host.route_watch import LinkWatch
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.modes.nftables.devices import find_flowtable
 from vipwire.modes.nftables.driver import DRIVER
+from vipwire.modes.nftables.flowtable import find_flowtable
 from vipwire.modes.nftables.probe import obstacle_to_offloading
 from vipwire.modes.nftables.table import fastpath
 from vipwire.reconcile.counts import AdoptsSettings

@@ -18,30 +18,25 @@ from vipwire.modes.nftables.language import SetSpec, compile_rule, compile_set, 
 pytestmark = pytest.mark.kernel
 
 KEY = ("ip daddr", "meta l4proto", "th dport")
-SLOT = "numgen random mod 4294967295"
 INTERVAL = frozenset({"interval"})
 DYNAMIC = frozenset({"dynamic", "timeout"})
 
 SETS = (
-    SetSpec("services", KEY, ("meta priority",), comment="frontends"),
-    SetSpec("slots", (*KEY, SLOT), ("meta priority",)),
-    SetSpec("endpoints", (*KEY, SLOT), ("ip daddr", "th dport")),
-    SetSpec("handles", (*KEY, "meta priority"), ("ip daddr", "th dport")),
+    SetSpec("services", KEY, ("meta priority",)),
+    SetSpec("slots", (*KEY, "meta priority"), ("meta priority",)),
+    SetSpec("endpoints", (*KEY, "meta priority"), ("ip daddr", "th dport")),
     SetSpec("verdicts", KEY, "verdict"),
     SetSpec("classes", ("meta priority",), "verdict"),
     SetSpec("by-address", ("ip daddr",), "verdict"),
-    SetSpec("numbers", (SLOT,), "verdict"),
     SetSpec("nodeports", ("meta l4proto", "th dport"), ("meta priority",)),
     SetSpec("affinity", ("ip saddr", *KEY), ("meta priority",), DYNAMIC, timeout_seconds=10800, size=65535),
     SetSpec("seen", ("ip saddr", "meta l4proto", "th dport"), flags=DYNAMIC, timeout_seconds=10, size=100),
-    SetSpec("addresses", ("ip daddr",), comment="of this node"),
-    SetSpec("networks", ("ip daddr",), flags=INTERVAL),
+    SetSpec("addresses", ("ip daddr",)),
     SetSpec("frontends", KEY),
     SetSpec("allowed", (*KEY, "ip saddr"), flags=INTERVAL),
     SetSpec("hairpin", ("ip saddr", "ip daddr")),
     SetSpec("priorities", ("meta priority", "ip saddr"), flags=INTERVAL),
     SetSpec("marks", ("meta mark",)),
-    SetSpec("fixed", ("ip saddr",), flags=frozenset({"constant"})),
     SetSpec("counted", ("ip daddr",), counter=True),
 )
 INTERVALS = frozenset(spec.name for spec in SETS if "interval" in spec.flags)
@@ -55,7 +50,6 @@ RULES = (
     "ip daddr != 10.0.0.0/12",
     "ip daddr @addresses",
     "ip daddr != @addresses",
-    "ip daddr @networks",
     "ip daddr . meta l4proto . th dport @frontends",
     "ip daddr . meta l4proto . th dport . ip saddr != @allowed counter drop",
     "meta priority . ip saddr @priorities",
@@ -64,39 +58,23 @@ RULES = (
     "ip daddr vmap @by-address",
     "ip daddr . meta l4proto . th dport vmap @verdicts",
     "meta priority vmap @classes",
-    "numgen random mod 3 vmap @numbers",
-    "jhash ip saddr mod 3 seed 0x1234 vmap @numbers",
-    "jhash ip saddr . th sport mod 3 seed 0x1234 vmap @numbers",
-    "meta priority 1:a",
-    "meta priority != 1:a",
-    "meta priority none",
     "meta priority set ip daddr . meta l4proto . th dport map @services meta priority vmap @classes",
     "meta priority set meta l4proto . th dport map @nodeports",
-    "meta priority set ip daddr . meta l4proto . th dport . numgen random mod 3 offset 65536 map @slots",
-    "meta priority set ip daddr . meta l4proto . th dport . jhash ip saddr mod 3 seed 0x12 map @slots",
+    "meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots",
+    "meta priority set numgen random mod 3 offset 65537",
     "meta priority set numgen inc mod 7 offset 2",
+    "meta priority set jhash ip saddr mod 3 seed 0x12 offset 1",
     "meta priority set jhash ip saddr . ip daddr . th sport mod 3 seed 0x12 offset 4",
-    "meta priority set 1234:5678",
     "meta priority set none",
-    "meta priority set root",
     "meta mark set meta mark | 0x00004000",
     "meta mark set meta mark ^ 0x00004000",
-    "meta mark set meta mark & 0xffffbfff",
-    "meta mark set 0x00000001",
-    "meta mark set ct mark",
     "meta mark & 0x00004000 != 0x00000000",
-    "meta mark & 0x00004000 == 0x00004000",
     "meta mark 0x00004000",
     "meta l4proto tcp",
     "meta l4proto != udp",
     "meta l4proto sctp",
-    "tcp dport 80",
-    "udp dport != 53",
-    "th dport 80",
-    "th sport 80",
     "ct state new",
-    "ct state != new",
-    "ct state established,related",
+    "ct state established",
     "ct state invalid drop",
     "ct status dnat",
     "ct direction original",
@@ -108,36 +86,23 @@ RULES = (
     'iifname "lo"',
     'iifname != "cali*"',
     'iifname "abcdefghijklmno"',
-    'oifname "eth0"',
-    "counter packets 0 bytes 0",
+    "counter",
     "accept",
     "return",
     "reject",
-    "reject with tcp reset",
+    "meta l4proto tcp reject with tcp reset",
     "jump target",
     "goto target",
-    "masquerade",
     "masquerade fully-random",
-    "dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 3 map @endpoints",
-    "dnat ip to ip daddr . meta l4proto . th dport . numgen inc mod 3 map @endpoints",
-    "dnat ip to ip daddr . meta l4proto . th dport . jhash ip saddr mod 3 seed 0x1234 map @endpoints",
-    "dnat ip to ip daddr . meta l4proto . th dport . jhash ip saddr . th sport mod 3 seed 0x0 map @endpoints",
-    "dnat ip to ip daddr . meta l4proto . th dport . jhash ip saddr mod 3 map @endpoints",
-    "dnat ip to ip daddr . meta l4proto . th dport . meta priority map @handles",
-    "dnat to 10.0.0.1",
-    "meta l4proto tcp dnat to 10.0.0.1:80",
+    "dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints",
+    "dnat ip to 10.0.0.1",
     "update @seen { ip saddr . meta l4proto . th dport timeout 5s }",
-    "add @seen { ip saddr . meta l4proto . th dport timeout 1m30s }",
     "delete @seen { ip saddr . meta l4proto . th dport }",
-    'ct state new meta l4proto tcp ip daddr @addresses counter packets 0 bytes 0 drop comment "why: this"',
+    "ct state new meta l4proto tcp ip daddr @addresses counter drop",
 )
-ONLY_IPV4 = (
-    "reject with icmp host-unreachable",
-    "ct original ip daddr 10.0.0.1",
-)
-ONLY_IPV6 = ("reject with icmpv6 addr-unreachable", "reject with icmpv6 no-route")
+ONLY_IPV4 = ("ct original ip daddr 10.0.0.1",)
 ABORTS_NFT_IN_IPV6 = (
-    "update @affinity { ip saddr . ip daddr . meta l4proto . th dport timeout 3h : meta priority }",
+    "update @affinity { ip saddr . ip daddr . meta l4proto . th dport timeout 30s : meta priority }",
     "delete @affinity { ip saddr . ip daddr . meta l4proto . th dport : meta priority }",
 )
 
@@ -146,8 +111,12 @@ def translated(text: str, family: Family) -> str:
     """Turn IPv4 text into the same for IPv6."""
     if family is Family.IPV4:
         return text
-    pairs = (("ip ", "ip6 "), ("10.0.0.1:80", "[fd00::1]:80"), ("10.0.0.1", "fd00::1"))
-    for old, new in (*pairs, ("10.1.0.0/16", "fd00::/64"), ("10.0.0.0/12", "fd00::/60")):
+    for old, new in (
+        ("ip ", "ip6 "),
+        ("10.0.0.1", "fd00::1"),
+        ("10.1.0.0/16", "fd00::/64"),
+        ("10.0.0.0/12", "fd00::/60"),
+    ):
         text = text.replace(old, new)
     return text
 
@@ -159,14 +128,13 @@ def declared(spec: SetSpec, family: Family) -> str:
     lines += [f"size {spec.size}"] if spec.size else []
     lines += [f"flags {','.join(sorted(spec.flags))}"] if spec.flags else []
     lines += [f"timeout {spec.timeout_seconds}s"] if spec.timeout_seconds else []
-    lines += [f'comment "{spec.comment}"'] if spec.comment else []
     lines += ["counter"] if spec.counter else []
     kind = "set" if spec.data is None else "map"
     return translated(f"{kind} {spec.name} {{ {'; '.join(lines)}; }}", family)
 
 
 def rules_of(family: Family) -> list[str]:
-    own = (*ONLY_IPV4, *ABORTS_NFT_IN_IPV6) if family is Family.IPV4 else ONLY_IPV6
+    own = (*ONLY_IPV4, *ABORTS_NFT_IN_IPV6) if family is Family.IPV4 else ()
     return [translated(text, family) for text in (*RULES, *own)]
 
 
@@ -177,9 +145,7 @@ def table(family: Family, name: str = "") -> str:
 def translated_spec(spec: SetSpec, family: Family) -> SetSpec:
     data = spec.data if not isinstance(spec.data, tuple) else tuple(translated(part, family) for part in spec.data)
     key = tuple(translated(part, family) for part in spec.key)
-    return SetSpec(
-        spec.name, key, data, spec.flags, spec.timeout_seconds, spec.size, spec.comment, counter=spec.counter
-    )
+    return SetSpec(spec.name, key, data, spec.flags, spec.timeout_seconds, spec.size, counter=spec.counter)
 
 
 @pytest.fixture
@@ -213,7 +179,7 @@ def load_by_us(netlink: NetlinkSocket, family: Family, rules: list[str]) -> None
     operations += [encode.new_chain(family, "ours", name) for name in ("target", "rules")]
     for text in rules:
         rule = compile_rule(text, family, INTERVALS)
-        operations.append(encode.new_rule(family, "ours", "rules", rule.expressions, rule.comment))
+        operations.append(encode.new_rule(family, "ours", "rules", rule))
     commit(netlink, operations)
 
 
@@ -230,7 +196,7 @@ def test_the_kernel_holds_the_same_bytes_for_every_rule(netlink: NetlinkSocket, 
     ours = dumped_rules(netlink, family, "ours")
     assert len(theirs) == len(ours) == len(rules)
     for text, their, our in zip(rules, theirs, ours, strict=True):
-        assert (our.expressions, our.comment) == (their.expressions, their.comment), text
+        assert our.expressions == their.expressions, text
 
 
 def test_what_was_sent_is_recognised_in_the_dump_and_nothing_else_is(netlink: NetlinkSocket, family: Family) -> None:
@@ -247,12 +213,19 @@ def test_nft_lists_what_we_sent_as_we_wrote_it(netlink: NetlinkSocket, family: F
     load_by_us(netlink, family, rules)
     listing = nft("list", "chain", *table(family, "ours rules").split())
     listed = [line.strip() for line in listing.splitlines() if line.startswith("\t\t")]
-    expected = [text if "counter" not in text or "packets" in text else _counted(text) for text in rules]
-    assert listed == expected
+    assert listed == [as_listed(text) for text in rules]
 
 
-def _counted(text: str) -> str:
-    return text.replace("counter", "counter packets 0 bytes 0")
+def as_listed(text: str) -> str:
+    """Write a rule as nft prints it: with counts, and without what the rest of the rule implies."""
+    for old, new in (
+        ("counter", "counter packets 0 bytes 0"),
+        ("meta l4proto tcp reject", "reject"),
+        ("dnat ip to 10.0.0.1", "dnat to 10.0.0.1"),
+        ("dnat ip6 to fd00::1", "dnat to fd00::1"),
+    ):
+        text = text.replace(old, new)
+    return text
 
 
 def test_nft_lists_what_it_cannot_load_itself(netlink: NetlinkSocket) -> None:

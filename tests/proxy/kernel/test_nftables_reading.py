@@ -13,8 +13,8 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.modes.nftables.kernel import NftablesBackend
-from vipwire.modes.nftables.table.index import INDEXED
 from vipwire.modes.nftables.table.names import CHAIN, SET, Object, ObjectKey
+from vipwire.modes.nftables.table.read import INDEXED
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.delta import Delta

@@ -19,8 +19,8 @@ from tests.fakes.browser import Page, chromium
 from tests.fakes.screen_reader import FAINT, complaints, tabbed, tree
 
 from vipwire.inspect.page.look import CALM_SECONDS
-from vipwire.model.drain import Drain
 from vipwire.model.net import parse_address
+from vipwire.model.node import Drain
 from vipwire.proxy.drains import DrainOrder, change_orders, drains_path
 from vipwire_lab.demo import objects
 from vipwire_lab.lab.cluster import Lab

@@ -20,7 +20,7 @@ import vipwire
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.modes.ebpf import render as ebpf
-from vipwire.modes.ebpf.names import split
+from vipwire.modes.ebpf.layout import split
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules.settings import Settings
 from vipwire.modes.ipvs import render as ipvs

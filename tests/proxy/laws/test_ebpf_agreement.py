@@ -20,7 +20,9 @@ from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Protocol
 from vipwire.modes.ebpf.explain import EbpfExplainer
 from vipwire.modes.ebpf.layout import (
+    FRONTENDS,
     HEAD,
+    PROGRAMS,
     Flag,
     Head,
     endpoint_slot,
@@ -28,8 +30,8 @@ from vipwire.modes.ebpf.layout import (
     frontend_key,
     read_endpoint,
     read_frontend_key,
+    rules_of,
 )
-from vipwire.modes.ebpf.names import FRONTENDS, PROGRAMS, rules_of
 from vipwire.modes.ebpf.render import places, render
 from vipwire.modes.nftables.explain.explainer import NftablesExplainer
 from vipwire.modes.nftables.table.render import render as render_rules

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire.modes.ebpf.stretches import COOLING_SECONDS, FullError, Stretches
+from vipwire.modes.ebpf.tables import COOLING_SECONDS, FullError, Stretches
 
 SIZE = 64
 STEPS = st.lists(

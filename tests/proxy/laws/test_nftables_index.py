@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 from tests.proxy.laws.worlds import World, worlds
 
 from vipwire.model.spread import Algorithm
-from vipwire.modes.nftables.table.expected_chains import written
-from vipwire.modes.nftables.table.index import INDEXED, keys
 from vipwire.modes.nftables.table.names import CHAIN, LARGEST_POOL, Class, Object, ObjectKey, Space
-from vipwire.modes.nftables.table.ranges import HOOKED
+from vipwire.modes.nftables.table.pools import written
+from vipwire.modes.nftables.table.read import INDEXED, indexed_keys
 from vipwire.modes.nftables.table.render import render
+from vipwire.modes.nftables.table.skeleton import HOOKED
 
 
 def elements(world: World) -> dict[str, dict[ObjectKey, Object]]:
@@ -25,7 +25,7 @@ def elements(world: World) -> dict[str, dict[ObjectKey, Object]]:
 @given(worlds(ranges=True).map(elements))
 def test_the_keys_of_large_maps_are_told_by_small_ones(known: dict[str, dict[ObjectKey, Object]]) -> None:
     for name in INDEXED:
-        told = keys(name, known)
+        told = indexed_keys(name, known)
         assert told is not None
         assert sorted(told) == sorted(key for _, key in known.get(name, {}))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from vipwire.errors import ConfigError
-from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName
 from vipwire.model.net import parse_address
+from vipwire.model.node import Drain
 from vipwire.process.file_watch import FileWatch
 from vipwire.proxy.drains import (
     DrainFollower,

@@ -8,10 +8,20 @@ from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
 from vipwire.model.spread import Algorithm, Spread
 from vipwire.modes.ebpf.counts import add_connections
-from vipwire.modes.ebpf.layout import HEAD, Flag, Head, endpoint_slot, frontend_key
-from vipwire.modes.ebpf.names import FRONTENDS, MEMBERS, describe, is_ours, split
+from vipwire.modes.ebpf.layout import (
+    FRONTENDS,
+    HEAD,
+    MEMBERS,
+    Flag,
+    Head,
+    describe,
+    endpoint_slot,
+    frontend_key,
+    is_ours,
+    split,
+)
 from vipwire.modes.ebpf.render import render
-from vipwire.modes.ebpf.stretches import COOLING_SECONDS, FullError, Stretches
+from vipwire.modes.ebpf.tables import COOLING_SECONDS, FullError, Stretches
 from vipwire.plan.annotations import Wishes
 from vipwire.plan.plan import (
     Action,

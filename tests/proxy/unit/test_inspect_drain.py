@@ -16,8 +16,8 @@ from vipwire.inspect.explain.packet import read_packet
 from vipwire.inspect.node.situation import Situation, planned
 from vipwire.inspect.node.source import list_once, make_source
 from vipwire.inspect.status.usage import endpoint_usages
-from vipwire.model.drain import Drain
 from vipwire.model.net import Family, parse_address
+from vipwire.model.node import Drain
 from vipwire.plan.plan import Forward, FrontendKind
 from vipwire.proxy.drains import drains_path, read_orders
 from vipwire_lab.lab import manifests

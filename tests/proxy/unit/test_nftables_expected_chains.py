@@ -6,9 +6,8 @@ import pytest
 
 from vipwire.model.net import Family
 from vipwire.model.spread import Algorithm
-from vipwire.modes.nftables.table.expected_chains import written
 from vipwire.modes.nftables.table.names import Class, Memory, Space, is_memory
-from vipwire.modes.nftables.table.skeleton import class_chain, remember_chain, remembered_chain, turn_chain
+from vipwire.modes.nftables.table.pools import class_chain, dealing_chain, remember_chain, remembered_chain, written
 
 
 def test_every_class_is_known_by_the_name_of_its_chain() -> None:
@@ -19,7 +18,9 @@ def test_every_class_is_known_by_the_name_of_its_chain() -> None:
         assert written(Family.IPV4, kind.chain) == class_chain(Family.IPV4, kind)
     turns = [kind for kind in kinds if kind.algorithm is Algorithm.ROUND_ROBIN]
     for kind in turns:
-        assert written(Family.IPV6, f"{kind.chain}-{kind.size}-default/a-7/tcp/80") == turn_chain(Family.IPV6, kind)
+        assert written(Family.IPV6, f"{kind.chain}-{kind.size}-default/a-7/tcp/80") == dealing_chain(
+            Family.IPV6, kind
+        )
 
 
 @pytest.mark.parametrize("owner", ["default/web/tcp/http", "default/web/udp/", "local/both"])

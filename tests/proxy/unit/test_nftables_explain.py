@@ -11,8 +11,8 @@ from vipwire.config.sections import CounterLevel
 from vipwire.inspect.node.situation import plan_family
 from vipwire.inspect.node.source import list_once, make_source
 from vipwire.linux.netlink.nftables.elements import Element
-from vipwire.model.jhash import jhash, slot
 from vipwire.model.net import Family, Protocol, parse_address
+from vipwire.model.spread import jhash, slot_of
 from vipwire.modes.nftables.explain.explainer import walk
 from vipwire.modes.nftables.explain.table import Table
 from vipwire.modes.nftables.table.names import CHAIN, Chain, Object, ObjectKey
@@ -168,7 +168,7 @@ def test_the_hash_is_lookup3(data: bytes, expected: int) -> None:
 
 
 def test_slots_cover_what_they_are_scaled_to() -> None:
-    assert {slot(bytes((10, 0, 0, last)), 7, 5) for last in range(100)} == set(range(5))
+    assert {slot_of(bytes((10, 0, 0, last)), 7, 5) for last in range(100)} == set(range(5))
 
 
 @pytest.mark.parametrize(("target_port", "arrives_at"), [(10000, 10123), (8080, 8080)])

@@ -18,7 +18,7 @@ from vipwire.linux.netlink.nftables.flowtables import (
 )
 from vipwire.linux.netlink.nftables.wire import FLOWTABLE_COUNTER, NFPROTO, MessageType
 from vipwire.model.net import Address, Family, Protocol, parse_address
-from vipwire.modes.nftables.explain.offloading import offloading
+from vipwire.modes.nftables.explain.explainer import offloading
 from vipwire.modes.nftables.explain.table import Run, Table
 from vipwire.modes.nftables.probe import try_offloading
 from vipwire.modes.nftables.table import fastpath, text
@@ -48,7 +48,7 @@ def test_without_a_threshold_there_is_nothing_of_it(family: Family) -> None:
 def test_its_rules_are_in_the_language_and_only_later_packets_of_tcp_get_there(family: Family) -> None:
     objects = fastpath.fastpath_objects(20)
     rules = [rule for each in objects.values() if isinstance(each, Chain) for rule in each.rules]
-    assert all(compiled(rule, family).expressions for rule in rules)
+    assert all(compiled(rule, family) for rule in rules)
     entry = objects[fastpath.ENTRY]
     assert isinstance(entry, Chain)
     assert entry.rules[0].startswith("ct state established ct status dnat meta l4proto tcp ct packets > 20")
@@ -59,13 +59,13 @@ def test_its_rules_are_in_the_language_and_only_later_packets_of_tcp_get_there(f
 def test_the_threshold_is_read_from_the_kernels_rule_and_from_the_text(family: Family, packets: int) -> None:
     entry = fastpath.fastpath_objects(packets)[fastpath.ENTRY]
     assert isinstance(entry, Chain)
-    assert fastpath.threshold(family, compiled(entry.rules[0], family).expressions) == packets
+    assert fastpath.threshold(family, compiled(entry.rules[0], family)) == packets
     assert fastpath.packets_of(entry) == packets
 
 
 @pytest.mark.parametrize("rule", ["accept", "ct packets > 20 accept", "ct state established"])
 def test_another_rule_has_no_threshold(rule: str) -> None:
-    assert fastpath.threshold(Family.IPV4, compiled(rule, Family.IPV4).expressions) == 0
+    assert fastpath.threshold(Family.IPV4, compiled(rule, Family.IPV4)) == 0
     assert fastpath.threshold(Family.IPV4, b"\7\0\1\0") == 0
     assert fastpath.packets_of(Chain((rule,))) == 0
 

@@ -12,8 +12,7 @@ from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import Operation
 from vipwire.linux.netlink.nftables.wire import MessageType, SetFlag
 from vipwire.model.net import Family
-from vipwire.modes.nftables.probe import try_table, try_tables
-from vipwire.modes.nftables.table.features import FEATURES, advice
+from vipwire.modes.nftables.probe import FEATURES, advice, try_table, try_tables
 
 Lacks = Callable[[Operation], bool]
 

@@ -10,7 +10,7 @@ from vipwire.model.service import Service
 from vipwire.model.spread import Algorithm
 from vipwire.modes.iptables.limits import LACKS as IPTABLES
 from vipwire.modes.ipvs.limits import LACKS as IPVS
-from vipwire.modes.nftables.limits import LACKS as NFTABLES
+from vipwire.modes.nftables.mode import LACKS as NFTABLES
 from vipwire.modes.userspace.limits import LACKS as USERSPACE
 from vipwire.plan.annotations import NOTHING, Balancing, Forwarding, Lack, Wishes, in_vain, read_weights, read_wishes
 from vipwire.plan.annotations.words import WORDS

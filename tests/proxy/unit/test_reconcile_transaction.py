@@ -12,8 +12,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.delta import Delta
-from vipwire.reconcile.reconciler import Reconciler
-from vipwire.reconcile.transaction import Belief, Transaction
+from vipwire.reconcile.reconciler import Belief, Reconciler, Transaction
 
 
 class Key(str):

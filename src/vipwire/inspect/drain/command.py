@@ -26,7 +26,7 @@ from vipwire.inspect.drain.view import connections_view, drain_view, list_view
 from vipwire.inspect.node.situation import Situation, now_drained, opened, planned, take
 from vipwire.inspect.node.source import node_name, read_objects
 from vipwire.inspect.status.document import Document
-from vipwire.model.drain import Drain
+from vipwire.model.node import Drain
 from vipwire.process.terminal import warn
 from vipwire.proxy.drains import DrainOrder, change_orders, drains_path, in_force, read_orders
 from vipwire.state.store import Store

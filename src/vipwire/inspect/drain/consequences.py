@@ -14,10 +14,10 @@ from vipwire.inspect.explain.suggestions import find_services, meant
 from vipwire.inspect.live.flows import Frontends, tracked
 from vipwire.inspect.node.situation import Situation
 from vipwire.linux.netlink.conntrack import Flow
-from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Protocol, format_address, format_endpoint, parse_address
-from vipwire.model.number import port_number
+from vipwire.model.node import Drain
+from vipwire.model.text import port_number
 from vipwire.modes.registry import selected
 from vipwire.plan.plan import Forward, Frontend
 

@@ -24,7 +24,7 @@ from vipwire.linux.netlink.nftables.wire import NFPROTO, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Family, family_of
 from vipwire.modes.registry import driver_of, selected
-from vipwire.modes.spec import Place
+from vipwire.modes.spec import BEHIND_ALL, NatPriorities
 from vipwire.modes.xtables.ownership import RuleOwner
 from vipwire.modes.xtables.save import read_table
 from vipwire.modes.xtables.tool import RuleTool, legacy_tables, with_tables
@@ -76,9 +76,12 @@ def earlier_chains(
     `own` are the node's addresses. What cannot be read is left out.
     """
     found: list[EarlierChain] = []
-    driver = driver_of(selected(config))
+    mode = selected(config)
+    driver = driver_of(mode)
+    # Without rules a mode's sockets see what all nat chains have left.
+    priorities = NatPriorities(BEHIND_ALL, BEHIND_ALL) if mode.without_rules(config) else driver.priorities
     for family in families:
-        looking = _Looking(family, driver.place(config), driver.owner(family), packet, own)
+        looking = _Looking(family, priorities, driver.owner(family), packet, own)
         with suppress(OSError, DecodeError), NetlinkSocket(NETLINK_NETFILTER) as netlink:
             found += looking.nf_tables(netlink)
         found += looking.legacy()
@@ -98,18 +101,18 @@ class _Looking:
     def __init__(
         self,
         family: Family,
-        place: Place,
+        priorities: NatPriorities,
         owner: RuleOwner | None,
         packet: Packet | None,
         own: Collection[Address],
     ) -> None:
-        self._family, self._place, self._owner, self._packet, self._own = family, place, owner, packet, own
+        self._family, self._priorities, self._owner, self._packet, self._own = family, priorities, owner, packet, own
         self._hooks = (
             ("prerouting", "output") if packet is None else ("output" if packet.from_node else "prerouting",)
         )
 
     def _before(self, kind: str, hook: str, priority: int) -> bool:
-        last = self._place.output if hook == "output" else self._place.prerouting
+        last = self._priorities.output if hook == "output" else self._priorities.prerouting
         return hook in self._hooks and priority <= (last if kind == "nat" else max(last, _NAT))
 
     def _effects(
@@ -118,7 +121,7 @@ class _Looking:
         def ours(name: str) -> bool:
             return self._owner is not None and self._owner.owns(table, name)
 
-        return effects_of(chain, rules, drops=drops, ours=ours, ends_at_ours=self._place.prerouting <= _NAT)
+        return effects_of(chain, rules, drops=drops, ours=ours, ends_at_ours=self._priorities.prerouting <= _NAT)
 
     def nf_tables(self, netlink: NetlinkSocket) -> Iterator[EarlierChain]:
         """Find those of nf_tables."""
@@ -127,7 +130,7 @@ class _Looking:
         dumped = netlink.dump(MessageType.GETCHAIN, encode.list_tables())
         for chain in [decode.chain(payload) for payload in dumped if payload[0] in families]:
             hook = chain.hook
-            if hook is None or chain.table == self._place.table:
+            if hook is None or chain.table == self._priorities.table:
                 continue
             if not self._before(hook.type, names.get(hook.hook, ""), hook.priority):
                 continue

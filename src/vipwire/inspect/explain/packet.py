@@ -7,8 +7,8 @@ from vipwire.inspect.explain.health_checks import answers_checks, health_checks
 from vipwire.inspect.explain.suggestions import find_services, listed, meant, similar_addresses
 from vipwire.inspect.node.situation import Situation
 from vipwire.model.net import Address, Family, Protocol, family_of, format_address, is_loopback, parse_address
-from vipwire.model.number import port_number
 from vipwire.model.service import Service, ServicePort
+from vipwire.model.text import port_number
 from vipwire.plan.plan import FrontendKey
 from vipwire.plan.resolve import Packet, serves_node_ports
 

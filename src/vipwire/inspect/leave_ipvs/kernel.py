@@ -16,13 +16,13 @@ from vipwire.linux.netlink.socket import NetlinkError
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
 from vipwire.modes.ipvs.objects.names import (
     DEVICE,
-    OWNING,
     PORT_PROTOCOLS,
     Entry,
     Object,
     ObjectKey,
     Set,
     SetName,
+    owning_entries,
     set_name,
 )
 from vipwire.modes.ipvs.objects.servers import Servers
@@ -104,8 +104,7 @@ def owned(
     family: Family, found: Iterable[ObjectKey]
 ) -> tuple[frozenset[tuple[Address, int, int]], frozenset[tuple[int, int]]]:
     """Read from ipsets which frontends are Services': (address, protocol, port), and node ports (protocol, port)."""
-    sets = {set_name(family, which): which for which in OWNING}
-    elements = [(sets[key.set], key.element) for key in found if isinstance(key, Entry) and key.set in sets]
+    elements = list(owning_entries(family, found))
     node_ports = frozenset((_NODE_PORTS[which], at.port) for which, at in elements if which in _NODE_PORTS)
     return frozenset(
         (at.address, at.protocol, at.port) for which, at in elements if which not in _NODE_PORTS

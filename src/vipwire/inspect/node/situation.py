@@ -18,10 +18,9 @@ from vipwire.inspect.node.family_view import EjectedUntil, FamilyView
 from vipwire.inspect.node.slow_start import grown
 from vipwire.inspect.node.source import node_name
 from vipwire.linux.host.addresses import LocalAddress, global_addresses, read_addresses
-from vipwire.model.drain import Drain
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Protocol, parse_address
-from vipwire.model.node import Node
+from vipwire.model.node import Drain, Node
 from vipwire.modes.spec import Mode
 from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.planner import Planner

@@ -1,21 +1,57 @@
-"""Reads the connections that programs have counted: by slot in `hits`, and in `counts` those that no slot has now.
+"""Connections that programs have counted: by slot in `hits`, and in `counts` those that no slot has now.
 
 A program counts a socket that it gives an endpoint; nftables' rules count what connection tracking translates, which
 a direct connection is not. So vipwire adds both: neither counts a connection of the other.
+
+Each slot has a number beside it, so that a program counts by one addition. Endpoints that stay in a pool take their
+connections along when the pool moves to other slots; those of endpoints that go are kept in the map `counts`, by
+frontend and endpoint. A connection that begins in the moment in which a pool moves may be left out.
 """
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from typing import Final
 
 from vipwire.linux.bpf.maps import Map
 from vipwire.model.net import Family
-from vipwire.modes.ebpf.hits import NUMBER, tallies
-from vipwire.modes.ebpf.layout import FRONTEND, endpoint_size, read_endpoint, slot_size, version
-from vipwire.modes.ebpf.names import FRONTENDS, OurKey
+from vipwire.modes.ebpf.layout import FRONTEND, FRONTENDS, OurKey, endpoint_size, read_endpoint, slot_size, version
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.render import places
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure
+
+NUMBER: Final = 8
+"""How large the number of a slot is."""
+Tallies = dict[bytes, int]
+"""Connections by endpoint."""
+
+
+def tallies(slots: bytes, hits: bytes, size: int) -> Tallies:
+    """Add up the connections of some slots; an endpoint has the first bytes of a slot, so many as `size`."""
+    found: Tallies = {}
+    if not any(hits):
+        return found
+    each = len(slots) * NUMBER // len(hits)
+    for index, (number,) in enumerate(struct.iter_unpack("=Q", hits)):
+        if number:
+            endpoint = slots[index * each : index * each + size]
+            found[endpoint] = found.get(endpoint, 0) + number
+    return found
+
+
+def carried(slots: bytes, each: int, size: int, had: Tallies) -> bytes:
+    """Write what the slots of a pool begin with, and take that away from what its endpoints have had."""
+    count = len(slots) // each
+    if not had:
+        return bytes(count * NUMBER)
+    numbers = (had.pop(slots[at : at + size], 0) for at in range(0, len(slots), each))
+    return struct.pack(f"={count}Q", *numbers)
+
+
+def later(now: Tallies, before: Tallies) -> Iterator[tuple[bytes, int]]:
+    """List what has been added since."""
+    return ((endpoint, number - before.get(endpoint, 0)) for endpoint, number in now.items())
 
 
 def add_connections(

@@ -1,8 +1,8 @@
 """The Driver of ebpf mode: nftables mode with programs beside it."""
 
-import contextlib
 import struct
 from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,91 +17,115 @@ from vipwire.linux.bpf.syscall import require_architecture
 from vipwire.linux.host.rights import capabilities
 from vipwire.model.net import Family
 from vipwire.modes.ebpf.cgroup import find_cgroup, find_pods
-from vipwire.modes.ebpf.kernel import EbpfBackend, Wanted
+from vipwire.modes.ebpf.kernel import EbpfBackend, ProgramSetup
 from vipwire.modes.ebpf.layout import Settings, version
-from vipwire.modes.ebpf.leftovers import ProgramRemains
 from vipwire.modes.ebpf.mode import MODE
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.probe import probe
 from vipwire.modes.ebpf.programs import build
 from vipwire.modes.nftables.driver import DRIVER as RULES
-from vipwire.modes.spec import Driver, Mode, ModeSpec, Place, Remark
+from vipwire.modes.spec import Driver, Mode, ModeSpec, Remark, RemovalResult, clean_by
+from vipwire.modes.xtables.ownership import Place
 from vipwire.reconcile.explainer import Explainer
 
 _ALL: Final = "all"
 _NODE: Final = "node"
+_FORTH: Final = tuple(hook for hook in HOOKS if hook.startswith(("connect", "sendmsg")))
 
 
-class EbpfDriver(Driver):
-    """Builds, tries, explains and removes programs, their maps, and the rules beside them."""
-
-    def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
-        """Build it for each family; what is going to be run is tried."""
-        require_architecture()
-        families = tuple(families)
-        cgroup = None
-        if prepare:
-            _require_namespaces(config)
+def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
+    """Build it; what is going to be run is tried."""
+    require_architecture()
+    families = tuple(families)
+    cgroup = None
+    if prepare:
+        _require_namespaces(config)
+        cgroup = find_cgroup(config.ebpf.cgroup)
+        require_mounted(may_mount=True)
+        probe(cgroup, affinity=config.ebpf.affinity)
+    else:
+        with suppress(UnsupportedError):  # who only looks may be where no cgroup is to be seen
             cgroup = find_cgroup(config.ebpf.cgroup)
-            require_mounted(may_mount=True)
-            probe(cgroup, affinity=config.ebpf.affinity)
-        else:
-            with contextlib.suppress(UnsupportedError):  # who only looks may be where no cgroup is to be seen
-                cgroup = find_cgroup(config.ebpf.cgroup)
-        rules = RULES.build(config, families, prepare=prepare)
-        pinned = NodePins(folder(), cgroup)
-        wanted = _wanted(config, cgroup)
-        return {
-            family: EbpfBackend(family, rules[family], pinned, wanted, _hooks(family, families))
-            for family in families
-        }
+    rules = RULES.build(config, families, prepare=prepare)
+    pinned = NodePins(folder(), cgroup)
+    wanted = _wanted(config, cgroup)
+    return {
+        family: EbpfBackend(family, rules[family], pinned, wanted, _hooks(family, families)) for family in families
+    }
 
-    def attempt(self, config: Config, families: Iterable[Family]) -> None:
-        """Attach the programs for a moment, with empty maps, and try the rules."""
-        RULES.attempt(config, families)
-        require_mounted(may_mount=False, could_mount="CAP_SYS_ADMIN" in capabilities())
-        probe(find_cgroup(config.ebpf.cgroup), affinity=config.ebpf.affinity)
 
-    def place(self, config: Config) -> Place:
-        """Return where the rules decide. The programs decide before a packet is made."""
-        return RULES.place(config)
+def _attempt(config: Config, families: Iterable[Family]) -> None:
+    """Attach the programs for a moment, with empty maps, and try the rules."""
+    RULES.attempt(config, families)
+    require_mounted(may_mount=False, could_mount="CAP_SYS_ADMIN" in capabilities())
+    probe(find_cgroup(config.ebpf.cgroup), affinity=config.ebpf.affinity)
 
-    def explainer(self, family: Family, mode: Any) -> Explainer[Any, Any, Any] | None:
-        """Build what explains programs and rules."""
-        from vipwire.modes.ebpf.explain import EbpfExplainer  # noqa: PLC0415  # not to run
 
-        rules = RULES.explainer(family, mode.rules)
-        return EbpfExplainer(family, rules, pods=mode.wanted.knows_pods)
+def _explainer(family: Family, mode: Any) -> Explainer[Any, Any, Any] | None:
+    from vipwire.modes.ebpf.explain import EbpfExplainer  # noqa: PLC0415  # not to run
 
-    def remarks(self, config: Config) -> Iterable[Remark]:
-        """Say whether programs can be had, who else has some, and how full the maps are."""
-        from vipwire.modes.ebpf.remarks import remarks  # noqa: PLC0415  # not to run
+    rules = RULES.explainer(family, mode.rules)
+    return None if rules is None else EbpfExplainer(family, rules, pods=mode.wanted.knows_pods)
 
-        return chain(remarks(config, folder()), RULES.remarks(config))
 
-    def standing(self, config: Config) -> Iterable[Remark]:
-        """Say which programs are in force where, who else has some, and how full the maps are."""
-        from vipwire.modes.ebpf.remarks import standing  # noqa: PLC0415  # not to run
+def _remarks(config: Config) -> Iterable[Remark]:
+    from vipwire.modes.ebpf.remarks import remarks  # noqa: PLC0415  # not to run
 
-        return chain(standing(config, folder()), RULES.standing(config))
+    return chain(remarks(config, folder()), RULES.remarks(config))
 
-    def remains(self, family: Family, running: ModeSpec) -> ProgramRemains | None:
-        """Find programs and maps, unless this mode runs."""
-        if running is MODE:
-            return None
-        try:
-            return ProgramRemains(family, NodePins(folder(), None))
-        except UnsupportedError:
-            return None
 
-    def translates(self, family: Family) -> bool:
-        """Report whether a program of ours is in force."""
-        del family
-        try:
-            pinned = NodePins(folder(), None)
-        except UnsupportedError:  # so nobody has put programs in force
-            return False
-        return pinned.exists and any(pinned.link(hook) for hook in HOOKS)
+def _standing(config: Config) -> Iterable[Remark]:
+    from vipwire.modes.ebpf.remarks import standing  # noqa: PLC0415  # not to run
+
+    return chain(standing(config, folder()), RULES.standing(config))
+
+
+class ProgramRemains:
+    """What ebpf mode has left in bpffs for this node. Both families share it: the first that looks removes it.
+
+    Programs that send sockets to endpoints go at once. Those that tell a socket from whom a datagram came go at the
+    next look, a second later: answers may be on their way. Connections that were made so are direct, and stay as they
+    are.
+    """
+
+    def __init__(self, pinned: NodePins) -> None:
+        self._pins = pinned
+
+    def before_rules(self) -> RemovalResult:
+        """Take the programs out of force; remove everything once those that translate have been gone for a while."""
+        if not self._pins.exists:
+            return RemovalResult()
+        with closing(self._pins):
+            if any((self._pins.folder / "links" / hook).exists() for hook in _FORTH):
+                self._pins.take_out(_FORTH)
+                return RemovalResult(waiting=("programs that know whose answers come",))
+            self._pins.remove()
+        return RemovalResult(removed=("programs and maps of ebpf mode",))
+
+    def held(self) -> frozenset[Place]:
+        """Hold nothing."""
+        return frozenset()
+
+    def after_rules(self) -> RemovalResult:
+        """Do nothing more."""
+        return RemovalResult()
+
+
+def _remains(_family: Family, running: ModeSpec) -> ProgramRemains | None:
+    """Find programs and maps, unless this mode runs."""
+    if running is not MODE:
+        with suppress(UnsupportedError):
+            return ProgramRemains(NodePins(folder(), None))
+    return None
+
+
+def _translates(_family: Family) -> bool:
+    """Report whether a program of ours is in force."""
+    try:
+        pinned = NodePins(folder(), None)
+    except UnsupportedError:  # so nobody has put programs in force
+        return False
+    return pinned.exists and any(pinned.link(hook) for hook in HOOKS)
 
 
 def folder() -> Path:
@@ -135,12 +159,12 @@ def _hooks(family: Family, families: tuple[Family, ...]) -> tuple[str, ...]:
     )
 
 
-def _wanted(config: Config, cgroup: Path | None) -> Wanted:
+def _wanted(config: Config, cgroup: Path | None) -> ProgramSetup:
     listed = config.ebpf.clients not in ("", _ALL)
     paths = config.ebpf.clients.split(",") if listed and config.ebpf.clients != _NODE else []
     options = config.ebpf.connected_udp, config.ebpf.affinity
     settings = Settings(_node(), 0, 0, listed, config.counters.level, build().number, *options)
-    wanted = Wanted(
+    wanted = ProgramSetup(
         settings,
         frozenset(map(_cookie, paths)),
         None if listed or cgroup is None else partial(find_pods, cgroup),
@@ -168,4 +192,19 @@ def _cookie(path: str) -> int:
         ) from error
 
 
-DRIVER: Final = EbpfDriver()
+DRIVER: Final = Driver(
+    build=_build,
+    supposed=lambda config, families: _build(config, families, prepare=False),
+    attempt=_attempt,
+    sysctls=lambda _: (),
+    priorities=RULES.priorities,  # the programs decide before a packet is made
+    explainer=_explainer,
+    remarks=_remarks,
+    standing=_standing,
+    kernel_counters={},
+    cleaners=clean_by(_build),
+    owner=lambda _: None,
+    remains=_remains,
+    translates=_translates,
+    before_first_commit=lambda backend, _others: backend,
+)

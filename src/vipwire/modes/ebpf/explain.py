@@ -10,16 +10,22 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
-from vipwire.modes.ebpf.layout import HEAD, Flag, Head, endpoints, frontend_key, read_endpoint, version
-from vipwire.modes.ebpf.names import (
+from vipwire.modes.ebpf.layout import (
     FRONTENDS,
+    HEAD,
     PROGRAMS,
+    Flag,
+    Head,
     OurKey,
     describe,
+    endpoints,
     for_whom,
+    frontend_key,
     is_ours,
+    read_endpoint,
     rules_of,
     split,
+    version,
 )
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta

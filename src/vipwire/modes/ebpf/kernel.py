@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from vipwire.config.sections import COUNTER_FIELDS, CounterLevel
 from vipwire.model.net import Family
@@ -19,13 +19,10 @@ from vipwire.model.problem import Problem
 from vipwire.modes.ebpf.cgroup import PodsCgroup
 from vipwire.modes.ebpf.connected import ConnectedSockets, Serving
 from vipwire.modes.ebpf.counts import CountedConnections, add_connections
-from vipwire.modes.ebpf.layout import Settings
-from vipwire.modes.ebpf.names import CLIENTS, PROGRAMS, OurKey, Ours, describe, is_ours, split
+from vipwire.modes.ebpf.layout import CLIENTS, PROGRAMS, OurKey, Ours, Settings, describe, is_ours, split
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.render import render
-from vipwire.modes.ebpf.stretches import FullError
-from vipwire.modes.ebpf.tables import Tables, takes_nothing
-from vipwire.modes.ebpf.undone import Undone
+from vipwire.modes.ebpf.tables import FullError, Tables, takes_nothing
 from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -34,9 +31,62 @@ from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import AdoptsSettings, Counts
 from vipwire.reconcile.delta import Delta, patch
 
+_FIRST: Final = 0.1
+LONGEST: Final = 30.0
+_DOUBLINGS: Final = 10
+
 
 @dataclass(slots=True)
-class Wanted:
+class Undone:
+    """The objects that could not be written into maps, by key; None for one that should not be there.
+
+    They are tried again after 0.1 s, then after twice as long each time; meanwhile the rules serve them. Objects are
+    noted as they should be, so that a try is right whatever was done before. `reason` is why the last try failed.
+    """
+
+    objects: dict[OurKey, bytes | None] = field(default_factory=dict)
+    reason: str = ""
+    _tries: int = 0
+    _at: float = 0.0
+
+    def failed(self, delta: Delta[OurKey, bytes], reason: str, now: float) -> bool:
+        """Note what was not done; tell whether that, or why, is news."""
+        news = not self.objects or reason != self.reason
+        self.objects.update(_wanted(delta))
+        self._at = now + min(_FIRST * 2 ** min(self._tries, _DOUBLINGS), LONGEST)
+        self._tries, self.reason = self._tries + 1, reason
+        return news
+
+    def done(self, delta: Delta[OurKey, bytes]) -> bool:
+        """Note what was done; tell whether nothing is left of what there was."""
+        if not self.objects:
+            return False
+        for key in _wanted(delta):
+            self.objects.pop(key, None)
+        if self.objects:
+            return False
+        self._tries, self.reason = 0, ""
+        return True
+
+    def due(self, now: float) -> float | None:
+        """Return the seconds until the next try; None if there is nothing to try."""
+        return max(0.0, self._at - now) if self.objects else None
+
+    def delta(self) -> Delta[OurKey, bytes]:
+        """Return what is to be written."""
+        return Delta(
+            added={key: value for key, value in self.objects.items() if value is not None},
+            removed={key: b"" for key, value in self.objects.items() if value is None},
+        )
+
+
+def _wanted(delta: Delta[OurKey, bytes]) -> dict[OurKey, bytes | None]:
+    changed = {key: new for key, (_, new) in delta.changed.items()}
+    return {**delta.added, **changed, **dict.fromkeys(delta.removed)}
+
+
+@dataclass(slots=True)
+class ProgramSetup:
     """What the programs of a node should be like, for both families; what only looks takes it from the kernel.
 
     `find_pods` looks for kubelet's cgroup, which may be made late, and made anew; None where it tells nobody.
@@ -65,7 +115,9 @@ class Wanted:
 class EbpfBackend:
     """The rules, maps and programs of one family. `hooks` are those that this family looks after."""
 
-    def __init__(self, family: Family, rules: Mode, pinned: NodePins, wanted: Wanted, hooks: tuple[str, ...]) -> None:
+    def __init__(
+        self, family: Family, rules: Mode, pinned: NodePins, wanted: ProgramSetup, hooks: tuple[str, ...]
+    ) -> None:
         self.family, self.rules, self.wanted = family, rules, wanted
         self.pins, self.hooks = pinned, hooks
         self.tables = Tables(family, pinned)

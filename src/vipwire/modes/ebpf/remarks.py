@@ -43,7 +43,7 @@ def remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterato
         if pinned.exists:
             yield from _in_force(cgroup, pinned)
         yield from _foreign(cgroup, pinned)
-        yield from _fill(cgroup, pinned)
+        yield from _fill(pinned)
     yield from _meshes(config, proc)
 
 
@@ -55,9 +55,14 @@ def standing(config: Config, folder: Path) -> Iterator[Remark]:
         yield Remark("programs", f"cannot be read: {error}", bad=True)
         return
     with closing(NodePins(folder, cgroup)) as pinned:
-        for area, look in (("programs", _in_force), ("other programs", _foreign), ("maps", _fill)):
+        looks = {
+            "programs": _in_force(cgroup, pinned),
+            "other programs": _foreign(cgroup, pinned),
+            "maps": _fill(pinned),
+        }
+        for area, found in looks.items():
             try:
-                yield from list(look(cgroup, pinned))
+                yield from list(found)
             except (VipwireError, OSError) as error:
                 yield Remark(area, f"cannot be read: {error}", bad=True)
 
@@ -108,7 +113,7 @@ def _foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
         )
 
 
-def _fill(_cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
+def _fill(pinned: NodePins) -> Iterator[Remark]:
     for family in Family:
         tables = Tables(family, pinned)
         if tables.observe():

@@ -28,8 +28,17 @@ from typing import Final
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Family, Protocol
 from vipwire.model.spread import EVENLY, Algorithm, slots
-from vipwire.modes.ebpf.layout import HEAD, Flag, Head, endpoint_size, endpoint_slot, frontend_key
-from vipwire.modes.ebpf.names import FRONTENDS, MEMBERS, Ours
+from vipwire.modes.ebpf.layout import (
+    FRONTENDS,
+    HEAD,
+    MEMBERS,
+    Flag,
+    Head,
+    Ours,
+    endpoint_size,
+    endpoint_slot,
+    frontend_key,
+)
 from vipwire.plan.plan import Forward, Frontend, FrontendKey, FrontendKind, Masquerade, ServicePlan
 
 _SERVED: Final = frozenset({Protocol.TCP, Protocol.UDP})

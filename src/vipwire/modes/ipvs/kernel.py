@@ -29,7 +29,6 @@ from vipwire.modes.ipvs.objects.direct_return import Pods
 from vipwire.modes.ipvs.objects.iptables_tool import Tool
 from vipwire.modes.ipvs.objects.names import (
     MARKING,
-    OWNING,
     PORT_PROTOCOLS,
     ChainName,
     Entry,
@@ -41,6 +40,7 @@ from vipwire.modes.ipvs.objects.names import (
     Set,
     SetName,
     Vip,
+    owning_entries,
     set_name,
 )
 from vipwire.modes.ipvs.objects.parts import Parts, inverse, partition
@@ -338,27 +338,24 @@ class IpvsBackend:
 
     def _owned(self, objects: Objects) -> Callable[[VirtualServer], bool]:
         """Build the test for virtual servers that our sets name."""
-        places: set[tuple[int, bytes, int]] = set()
+        places: set[tuple[int, Address, int]] = set()
         ports: set[tuple[int, int]] = set()
-        marks: set[int] = set()
-        owning = {set_name(self.family, which): which for which in OWNING}
-        marking = {set_name(self.family, which) for which in MARKING}
-        for key, value in objects.items():
-            if not isinstance(key, Entry):
-                continue
-            if key.set in marking and isinstance(value, int):
-                marks.add(value)
-            which = owning.get(key.set)
+        for which, element in owning_entries(self.family, objects):
             if which in PORT_PROTOCOLS:
-                ports.add((PORT_PROTOCOLS[which], key.element.port))
-            elif which is not None:
-                places.add((key.element.protocol, key.element.address, key.element.port))
+                ports.add((PORT_PROTOCOLS[which], element.port))
+            else:
+                places.add((element.protocol, element.address, element.port))
+        marking = {set_name(self.family, which) for which in MARKING}
+        marks = {
+            value
+            for key, value in objects.items()
+            if isinstance(key, Entry) and key.set in marking and isinstance(value, int)
+        }
 
         def test(server: VirtualServer) -> bool:
             if server.mark:
                 return is_among(server.mark, marks)
-            place = (server.protocol, bytes(server.address), server.port)
-            return place in places or (server.protocol, server.port) in ports
+            return server[:3] in places or (server.protocol, server.port) in ports
 
         return test
 

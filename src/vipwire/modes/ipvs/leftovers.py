@@ -36,7 +36,7 @@ from vipwire.modes.ipvs.objects.names import (
 from vipwire.modes.ipvs.objects.sets import Sets
 from vipwire.modes.ipvs.objects.sockets import socket_sources
 from vipwire.modes.ipvs.ownership import GUARDS
-from vipwire.modes.remains import RemovalResult
+from vipwire.modes.spec import RemovalResult
 from vipwire.modes.xtables.ownership import Place
 from vipwire.reconcile.delta import Delta
 

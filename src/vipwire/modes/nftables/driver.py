@@ -1,73 +1,42 @@
-"""The Driver of nftables mode."""
+"""The Driver of nftables mode; removes the tables that vipwire (of any layout) or kube-proxy has left."""
 
+import errno
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from vipwire.config.configuration import Config
+from vipwire.errors import CommitError
 from vipwire.linux.host.kernel import require_nftables
+from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.generations import Generations
+from vipwire.linux.netlink.nftables.wire import ABSENT, NFPROTO, MessageType
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.nftables.kernel import NftablesBackend
-from vipwire.modes.nftables.leftovers import TableRemains, tables
 from vipwire.modes.nftables.mode import MODE
 from vipwire.modes.nftables.probe import obstacle_to_offloading, probe
 from vipwire.modes.nftables.table.names import DSTNAT, TABLE
-from vipwire.modes.spec import Driver, Mode, ModeSpec, Place, Remark
+from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities, Remark, RemovalResult, clean_by
 from vipwire.process import log
 
 if TYPE_CHECKING:
+    from vipwire.modes.xtables.ownership import Place
     from vipwire.reconcile.explainer import Explainer
 
+_KUBE_PROXYS: Final = "kube-proxy"
+_KUBE_PROXYS_CHAIN: Final = "nat-prerouting"
+"""Tells kube-proxy's table from one of that name by somebody else (pkg/proxy/nftables/proxier.go)."""
 
-class NftablesDriver(Driver):
-    """Builds, explains and removes tables of nftables."""
 
-    def build(self, config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
-        """Build it for each family; what is going to be run is tried."""
-        require_nftables()
-        families = tuple(families)
-        if prepare:
-            self.attempt(config, families)
-        packets = _offload_after(config.nftables.offload_packet_threshold, families, warn=prepare)
-        generations, counters = Generations(), config.counters.level
-        return {family: NftablesBackend(family, generations, counters, offload_after=packets) for family in families}
-
-    def attempt(self, config: Config, families: Iterable[Family]) -> None:
-        """Try the table in a transaction that cannot succeed."""
-        del config
+def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
+    """Build it; what is going to be run is tried."""
+    require_nftables()
+    families = tuple(families)
+    if prepare:
         probe(families)
-
-    def place(self, config: Config) -> Place:
-        """Return the priority of the table's nat chains."""
-        del config
-        return Place(DSTNAT, DSTNAT, TABLE)
-
-    def explainer(self, family: Family, mode: Any) -> "Explainer[Any, Any, Any]":
-        """Build what explains a table."""
-        from vipwire.modes.nftables.explain.explainer import NftablesExplainer  # noqa: PLC0415  # not to run
-
-        del mode
-        return NftablesExplainer(family)
-
-    def remarks(self, config: Config) -> Iterable[Remark]:
-        """Say whether connections can be offloaded, if that is asked for, and how the fast path stands."""
-        from vipwire.modes.nftables.remarks import remarks  # noqa: PLC0415  # not to run
-
-        return remarks(config)
-
-    def standing(self, config: Config) -> Iterable[Remark]:
-        """Say how many connections are offloaded, and at how many interfaces."""
-        from vipwire.modes.nftables.remarks import standing  # noqa: PLC0415  # not to run
-
-        return standing(config)
-
-    def remains(self, family: Family, running: ModeSpec) -> TableRemains:
-        """Find our own table, unless this mode runs, and kube-proxy's."""
-        return TableRemains(family, ours=running is not MODE and MODE.name not in running.includes)
-
-    def translates(self, family: Family) -> bool:
-        """Report whether there is a table of ours or of kube-proxy's."""
-        return bool(tables(family))
+    packets = _offload_after(config.nftables.offload_packet_threshold, families, warn=prepare)
+    generations, counters = Generations(), config.counters.level
+    return {family: NftablesBackend(family, generations, counters, offload_after=packets) for family in families}
 
 
 def _offload_after(packets: int, families: Iterable[Family], *, warn: bool) -> int:
@@ -82,4 +51,101 @@ def _offload_after(packets: int, families: Iterable[Family], *, warn: bool) -> i
     return packets
 
 
-DRIVER: Final = NftablesDriver()
+def _explainer(family: Family, _mode: Any) -> "Explainer[Any, Any, Any]":
+    from vipwire.modes.nftables.explain.explainer import NftablesExplainer  # noqa: PLC0415  # not to run
+
+    return NftablesExplainer(family)
+
+
+def _remarks(config: Config) -> Iterable[Remark]:
+    from vipwire.modes.nftables.flowtable import remarks  # noqa: PLC0415  # not to run
+
+    return remarks(config)
+
+
+def _standing(config: Config) -> Iterable[Remark]:
+    from vipwire.modes.nftables.flowtable import standing  # noqa: PLC0415  # not to run
+
+    return standing(config)
+
+
+class TableRemains:
+    """The tables of one family; with `ours` our own is among them."""
+
+    def __init__(self, family: Family, *, ours: bool) -> None:
+        self._family, self._ours = family, ours
+
+    def before_rules(self) -> RemovalResult:
+        """Delete the tables: nothing in them is asked about connections that there are."""
+        return RemovalResult(removed=tuple(_remove_tables(self._family, ours=self._ours)))
+
+    def held(self) -> "frozenset[Place]":
+        """Return nothing: this mode holds no chain."""
+        return frozenset()
+
+    def after_rules(self) -> RemovalResult:
+        """Return nothing: all is removed before the rules."""
+        return RemovalResult()
+
+
+def _tables_left(family: Family) -> list[str]:
+    """Name the tables of this mode, ours and kube-proxy's. Raise OSError if nobody can tell."""
+    with NetlinkSocket(NETLINK_NETFILTER) as sock:
+        return _names(sock, family, ours=True)
+
+
+def _remove_tables(family: Family, *, ours: bool) -> list[str]:
+    """Delete kube-proxy's table of nftables, and with `ours` our own; name those that there were.
+
+    Raise CommitError if the kernel refuses.
+    """
+    with NetlinkSocket(NETLINK_NETFILTER) as sock:
+        found = _names(sock, family, ours=ours)
+        for name in found:
+            first = sock.sequence(3)
+            sock.send(encode.transaction([encode.delete_table(family, name)], first))
+            for answer in sock.acknowledgements():
+                if answer.errno not in (0, errno.ENOENT):
+                    raise CommitError(f"cannot delete the nftables table {name}", errno=answer.errno)
+    return [f"table {'ip' if family is Family.IPV4 else 'ip6'} {name}" for name in found]
+
+
+def _names(sock: NetlinkSocket, family: Family, *, ours: bool) -> list[str]:
+    try:
+        found = [decode.table(payload) for payload in sock.dump(MessageType.GETTABLE, encode.list_tables())]
+    except NetlinkError as error:
+        if error.errno in ABSENT | {errno.ENOENT}:  # this kernel has none
+            return []
+        raise
+    names = {table.name for table in found if table.family == NFPROTO[family]}
+    kube_proxys = _KUBE_PROXYS in names and _has_chain(sock, family, _KUBE_PROXYS, _KUBE_PROXYS_CHAIN)
+    return [TABLE] * (ours and TABLE in names) + [_KUBE_PROXYS] * kube_proxys
+
+
+def _has_chain(sock: NetlinkSocket, family: Family, table: str, name: str) -> bool:
+    payloads = sock.dump(MessageType.GETCHAIN, encode.list_objects(family, table))
+    chains = [decode.chain(payload) for payload in payloads]
+    return any(chain.table == table and chain.name == name for chain in chains)
+
+
+def _remains(family: Family, running: ModeSpec) -> TableRemains:
+    """Find our own table, unless this mode runs, and kube-proxy's."""
+    return TableRemains(family, ours=running is not MODE and MODE.name not in running.includes)
+
+
+DRIVER: Final = Driver(
+    build=_build,
+    supposed=lambda config, families: _build(config, families, prepare=False),
+    attempt=lambda _, families: probe(families),
+    sysctls=lambda _: (),
+    priorities=NatPriorities(DSTNAT, DSTNAT, TABLE),
+    explainer=_explainer,
+    remarks=_remarks,
+    standing=_standing,
+    kernel_counters={},
+    cleaners=clean_by(_build),
+    owner=lambda _: None,
+    remains=_remains,
+    translates=lambda family: bool(_tables_left(family)),
+    before_first_commit=lambda backend, _others: backend,
+)

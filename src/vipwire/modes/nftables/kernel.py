@@ -21,11 +21,10 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.modes.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
-from vipwire.modes.nftables.limits import LACKS
+from vipwire.modes.nftables.mode import LACKS
+from vipwire.modes.nftables.probe import LACKING, advice
 from vipwire.modes.nftables.table import fastpath, text
 from vipwire.modes.nftables.table.counts import COUNTING, counted_by, counts
-from vipwire.modes.nftables.table.expected_chains import written
-from vipwire.modes.nftables.table.features import LACKING, advice
 from vipwire.modes.nftables.table.names import (
     CHAIN,
     FLOWTABLE,
@@ -38,7 +37,7 @@ from vipwire.modes.nftables.table.names import (
     ObjectKey,
     is_memory,
 )
-from vipwire.modes.nftables.table.ranges import HOOKED
+from vipwire.modes.nftables.table.pools import memory_set, written
 from vipwire.modes.nftables.table.read import (
     LARGE,
     NOTHING_AHEAD,
@@ -51,7 +50,7 @@ from vipwire.modes.nftables.table.read import (
 )
 from vipwire.modes.nftables.table.render import render
 from vipwire.modes.nftables.table.script import DescribedOperation, steps
-from vipwire.modes.nftables.table.skeleton import compiled, memory_set, node_objects
+from vipwire.modes.nftables.table.skeleton import HOOKED, compiled, node_objects
 from vipwire.plan.annotations import NOTHING, in_vain
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -60,7 +59,7 @@ from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
 
 if TYPE_CHECKING:
-    from vipwire.modes.nftables.devices import FlowtableDevices
+    from vipwire.modes.nftables.flowtable import FlowtableDevices
 
 T = TypeVar("T", decode.Chain, decode.Rule, decode.SetDeclaration, flowtables.Flowtable)
 
@@ -109,7 +108,7 @@ class NftablesBackend:
             self._devices.close()
 
     def _flowtable_devices(self) -> "FlowtableDevices":
-        from vipwire.modes.nftables.devices import FlowtableDevices  # noqa: PLC0415  # few offload
+        from vipwire.modes.nftables.flowtable import FlowtableDevices  # noqa: PLC0415  # few offload
 
         return FlowtableDevices(self.family, self._socket, self._generations)
 

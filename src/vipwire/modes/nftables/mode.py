@@ -3,8 +3,21 @@
 from typing import Final
 
 from vipwire.config.modes import MetricGroup, ModeSettings
-from vipwire.modes.nftables.limits import LACKS
+from vipwire.modes.lacks import ONLY_IN_USERSPACE, only_in_ipvs
 from vipwire.modes.spec import ModeSpec, Tool
+from vipwire.plan.annotations import Balancing, Lack
+
+LACKS: Final = (
+    Lack(
+        "balancing",
+        "'least-connections' is not in nftables mode, which does not see connections end: endpoints are chosen at "
+        "random, by weight if they have any",
+        (Balancing.LEAST_CONNECTIONS,),
+    ),
+    ONLY_IN_USERSPACE,
+    *only_in_ipvs("packets are translated"),
+)
+
 
 MODE: Final = ModeSpec(
     name="nftables",

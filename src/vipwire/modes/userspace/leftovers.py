@@ -16,7 +16,7 @@ from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.linux.netlink.socket import DumpInterruptedError
 from vipwire.model.net import Address, Family, Protocol
-from vipwire.modes.remains import RemovalResult
+from vipwire.modes.spec import RemovalResult
 from vipwire.modes.xtables.ownership import Place
 from vipwire.relay.client import Remote, relay_name
 from vipwire.relay.messages import Settings

@@ -4,9 +4,17 @@
 `lacks` is how a mode says that it cannot do something.
 """
 
-from vipwire.plan.annotations.lacks import Lack, in_vain
 from vipwire.plan.annotations.values import Balancing, Forwarding, SchedulerFlag, Scope
-from vipwire.plan.annotations.wishes import NOTHING, Wishes, field_of, read_weights, read_wishes, wants_local
+from vipwire.plan.annotations.wishes import (
+    NOTHING,
+    Lack,
+    Wishes,
+    field_of,
+    in_vain,
+    read_weights,
+    read_wishes,
+    wants_local,
+)
 from vipwire.plan.annotations.words import PREFIX
 
 __all__ = [

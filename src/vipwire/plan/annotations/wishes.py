@@ -4,11 +4,11 @@ What cannot be read is a Problem, and counts as absent; of a list or a map that 
 key with our prefix that is none of our words is a Problem too, and so is one that is nearly a word of kube-router's.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Prefix
@@ -145,3 +145,18 @@ def _unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield key, "is no annotation of a Service" + (f"; did you mean {near}?" if near else "")
         elif key.startswith(KUBE_ROUTER) and near:
             yield key, f"is no annotation that is read; did you mean {near}?"
+
+
+class Lack(NamedTuple):
+    """A wish (a field of `Wishes`) that a mode does not fulfil, or some values of it. `instead` is done then."""
+
+    wish: str
+    instead: str
+    values: tuple[object, ...] = ()
+
+
+def in_vain(service: ObjectName, wishes: Wishes, lacks: Iterable[Lack]) -> Iterator[Problem]:
+    """Yield what a Service asks for in vain."""
+    for lack in lacks:
+        if lack.wish in wishes.given and (not lack.values or getattr(wishes, lack.wish) in lack.values):
+            yield Problem("Service", service, field_of(wishes.given[lack.wish]), lack.instead)

@@ -95,7 +95,7 @@ class OtherModes:
 
 def with_first_commit(mode: ModeSpec, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
     """Return the backend to commit to: itself, or one whose first commit leaves no gap beside another mode."""
-    return driver_of(mode).with_first_commit(backend, OtherModes(mode, family))
+    return driver_of(mode).before_first_commit(backend, OtherModes(mode, family))
 
 
 def _fields(each: "Removed") -> dict[str, object]:

@@ -17,9 +17,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from vipwire.model.net import Family
 from vipwire.model.value import Value
-from vipwire.modes import remains
 from vipwire.modes.registry import driver_of, every_spec, spec_of
-from vipwire.modes.spec import ModeSpec
+from vipwire.modes.spec import ModeSpec, Remains, RemovalResult
 from vipwire.modes.xtables.ownership import TABLES, Owners, Place, RuleOwner, Tables, census, removals
 from vipwire.modes.xtables.save import read_table
 from vipwire.modes.xtables.tool import RuleTool, Tool, with_tables
@@ -113,7 +112,7 @@ class Leftovers:
         self._variants = {
             family: backend.variant if isinstance(backend, RuleUser) else "" for family, backend in backends.items()
         }
-        self._remains: dict[tuple[str, Family], remains.Remains] = {}
+        self._remains: dict[tuple[str, Family], Remains] = {}
         self.writes_rules = any(
             not isinstance(backend, RuleUser) or bool(backend.variant) for backend in backends.values()
         )
@@ -124,7 +123,7 @@ class Leftovers:
         removed: list[Removed] = []
         waiting: list[Removed] = []
 
-        def note(mode: str, family: Family, result: remains.RemovalResult) -> None:
+        def note(mode: str, family: Family, result: RemovalResult) -> None:
             removed.extend(Removed(mode, family, what) for what in result.removed)
             waiting.extend(Removed(mode, family, what) for what in result.waiting)
 
@@ -138,7 +137,7 @@ class Leftovers:
                 note(mode, family, each.after_rules())
         return LeftoverRemovals(tuple(removed), tuple(waiting))
 
-    def _found(self, family: Family) -> dict[str, remains.Remains]:
+    def _found(self, family: Family) -> dict[str, Remains]:
         """Return what every mode may have left; the next look asks the same objects again."""
         for spec in every_spec():
             if (spec.name, family) not in self._remains:

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from vipwire.http.server import Handler, Pages, Reply, Request
-from vipwire.model.number import whole_number
+from vipwire.model.text import whole_number
 from vipwire.model.value import Value
 from vipwire.proxy.serve.health import ProxyHealth
 from vipwire.proxy.serve.metrics import Metrics

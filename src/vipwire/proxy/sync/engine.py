@@ -25,8 +25,7 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import PlanChange, Planner
 from vipwire.process.supervision import Guard
 from vipwire.proxy.sync.node_plan import complete_node
-from vipwire.reconcile.backend import Backend
-from vipwire.reconcile.offers import Prompt, ReadsAhead
+from vipwire.reconcile.backend import Backend, Prompt, ReadsAhead
 from vipwire.reconcile.pacer import Pacer
 from vipwire.reconcile.reconciler import LongerError, Reconciler, Report
 from vipwire.state.event import Event

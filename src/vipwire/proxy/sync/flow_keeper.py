@@ -12,7 +12,7 @@ from vipwire.plan.plan import ServicePlan
 from vipwire.process import log
 from vipwire.proxy.serve.metrics import Metrics
 from vipwire.proxy.sync.engine import Line, Outcome
-from vipwire.reconcile.offers import Connecting, Relaying
+from vipwire.reconcile.backend import Connecting, Relaying
 
 
 class FlowKeeper:

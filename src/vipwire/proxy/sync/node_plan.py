@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 
 from vipwire.config.checks import PRIMARY
 from vipwire.config.configuration import Config, LocalMode
-from vipwire.model.drain import Drain
 from vipwire.model.names import KUBERNETES
 from vipwire.model.net import Address, Family, Prefix, family_of, is_loopback, parse_address
-from vipwire.model.node import Node, ServiceCIDR
+from vipwire.model.node import Drain, Node, ServiceCIDR
 from vipwire.modes.registry import selected
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes, PodTraffic
 from vipwire.state.store import Store

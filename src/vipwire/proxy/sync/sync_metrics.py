@@ -20,8 +20,8 @@ from vipwire.plan.planner import PlanChange
 from vipwire.process import log
 from vipwire.proxy.serve.metrics import Metrics, of_family
 from vipwire.proxy.sync.engine import Engine, Line, Outcome
+from vipwire.reconcile.backend import RuleWriter
 from vipwire.reconcile.counts import Counts
-from vipwire.reconcile.offers import RuleWriter
 
 _FEW: Final = 16
 """Services that a sync may have changed to be counted later."""

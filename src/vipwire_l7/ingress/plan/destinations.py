@@ -15,8 +15,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vipwire.model.names import ObjectName
-from vipwire.model.net import Address, Prefix, format_address, is_loopback, parse_address
-from vipwire.model.special_addresses import SPECIAL_FIRST_BYTES, special_use
+from vipwire.model.net import (
+    SPECIAL_FIRST_BYTES,
+    Address,
+    Prefix,
+    format_address,
+    is_loopback,
+    parse_address,
+    special_use,
+)
 from vipwire_l7.ingress.plan.sites import Pool, Server
 from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
 from vipwire_l7.ingress.watch.snapshot import Refusal, Snapshot

@@ -6,7 +6,7 @@ Nothing else makes a value of a `Policy`, so what these let through is all that 
 import re
 
 from vipwire.model.net import Prefix
-from vipwire.model.number import whole_number
+from vipwire.model.text import whole_number
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")

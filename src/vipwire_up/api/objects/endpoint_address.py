@@ -7,8 +7,7 @@ proxies only drop.
 import ipaddress
 from functools import lru_cache
 
-from vipwire.model.net import Address
-from vipwire.model.special_addresses import special_use
+from vipwire.model.net import Address, special_use
 from vipwire_up.api.objects.addresses import address_problem
 
 

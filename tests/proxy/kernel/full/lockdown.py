@@ -14,8 +14,7 @@ from tests.proxy.kernel.ebpf_maps import own_folder, own_pins, settings, write
 
 from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.net import Family, Protocol, parse_address
-from vipwire.modes.ebpf.layout import HEAD, Flag, endpoint_slot, frontend_key
-from vipwire.modes.ebpf.names import FRONTENDS
+from vipwire.modes.ebpf.layout import FRONTENDS, HEAD, Flag, endpoint_slot, frontend_key
 from vipwire.modes.ebpf.probe import probe
 from vipwire.modes.ebpf.tables import Tables
 

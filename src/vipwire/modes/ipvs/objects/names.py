@@ -16,6 +16,7 @@ before virtual servers and go after them, and nobody else's virtual server is ev
 """
 
 import enum
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from vipwire.linux.netlink.ipset import Element, SetSpec, SetType
@@ -181,3 +182,11 @@ PORT_PROTOCOLS: Final = {
     Set.NODE_PORT_LOCAL_UDP: 17,
 }
 """The protocol that a set of bare ports stands for."""
+
+
+def owning_entries(family: Family, keys: Iterable[ObjectKey]) -> Iterator[tuple[Set, Element]]:
+    """Yield the elements by which a virtual server of one family is known as ours, each with its set."""
+    owning = {set_name(family, which): which for which in OWNING}
+    for key in keys:
+        if isinstance(key, Entry) and (which := owning.get(key.set)) is not None:
+            yield which, key.element

@@ -12,17 +12,17 @@ from vipwire.linux.netlink.nftables import encode
 from vipwire.linux.netlink.nftables.elements import Element, decode_elements
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
-from vipwire.model.net import Address, Family
-from vipwire.modes.nftables.explain.offloading import offloading
+from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.nftables.explain.table import Run, Table
 from vipwire.modes.nftables.explain.walk import run
 from vipwire.modes.nftables.table import text
-from vipwire.modes.nftables.table.names import TABLE, Object, ObjectKey, handle_bytes
+from vipwire.modes.nftables.table.fastpath import ENTRY, FASTPATH, KEY, packets_of
+from vipwire.modes.nftables.table.names import TABLE, Chain, Object, ObjectKey, handle_bytes
 from vipwire.modes.nftables.table.read import has_table
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import Explainer, Walk, merge
-from vipwire.reconcile.steps import End, ObjectState, Step
+from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict
 
 
 class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
@@ -109,3 +109,23 @@ def _remembered(
     if bound.target is None or bound.met is None:
         return None
     return (*bound.target, known[bound.met].expiration / 1000)
+
+
+def offloading(table: Table, packet: Packet, run: Run) -> tuple[Step, ...]:
+    """Say after how many packets a forwarded connection is offloaded; nothing where it never is."""
+    forwarded = run.outcome is End.ANSWERED and run.target is not None and run.target[0] not in table.own
+    if packet.protocol is not Protocol.TCP or packet.from_node or not forwarded:
+        return ()
+    found, wanted = _packets(table.observed), _packets(table.wanted)
+    if not found and not wanted:
+        return ()
+    name = f"flowtable {FASTPATH}"
+    if not found:
+        return (Step("", name, state=ObjectState.MISSING),)
+    state = ObjectState.PLANNED if found == wanted else ObjectState.DIFFERENT
+    return (Step("", name, "", state, (Effect(Verdict.OFFLOAD, found),)),)
+
+
+def _packets(objects: Mapping[ObjectKey, Object]) -> int:
+    entry = objects.get(ENTRY) if KEY in objects else None
+    return packets_of(entry) if isinstance(entry, Chain) else 0

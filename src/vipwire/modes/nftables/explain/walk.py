@@ -16,13 +16,12 @@ from typing import Final, assert_never
 from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables.elements import Verdict as Ruling
 from vipwire.linux.netlink.nftables.wire import Code
-from vipwire.model import jhash
 from vipwire.model.net import Address, Family
+from vipwire.model.spread import slot_of
 from vipwire.modes.nftables.explain.table import Memory, Run, Table
 from vipwire.modes.nftables.language import RuleSyntaxError, grammar
-from vipwire.modes.nftables.language.fields import PROTOCOLS, Field, Jhash, Numgen
-from vipwire.modes.nftables.language.grammar import Part, Rule, parse_rule
-from vipwire.modes.nftables.language.values import ADDRESS_TYPES, CT_STATES, CT_STATUSES
+from vipwire.modes.nftables.language.fields import ADDRESS_TYPES, CT_STATES, CT_STATUSES, Field
+from vipwire.modes.nftables.language.grammar import Jhash, Part, parse_rule
 from vipwire.modes.nftables.table import text as texts
 from vipwire.modes.nftables.table.counts import COUNTING
 from vipwire.modes.nftables.table.names import (
@@ -42,7 +41,7 @@ from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, state_of
 _DEEPEST: Final = 16
 """So many jumps the kernel allows."""
 _HOST: Final = struct.Struct("=I")
-_OPERATORS: Final = {"and": and_, "or": or_, "xor": xor}
+_OPERATORS: Final = {"or": or_, "xor": xor}
 _CHOICES: Final = {
     BY_CHANCE: "by chance",
     IN_TURN: "in turn",
@@ -182,9 +181,9 @@ class _Evaluation:
         self._effects: list[Effect] = []
         self._at = len(walker.run.steps)
 
-    def execute(self, rule: Rule) -> Verdict | None:
+    def execute(self, rule: tuple[Part, ...]) -> Verdict | None:
         """Evaluate the rule's parts as long as it matches; return the verdict that ends its chain, None to go on."""
-        for part in rule.parts:
+        for part in rule:
             going = self._evaluate(part)
             if isinstance(going, Verdict):
                 return going
@@ -215,10 +214,8 @@ class _Evaluation:
                 if mask:
                     data = bytes(map(and_, data, mask))
                 return (data == constant) is not negated
-            case grammar.Bits(field, bits, exactly, negated):
-                data = self._value(field)
-                met = data == bits if exactly else any(map(and_, data, bits))
-                return met is not negated
+            case grammar.Bits(field, bits):
+                return any(map(and_, self._value(field), bits))
             case grammar.Exceeds(field, limit):
                 return int.from_bytes(self._value(field), kernel.HOST_ORDER) > limit
             case grammar.Member(key, name, negated):
@@ -235,13 +232,13 @@ class _Evaluation:
                 return self._rule(Code(code), chain)
             case grammar.Counter() | grammar.AddFlow():
                 return True
-            case grammar.Reject(code):
-                return self._end(Verdict.RESET if code is None else Verdict.REJECT)
+            case grammar.Reject(reset):
+                return self._end(Verdict.RESET if reset else Verdict.REJECT)
             case grammar.Masquerade():
                 walker.run.masqueraded = True
                 return self._end(Verdict.MASQUERADE)
-            case grammar.DnatTo(address, port):
-                return self._translate(address, port)
+            case grammar.DnatTo(address):
+                return self._translate(address, None)
             case grammar.DnatMap(key, name):
                 length = 4 if walker.table.family is Family.IPV4 else 16
                 data = _data(walker.look_up(name, self._key(key)))
@@ -295,7 +292,9 @@ class _Evaluation:
         walker.run.target = walker.destination, walker.port
         return Verdict.DNAT
 
-    def _set(self, meta: int, value: bytes | grammar.Computed | grammar.Mapped) -> bool:
+    def _set(
+        self, meta: int, value: bytes | grammar.Computed | grammar.Mapped | grammar.Numgen | grammar.Jhash
+    ) -> bool:
         walker = self._walker
         match value:
             case grammar.Mapped(key, name):
@@ -303,9 +302,11 @@ class _Evaluation:
                 if not made:
                     return False
             case grammar.Computed(field, operator, number):
-                made = self._register(field)
-                if operator:
-                    made = _HOST.pack(_OPERATORS[operator](_HOST.unpack(made)[0], number))
+                made = _HOST.pack(_OPERATORS[operator](_HOST.unpack(self._register(field))[0], number))
+            case grammar.Numgen(in_turn, modulus, offset):
+                made = self._draw(modulus, offset, IN_TURN if in_turn else BY_CHANCE)
+            case grammar.Jhash():
+                made = self._hash(value)
             case _:
                 made = value
         if meta == kernel.META_PRIORITY:
@@ -327,14 +328,9 @@ class _Evaluation:
         return value.ljust(4 * field.words, b"\0")
 
     def _value(self, field: Field) -> bytes:
-        match field:
-            case Numgen(modulus=modulus, offset=offset, in_turn=in_turn):
-                return self._draw(modulus, offset, IN_TURN if in_turn else BY_CHANCE)
-            case Jhash():
-                return self._hash(field)
-            case _ if field.name in _FACTS:
-                return _FACTS[field.name](self._walker)
-        raise UnknownFactError(field.name)
+        if field.name not in _FACTS:
+            raise UnknownFactError(field.name)
+        return _FACTS[field.name](self._walker)
 
     def _draw(self, modulus: int, offset: int, choice: str) -> bytes:
         """Choose the slot that is this walk's parameter."""
@@ -343,14 +339,14 @@ class _Evaluation:
         run.modulus, run.offset = modulus, offset
         return _HOST.pack(offset + self._walker.choice % modulus)
 
-    def _hash(self, field: Jhash) -> bytes:
+    def _hash(self, asked: Jhash) -> bytes:
         """Choose the slot that the client decides; with its port, which nobody knows beforehand, the parameter's."""
         try:
-            key = self._key(field.sources)
+            key = self._key(asked.sources)
         except UnknownFactError:
-            return self._draw(field.modulus, field.offset, BY_MAGLEV)
-        self._note_choice(field.modulus, BY_HASH)
-        return _HOST.pack(field.offset + jhash.slot(key, field.seed, field.modulus))
+            return self._draw(asked.modulus, asked.offset, BY_MAGLEV)
+        self._note_choice(asked.modulus, BY_HASH)
+        return _HOST.pack(asked.offset + slot_of(key, asked.seed, asked.modulus))
 
     def _note_choice(self, modulus: int, choice: str) -> None:
         self._effects.append(Effect(Verdict.DRAW, f"{modulus} slots {_CHOICES[choice]}"))
@@ -368,10 +364,6 @@ def _type_of(*, own: bool) -> bytes:
     return _HOST.pack(ADDRESS_TYPES["local" if own else "unicast"])
 
 
-def _port(walker: _Walker) -> bytes:
-    return walker.port.to_bytes(2)
-
-
 _FACTS: Final[dict[str, Callable[[_Walker], bytes]]] = {
     "meta l4proto": lambda walker: bytes((walker.packet.protocol,)),
     "meta priority": lambda walker: walker.priority,
@@ -384,14 +376,13 @@ _FACTS: Final[dict[str, Callable[[_Walker], bytes]]] = {
     "ct state": lambda _: _HOST.pack(CT_STATES["new"]),
     "ct status": lambda walker: _HOST.pack(CT_STATUSES["dnat"] if walker.run.target is not None else 0),
     "ct direction": lambda _: bytes(1),
-    "ct mark": lambda _: bytes(4),
     "ct packets": lambda _: (1).to_bytes(8, kernel.HOST_ORDER),
     "ct original proto-dst": lambda walker: walker.packet.port.to_bytes(2),
-    "ct reply proto-src": _port,
-    **dict.fromkeys((f"{protocol} dport" for protocol in ("th", *PROTOCOLS)), _port),
+    "ct reply proto-src": lambda walker: walker.port.to_bytes(2),
+    "th dport": lambda walker: walker.port.to_bytes(2),
 }
 """What is known of the first packet of a connection, by nft's words."""
 for _ip in ("ip", "ip6"):
-    _FACTS[f"{_ip} saddr"] = _FACTS[f"ct original {_ip} saddr"] = lambda walker: walker.packet.source
+    _FACTS[f"{_ip} saddr"] = lambda walker: walker.packet.source
     _FACTS[f"{_ip} daddr"] = _FACTS[f"ct reply {_ip} saddr"] = lambda walker: walker.destination
     _FACTS[f"ct original {_ip} daddr"] = lambda walker: walker.packet.destination

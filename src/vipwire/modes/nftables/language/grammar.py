@@ -1,7 +1,7 @@
-"""The grammar of rules: `parse_rule` reads the text of one rule into parts, which `emit` and `explain` consume.
+"""The grammar of rules: `parse_rule` reads the text of one rule into parts, which `compile` and `explain` consume.
 
-Anything outside of the subset of nft's language is a RuleSyntaxError. `Part` is closed: both consumers match every
-shape, so that whatever compiles can be explained.
+It knows what the table's own rules say, and no more of nft's language: anything else is a RuleSyntaxError. `Part` is
+closed: both consumers match every shape, so that whatever compiles can be explained.
 """
 
 from collections.abc import Callable
@@ -9,22 +9,11 @@ from functools import lru_cache, partial
 
 from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables.elements import Verdict
-from vipwire.linux.netlink.nftables.userdata import LONGEST_COMMENT
 from vipwire.linux.netlink.nftables.wire import Code
 from vipwire.model.net import Family, parse_address
 from vipwire.model.value import Value
-from vipwire.modes.nftables.language.fields import (
-    L4PROTO,
-    PROTOCOLS,
-    Field,
-    Header,
-    Order,
-    Type,
-    parse_field,
-    parse_fields,
-)
+from vipwire.modes.nftables.language.fields import Field, Order, Type, parse_constant, parse_field, parse_fields
 from vipwire.modes.nftables.language.scan import Scanner
-from vipwire.modes.nftables.language.values import BITMASKS, Constant, is_class_id, parse_constant
 
 GROUP = 4
 """Registers are laid out in groups of four words. A key begins at the first word, a hash's input behind a group."""
@@ -42,12 +31,10 @@ class Compare(Value, frozen=True):
 
 
 class Bits(Value, frozen=True):
-    """`ct state new,related`: any of the bits. With `==` or `!=` (`exactly`) the whole value, of one bit."""
+    """`ct state new`: the value has this bit."""
 
     field: Field
     bits: bytes
-    exactly: bool = False
-    negated: bool = False
 
 
 class Exceeds(Value, frozen=True):
@@ -72,45 +59,15 @@ class VerdictMap(Value, frozen=True):
     map: str
 
 
-# statements
-
-
-class Counter(Value, frozen=True):
-    """`counter`; counts that a listing shows are not taken over."""
-
-
-class Reject(Value, frozen=True):
-    """`reject with tcp reset`, or by an ICMP message with a code."""
-
-    code: int | None = None
-
-
-class Masquerade(Value, frozen=True):
-    """`masquerade fully-random`."""
-
-    flags: int
-
-
-class DnatTo(Value, frozen=True):
-    """`dnat to 10.0.0.1:80`; without a port the packet keeps its own."""
-
-    address: bytes
-    port: int | None
-
-
-class DnatMap(Value, frozen=True):
-    """`dnat ip to ip daddr . th dport map @map`."""
-
-    key: tuple[Field, ...]
-    map: str
+# values
 
 
 class Computed(Value, frozen=True):
-    """A value of a field, after `and`, `or` or `xor` with a number; `operator` is empty for the field alone."""
+    """A value of a field, after `or` or `xor` with a number."""
 
     field: Field
-    operator: str = ""
-    number: int = 0
+    operator: str
+    number: int
 
 
 class Mapped(Value, frozen=True):
@@ -120,20 +77,67 @@ class Mapped(Value, frozen=True):
     map: str
 
 
+class Numgen(Value, frozen=True):
+    """`numgen random mod 3 offset 1`: a number by chance, or in turn."""
+
+    in_turn: bool
+    modulus: int
+    offset: int
+
+
+class Jhash(Value, frozen=True):
+    """`jhash ip saddr mod 3 seed 0x1 offset 1`: a hash of fields, Jenkins'."""
+
+    sources: tuple[Field, ...]
+    modulus: int
+    seed: int
+    offset: int
+
+
+# statements
+
+
+class Counter(Value, frozen=True):
+    """`counter`."""
+
+
+class Reject(Value, frozen=True):
+    """`reject` says that the port is unreachable, `reject with tcp reset` answers as TCP does."""
+
+    reset: bool
+
+
+class Masquerade(Value, frozen=True):
+    """`masquerade fully-random`."""
+
+
+class DnatTo(Value, frozen=True):
+    """`dnat ip to 10.0.0.1`: the packet keeps its port."""
+
+    address: bytes
+
+
+class DnatMap(Value, frozen=True):
+    """`dnat ip to ip daddr . th dport map @map`."""
+
+    key: tuple[Field, ...]
+    map: str
+
+
 class SetMeta(Value, frozen=True):
     """`meta mark set …`, `meta priority set …`; `meta` is the kernel's key."""
 
     meta: int
-    value: bytes | Computed | Mapped
+    value: bytes | Computed | Mapped | Numgen | Jhash
 
 
 class UpdateSet(Value, frozen=True):
-    """`add @set { KEY timeout 3h : VALUE }`, update, delete; `timeout` in milliseconds, 0 for the set's own."""
+    """`update @set { KEY timeout 10s : VALUE }`, and delete; 0 seconds are the set's own timeout."""
 
     set: str
     operation: int
     key: tuple[Field, ...]
-    timeout: int = 0
+    seconds: int = 0
     value: Field | None = None
 
 
@@ -148,213 +152,155 @@ Statement = Verdict | Counter | Reject | Masquerade | DnatTo | DnatMap | SetMeta
 Part = Match | Statement
 
 
-class Rule(Value, frozen=True):
-    """One rule: its parts in the order of the text, and its comment."""
-
-    parts: tuple[Part, ...]
-    comment: str = ""
-
-
 @lru_cache(maxsize=512)  # an explanation walks the same rules once for each slot
-def parse_rule(text: str, family: Family) -> Rule:
+def parse_rule(text: str, family: Family) -> tuple[Part, ...]:
     """Read one rule; raise RuleSyntaxError for anything outside of the subset."""
-    return _Parser(text, family).rule()
+    words = Scanner(text)
+    if not words:
+        words.fail("a rule cannot be empty")
+    parser, parts = _Parser(words, family), list[Part]()
+    while words:
+        if parts and _ends(parts[-1]):
+            words.fail("nothing can follow a verdict")
+        parts.append(parser.part())
+    return tuple(parts)
 
 
 class _Parser:
-    def __init__(self, text: str, family: Family) -> None:
-        self.words, self.family = Scanner(text), family
-        self.parts: list[Part] = []
-        self.protocol = 0
-        """The protocol that an earlier match has made sure of; 0 if none has."""
+    def __init__(self, words: Scanner, family: Family) -> None:
+        self.words, self.family = words, family
+        self._ip = "ip" if family is Family.IPV4 else "ip6"
 
-    def rule(self) -> Rule:
-        words, comment = self.words, ""
-        if not words:
-            words.fail("a rule cannot be empty")
-        while words:
-            if words.skip("comment"):
-                comment = self._comment()
-            elif self.parts and _ends(self.parts[-1]):
-                words.fail("nothing but a comment can follow a verdict")
-            else:
-                self._part()
-        return Rule(tuple(self.parts), comment)
-
-    def _part(self) -> None:
+    def part(self) -> Part:
         words = self.words
         statement = _STATEMENTS.get(words.peek())
         if statement is not None:
             words.take()
-            self.parts.append(statement(self))
-            return
+            return statement(self)
         for name, key, type_ in _SETTABLE:
             if words.skip("meta", name, "set"):
-                self.parts.append(SetMeta(key, self._value(type_)))
-                return
-        self.parts.append(self._match())
-
-    def _comment(self) -> str:
-        comment = self.words.quoted()
-        if len(comment.encode()) > LONGEST_COMMENT:
-            self.words.fail_before(f"a comment has at most {LONGEST_COMMENT} bytes")
-        if self.words:
-            self.words.fail("a comment is the last thing in a rule")
-        return comment
+                return SetMeta(key, self._value(type_))
+        return self._match()
 
     def _match(self) -> Match:
         words = self.words
         key = parse_fields(words, self.family)
-        for field in key:
-            if isinstance(field, Header):
-                self._need_protocol(field.protocol)
         if words.skip("vmap"):
             return VerdictMap(*self._looked_up(key))
-        ahead = 1 if words.peek() in ("!=", "==") else 0
+        ahead = 1 if words.peek() == "!=" else 0
         if words.peek(ahead).startswith("@"):
-            negated = words.take() == "!=" if ahead else False
+            negated = words.skip("!=")
             return Member(*self._looked_up(key), negated)
-        if words.skip(">"):
-            if len(key) > 1 or key[0].size != 8:
-                words.fail_before("only a count can be compared by its size")
-            return Exceeds(key[0], words.number(0xFFFFFFFFFFFFFFFF))
         if len(key) > 1:
             words.fail("a concatenation can only be looked up in a set (@name) or map (vmap @name)")
-        return self._comparison(key[0])
+        (field,) = key
+        if words.skip(">"):
+            if field.size != 8:
+                words.fail_before("only a count can be compared by its size")
+            return Exceeds(field, words.number(0xFFFFFFFFFFFFFFFF))
+        if field.type in (Type.CT_STATE, Type.CT_STATUS):
+            return Bits(field, parse_constant(words, field.type).value)
+        return self._comparison(field)
 
-    def _comparison(self, field: Field) -> Compare | Bits:
+    def _comparison(self, field: Field) -> Compare:
         words, mask = self.words, b""
-        if words.skip("and") or words.skip("&"):
+        if words.peek() in ("and", "&"):
+            words.take()
             if field.size != 4 or field.order is not Order.HOST:
                 words.fail_before("only a number of four bytes can be masked")
             mask = parse_constant(words, field.type).value
-        operator = words.take() if words.peek() in ("!=", "==") else ""
-        if words.peek() == "{":
-            words.fail("declare a named set instead of listing values in the rule")
-        constant: Constant = parse_constant(words, field.type)
-        negated = operator == "!="
-        if not mask and field.type in BITMASKS:
-            if operator and int.from_bytes(constant.value).bit_count() != 1:
-                words.fail_before(f"{operator} takes one name here")
-            return Bits(field, constant.value, bool(operator), negated)
-        if field.type is Type.PROTOCOL and not negated:
-            self.protocol = constant.value[0]
+        negated = words.skip("!=")
+        constant = parse_constant(words, field.type)
         return Compare(field, constant.value, mask or constant.mask or b"", negated)
-
-    def _need_protocol(self, protocol: int) -> None:
-        """Add a match for the packet's protocol, unless it is known."""
-        if protocol not in (0, self.protocol):
-            self.parts.append(Compare(L4PROTO, bytes((protocol,))))
-            self.protocol = protocol
 
     def _looked_up(self, key: tuple[Field, ...]) -> tuple[tuple[Field, ...], str]:
         """Read the name of the set or map in which a key is looked up."""
         name = self.words.reference()
-        return self._fit(key, 0, key_scratch(key)), name
+        return self._fit(key), name
 
-    def _fit(self, key: tuple[Field, ...], word: int, free: int) -> tuple[Field, ...]:
-        """Fail if fields do not fit into the registers from `word` on, with intermediate values from `free` on."""
-        if word + _words(key) > kernel.REGISTER_WORDS:
-            self.words.fail_before(f"a key of {4 * _words(key)} bytes does not fit into the 64 bytes of registers")
-        if any(field.scratch and free + field.scratch > kernel.REGISTER_WORDS for field in key):
-            self.words.fail_before("what is hashed does not fit into the registers beside the key")
-        return key
+    def _fit(self, fields: tuple[Field, ...], word: int = 0) -> tuple[Field, ...]:
+        """Fail if fields do not fit into the registers from `word` on."""
+        if word + count_words(fields) > kernel.REGISTER_WORDS:
+            self.words.fail_before(f"{4 * count_words(fields)} bytes do not fit into the 64 bytes of registers")
+        return fields
 
-    def _value(self, type_: Type) -> bytes | Computed | Mapped:
+    def _value(self, type_: Type) -> bytes | Computed | Mapped | Numgen | Jhash:
         words = self.words
-        first = words.peek()
-        if is_class_id(first) if type_ is Type.CLASS_ID else first[:1].isdigit():
-            return parse_constant(words, type_).value
+        if words.skip("numgen"):
+            word = words.take("inc or random")
+            if word not in ("inc", "random"):
+                words.fail_before("expected inc or random")
+            return Numgen(word == "inc", *self._range())
+        if words.skip("jhash"):
+            sources = self._fit(parse_fields(words, self.family), GROUP)
+            words.expect("mod")
+            modulus = words.number()
+            words.expect("seed")
+            return Jhash(sources, modulus, words.number(), self._offset(modulus))
+        if type_ is Type.CLASS_ID and words.skip("none"):
+            return bytes(4)
         fields = parse_fields(words, self.family)
         if words.skip("map"):
             return Mapped(*self._looked_up(fields))
         if len(fields) > 1:
             words.fail("expected 'map' after a concatenation")
-        if fields[0].type not in (type_, Type.INTEGER):
+        if fields[0].type is not type_:
             words.fail_before("this is of another type")
-        (field,) = self._fit(fields, 0, GROUP)
-        if operator := _OPERATORS.get(words.peek(), ""):
-            words.take()
-            return Computed(field, operator, words.number())
-        return Computed(field)
+        operator = _OPERATORS.get(words.take("or, or xor"), "")
+        if not operator:
+            words.fail_before("expected or, or xor")
+        return Computed(fields[0], operator, words.number())
 
-    def counter(self) -> Counter:
-        if self.words.skip("packets"):
-            self.words.number(0xFFFFFFFFFFFFFFFF)
-            self.words.expect("bytes")
-            self.words.number(0xFFFFFFFFFFFFFFFF)
-        return Counter()
+    def _range(self) -> tuple[int, int]:
+        """Read how many numbers there are, and the first one."""
+        self.words.expect("mod")
+        modulus = self.words.number()
+        return modulus, self._offset(modulus)
+
+    def _offset(self, modulus: int) -> int:
+        offset = self.words.number() if self.words.skip("offset") else 0
+        if not 1 <= modulus <= 0xFFFFFFFF - offset:
+            self.words.fail_before("a modulus is at least 1, and with the offset at most 4294967295")
+        return offset
 
     def verdict(self, code: Code) -> Verdict:
         chain = self.words.take("a chain's name") if code in (Code.JUMP, Code.GOTO) else ""
         return Verdict(code, chain)
 
     def reject(self) -> Reject:
-        words, codes = self.words, _UNREACHABLE[self.family]
-        if not words.skip("with"):
-            return Reject(codes["port-unreachable"])
-        if words.skip("tcp", "reset"):
-            self._need_protocol(PROTOCOLS["tcp"])
-            return Reject()
-        words.expect("icmp" if self.family is Family.IPV4 else "icmpv6")
-        words.skip("type")
-        word = words.take("a reason")
-        if word not in codes:
-            words.fail_before(f"{word!r} is none of {', '.join(codes)}")
-        return Reject(codes[word])
+        return Reject(self.words.skip("with", "tcp", "reset"))
 
     def masquerade(self) -> Masquerade:
-        if self.words.skip("fully-random"):
-            return Masquerade(kernel.NAT_FULLY_RANDOM)
-        return Masquerade(kernel.NAT_RANDOM if self.words.skip("random") else 0)
+        self.words.expect("fully-random")
+        return Masquerade()
 
     def dnat(self) -> DnatTo | DnatMap:
         words = self.words
-        words.skip("ip" if self.family is Family.IPV4 else "ip6")
-        words.expect("to")
-        if "map" not in words:
-            return self._constant_target()
-        key = parse_fields(words, self.family)
-        words.expect("map")
-        return DnatMap(*self._looked_up(key))
-
-    def _constant_target(self) -> DnatTo:
-        words = self.words
-        text = word = words.take()
-        colon = port = ""
-        if word.startswith("["):
-            text, _, port = word[1:].partition("]")
-            colon, port = port[:1], port[1:]
-        elif self.family is Family.IPV4:
-            text, colon, port = word.partition(":")
+        words.expect(self._ip, "to")
+        if "map" in words:
+            key = parse_fields(words, self.family)
+            words.expect("map")
+            return DnatMap(*self._looked_up(key))
+        word = words.take("an address")
         try:
-            address = parse_address(text)
+            address = parse_address(word)
         except ValueError as error:
             words.fail_before(str(error))
         if len(address) * 8 != self.family.bits:
             words.fail_before(f"{word} is of the other family")
-        if not colon:
-            return DnatTo(address, None)
-        if not port.isdecimal() or not 0 < int(port) <= 0xFFFF:
-            words.fail_before(f"{port!r} is not a port")
-        if not self.protocol:
-            words.fail_before("a port can only be translated after `meta l4proto` has been matched")
-        return DnatTo(address, int(port))
+        return DnatTo(address)
 
     def update_set(self, operation: int) -> UpdateSet:
         words = self.words
         name = words.reference()
         words.expect("{")
-        key = parse_fields(words, self.family)
-        timeout = words.duration() if words.skip("timeout") else 0
-        free = data_word(key)
-        self._fit(key, 0, free)
-        value = None
-        if words.skip(":"):
-            value = parse_field(words, self.family)
-            self._fit((value,), free, free + GROUP)
+        key = self._fit(parse_fields(words, self.family))
+        seconds = words.seconds() if words.skip("timeout") else 0
+        value = parse_field(words, self.family) if words.skip(":") else None
+        if value is not None:
+            self._fit((value,), data_word(key))
         words.expect("}")
-        return UpdateSet(name, operation, key, timeout, value)
+        return UpdateSet(name, operation, key, seconds, value)
 
     def add_flow(self) -> AddFlow:
         self.words.expect("add")
@@ -365,32 +311,23 @@ def _ends(part: Part) -> bool:
     return isinstance(part, Reject) or (isinstance(part, Verdict) and part.code is not Code.JUMP)
 
 
-def _words(key: tuple[Field, ...]) -> int:
+def count_words(key: tuple[Field, ...]) -> int:
+    """Count the registers that fields fill."""
     return sum(field.words for field in key)
 
 
 def data_word(key: tuple[Field, ...]) -> int:
     """Return the first word of the group behind a key."""
-    return -(-_words(key) // GROUP) * GROUP
-
-
-def key_scratch(key: tuple[Field, ...]) -> int:
-    """Return the first word that is free for intermediate values while a key to look up is loaded."""
-    return GROUP + _words(key) if len(key) > 1 else GROUP
+    return -(-count_words(key) // GROUP) * GROUP
 
 
 _SETTABLE = (("priority", kernel.META_PRIORITY, Type.CLASS_ID), ("mark", kernel.META_MARK, Type.MARK))
-_OPERATORS = {"and": "and", "&": "and", "or": "or", "|": "or", "xor": "xor", "^": "xor"}
-_UNREACHABLE = {
-    Family.IPV4: {"net-unreachable": 0, "host-unreachable": 1, "prot-unreachable": 2, "port-unreachable": 3},
-    Family.IPV6: {"no-route": 0, "addr-unreachable": 3, "port-unreachable": 4},
-}
+_OPERATORS = {"or": "or", "|": "or", "xor": "xor", "^": "xor"}
 _STATEMENTS: dict[str, Callable[[_Parser], Statement]] = {
-    "counter": _Parser.counter,
+    "counter": lambda _: Counter(),
     "reject": _Parser.reject,
     "masquerade": _Parser.masquerade,
     "dnat": _Parser.dnat,
-    "add": partial(_Parser.update_set, operation=kernel.DYNSET_ADD),
     "update": partial(_Parser.update_set, operation=kernel.DYNSET_UPDATE),
     "delete": partial(_Parser.update_set, operation=kernel.DYNSET_DELETE),
     "flow": _Parser.add_flow,

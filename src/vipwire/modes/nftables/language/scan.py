@@ -1,10 +1,10 @@
-"""Splitting rule text into words, and what is said when it cannot be understood."""
+"""Splits the text of a rule into words; says where a text cannot be understood."""
 
 import re
 from typing import NoReturn
 
 _WORD = re.compile(r'"[^"]*"|[{}]|[^\s{}"]+')
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_SECONDS = re.compile(r"(\d+)s", re.ASCII)
 
 
 class RuleSyntaxError(ValueError):
@@ -72,14 +72,13 @@ class Scanner:
             self.fail_before(f"{word} is not between 0 and {highest}")
         return value
 
-    def duration(self) -> int:
-        """Consume a duration such as 3h or 1m30s; return milliseconds."""
-        word = self.take("a duration")
-        match = _DURATION.fullmatch(word)
-        if not word or match is None:
-            self.fail_before(f"{word!r} is not a duration such as 1h30m or 10s")
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+    def seconds(self) -> int:
+        """Consume a time such as 10s; return seconds."""
+        word = self.take("a time in seconds")
+        match = _SECONDS.fullmatch(word)
+        if match is None:
+            self.fail_before(f"{word!r} is not a time such as 10s")
+        return int(match[1])
 
     def quoted(self) -> str:
         """Consume a quoted word; return it without quotes."""

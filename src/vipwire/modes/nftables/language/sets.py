@@ -1,19 +1,18 @@
-"""Declarations of sets and maps, with what nft needs to list them as `typeof …`; and elements of interval sets.
+"""Declarations of sets and maps, with what nft needs to list them as `typeof …`.
 
-nft 1.0.6 keeps the expressions of `typeof` in the set's userdata; without them a listing shows bare types, and
-numbers such as `numgen`'s could not be declared at all. The kernel itself only knows lengths.
+nft 1.0.6 keeps the expressions of `typeof` in the set's userdata; without them a listing shows bare types. The kernel
+itself only knows lengths.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
 from vipwire.linux.netlink.attributes import attribute, string, u32be
 from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables import userdata, wire
-from vipwire.linux.netlink.nftables.elements import Element
 from vipwire.linux.netlink.nftables.wire import SetFlag
-from vipwire.model.net import Address, Family
+from vipwire.model.net import Family
 from vipwire.model.value import Value
 from vipwire.modes.nftables.language.fields import (
     EMPTY_TYPEOF,
@@ -30,14 +29,12 @@ _FLAGS = {
     "interval": SetFlag.INTERVAL,
     "dynamic": SetFlag.EVAL,
     "timeout": SetFlag.TIMEOUT,
-    "constant": SetFlag.CONSTANT,
 }
 _TYPES = {
     "ipv4_addr": (Type.IPV4_ADDRESS, 4, Order.NETWORK),
     "ipv6_addr": (Type.IPV6_ADDRESS, 16, Order.NETWORK),
     "inet_proto": (Type.PROTOCOL, 1, Order.HOST),
     "inet_service": (Type.SERVICE, 2, Order.NETWORK),
-    "mark": (Type.MARK, 4, Order.HOST),
 }
 _TYPE_BITS = 6
 _MOST_PARTS = 5  # what fits into the 32 bits of a type
@@ -49,7 +46,7 @@ class SetSpec(Value, frozen=True):
 
     `key` and `data` are fields as a rule would name them, `("ip daddr", "th dport")`, or all of them types
     (`ipv4_addr`, `inet_service` …), which nft lists as `type` instead of `typeof`; `data` is "verdict" for a verdict
-    map. `flags` are nft's words interval, dynamic, timeout, constant. `timeout_seconds` is how long an element lives
+    map. `flags` are nft's words interval, dynamic, timeout. `timeout_seconds` is how long an element lives
     unless it says otherwise (0: for ever), `gc_seconds` how often the kernel looks for what has outlived its time (0:
     every second), `size` how many there can be (0: no limit); a dynamic set needs one. `counter` gives each element
     one.
@@ -61,7 +58,6 @@ class SetSpec(Value, frozen=True):
     flags: frozenset[str] = frozenset()
     timeout_seconds: int = 0
     size: int = 0
-    comment: str = ""
     counter: bool = False
     gc_seconds: int = 0
 
@@ -107,18 +103,14 @@ def _group(kind: int, *parts: bytes) -> bytes:
 def _part(text: str, family: Family) -> Field:
     if text in _TYPES:
         type_, size, order = _TYPES[text]
-        return Field(text, type_, size, order, _no_load)
+        return Field(text, type_, size, order, lambda _: b"")  # a type is never loaded
     words = Scanner(text)
     field = parse_field(words, family)
     if words:
         words.fail("one part of a key is one field")
     if not field.typeof:
-        words.fail_before("no set can be declared with this (for a hash declare numgen: both are numbers)")
+        words.fail_before("no set can be declared with this")
     return field
-
-
-def _no_load(_word: int, _free: int) -> bytes:
-    raise AssertionError("a type cannot be loaded")
 
 
 def _check(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) -> None:
@@ -144,9 +136,7 @@ def _flags(spec: SetSpec) -> int:
         flags |= _FLAGS[word]
     if spec.data is not None:
         flags |= SetFlag.MAP
-    if spec.timeout_seconds:
-        flags |= SetFlag.TIMEOUT
-    if "interval" in spec.flags and len(spec.key) > 1:
+    if "interval" in spec.flags:
         flags |= SetFlag.CONCAT
     return flags
 
@@ -181,8 +171,6 @@ def _userdata(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) ->
         parts.append(userdata.entry(userdata.SET_KEY_TYPEOF, EMPTY_TYPEOF))
     if spec.data is not None:
         parts.append(userdata.number(userdata.SET_DATA_INTERVAL, 0))
-    if spec.comment:
-        parts.append(userdata.comment(spec.comment, userdata.SET_COMMENT))
     whole = b"".join(parts)
     if len(whole) > userdata.MAXIMUM:
         raise ValueError(
@@ -194,27 +182,5 @@ def _userdata(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) ->
 def _description(spec: SetSpec, key: tuple[Field, ...]) -> Iterator[bytes]:
     if spec.size:
         yield u32be(wire.DESCRIPTION_SIZE, spec.size)
-    if "interval" in spec.flags and len(key) > 1:
+    if "interval" in spec.flags:
         yield _group(wire.DESCRIPTION_CONCAT, *(_group(1, u32be(1, field.size)) for field in key))
-
-
-def range_element(first: bytes, last: bytes, comment: str = "") -> Element:
-    """Build the element of an interval set whose key is a concatenation: from `first` to `last`, part by part.
-
-    A part that is no range is the same in both.
-    """
-    return Element(first, key_end=last, comment=comment)
-
-
-def interval_elements(ranges: Iterable[tuple[Address, Address, str]]) -> Iterator[Element]:
-    """Build the elements of an interval set of addresses: (first, last, comment) for each range, none overlapping.
-
-    The kernel wants the first address and the one after the last, marked as an end; a range that reaches to the very
-    last address has no end, which nft notes on its first element.
-    """
-    for first, last, comment in ranges:
-        after = int.from_bytes(last) + 1
-        bounded = after < 1 << 8 * len(last)
-        yield Element(first, comment=comment, open_end=not bounded)
-        if bounded:
-            yield Element(after.to_bytes(len(last)), flags=wire.ELEMENT_INTERVAL_END)

@@ -6,7 +6,7 @@
 
 TCP only. A UDP flow has to be deleted when its endpoint goes (semantics S103), and kernels before 6.4 may let nobody
 delete a flow that a flowtable has. What ebpf mode's programs have led is not translated, and stays out.
-Which devices the flowtable is at is no plan's: see `devices`.
+Which devices the flowtable is at is no plan's: see `flowtable`.
 """
 
 import re

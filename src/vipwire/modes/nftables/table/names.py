@@ -181,7 +181,7 @@ class Class(NamedTuple):
     @property
     def chain(self) -> str:
         """The chain that spreads over such pools: `service-pick-3`, `service-affinity-hash-3`."""
-        verb = _VERBS[self.algorithm]
+        verb = VERBS[self.algorithm]
         words = [self.prefix, *(["affinity"] if self.sticky else []), *_verb(verb, sticky=self.sticky)]
         # Pools in turn are counted for each Service: the class only leads to the Service's own chain.
         return "-".join(words if self.algorithm is Algorithm.ROUND_ROBIN else [*words, str(self.size)])
@@ -214,7 +214,7 @@ class Class(NamedTuple):
         return self.local << 16 | 1
 
 
-_VERBS = {
+VERBS = {
     Algorithm.RANDOM: "pick",
     Algorithm.ROUND_ROBIN: "turn",
     Algorithm.SOURCE_HASH: "hash",

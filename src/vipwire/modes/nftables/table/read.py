@@ -1,13 +1,22 @@
 """Reads sets: those that are the Services, and those in which packets count; and whether there is our table at all.
 
-A set is listed, or a large map's elements are asked for one by one: a listing costs the square of its size (`index`).
-One by one costs 2 us an element at any size. At 100,000 a listing costs as much, and does not let go of the
-interpreter at every element, which costs a daemon with other threads.
+A set is listed, or a large map's elements are asked for one by one: a listing costs the square of its size. One by
+one costs 2 us an element at any size. At 100,000 a listing costs as much, and does not let go of the interpreter at
+every element, which costs a daemon with other threads. The keys of the large maps are found by the small maps that
+lead to them:
+
+    service-ips, local-ips   frontend ▸ class ┐           ┌─▶ service-endpoints           frontend . slot
+    service-turns            frontend ▸ chain ┴▶ slots ───┴─▶ service-affinity-slots      frontend . slot ▸ identity
+                                                               └▶ service-affinity-endpoints  frontend . identity
+
+The same for node ports. It holds for whatever a vipwire has written: what is in these maps was rendered from a pool,
+and so was the class of the frontend. What somebody else has added or removed makes the counts differ.
 """
 
 import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import repeat
 from types import MappingProxyType
 from typing import Final
@@ -26,8 +35,78 @@ from vipwire.linux.netlink.nftables.elements import (
 from vipwire.linux.netlink.nftables.wire import NFPROTO, Code, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.modes.nftables.table import index
-from vipwire.modes.nftables.table.names import TABLE, CommentedElement, IntervalElement, Object, ObjectKey, Verdict
+from vipwire.model.spread import Algorithm
+from vipwire.modes.nftables.table.names import (
+    TABLE,
+    Class,
+    CommentedElement,
+    IntervalElement,
+    Object,
+    ObjectKey,
+    Space,
+    Verdict,
+    handle_bytes,
+)
+
+Elements = dict[ObjectKey, Object]
+
+_LEADING = {
+    Space.SERVICE: (("service-ips", "service-turns", False), ("local-ips", "service-local-turns", True)),
+    Space.NODE_PORT: (
+        ("service-nodeports", "nodeport-turns", False),
+        ("local-nodeports", "nodeport-local-turns", True),
+    ),
+}
+"""The maps of frontends to classes and to chains that take turns, and whether they are those of local pools."""
+_ENDPOINTS = {f"{space.value}-endpoints": space for space in _LEADING}
+_POOLS = {f"{space.value}{'-local' * local}": (space, local) for space in _LEADING for local in (False, True)}
+_SLOTS = {f"{pool}-affinity-slots": which for pool, which in _POOLS.items()}
+_REMEMBERED = {f"{pool}-affinity-endpoints": f"{pool}-affinity-slots" for pool in _POOLS}
+
+INDEXED = (*_ENDPOINTS, *_SLOTS, *_REMEMBERED)
+"""The maps whose keys can be told, in the order in which they can be: all other sets are read before."""
+
+
+def indexed_keys(name: str, known: Mapping[str, Elements]) -> list[bytes] | None:
+    """Derive the keys of map `name` from the sets in `known`; None if a pool in them was not written by vipwire."""
+    if name in _REMEMBERED:
+        slots = known.get(_REMEMBERED[name], {}).items()
+        return list(dict.fromkeys(key[:-4] + value for (_, key), value in slots if isinstance(value, bytes)))
+    space, local = (_ENDPOINTS[name], None) if name in _ENDPOINTS else _SLOTS[name]
+    found: list[bytes] = []
+    for frontend, kind in _pools(space, known):
+        if kind is None:
+            return None
+        if kind.sticky is (local is not None) and local in (None, kind.local):
+            found += [frontend + slot for slot in _slots(kind.first_slot, kind.size)]
+    return found
+
+
+def _pools(space: Space, known: Mapping[str, Elements]) -> Iterator[tuple[bytes, Class | None]]:
+    """Yield the pools of all frontends; None stands for one that we did not write."""
+    for ips, turns, local in _LEADING[space]:
+        for (_, frontend), value in known.get(ips, {}).items():
+            kind = _class(value.data) if isinstance(value, CommentedElement) else None
+            if kind is not None and kind.algorithm is Algorithm.ROUND_ROBIN:
+                kind = _taking_turns(kind, known.get(turns, {}).get((turns, frontend)))
+            yield frontend, kind if kind is not None and (kind.space, kind.local) == (space, local) else None
+
+
+def _taking_turns(kind: Class, chain: Object | None) -> Class | None:
+    """Return the class with its size, which is part of the name of the Service's own chain only."""
+    if not isinstance(chain, Verdict) or not chain.chain.startswith(f"{kind.chain}-"):
+        return None
+    size = chain.chain.removeprefix(f"{kind.chain}-").partition("-")[0]
+    return kind._replace(size=int(size)) if size.isdecimal() else None
+
+
+_class = lru_cache(maxsize=4096)(Class.of)
+
+
+@lru_cache(maxsize=4096)
+def _slots(first: int, size: int) -> tuple[bytes, ...]:
+    return tuple(map(handle_bytes, range(first, first + size)))
+
 
 LARGE = 150_000
 """From so many elements on they are asked for by their keys."""
@@ -36,7 +115,6 @@ WORTHWHILE: Final = 1_000
 _ASKED = 256
 """So many elements at once: their answers wait in the socket's buffer."""
 
-Elements = dict[ObjectKey, Object]
 Listings = Mapping[str, Iterable[memoryview]]
 """The messages of the kernel's listings, by the set's name."""
 NOTHING_AHEAD: Final[Listings] = MappingProxyType({})
@@ -77,14 +155,14 @@ def read_elements(
 
 def _turn(item: SetDeclaration) -> int:
     """Sort a map behind those that contain its keys."""
-    return index.INDEXED.index(item.name) + 1 if item.name in index.INDEXED else 0
+    return INDEXED.index(item.name) + 1 if item.name in INDEXED else 0
 
 
 def _by_key(
-    netlink: NetlinkSocket, family: Family, item: SetDeclaration, known: index.Elements
+    netlink: NetlinkSocket, family: Family, item: SetDeclaration, known: Mapping[str, Elements]
 ) -> list[tuple[ObjectKey, Object]] | None:
     """Read a map whose keys can be told; None if that are not all of its keys, or one of them is not there."""
-    keys = index.keys(item.name, known) if item.name in index.INDEXED else None
+    keys = indexed_keys(item.name, known) if item.name in INDEXED else None
     if keys is None or len(keys) != item.count or len(set(keys)) != len(keys):
         return None
     found: list[tuple[ObjectKey, Object]] = []

@@ -33,16 +33,14 @@ from vipwire.modes.nftables.table.names import (
     ordered_bytes,
     target_bytes,
 )
-from vipwire.modes.nftables.table.ranges import HOOKED, RANGE_ADDRESSES, RANGE_ALLOWED
-from vipwire.modes.nftables.table.skeleton import (
-    NODE_PORT_RANGES,
-    RANGES,
+from vipwire.modes.nftables.table.pools import (
     class_chain,
+    dealing_chain,
     memory_set,
     remember_chain,
     remembered_chain,
-    turn_chain,
 )
+from vipwire.modes.nftables.table.skeleton import HOOKED, NODE_PORT_RANGES, RANGE_ADDRESSES, RANGE_ALLOWED, RANGES
 from vipwire.plan.affinity import memory_of, sticky_actions
 from vipwire.plan.plan import (
     Drop,
@@ -172,7 +170,7 @@ class _Writer:
         name = self._frontend.port_name
         # With the size: by a Local policy, two pools of one Service port can have the same kind of frontend.
         chain = f"{kind.chain}-{kind.size}-{name.service}/{name.protocol.label}/{name.port}"
-        self._shared[CHAIN, chain.encode()] = turn_chain(self._family, kind)
+        self._shared[CHAIN, chain.encode()] = dealing_chain(self._family, kind)
         self._own[f"{kind.prefix}-turns", self._key] = Verdict(chain)
 
     def _remember(self, kind: Class, action: Forward, slots: Iterable[tuple[int, Target]], seconds: int) -> None:

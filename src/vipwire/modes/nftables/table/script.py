@@ -76,8 +76,7 @@ def _steps(family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool) -
         yield DescribedOperation(encode.flush_chain(family, TABLE, name), f"flush chain {name}")
     for name, chain in _chains(coming) if CHAIN in coming else ():
         for rule in chain.rules:
-            made = compiled(rule, family)
-            operation = encode.new_rule(family, TABLE, name, made.expressions, made.comment)
+            operation = encode.new_rule(family, TABLE, name, compiled(rule, family))
             yield DescribedOperation(operation, f"add rule {name} {rule}")
     yield from _elements(family, coming, adding=True)
     if removed:

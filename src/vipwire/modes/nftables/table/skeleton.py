@@ -20,8 +20,7 @@ from functools import lru_cache
 
 from vipwire.config.sections import CounterLevel
 from vipwire.model.net import Family, Protocol
-from vipwire.model.spread import Algorithm
-from vipwire.modes.nftables.language import CompiledRule, SetSpec, compile_rule
+from vipwire.modes.nftables.language import SetSpec, compile_rule
 from vipwire.modes.nftables.table.counts import (
     COUNT_CONNECTION,
     connection_chains,
@@ -37,14 +36,11 @@ from vipwire.modes.nftables.table.names import (
     SET,
     SRCNAT,
     Chain,
-    Class,
     Hook,
-    Memory,
     Object,
     ObjectKey,
     Space,
 )
-from vipwire.modes.nftables.table.ranges import RANGE_ADDRESSES, RANGE_ALLOWED, RANGE_SETS, range_sets
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.reconcile.counts import Refusal
 
@@ -54,6 +50,34 @@ AFFINITY_SIZE = 1 << 18
 RANGES = "firewall-allowed"
 NODE_PORT_RANGES = "firewall-nodeports-allowed"
 """The sets of ranges; how a rule looks into one depends on its being one."""
+RANGE_ADDRESSES = "range-addresses"
+"""The endpoints that keep the packet's port."""
+RANGE_ALLOWED = "firewall-ranges-allowed"
+_NEW = "ct state new jump"
+_HOOKS = {
+    **{
+        f"filter-{hook}-ranges-pre-dnat": (f"{_NEW} ranges-firewall", ("filter", hook, -109))
+        for hook in ("prerouting", "output")
+    },
+    **{f"nat-{hook}-ranges": ("jump ranges", ("nat", hook, DSTNAT + 1)) for hook in ("prerouting", "output")},
+    **{
+        f"filter-{hook}-ranges": (f"{_NEW} ranges-check", ("filter", hook, -1))
+        for hook in ("input", "forward", "output")
+    },
+    "nat-postrouting-ranges": ("jump ranges-hairpin", ("nat", "postrouting", SRCNAT + 1)),
+}
+HOOKED: tuple[tuple[ObjectKey, Object], ...] = tuple(
+    ((CHAIN, name.encode()), Chain((rule,), Hook(*hook))) for name, (rule, hook) in _HOOKS.items()
+)
+"""The chains with the hooks of ranges of ports; the Services that have a range share them.
+
+A look-up in an interval set takes longer than one in a hash: packets pay for it only while a Service has a range.
+
+    prerouting, output  -109   ranges-firewall    as firewall-check, one by one the same as for single ports
+    prerouting, output  -103   ranges             behind `services`: what that has translated never comes here
+    input, forward, output -1  ranges-check       before other ports of a ClusterIP are refused
+    postrouting           97   ranges-hairpin     behind `masquerading`
+"""
 
 
 class Words:
@@ -108,8 +132,28 @@ def sets(family: Family) -> Iterator[SetSpec]:
     yield SetSpec(NODE_PORT_RANGES, (*node_port, f"{words.ip} saddr"), flags=frozenset({"interval"}))
     yield SetSpec(RANGES, (*service, f"{words.ip} saddr"), flags=frozenset({"interval"}))
     yield SetSpec("hairpin-connections", words.client)
-    yield from range_sets(words.frontend[Space.RANGE], words.target, f"{words.ip} saddr")
+    yield from _range_sets(words)
     yield from counting_sets(family)
+
+
+def _range_sets(words: Words) -> Iterator[SetSpec]:
+    """Declare the sets of ranges of ports.
+
+    A range is one element in each of these sets. Its key is the first of the range, and the key's slot, where it has
+    one, is in network order, for these sets sort their keys as bytes.
+    """
+    key, target, source = words.frontend[Space.RANGE], words.target, f"{words.ip} saddr"
+    interval, slot = frozenset({"interval"}), ("meta priority",)
+    for name in ("service-ranges", "local-ranges"):
+        yield SetSpec(name, key, slot, flags=interval)
+    for name in ("local-policy-ranges", "no-endpoint-ranges", "no-local-endpoint-ranges", "firewall-ranges"):
+        yield SetSpec(name, key, flags=interval)
+    yield SetSpec(RANGE_ALLOWED, (*key, source), flags=interval)
+    yield SetSpec("range-endpoints", (*key, *slot), target, flags=interval)
+    yield SetSpec(RANGE_ADDRESSES, (*key, *slot), target[:1], flags=interval)
+    for name in ("range-turns", "range-local-turns"):
+        yield SetSpec(name, key, "verdict", flags=interval)
+    yield SetSpec("hairpin-pods", (source, target[0], "meta l4proto"))
 
 
 def node_objects(
@@ -297,7 +341,7 @@ def _targets(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
 
 
 def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
-    """Serve ranges of ports; see `ranges`. Nothing leads here while no Service has one."""
+    """Serve ranges of ports; see `HOOKED`. Nothing leads here while no Service has one."""
     key, mark = words.key(Space.RANGE), _mark(node)
     yield "ranges", Chain((f"meta priority set {key} map @service-ranges goto range-ip",))
     to_local = f"{key} @local-policy-ranges goto local-policy-range"
@@ -316,74 +360,10 @@ def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
 
 
 @lru_cache(maxsize=1024)  # a start tries them, compares the kernel's with them, and writes them
-def compiled(rule: str, family: Family) -> CompiledRule:
+def compiled(rule: str, family: Family) -> bytes:
     """Compile a rule of ours."""
     return compile_rule(rule, family, _INTERVALS, _ADDRESSES)
 
 
-_INTERVALS = frozenset({RANGES, NODE_PORT_RANGES}) | RANGE_SETS
+_INTERVALS = frozenset(spec.name for spec in sets(Family.IPV4) if "interval" in spec.flags)
 _ADDRESSES = frozenset({RANGE_ADDRESSES})
-
-
-def memory_set(family: Family, name: str) -> SetSpec:
-    """Declare a map that remembers clients; see `Memory`."""
-    client, remembering = Words(family).client[:1], frozenset({"dynamic", "timeout"})
-    return SetSpec(name, client, ("meta priority",), flags=remembering, size=AFFINITY_SIZE)
-
-
-def remember_chain(family: Family, space: Space, pool: str, seconds: int, memory: Memory) -> Chain:
-    """Write the chain that goes to the endpoint in `meta priority` and remembers it; returns if it has gone.
-
-    `pool` is the prefix of the pool's class: an endpoint that this pool has not is gone for it.
-    """
-    words = Words(family)
-    client = f"{words.ip} saddr"
-    return Chain(
-        (
-            f"update @{memory.map} {{ {client} timeout {seconds}s : meta priority }}",
-            f"dnat {words.ip} to {words.key(space)} . meta priority map @{pool}-affinity-endpoints",
-            f"delete @{memory.map} {{ {client} : meta priority }}",
-        )
-    )
-
-
-def remembered_chain(family: Family, pool: str, seconds: int, memory: Memory) -> Chain:
-    """Write the chain that goes where a client went before; returns if it is not remembered, or may not go there."""
-    maps = (memory.map, memory.other) if memory.both else (memory.map,)
-    there = memory.remember_chain(pool, seconds)
-    return Chain(tuple(f"meta priority set {Words(family).ip} saddr map @{each} jump {there}" for each in maps))
-
-
-_CHOICES = {
-    Algorithm.RANDOM: "numgen random",
-    Algorithm.ROUND_ROBIN: "numgen inc",
-    Algorithm.SOURCE_HASH: "jhash {ip} saddr",
-    Algorithm.MAGLEV: "jhash {ip} saddr . th sport",
-}
-_SEED = " seed 0x76697077"  # the same on every node, so that all choose alike
-
-
-def class_chain(family: Family, kind: Class) -> Chain:
-    """Write the chain that deals new connections to the slots of pools of one class.
-
-    Taking turns needs a counter for each Service, so that class looks for the Service's own chain (`turn_chain`).
-    """
-    words = Words(family)
-    if kind.algorithm is Algorithm.ROUND_ROBIN:
-        return Chain((f"{words.key(kind.space)} vmap @{kind.prefix}-turns",))
-    return _dealing(words, kind)
-
-
-def turn_chain(family: Family, kind: Class) -> Chain:
-    """Write the chain of one Service whose targets take turns."""
-    return _dealing(Words(family), kind)
-
-
-def _dealing(words: Words, kind: Class) -> Chain:
-    name = kind.space.value
-    seed = _SEED if kind.algorithm in (Algorithm.SOURCE_HASH, Algorithm.MAGLEV) else ""
-    choice = _CHOICES[kind.algorithm].format(ip=words.ip)
-    slot = f"meta priority set {choice} mod {kind.size}{seed} offset {kind.first_slot}"
-    if not kind.sticky:
-        return Chain((f"{slot} goto {name}-dnat",))
-    return Chain((f"jump {kind.prefix}-remembered", f"{slot} goto {kind.prefix}-choose"))

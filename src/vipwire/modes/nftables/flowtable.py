@@ -1,4 +1,4 @@
-"""Keeps the flowtable of one family at every interface of the node, loopback left out.
+"""Keeps the flowtable of one family at every interface of the node, loopback left out; describes it for operators.
 
 A flowtable sees the packets that enter by its devices, which are those of Pods: they come and go with these. They are
 no part of the plan. A transaction that names a device that has just gone is refused as a whole, so they are added by
@@ -7,21 +7,25 @@ one of their own, a moment after; until then packets take the usual way. The ker
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from vipwire.errors import CommitError
+from vipwire.config.configuration import Config
+from vipwire.errors import CommitError, UnsupportedError, VipwireError
+from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.linux.host.route_watch import LinkWatch
 from vipwire.linux.netlink.nftables import encode
 from vipwire.linux.netlink.nftables.flowtables import Flowtable, add_devices, decode_flowtable
 from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.linux.netlink.nftables.wire import NFPROTO, MessageType
-from vipwire.linux.netlink.socket import DumpInterruptedError, NetlinkSocket
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkSocket
 from vipwire.model.net import Family
+from vipwire.modes.nftables.probe import obstacle_to_offloading
 from vipwire.modes.nftables.table import names
 from vipwire.modes.nftables.table.fastpath import FASTPATH
 from vipwire.modes.nftables.table.names import TABLE
+from vipwire.modes.spec import Remark
 
 _LOOK: Final = 1.0
 """Seconds between two looks at what the kernel has told of interfaces, and until what was refused is tried again."""
@@ -99,3 +103,48 @@ class FlowtableDevices:
             reason = errno.errorcode.get(refused[0].errno, str(refused[0].errno))
             raise CommitError(f"the flowtable {FASTPATH} does not take devices: {reason}", errno=refused[0].errno)
         return False
+
+
+_WHAT: Final = "offloading"
+
+
+def remarks(config: Config) -> Iterator[Remark]:
+    """Try a flowtable, if one is asked for, and say how it stands."""
+    if not config.nftables.offload_packet_threshold:
+        return
+    try:
+        obstacle = obstacle_to_offloading(Family)
+    except OSError as error:
+        obstacle = f"it cannot be tried: {error}"
+    if obstacle:
+        said, _, remedy = obstacle.partition("; ")
+        yield Remark(_WHAT, said, remedy, bad=True)
+    else:
+        yield Remark(_WHAT, "this kernel can offload connections")
+        yield from standing(config)
+
+
+def standing(config: Config) -> Iterator[Remark]:
+    """Say of each family at how many interfaces connections are offloaded, and how many are. Nothing is tried."""
+    wanted = bool(config.nftables.offload_packet_threshold)
+    for family in Family:
+        try:
+            with NetlinkSocket(NETLINK_NETFILTER) as sock:
+                found = find_flowtable(sock, family)
+        except (VipwireError, OSError) as error:
+            if wanted:
+                yield Remark(_WHAT, f"{family.value} cannot be read: {error}", bad=True)
+            continue
+        if found is not None:
+            places = f"{len(found.devices)} interface{'s' * (len(found.devices) != 1)}"
+            yield Remark(_WHAT, f"{family.value}: at {places}{_now(family)}")
+        elif wanted:
+            yield Remark(_WHAT, f"{family.value}: there is no flowtable, all packets meet the rules", bad=True)
+
+
+def _now(family: Family) -> str:
+    """Say how many connections are offloaded; "" where nobody can tell."""
+    with suppress(UnsupportedError, DumpInterruptedError), FlowTable() as table:
+        count = table.offloaded(family)
+        return f", {count} connection{'s' * (count != 1)} now"
+    return ""

@@ -1,0 +1,213 @@
+"""Compiles a rule to the expressions that nft 1.0.6 sends for it; tells whether the kernel has what was sent. Pure.
+
+The kernel answers in its own words, which later kernels may add to. An attribute that was sent must come back with
+the same value; counts are not compared. Attributes that were not sent may only be zero: anything else would be a
+different rule.
+"""
+
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from typing import assert_never
+
+from vipwire.errors import DecodeError
+from vipwire.linux.netlink.attributes import attribute, attributes, number_of, text_of, walk
+from vipwire.linux.netlink.nftables import expressions as kernel
+from vipwire.linux.netlink.nftables import wire
+from vipwire.linux.netlink.nftables.elements import Verdict
+from vipwire.model.net import Family
+from vipwire.modes.nftables.language import grammar
+from vipwire.modes.nftables.language.fields import Field, Header, load_fields
+from vipwire.modes.nftables.language.grammar import GROUP, Part, count_words, data_word, parse_rule
+
+_COUNT = 8
+_PORT_UNREACHABLE = {Family.IPV4: 3, Family.IPV6: 4}
+
+
+def compile_rule(
+    text: str, family: Family, intervals: Collection[str] = (), addresses: Collection[str] = ()
+) -> bytes:
+    """Compile one rule; raise RuleSyntaxError on anything outside of the subset.
+
+    `intervals` names the sets with the flag `interval` that it may look into: their keys are loaded in network order.
+    `addresses` names the maps to addresses without a port, which `dnat` may use: the port is kept then.
+    """
+    emitter = _Emitter(family, intervals, addresses)
+    return b"".join(each for part in parse_rule(text, family) for each in emitter.emit(part))
+
+
+class _Emitter:
+    def __init__(self, family: Family, intervals: Collection[str], addresses: Collection[str]) -> None:
+        self._family, self._intervals, self._addresses = family, intervals, addresses
+
+    def emit(self, part: Part) -> Iterator[bytes]:
+        return self._match(part) if isinstance(part, grammar.Match) else self._statement(part)
+
+    def _match(self, part: grammar.Match) -> Iterator[bytes]:
+        match part:
+            case grammar.Compare(field, constant, mask, negated):
+                yield _load_start(field, len(constant))
+                if mask:
+                    yield kernel.bitwise(0, mask, bytes(len(mask)))
+                yield kernel.cmp(0, kernel.CMP_NEQ if negated else kernel.CMP_EQ, constant)
+            case grammar.Bits(field, bits):
+                yield field.load(0)
+                yield kernel.bitwise(0, bits, bytes(len(bits)))
+                yield kernel.cmp(0, kernel.CMP_NEQ, bytes(len(bits)))
+            case grammar.Exceeds(field, limit):  # the kernel compares bytes: the highest has to come first
+                yield field.load(0)
+                yield kernel.host_to_network(0, _COUNT, _COUNT)
+                yield kernel.cmp(0, kernel.CMP_GT, limit.to_bytes(_COUNT))
+            case grammar.Member(key, name, negated):
+                yield self._key(key, name)
+                yield kernel.lookup(0, name, flags=kernel.LOOKUP_INVERTED if negated else 0)
+            case grammar.VerdictMap(key, name):
+                yield self._key(key, name)
+                yield kernel.lookup_verdict(0, name)
+            case _:
+                assert_never(part)
+
+    def _statement(self, part: grammar.Statement) -> Iterator[bytes]:  # noqa: C901  # a case for each shape
+        match part:
+            case Verdict():
+                yield kernel.verdict(part)
+            case grammar.Counter():
+                yield kernel.counter()
+            case grammar.Reject(reset):
+                code = None if reset else _PORT_UNREACHABLE[self._family]
+                yield kernel.reject(kernel.REJECT_TCP_RESET if reset else kernel.REJECT_ICMP, code)
+            case grammar.Masquerade():
+                yield kernel.masquerade(kernel.NAT_FULLY_RANDOM)
+            case grammar.DnatTo(address):
+                yield kernel.immediate(0, address)
+                yield kernel.dnat(wire.NFPROTO[self._family], 0, None)
+            case grammar.DnatMap(key, name):
+                port_word = None if name in self._addresses else self._family.bits // 32
+                yield self._key(key, name)
+                yield kernel.lookup(0, name, 0)
+                yield kernel.dnat(wire.NFPROTO[self._family], 0, port_word)
+            case grammar.SetMeta(meta, value):
+                yield self._value(value)
+                yield kernel.set_meta(0, meta)
+            case grammar.UpdateSet(name, operation, key, seconds, value):
+                # nft 1.0.6 cannot load this for a map whose key has more than 16 bytes (it aborts), but lists it.
+                free = data_word(key)
+                yield load_fields(key, 0)
+                if value is not None:
+                    yield value.load(free)
+                yield kernel.dynset(name, operation, 0, None if value is None else free, seconds * 1000)
+            case grammar.AddFlow(table):
+                yield kernel.flow_offload(table)
+            case _:
+                assert_never(part)
+
+    def _key(self, key: tuple[Field, ...], name: str) -> bytes:
+        return load_fields(key, 0, ordered=name in self._intervals)
+
+    def _value(self, value: bytes | grammar.Computed | grammar.Mapped | grammar.Numgen | grammar.Jhash) -> bytes:
+        match value:
+            case grammar.Mapped(key, name):
+                return self._key(key, name) + kernel.lookup(0, name, 0)
+            case grammar.Computed(field, operator, number):
+                return field.load(0) + _bitwise(operator, number)
+            case grammar.Numgen(in_turn, modulus, offset):
+                kind = kernel.NUMGEN_INCREMENTAL if in_turn else kernel.NUMGEN_RANDOM
+                return kernel.numgen(0, kind, modulus, offset)
+            case grammar.Jhash(sources, modulus, seed, offset):
+                source = GROUP, 4 * count_words(sources)
+                return load_fields(sources, GROUP) + kernel.jhash(source, 0, modulus, seed, offset)
+            case _:
+                return kernel.immediate(0, value)
+
+
+def _load_start(field: Field, length: int) -> bytes:
+    """Load as much of a header's field as is compared; everything else is loaded whole."""
+    if isinstance(field, Header):
+        return kernel.payload(0, field.base, field.offset, length)
+    return field.load(0)
+
+
+def _bitwise(operator: str, number: int) -> bytes:
+    mask = 0xFFFFFFFF & ~number if operator == "or" else 0xFFFFFFFF
+    return kernel.bitwise(0, struct.pack("=I", mask), struct.pack("=I", number))
+
+
+_NAME, _DATA = 1, 2
+_OPERATION, _OPERAND = 2, 3  # NFTA_CMP_OP, NFTA_CMP_DATA
+_COUNTER = "counter"
+
+
+def same_rule(sent: bytes, dumped: bytes) -> bool:
+    """Report whether a dumped rule's expressions are those that were sent."""
+    if sent == dumped:
+        return True
+    try:
+        ours, theirs = list(_expressions(sent)), list(_expressions(dumped))
+    except DecodeError:
+        return False
+    return len(ours) == len(theirs) and all(map(_same_expression, ours, theirs))
+
+
+def _expressions(data: bytes) -> Iterator[tuple[str, dict[int, memoryview]]]:
+    for _, value in walk(data):
+        found = attributes(value)
+        if _NAME not in found:
+            raise DecodeError("an expression has no name")
+        yield text_of(found[_NAME]), attributes(found.get(_DATA, memoryview(b"")))
+
+
+def _same_expression(ours: tuple[str, dict[int, memoryview]], theirs: tuple[str, dict[int, memoryview]]) -> bool:
+    if ours[0] != theirs[0]:
+        return False
+    return ours[0] == _COUNTER or _covered(ours[1], theirs[1])
+
+
+def _covered(sent: dict[int, memoryview], dumped: dict[int, memoryview]) -> bool:
+    return all(kind in dumped and dumped[kind] == value for kind, value in sent.items()) and not any(
+        any(value) for kind, value in dumped.items() if kind not in sent
+    )
+
+
+_DECISIVE = (wire.SET_FLAGS, wire.SET_DATA_TYPE, wire.SET_TIMEOUT, wire.SET_EXPRESSION)
+"""What makes a set another one if it is there without having been sent."""
+
+
+def same_set(sent: bytes, dumped: bytes) -> bool:
+    """Report whether a dumped set (`SetDeclaration.attributes`) is what `compile_set` made, nft's notes included."""
+    try:
+        ours, theirs = attributes(sent), attributes(dumped)
+        return all(
+            _same_part(kind, value, theirs.get(kind, memoryview(b"")))
+            for kind, value in ours.items()
+            if kind != wire.SET_ID  # the kernel does not list it
+        ) and not any(any(theirs.get(kind, b"")) for kind in _DECISIVE if kind not in ours)
+    except DecodeError:
+        return False
+
+
+def _same_part(kind: int, sent: memoryview, dumped: memoryview) -> bool:
+    match kind:
+        case wire.SET_EXPRESSION:  # the counter's counts
+            ours, theirs = (_expressions(attribute(wire.LIST_ELEMENT, bytes(each))) for each in (sent, dumped))
+            return [name for name, _ in ours] == [name for name, _ in theirs]
+        case wire.SET_DATA_LENGTH if not any(sent):  # of verdicts; the kernel tells the size of its own struct
+            return True
+    # The kernel does not list flags of 0.
+    return sent == dumped or (not dumped and not any(sent))
+
+
+def limit(expressions: bytes) -> int:
+    """Return the number behind a rule's `>`; 0 if it has none, or cannot be understood."""
+    with suppress(DecodeError, KeyError):
+        for name, found in _expressions(expressions):
+            if name == "cmp" and number_of(found[_OPERATION]) == kernel.CMP_GT:
+                return number_of(attributes(found[_OPERAND])[wire.DATA_VALUE])
+    return 0
+
+
+def describe(expressions: bytes) -> str:
+    """Render a rule that vipwire did not write, for a message: the names of its expressions."""
+    try:
+        return " ".join(name for name, _ in _expressions(expressions)) or "empty"
+    except DecodeError:
+        return "undecodable"
