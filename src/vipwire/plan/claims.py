@@ -125,13 +125,11 @@ class Claims:
                 del self._ranges[place]
 
     def _overlapping(self, address: Address, protocol: Protocol, first: int, last: int) -> Iterator[Claimant]:
-        """Find who claims a range that has a port from `first` to `last`."""
         for claimant, key in self._ranges.get((address, protocol), ()):
             if key.first <= last and first <= key.last:
                 yield claimant
 
     def _within(self, key: RangeKey) -> Iterator[Claimant]:
-        """Find who claims something of a range."""
         yield from self._overlapping(*key)
         ports = self._ports.get((key.address, key.protocol), [])
         for port in ports[bisect.bisect_left(ports, key.first) : bisect.bisect_right(ports, key.last)]:
@@ -181,7 +179,6 @@ class Claims:
                 yield from self._claimants.get(FrontendKey(None, protocol, port), ())
 
     def _rivals(self, claim: _Claim) -> set[ObjectName]:
-        """Find everyone else who claims something of this."""
         found: set[ObjectName] = set()
         for key in claim.keys:
             if (claimants := self._claimants.get(key)) is not None:

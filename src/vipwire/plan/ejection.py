@@ -241,7 +241,6 @@ class Ejections:
         return MappingProxyType(self._out)
 
     def _forget(self, ports: Iterable[ServicePortName], held: Mapping[ServicePortName, Outliers]) -> None:
-        """Forget what is ejected and gone."""
         for port, key in [each for each in self._out if each[0] in set(ports)]:
             if port not in held or key not in held[port].ejected():
                 del self._out[port, key]

@@ -109,8 +109,12 @@ def plan_service(
         policies = _policies(node, service, endpoints, wishes, outside=outside)
         serving = _serving(found) if port.protocol is Protocol.UDP else _NOBODY
         spread = wide.of.get(port) if wide.of else None
-        keys = _keys(node, service, port, cluster_ips)
-        for frontend in _frontends(node, service, keys, name, wishes, policies, serving):
+        for kind, key in _keys(node, service, port, cluster_ips):
+            allowed = allowed_sources(node, service, key.address, kind, wishes)
+            inside = kind is FrontendKind.CLUSTER_IP
+            action = policies.internal if inside else policies.external
+            short_circuit = None if inside else policies.short_circuit
+            frontend = Frontend(name, kind, key, action, short_circuit, allowed, serving)
             if spread is not None and (range_key := _range_key(frontend.key, spread)) is not None:
                 share.take_range(range_key, frontend)
             share.take(frontend)
@@ -128,24 +132,6 @@ def plan_service(
     )
 
 
-def _frontends(
-    node: NodePlan,
-    service: Service,
-    keys: Iterable[tuple[FrontendKind, FrontendKey]],
-    name: ServicePortName,
-    wishes: Wishes,
-    policies: _Policies,
-    serving: frozenset[tuple[Address, int]],
-) -> Iterator[Frontend]:
-    """Yield every frontend that a port asks for, whoever gets it."""
-    for kind, key in keys:
-        allowed = allowed_sources(node, service, key.address, kind, wishes)
-        if kind is FrontendKind.CLUSTER_IP:
-            yield Frontend(name, kind, key, policies.internal, None, allowed, serving)
-        else:
-            yield Frontend(name, kind, key, policies.external, policies.short_circuit, allowed, serving)
-
-
 def _own(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
     """Choose the node's addresses that a frontend has as well."""
     named = {key.address for key in frontends}
@@ -153,14 +139,12 @@ def _own(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...
 
 
 def _range_key(key: FrontendKey, ports: PortRange | None) -> RangeKey | None:
-    """Widen a frontend to a range, if its port has one; node ports stay single."""
     if ports is None or key.address is None:
         return None
     return RangeKey(key.address, key.protocol, *ports)
 
 
 def _serving_node_ports(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
-    """Choose the node's addresses that serve node ports, for a Service that has any."""
     for key in frontends:
         if key.address is None:
             break

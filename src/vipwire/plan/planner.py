@@ -160,7 +160,6 @@ class Planner:
         return plan if owned == plan.cluster_ips else replace(plan, cluster_ips=owned)
 
     def _contested(self, plan: ServicePlan) -> ServicePlan:
-        """Note where somebody claims the address and port of one of a Service's node ports."""
         node_ports = (frontend.key for frontend in plan.frontends if frontend.key.address is None)
         addresses = plan.node_port_addresses
         found = tuple([place for key in node_ports for place in self._claims.contested(key, addresses)])

@@ -98,7 +98,6 @@ def anybody(found: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _terminating(found: Iterable[Candidate]) -> list[Candidate]:
-    """Choose those that terminate but still serve."""
     return [c for c in found if c.endpoint.terminating and c.endpoint.serving]
 
 

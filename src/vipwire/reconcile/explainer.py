@@ -157,7 +157,6 @@ def _insert(merged: list[Step], steps: Sequence[Step]) -> int:
 
 
 def _common(one: Sequence[Step], other: Sequence[Step]) -> int:
-    """Count the steps with which both begin."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 

@@ -350,7 +350,6 @@ class Reconciler(Generic[K, V]):
         report: Report[K],
         before: Mapping[ObjectName, Rendered[K, V]] | None,
     ) -> list[K]:
-        """Keep a Service's old objects."""
         if name == NODE:
             self._trusted = False
             raise error

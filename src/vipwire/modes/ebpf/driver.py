@@ -112,7 +112,6 @@ class ProgramRemains:
 
 
 def _remains(_family: Family, running: ModeSpec) -> ProgramRemains | None:
-    """Find programs and maps, unless this mode runs."""
     if running is not MODE:
         with suppress(UnsupportedError):
             return ProgramRemains(NodePins(folder(), None))
@@ -120,7 +119,6 @@ def _remains(_family: Family, running: ModeSpec) -> ProgramRemains | None:
 
 
 def _translates(_family: Family) -> bool:
-    """Report whether a program of ours is in force."""
     try:
         pinned = NodePins(folder(), None)
     except UnsupportedError:  # so nobody has put programs in force

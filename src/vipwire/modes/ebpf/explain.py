@@ -83,7 +83,6 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         return replace(found, steps=steps, direct=self._direct(observed, wanted, packet))
 
     def _hook(self, packet: Packet) -> OurKey:
-        """Name the program that sockets of this kind meet first."""
         called = "sendmsg" if packet.protocol is Protocol.UDP else "connect"
         return PROGRAMS, f"{called}{version(self._family)}".encode()
 

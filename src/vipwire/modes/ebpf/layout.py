@@ -133,7 +133,6 @@ def endpoint_slot(address: Address, port: int) -> bytes:
 
 @lru_cache(maxsize=4096)  # a hundred thousand endpoints have a few ports
 def _behind(port: int, width: int) -> bytes:
-    """Pack what stands behind an address of so many bytes."""
     return _PORT.pack(port, 0) + (b"" if width == 4 else bytes(4))
 
 

@@ -239,7 +239,6 @@ class NodePins:
             os.close(descriptor)
 
     def _numbers(self) -> dict[str, int]:
-        """Tell the numbers of the maps that have names."""
         found = {name: each.number for name in build().object.maps if (each := self.find(name)) is not None}
         descriptor = pins.opened(self.folder / "maps" / _SETTINGS)
         if descriptor is not None:

@@ -133,7 +133,6 @@ def why_refused(proc: Path = Path("/proc")) -> str:
 
 
 def _is_filtered(proc: Path) -> bool:
-    """Report whether a filter decides which system calls this process may use."""
     try:
         return "\nSeccomp:\t2\n" in (proc / "self/status").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -129,7 +129,6 @@ def _has_chain(sock: NetlinkSocket, family: Family, table: str, name: str) -> bo
 
 
 def _remains(family: Family, running: ModeSpec) -> TableRemains:
-    """Find our own table, unless this mode runs, and kube-proxy's."""
     return TableRemains(family, ours=running is not MODE and MODE.name not in running.includes)
 
 

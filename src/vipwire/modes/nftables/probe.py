@@ -257,7 +257,6 @@ def try_table(family: Family, send: Send) -> None:
 
 
 def _whole(family: Family) -> Mapping[ObjectKey, Object]:
-    """Collect what belongs to no Service, and one of each part that a Service may need."""
     whole = dict(node_objects(NodePlan(family)))
     for feature in _NEEDED:
         whole.update(feature.objects(family))

@@ -89,16 +89,16 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
 
 
+def _word(text: str, what: str, allowed: Mapping[str, T]) -> T:
+    try:
+        return allowed[text.strip().lower()]
+    except KeyError:
+        raise ValueError(f"{shown(text)} is no {what}; allowed: {', '.join(allowed)}") from None
+
+
 def one_of(what: str, allowed: Mapping[str, object]) -> Reader:
-    """Build the reader of a word that is one of a few; `what` is what it is to be, with its article."""
-
-    def read(text: str) -> Reading:
-        try:
-            return Reading(allowed[text.strip().lower()])
-        except KeyError:
-            raise ValueError(f"{shown(text)} is no {what}; allowed: {', '.join(allowed)}") from None
-
-    return read
+    """Build the reader of a word that is one of a few; `what` is what it is to be."""
+    return lambda text: Reading(_word(text, what, allowed))
 
 
 def member_of(what: str, kind: type[E]) -> Reader:
@@ -122,19 +122,13 @@ def listed(read: Callable[[str], T], collect: Callable[[Iterable[T]], object]) -
     return read_all
 
 
-def _flag(known: Mapping[str, SchedulerFlag]) -> Callable[[str], SchedulerFlag]:
-    def read(word: str) -> SchedulerFlag:
-        try:
-            return known[word.lower()]
-        except KeyError:
-            raise ValueError(f"{shown(word)} is no flag of a scheduler; allowed: {', '.join(known)}") from None
-
-    return read
+def _flags(known: Mapping[str, SchedulerFlag]) -> Reader:
+    return listed(lambda word: _word(word, "flag of a scheduler", known), frozenset)
 
 
 scheduler: Final = one_of("scheduler of the kernel", {name: name for name in SCHEDULERS})
-scheduler_flags: Final = listed(_flag(_FLAGS), frozenset)
-numbered_flags: Final = listed(_flag(_NUMBERED_FLAGS), frozenset)
+scheduler_flags: Final = _flags(_FLAGS)
+numbered_flags: Final = _flags(_NUMBERED_FLAGS)
 prefixes: Final = listed(Prefix.parse, tuple)
 
 
@@ -167,16 +161,16 @@ def _weight(address: str, weight: object) -> tuple[Address, int]:
 
 def duration(what: str) -> Reader:
     """Make the reader of minutes and seconds, to seconds; `what` is what they are, for a complaint."""
-    return lambda text: _duration(text, what)
 
+    def read(text: str) -> Reading:
+        parts = _DURATION.fullmatch(text.strip())
+        found = int(parts[1] or 0) * 60 + int(parts[2] or 0) if parts and len(text) < _LONGEST else 0
+        if not 1 <= found <= SLOWEST_START:
+            allowed = f"1s to {SLOWEST_START // 60}m, such as 30s or 1m30s"
+            raise ValueError(f"{shown(text)} is no {what}; allowed: {allowed}")
+        return Reading(found)
 
-def _duration(text: str, what: str) -> Reading:
-    parts = _DURATION.fullmatch(text.strip())
-    seconds = int(parts[1] or 0) * 60 + int(parts[2] or 0) if parts and len(text) < _LONGEST else 0
-    if not 1 <= seconds <= SLOWEST_START:
-        allowed = f"1s to {SLOWEST_START // 60}m, such as 30s or 1m30s"
-        raise ValueError(f"{shown(text)} is no {what}; allowed: {allowed}")
-    return Reading(seconds)
+    return read
 
 
 def seconds(text: str) -> Reading:

@@ -136,7 +136,6 @@ def _without_effect(name: ObjectName, found: dict[str, Any], given: dict[str, st
 
 
 def _unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the keys that are no words, and what to say of each."""
     for key in keys:
         if key in BY_KEY or key in KUBE_ROUTERS_OWN:
             continue

@@ -58,7 +58,6 @@ class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
         return walk(objects, packet, self._memory(run(objects, packet).asked) if objects.observed else {})
 
     def _memory(self, maps: Iterable[str]) -> dict[tuple[str, bytes], Element]:
-        """Read what session affinity remembers in some maps: (map, key) to the element."""
         found: dict[tuple[str, bytes], Element] = {}
         try:
             with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
@@ -100,7 +99,6 @@ def _runs(table: Table, packet: Packet) -> Iterator[Run]:
 def _remembered(
     table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Element]
 ) -> tuple[Address, int, float] | None:
-    """Find the endpoint that session affinity holds for this client, if it does."""
     known = {key: each for key, each in memory.items() if key[1] == packet.source}
     if not known:
         return None

@@ -135,7 +135,6 @@ class _Walker:
         return None if found is Verdict.RETURN else found
 
     def _rule(self, chain: str, text: str, state: ObjectState) -> Verdict | None:
-        """Try a rule; return its verdict, None to go on with the next rule."""
         try:
             return _Evaluation(self, chain, text, state).execute(parse_rule(text, self.table.family))
         except (RuleSyntaxError, UnknownFactError):
@@ -200,7 +199,6 @@ class _Evaluation:
             self._walker.run.steps.insert(self._at, step)
 
     def _end(self, verdict: Verdict) -> Verdict:
-        """Note the rule with its verdict, and return that."""
         self._done(Effect(verdict))
         return verdict
 
@@ -354,7 +352,6 @@ class _Evaluation:
 
 
 def _data(found: Object | None) -> bytes:
-    """Return the data of an element, or nothing."""
     if isinstance(found, CommentedElement | IntervalElement):
         return found.data
     return found if isinstance(found, bytes) else b""

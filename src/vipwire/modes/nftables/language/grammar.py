@@ -214,7 +214,6 @@ class _Parser:
         return Compare(field, constant.value, mask or constant.mask or b"", negated)
 
     def _looked_up(self, key: tuple[Field, ...]) -> tuple[tuple[Field, ...], str]:
-        """Read the name of the set or map in which a key is looked up."""
         name = self.words.reference()
         return self._fit(key), name
 
@@ -252,7 +251,6 @@ class _Parser:
         return Computed(fields[0], operator, words.number())
 
     def _range(self) -> tuple[int, int]:
-        """Read how many numbers there are, and the first one."""
         self.words.expect("mod")
         modulus = self.words.number()
         return modulus, self._offset(modulus)

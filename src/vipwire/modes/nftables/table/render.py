@@ -157,7 +157,6 @@ class _Writer:
             self._shared["hairpin-connections", connection_bytes(target.address, target, protocol)] = b""
 
     def _deal(self, kind: Class, targets: Pool, action: Forward) -> None:
-        """Write who is in which slot."""
         if action.affinity_seconds is None:
             key, own, endpoints = self._key, self._own, _ENDPOINTS[self._space]
             for slot, target in zip(_slots(kind.first_slot, len(targets)), targets, strict=True):
@@ -248,7 +247,6 @@ def _few_slots(first: int, count: int) -> tuple[bytes, ...]:
 
 @lru_cache(maxsize=4096)
 def _of_class(family: Family, kind: Class) -> tuple[bytes, tuple[tuple[ObjectKey, Object], ...]]:
-    """Return the handle of a class, and the objects that it needs."""
     handle = kind.handle
     return handle, (
         ((CHAIN, kind.chain.encode()), class_chain(family, kind)),

@@ -239,7 +239,7 @@ def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
 
 
 def _refuse(key: str, endpoints: str) -> tuple[str, str]:
-    """Refuse what nobody answers, drop what nobody here answers."""
+    """Reject traffic to Services without endpoints; drop it if only this node has none."""
     return (
         f"{key} @no-endpoint-{endpoints} counter goto {refused(Refusal.NO_ENDPOINTS)}",
         f"{key} @no-local-endpoint-{endpoints} counter goto {refused(Refusal.NO_LOCAL_ENDPOINTS)}",
@@ -247,7 +247,6 @@ def _refuse(key: str, endpoints: str) -> tuple[str, str]:
 
 
 def _firewall(node: NodePlan, words: Words) -> tuple[str, ...]:
-    """Drop what comes to a guarded frontend from a source that is not allowed."""
     service, node_port = words.key(Space.SERVICE), words.key(Space.NODE_PORT)
     source = f"{words.ip} saddr"
     at_service, at_node_port = refused(Refusal.SOURCE_RANGE), refused(Refusal.NODE_PORT_SOURCE_RANGE)

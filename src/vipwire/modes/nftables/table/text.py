@@ -132,12 +132,7 @@ def _specs(family: Family) -> dict[str, SetSpec]:
 
 def _key_text(family: Family, name: str, key: bytes) -> str:
     spec = _specs(family).get(name)
-    return " . ".join(_parts(spec.key, key, ordered=_ordered(spec))) if spec else key.hex()
-
-
-def _ordered(spec: SetSpec) -> bool:
-    """Report whether the keys of a set are all in network order: those of intervals are."""
-    return "interval" in spec.flags
+    return " . ".join(_parts(spec.key, key, ordered="interval" in spec.flags)) if spec else key.hex()
 
 
 def _range_text(family: Family, name: str, first: bytes, last: bytes) -> str:
