@@ -9,6 +9,7 @@ from pathlib import Path
 
 from vipwire.config.configuration import Config
 from vipwire.process import log
+from vipwire.process.files import check_owner
 from vipwire.process.single_instance import claimed
 from vipwire.proxy.start.record import claim_proxy
 from vipwire_up.up import Setting
@@ -30,6 +31,7 @@ def claim_folder(
     folder: Path, proxy: Config | None, command: str, details: Iterable[str] = (), *, takeover: bool
 ) -> Iterator[None]:
     """Claim a data directory and, if a proxy is run, the network namespace, for a command. As above."""
+    check_owner(folder, "--data-dir")
     name, details = _name(folder), (f"data directory {folder.resolve()}", *details)
     with contextlib.ExitStack() as stack:
         if proxy is None:

@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from vipwire.errors import ConfigError
+
 SIGN_SECONDS: Final = 30.0
 KEPT: Final = 16
 """Namespaces without a running proxy whose files are kept for a day."""
@@ -110,6 +112,38 @@ def _inode() -> str:
         return str(os.stat("/proc/self/ns/net").st_ino)  # noqa: PTH116 - a name below /proc
     except OSError:
         return "unknown"
+
+
+def make_folder(path: Path, flag: str) -> None:
+    """Create a folder that a flag names, unless it is there. Raise ConfigError, also as `check_owner` does."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{flag} {path}: {error.strerror}") from error
+    check_owner(path, flag)
+
+
+def check_owner(path: Path, flag: str) -> None:
+    """Raise ConfigError for a folder that a user owns who is neither root nor us; one that is not there is nobody's.
+
+    The owner of a folder, or of a link to one, can replace each file in it.
+    """
+    try:
+        owners = {path.lstat().st_uid, path.stat().st_uid} - {0, os.geteuid()}
+    except OSError:
+        return
+    for owner in sorted(owners):
+        raise ConfigError(
+            f"{flag} {path}: belongs to user {owner}, who can replace the files in it: "
+            f"choose another folder, or give it to user {os.geteuid()} (chown)"
+        )
+
+
+def append_to(path: Path, content: bytes) -> None:
+    """Append to a file, made if there is none. Raise OSError, also where the name is a link's."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o644), "ab") as file:
+        file.write(content)
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:

@@ -102,7 +102,7 @@ def change_orders(
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from prometheus_client.registry import Collector
 
@@ -11,6 +12,7 @@ from vipwire.config.file import Loaded
 from vipwire.linux.host.addresses import AddressWatch
 from vipwire.linux.host.rights import capabilities, require_net_admin
 from vipwire.process import cyclic_garbage, log
+from vipwire.process.files import check_owner
 from vipwire.proxy.handover.handover import reexec
 from vipwire.proxy.loop import Source
 from vipwire.proxy.proxy import Proxy
@@ -55,6 +57,7 @@ async def run_beside(
 
 @contextlib.contextmanager
 def _prepared(requested: Config, source: Source | None = None) -> Iterator[Proxy]:
+    check_owner(Path(requested.state_dir), "--state-dir")  # orders to drain and facts of the Node are read there
     with contextlib.ExitStack() as stack:
         # First the mode: where it cannot work, nothing of the machine is changed.
         config, modes = settle_mode(requested, families(), build_to_run)

@@ -23,7 +23,7 @@ from vipwire.model.service import Service
 from vipwire.plan.plan import Forward, ServicePlan, Target
 from vipwire.plan.planner import PlanChange
 from vipwire.process import log
-from vipwire.process.files import replace_file, state_file
+from vipwire.process.files import append_to, replace_file, state_file
 from vipwire.proxy.sync.engine import Line, Outcome
 from vipwire.state.event import Event, Upserted
 
@@ -132,8 +132,7 @@ class History:
         try:
             if self._lines + len(new) > 2 * KEPT:
                 self._shorten(self._path, KEPT - len(new))
-            with self._path.open("ab") as file:
-                file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in new))
+            append_to(self._path, b"".join(msgspec.json.encode(each) + b"\n" for each in new))
             self._lines += len(new)
         except OSError as error:
             log.detail(2, "changes cannot be written", path=self._path, error=error)

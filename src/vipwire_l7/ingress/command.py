@@ -17,6 +17,7 @@ from vipwire.kube.finding import is_label
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix
 from vipwire.process import log
+from vipwire.process.files import make_folder, replace_file
 from vipwire.process.terminal import plain_errors, warn
 from vipwire_l7.ingress.haproxy.layout import Layout
 from vipwire_l7.ingress.haproxy.words import plain
@@ -67,12 +68,10 @@ def _rendered(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Wr
             click.echo(files[0][1], nl=False)
             return
         for name, content in files:
-            target = folder / name
-            target.touch(mode=0o600)
-            target.write_text(content, encoding="utf-8", newline="")
+            replace_file(folder / name, content.encode(), mode=0o600)
 
+    make_folder(folder, "--run-dir" if output_dir is None else "--output-dir")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield folder, write
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}") from error

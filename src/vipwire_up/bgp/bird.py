@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import UnsupportedError, VipwireError
+from vipwire.process.files import replace_file
 
 _PATIENCE: Final = 10.0
 _LOOK: Final = 0.02
@@ -34,7 +35,7 @@ class Bird:
         """Run it with a configuration. Raise VipwireError with what it says."""
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file.write_text(configuration, encoding="ascii")
+            replace_file(self._file, configuration.encode("ascii"))
         except OSError as error:
             raise VipwireError(f"{error.filename}: {error.strerror}") from error
         if not await self.answers():

@@ -29,7 +29,7 @@ from vipwire.errors import ConfigError
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential, Fixed
 from vipwire.kube.access.tls import AuthorityFile, ClientFiles, Tls
-from vipwire.process.files import update_private, write_private
+from vipwire.process.files import make_folder, update_private, write_private
 from vipwire_up.credentials.machine_records import INGRESS_USER, NODE_USER
 from vipwire_up.joining.pinned import encoded, hash_of, hash_of_key, read_certificate
 
@@ -76,6 +76,7 @@ class Folder:
 
     def prepare(self, pinned: str) -> None:
         """Make the folders. Raise ConfigError, also for a folder that has the key of another cluster's authority."""
+        make_folder(self.path, "--data-dir")
         try:
             self.authority.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

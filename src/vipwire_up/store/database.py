@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from vipwire.process.files import sync
+from vipwire.process.files import make_folder, sync
 from vipwire_up.store.record import FullError, Key, Record, RecordChange, StoreError
 
 FILE_NAME: Final = "store.db"
@@ -127,9 +127,9 @@ class lock:  # noqa: N801  # a context manager, written like a function
     def __enter__(self) -> Self:
         """Create the directory, readable by its owner only, and lock it."""
         path = self._folder / "store.lock"
+        make_folder(self._folder, "--data-dir")
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
         try:

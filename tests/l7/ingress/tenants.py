@@ -30,6 +30,8 @@ from vipwire_lab.net.netns import create, delete, inside
 
 Json = dict[str, Any]
 NODE, NEAR, OTHER, THIRD = "10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"
+CLASS_E = "240.9.0.2"
+"""Of the same neighbour as NEAR, as in clusters whose Pods have such addresses."""
 PORT, DNS_PORT = 9100, 5353
 PATIENCE = 60.0
 
@@ -129,11 +131,13 @@ def node(folder: Path) -> Iterator[Node]:
         for address in (NEAR, OTHER, THIRD):
             run(f"ip -n {name} addr add {address}/24 dev there")
         run(f"ip -n {name} addr add fd09::2/64 dev there nodad")
+        run(f"ip -n {name} addr add {CLASS_E}/32 dev there")
         run(f"ip -n {name} link set there up")
+        run(f"ip route add {CLASS_E}/32 via {NEAR}")
         _serve(stack, _Server("::", "NODE", here.hits))  # at all addresses of both families
         _serve_datagrams(stack, "", "NODE", here.hits)
         with inside(there):
-            for address in (NEAR, OTHER, THIRD, "fd09::2"):
+            for address in (NEAR, OTHER, THIRD, CLASS_E, "fd09::2"):
                 _serve(stack, _Server(address, address, []))
             for address in (NEAR, OTHER, THIRD):
                 _serve_datagrams(stack, address, address, [])

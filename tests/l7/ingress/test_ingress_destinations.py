@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.fakes.own_network import run
 from tests.l7.ingress.tenants import (
+    CLASS_E,
     NEAR,
     NODE,
     OTHER,
@@ -86,6 +87,9 @@ RECORDS = {
     "to-node": {"CNAME": ["node.test"]},
     "cluster-ip": {"A": ["10.9.0.4"]},
     "api-server": {"A": ["10.9.0.3"]},
+    "class-e": {"A": ["240.0.0.1"]},
+    "discard": {"AAAA": ["100::1"]},
+    "site-local": {"AAAA": ["fec0::1"]},
 }
 GOOD = {
     "good": {"A": [NEAR]},
@@ -187,6 +191,15 @@ def test_slices_by_hand_lead_neither_to_the_node_nor_to_the_api_server(tmp_path:
         "ones": "255.255.255.255",
         "multicast": "224.0.0.1",
         "metadata": "169.254.169.254",
+        "site-local": "fec0::1",
+        "discard": "100::1",
+        "dummy": "100:0:0:1::1",
+        "orchid": "2001:10::1",
+        "segment": "5f00::1",
+        "class-e": "240.0.0.1",
+        "class-e-last": "255.255.255.254",
+        "dslite": "192.0.0.1",
+        "nat64-local": "64:ff9b:1::7f00:1",
         "any-ip": "10.77.0.9",
         "cluster-ip": THIRD,
         "api": "10.9.0.200",
@@ -237,16 +250,22 @@ def test_a_pod_with_the_node_s_address_is_a_backend_and_a_slice_that_claims_one_
     }
     plain = {**pod, "metadata": {"name": "plain", "namespace": "evil"}, "status": {**pod["status"], "podIP": OTHER}}
     foreign = {**pod, "metadata": {"name": "foreign", "namespace": "victim"}}
+    reserved = {
+        **pod,
+        "metadata": {"name": "reserved", "namespace": "evil"},
+        "status": {**pod["status"], "podIP": CLASS_E},
+    }
     with node(tmp_path) as here, up(tmp_path / "cluster"):
         kubectl = Kubectl(CLIENTS[0], tmp_path / "cluster" / "admin.kubeconfig", tmp_path)
-        names = ("agent", "bare", "ghost", "other", "far", "api")
+        names = ("agent", "bare", "ghost", "other", "far", "api", "bare-e")
         cluster_ip = kubectl("get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}")
         kubectl("create", "namespace", "evil")
         kubectl("create", "namespace", "victim")
         objects = [
-            ingress(*names),
+            ingress(*names, "reserved"),
             pod,
             plain,
+            reserved,
             foreign,
             service("agent", selector={"app": "agent"}),
             *(service(name) for name in names[1:]),
@@ -255,11 +274,15 @@ def test_a_pod_with_the_node_s_address_is_a_backend_and_a_slice_that_claims_one_
             slice_of("other", NODE, pod="plain"),
             slice_of("far", NODE, pod="foreign"),
             slice_of("api", cluster_ip),
+            slice_of("bare-e", CLASS_E),
+            service("reserved"),
+            slice_of("reserved", CLASS_E, pod="reserved"),
         ]
         kubectl("apply", "-f", "-", stdin=as_text(*objects))
         config = str(tmp_path / "cluster" / "ingress.kubeconfig")
         with here.running("ingress", "--kubeconfig", config):
             here.until(lambda: here.ask("agent.example") == "NODE")
+            here.until(lambda: here.ask("reserved.example") == CLASS_E)
             here.hits.clear()
 
             def told() -> set[str]:

@@ -1,10 +1,16 @@
 """A second `vipwire ingress` at the same addresses or folder: refused, or it takes over with HAProxy."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from tests.l7.ingress.site import ingress, rule
 from tests.l7.ingress.test_ingress_daemon import Daemon, daemon, objects, pod, write
+
+VIPWIRE = (sys.executable, "-m", "vipwire")
 
 
 def beside(first: Daemon, folder: Path) -> Daemon:
@@ -43,6 +49,38 @@ async def test_a_second_ingress_names_the_first_and_touches_nothing(tmp_path: Pa
         assert f"start with --run-dir {tmp_path}/run" in other.log.read_text()
         assert first.masters == masters
         assert (await first.ask("a.example.com"))[0] == 200
+
+
+@pytest.mark.parametrize("command", ["ingress", "gateway"])
+@pytest.mark.parametrize("linked", [False, True], ids=["", "by a link of theirs"])
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, command: str, *, linked: bool) -> None:
+    """HAProxy's configuration and its control socket are in it, and its owner may replace both."""
+    folder, mine, manifests = tmp_path / "run", tmp_path / "mine", tmp_path / "manifests"
+    mine.mkdir()
+    manifests.mkdir()
+    if linked:
+        folder.symlink_to(mine)
+    else:
+        folder.mkdir()
+    os.chown(folder, 65534, 65534, follow_symlinks=False)
+    words = [*VIPWIRE, command, "--run-dir", str(folder), "--manifests", str(manifests)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert f"--run-dir {folder}: belongs to user 65534, who can replace the files in it" in done.stderr
+    assert list(folder.iterdir()) == []
+
+
+def test_a_rendered_configuration_is_not_written_through_a_link(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.write_text("kept")
+    (folder / "haproxy.cfg").symlink_to(elsewhere)
+    (tmp_path / "manifests").mkdir()
+    words = [*VIPWIRE, "ingress", "render", "--output-dir", str(folder), "--manifests", str(tmp_path / "manifests")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert elsewhere.read_text() == "kept"
+    assert (folder / "haproxy.cfg").stat().st_mode & 0o777 == 0o600
 
 
 async def test_a_takeover_keeps_haproxy_and_loses_no_request(tmp_path: Path) -> None:

@@ -89,6 +89,26 @@ def test_a_second_proxy_names_the_first_and_writes_nothing(tmp_path: Path) -> No
     play(story)
 
 
+@pytest.mark.parametrize("linked", [False, True], ids=["", "by a link of theirs"])
+def test_a_state_directory_of_another_user_is_refused(tmp_path: Path, *, linked: bool) -> None:
+    """Which endpoints are drained, and what is known of a Node that is away, is read there."""
+    folder = tmp_path / "state"
+    (tmp_path / "mine").mkdir()
+    if linked:
+        folder.symlink_to(tmp_path / "mine")
+    else:
+        folder.mkdir()
+    os.chown(folder, 65534, 65534, follow_symlinks=False)
+
+    async def story(server: FakeApiServer) -> None:
+        async with proxy(server, f"--state-dir={folder}") as refused:
+            assert await refused.ended() == 1
+            assert f"--state-dir {folder}: belongs to user 65534" in refused.log()
+            assert rules() == ""
+
+    play(story)
+
+
 def test_what_holds_it_dies_with_its_process() -> None:
     async def story(server: FakeApiServer) -> None:
         async with proxy(server, "--proxy-mode=userspace") as first:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -176,6 +177,10 @@ def test_the_token_is_made_once_and_nobody_else_may_read_it(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="others can read"):
         read_token(path)
     path.chmod(0o600)
+    os.chown(path, 65534, 65534)
+    with pytest.raises(ConfigError, match="belongs to user 65534"):
+        read_token(path)
+    os.chown(path, 0, 0)
     path.write_text("short\n")
     with pytest.raises(ConfigError, match="at least 16"):
         read_token(path)

@@ -14,6 +14,7 @@ import pytest
 from tests.up.unit.cluster_process import ALONE, VIPWIRE, up
 
 pytestmark = pytest.mark.slow
+JOIN = ("join", "https://127.0.0.1:1", "--token", "a.b", "--ca-hash", f"sha256:{'0' * 64}")
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,26 @@ def test_no_link_and_no_pipe_that_another_user_has_planted_takes_a_key(tmp_path:
     with up(folder):
         assert elsewhere.read_text() == ""
     assert (folder / "pki/server.key").is_file()
+
+
+@pytest.mark.parametrize(
+    "words", [("up", *ALONE), ("join", "https://127.0.0.1:1", "--token", "a.b", "--ca-hash", "sha256:" + "0" * 64)]
+)
+@pytest.mark.parametrize("linked", [False, True], ids=["", "by a link of theirs"])
+def test_a_data_directory_of_another_user_is_refused(tmp_path: Path, words: tuple[str, ...], *, linked: bool) -> None:
+    folder = tmp_path / "data"
+    (tmp_path / "real").mkdir()
+    if linked:
+        folder.symlink_to(tmp_path / "real")
+    else:
+        folder.mkdir()
+    os.chown(folder, 65534, 65534, follow_symlinks=False)
+    command = [*VIPWIRE, *words, "--data-dir", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert f"--data-dir {folder}: belongs to user 65534, who can replace the files in it" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(folder.iterdir()) == []
 
 
 def test_a_running_server_makes_no_other_authority(served: Path, tmp_path: Path) -> None:

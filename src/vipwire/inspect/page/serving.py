@@ -87,13 +87,16 @@ def _ended(ending: asyncio.Event) -> None:
 def read_token(path: Path) -> str:
     """Read the token of a file that only its owner can read; make it if there is none. Raise ConfigError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return _make_token(path)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
-        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077:
+        about = os.fstat(descriptor)
+        if about.st_uid not in (0, os.geteuid()):
+            raise ConfigError(f"{path}: belongs to user {about.st_uid}, who knows this token: remove it")
+        if stat.S_IMODE(about.st_mode) & 0o077:
             raise ConfigError(f"{path}: others can read this token: chmod 600 {path}")
         token = file.read(4096).strip()
     if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isalnum():

@@ -3,10 +3,10 @@
 A tenant names addresses in EndpointSlices and DNS names in ExternalName Services; both come here before they are
 connected to, again whenever DNS answers otherwise, this node gets another address, or the API server moves.
 
-An address of this node, or of the API server, is refused unless a Pod of the same namespace has it: that is what the
-endpoints controller writes for a Pod with `hostNetwork`. Labels, owner references and `targetRef` are written by
-whoever writes the slice and prove nothing; `status.podIPs` of a Pod is written by the kubelet alone, so that Pod is
-read at the API server.
+An address of this node, of the API server, or of a range that no host has but some clusters' Pods, is refused unless
+a Pod of the same namespace has it: that is what the endpoints controller writes for a Pod with `hostNetwork`. Labels,
+owner references and `targetRef` are written by whoever writes the slice and prove nothing; `status.podIPs` of a Pod
+is written by the kubelet alone, so that Pod is read at the API server.
 """
 
 import re
@@ -34,7 +34,30 @@ API_SERVER: Final = ObjectName("default", "kubernetes")
 MOST_PODS: Final = 64
 """Pods of one namespace that are asked for at most: a tenant may write any number of names into slices."""
 _ONLY_HERE: Final = (parse_address("127.0.0.1"), parse_address("::1"))
-_THIS_NETWORK: Final = Prefix.parse("0.0.0.0/8")
+_NO_HOST: Final = tuple(
+    (Prefix.parse(text), name)
+    for text, name in (
+        ("0.0.0.0/8", "an address of no network"),
+        ("100::/64", "an address at which everything is discarded"),
+        ("100:0:0:1::/64", "an address that stands for none"),
+        ("2001::/23", "an address of an IETF protocol"),
+        ("5f00::/16", "a segment identifier of a network"),
+        ("fec0::/10", "a site-local address"),
+    )
+)
+"""What no host and no Pod has: IANA's registries of special addresses (RFC 6890), and RFC 3879 of the last one.
+
+Private addresses, those of a provider's NAT (100.64.0.0/10) and unique local ones are Pods'. Those for benchmarks and
+documentation lead to no host of anybody, and are Pods' in laboratories. Teredo (2001::/32) is among the IETF's.
+"""
+_OF_PODS_ALONE: Final = tuple(
+    (Prefix.parse(text), name)
+    for text, name in (
+        ("192.0.0.0/24", "an address of an IETF protocol"),
+        ("240.0.0.0/4", "a reserved address"),
+    )
+)
+"""What no host has, but the Pods of some clusters: connected to where a Pod of the namespace has it."""
 _METADATA: Final = frozenset(
     parse_address(text)
     for text in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254")
@@ -50,8 +73,9 @@ _CARRIERS: Final[tuple[tuple[Prefix, Callable[[Address], bytes]], ...]] = (
     (Prefix.parse("2001::/32"), lambda address: bytes(octet ^ 0xFF for octet in address[12:])),
 )
 """Networks of IPv6 whose addresses carry one of IPv4: mapped, translated, NAT64, 6to4, Teredo."""
-_CARRYING: Final = frozenset((0x00, 0x20))
-"""The first bytes of these networks."""
+_FIRST_BYTES: Final = frozenset((*SPECIAL_FIRST_BYTES, 0x00, 0x01, 0x20, 0x5F, *range(240, 256)))
+"""The first bytes of all these networks but one."""
+_FIRST_OF_IETF: Final = bytes((192, 0, 0))
 _ISATAP: Final = (b"\0\0\x5e\xfe", b"\2\0\x5e\xfe")
 _NUMBER: Final = re.compile(r"\d+|0x[0-9a-f]*")
 
@@ -150,7 +174,7 @@ class Destinations:
         self._cluster_ips, known = snapshot.cluster_ips, self.known
         self._taken = known.own | known.servers | self._listed | _METADATA
         first = (byte for each in known.networks for byte in range(each.network[0], each.last[0] + 1))
-        self._first_bytes = frozenset((*SPECIAL_FIRST_BYTES, *_CARRYING, *first))
+        self._first_bytes = frozenset((*_FIRST_BYTES, *first))
         before = {name: each.refusal for name in services if (each := self._reviewed.get(name))}
         for name in services:
             self._reviewed[name] = self._review(name, snapshot)
@@ -184,7 +208,8 @@ class Destinations:
 
         `pods` are addresses that Pods of the namespace are known to have.
         """
-        is_plain = address[0] not in self._first_bytes and address[8:12] not in _ISATAP
+        is_plain = address[0] not in self._first_bytes and address[:3] != _FIRST_OF_IETF
+        is_plain = is_plain and address[8:12] not in _ISATAP
         if is_plain and address not in self._taken and address not in self._cluster_ips:
             return ""  # nearly all, of many
         for each in _forms_of(address):
@@ -284,19 +309,19 @@ class Destinations:
         if address in self.known.servers or address in self._listed:
             return "an address of the API server"
         is_own = address in self.known.own or any(address in each for each in self.known.networks)
-        return "an address of this node" if is_own else ""
+        return "an address of this node" if is_own else _name_of(address, _OF_PODS_ALONE)
 
     def _reserved(self, address: Address) -> str:
-        if special := special_use(address):
-            return special
-        if address in _THIS_NETWORK:
-            return "an address of no network"
-        if address in _METADATA:
-            return "where a cloud tells machines their credentials"
-        return ""
+        if text := special_use(address) or _name_of(address, _NO_HOST):
+            return text
+        return "where a cloud tells machines their credentials" if address in _METADATA else ""
 
 
 _WAY_OUT: Final = "--allow-target-range opens a range"
+
+
+def _name_of(address: Address, ranges: Iterable[tuple[Prefix, str]]) -> str:
+    return next((name for prefix, name in ranges if address in prefix), "")
 
 
 def _is_trial(address: Address) -> bool:

@@ -26,6 +26,7 @@ from vipwire.kube.manifests.documents import ManifestReader
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.model.names import ObjectName
 from vipwire.process import log, systemd
+from vipwire.process.files import make_folder
 from vipwire.process.signals import Stop
 from vipwire.process.single_instance import Claim
 from vipwire.process.supervision import Supervisor, Work
@@ -85,8 +86,8 @@ class Options:
 def run_ingress(options: Options, served: Callable[[], "Served"] | None = None) -> int:
     """Run until a signal ends it; return the exit status. `served` makes what is served, if not Ingresses alone."""
     os.umask(0o077)
+    make_folder(options.folder, "--run-dir")
     try:
-        options.folder.mkdir(parents=True, exist_ok=True)
         if options.folder.stat().st_uid == os.geteuid():
             options.folder.chmod(0o700)  # it may have been made by others; sockets are in it
     except OSError as error:
