@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,10 +19,22 @@ MIRROR = "{type: RequestMirror, requestMirror: {backendRef: {name: SERVICE, port
 ALL = MIRROR.replace("SERVICE", "copies").replace("MORE", "")
 A_FIFTH = MIRROR.replace("SERVICE", "lots").replace("MORE", ", percent: 20")
 ASKED = "{type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: auth, port: 8080}, http: {}}}"
+STUCK, ENDLESS = {"stuck": "127.0.0.75"}, {"endless": "127.0.0.76", "told": "127.0.0.77"}
+MOST_AT_ONCE = 64
+"""Copies for one mirror that a thread waits for."""
+ENDED_AFTER = 50 << 20
+"""Bytes after which an answer without an end does end."""
 PATHS = {"/all": [ALL], "/share": [A_FIFTH], "/asked": [ASKED], "/each": [ASKED, ALL, A_FIFTH]}
 
 
-def objects(port: int, pod_port: int) -> Iterator[str]:
+HOSTILE = {
+    "/stuck": [MIRROR.replace("SERVICE", "stuck").replace("MORE", "")],
+    "/endless": [MIRROR.replace("SERVICE", "endless").replace("MORE", "")],
+    "/told": [ASKED.replace("name: auth", "name: told")],
+}
+
+
+def objects(port: int, pod_port: int, paths: Mapping[str, Sequence[str]] = PATHS) -> Iterator[str]:
     """Write a Gateway, the route with a rule for each path, and the Services."""
     meta = "metadata: {name: edge, namespace: infra}"
     listeners = f"[{{name: http, port: {port}, protocol: HTTP}}]"
@@ -34,13 +46,13 @@ def objects(port: int, pod_port: int) -> Iterator[str]:
     rules = "".join(
         f"  - matches: [{{path: {{value: {path}}}}}]\n    filters: [{', '.join(filters)}]\n"
         "    backendRefs: [{name: web, port: 8080}]\n"
-        for path, filters in PATHS.items()
+        for path, filters in paths.items()
     )
     yield (
         f"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n{meta}\n"
         f"spec:\n  parentRefs: [{{name: edge}}]\n  rules:\n{rules}"
     )
-    yield from (service(name, address, pod_port) for name, address in PODS.items())
+    yield from (service(name, address, pod_port) for name, address in (PODS | STUCK | ENDLESS).items())
 
 
 class Counted(asyncio.Protocol):
@@ -60,6 +72,33 @@ class Counted(asyncio.Protocol):
             head, _, self._data = self._data.partition(b"\r\n\r\n")
             self._served[head.split(b" ", 2)[1].decode()] += 1
             self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+
+class Stuck(asyncio.Protocol):
+    """A connection of a Pod that never answers."""
+
+    def __init__(self, opened: list[asyncio.Transport]) -> None:
+        self._opened = opened
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._opened.append(transport)
+
+
+async def answer_without_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send chunks until HAProxy hangs up."""
+    with contextlib.suppress(OSError, EOFError), contextlib.closing(writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(ENDED_AFTER >> 14):
+            writer.write(b"4000\r\n" + b"x" * 0x4000 + b"\r\n")
+            await writer.drain()
+
+
+def resident(pid: int) -> int:
+    """Return the megabytes of memory that a process has."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(each.split()[1]) for each in lines if each.startswith("VmRSS")) >> 10
 
 
 async def ask_until(end: float, port: int, number: int, statuses: Counter[str]) -> None:
@@ -135,3 +174,50 @@ def test_no_process_ends_while_clients_of_two_threads_are_mirrored_and_asked_abo
     assert copied["auth"] == asked["/asked"] + asked["/each"] + 1  # the first of all
     # Two rules have a share, each thread draws for itself: each of these four is off by less than one.
     assert abs(copied["lots"] - (asked["/share"] + asked["/each"]) / 5) < 2 * THREADS
+
+
+def test_mirrors_that_never_answer_and_answers_without_an_end_cost_a_constant(tmp_path: Path) -> None:
+    """Before, each copy for a mirror that hung held a connection for ten seconds, and each answer was kept whole."""
+    port, pod_port = free_port(), free_port()
+    (tmp_path / "manifests").mkdir()
+    text = "\n---\n".join(objects(port, pod_port, HOSTILE | {"/asked": [ASKED]}))
+    (tmp_path / "manifests" / "all.yaml").write_text(text)
+    served = {name: Counter[str]() for name in PODS}
+    opened, stuck = list[asyncio.Transport](), list[asyncio.Transport]()
+
+    async def ask(path: str, times: int) -> Counter[str]:
+        found = Counter[str]()
+        for _ in range(times):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            with contextlib.closing(writer):
+                writer.write(f"GET {path} HTTP/1.1\r\nhost: a.org\r\n\r\n".encode())
+                async with asyncio.timeout(30):
+                    found[(await reader.readline()).split(b" ")[1].decode()] += 1
+        return found
+
+    async def load(pid: int) -> None:
+        loop = asyncio.get_running_loop()
+        pods = [
+            await loop.create_server(partial(Counted, served[name], opened), address, pod_port)
+            for name, address in PODS.items()
+        ]
+        pods += [await loop.create_server(partial(Stuck, stuck), STUCK["stuck"], pod_port)]
+        pods += [await asyncio.start_server(answer_without_end, each, pod_port) for each in ENDLESS.values()]
+        await asyncio.to_thread(until, lambda: code(port, "a.org", "/asked") == "200", tmp_path)
+        (master,) = children(pid)
+        (worker,) = children(master)
+        before = resident(worker)
+        assert await ask("/stuck", 4 * MOST_AT_ONCE) == {"200": 4 * MOST_AT_ONCE}
+        assert len(stuck) <= MOST_AT_ONCE
+        assert await ask("/endless", 50) == {"200": 50}
+        assert await ask("/told", 10) == {"502": 10}
+        assert await ask("/asked", 1) == {"200": 1}
+        assert children(master) == [worker]
+        assert resident(worker) - before < 40
+        for pod in pods:
+            pod.close()
+        for transport in (*opened, *stuck):
+            transport.close()
+
+    with running(tmp_path, "--manifests", str(tmp_path / "manifests")) as process:
+        asyncio.run(load(process.pid))

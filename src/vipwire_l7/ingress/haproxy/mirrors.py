@@ -7,7 +7,10 @@ For a mirror a filter reads the request while it passes, and sends the copy when
 for it, so that streams and slow uploads go on as without one. A request with a longer body than the filter holds is
 not mirrored. A filter that fails would end the process (2.6), so each of its functions is called protected.
 
-Where a server is asked about a request, it waits for the answer, and passes after a 200 alone.
+HAProxy's client holds a copy until it is answered, and then the whole answer; connections and memory are everybody's.
+So a mirror gets few copies at a time, and of an answer HAProxy reads the head alone.
+
+Where a server is asked about a request, it waits for the answer, and passes after a 200 alone. A long answer is none.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,8 +27,15 @@ _HEADER: Final = "x-vipwire-mirror"
 _WORDS_IN_A_LINE: Final = 20
 _LONGEST: Final = 65536
 """Bytes of a body that a mirror holds until the request has ended."""
+_COPIES: Final = 64
+_ALL_COPIES: Final = 256
+"""Copies for one mirror, and for all, that a thread waits for; further ones are not sent."""
+_LONGEST_ANSWER: Final = 65536
+_BUFFERED: Final = 13500
+"""Bytes of an answer, if it says how long it is; else of its headers and body, which a buffer of HAProxy holds."""
 _LUA: Final = """local own = {["host"] = true, ["connection"] = true}
 own["content-length"], own["transfer-encoding"] = true, true
+local waiting, all = {}, 0
 local Mirror = {id = "vipwire_mirror", flags = filter.FLT_CFG_FL_HTX}
 Mirror.__index = Mirror
 function Mirror:new() return setmetatable({}, {__index = self}) end
@@ -43,7 +53,7 @@ local function is_drawn(urn, txn)
 end
 Mirror.http_headers = protected(function(self, txn, message)
   if not is_drawn(self.urn, txn) then return end
-  local sent = {["HEADER"] = {self.pool}}
+  local sent = {["HEADER"] = {self.pool, "copy"}}
   for name, values in pairs(message:get_headers()) do
     if not own[name] and name ~= "HEADER" then
       local list = {}
@@ -66,11 +76,15 @@ Mirror.http_end = protected(function(self)
   local request, method = self.request, self.method
   if not request then return end
   self.request = nil
+  local pool, before = self.pool, waiting[self.pool] or 0
+  if before >= COPIES or all >= EVERY then return end
   if self.size > 0 then request.body = table.concat(self.parts) end
   core.register_task(function()
     local client = core.httpclient()
-    if client[method] then client[method](client, request) end
+    if client[method] then pcall(client[method], client, request) end
+    waiting[pool], all = waiting[pool] - 1, all - 1
   end)
+  waiting[pool], all = before + 1, all + 1
 end)
 core.register_filter("vipwire_mirror", Mirror, function(of, words)
   of.pool, of.urn = words[1], {part = tonumber(words[2]), whole = tonumber(words[3]), lots = 0, hits = 0}
@@ -135,6 +149,8 @@ def mirror_lua(layout: Layout) -> str:
         .replace("HEADER", _HEADER)
         .replace("SOCKET", layout.inner_address(_SOCKET))
         .replace("LONGEST", str(_LONGEST))
+        .replace("COPIES", str(_COPIES))
+        .replace("EVERY", str(_ALL_COPIES))
     )
 
 
@@ -176,7 +192,16 @@ def mirror_frontend(layout: Layout, policies: Iterable[Policy], nowhere: str) ->
         "frontend mirrors",
         f"    bind {layout.inner_bind(_SOCKET)}",
         line(f"http-request set-var(txn.target) req.hdr({_HEADER},1)"),
+        line(f"http-request set-var(txn.copy) bool(true) if {{{{ req.hdr_cnt({_HEADER}) gt 1 }}}}"),
         line(f"http-request del-header {_HEADER}"),
+        line("http-response return status 204 if {{ var(txn.copy) -m bool }}"),
+        line(f"http-response deny deny_status 502 if {{{{ res.hdr_val(content-length) gt {_LONGEST_ANSWER} }}}}"),
+        line("http-response wait-for-body time 5s unless {{ res.hdr(content-length) -m found }}"),
+        line("http-response set-var(txn.headers) res.hdrs,length unless {{ res.hdr(content-length) -m found }}"),
+        line(
+            "http-response deny deny_status 502 if {{ var(txn.headers) -m found }} "
+            f"{{{{ res.body_len,add(txn.headers) -m int ge {_BUFFERED} }}}}"
+        ),
     ]
     for start in range(0, len(targets), _WORDS_IN_A_LINE):
         chosen = plains(targets[start : start + _WORDS_IN_A_LINE])
