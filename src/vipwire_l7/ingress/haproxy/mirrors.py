@@ -8,7 +8,7 @@ for it, so that streams and slow uploads go on as without one. A request with a 
 not mirrored. A filter that fails would end the process (2.6), so each of its functions is called protected.
 
 HAProxy's client holds a copy until it is answered, and then the whole answer; connections and memory are everybody's.
-So a mirror gets few copies at a time, and of an answer HAProxy reads the head alone.
+So a mirror gets few copies at a time, and its answer is cut off behind what one buffer of HAProxy holds.
 
 Where a server is asked about a request, it waits for the answer, and passes after a 200 alone. A long answer is none.
 """
@@ -194,9 +194,10 @@ def mirror_frontend(layout: Layout, policies: Iterable[Policy], nowhere: str) ->
         line(f"http-request set-var(txn.target) req.hdr({_HEADER},1)"),
         line(f"http-request set-var(txn.copy) bool(true) if {{{{ req.hdr_cnt({_HEADER}) gt 1 }}}}"),
         line(f"http-request del-header {_HEADER}"),
+        # A server of gRPC may begin its answer before it has read the request: what is cut off before is not heard.
+        line("http-response wait-for-body time 5s"),
         line("http-response return status 204 if {{ var(txn.copy) -m bool }}"),
         line(f"http-response deny deny_status 502 if {{{{ res.hdr_val(content-length) gt {_LONGEST_ANSWER} }}}}"),
-        line("http-response wait-for-body time 5s unless {{ res.hdr(content-length) -m found }}"),
         line("http-response set-var(txn.headers) res.hdrs,length unless {{ res.hdr(content-length) -m found }}"),
         line(
             "http-response deny deny_status 502 if {{ var(txn.headers) -m found }} "
