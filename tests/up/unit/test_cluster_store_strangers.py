@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.up.unit.etcd_here import Etcd, members
+from tests.up.unit.etcd_here import Etcd, free_ports, members
 from tests.up.unit.store_here import etcd_store, key, put, remove, settings, text_of
 from tests.up.unit.up_here import Up, up
 
@@ -127,6 +127,45 @@ def test_a_member_that_became_another_cluster_is_told_and_gets_no_write(tmp_path
                 assert (await found.ask("GET", f"{MAPS}/during-{number}"))[0] == 200
 
     with members(3) as etcd:
+        play(etcd, tmp_path, story)
+
+
+def grow(etcd: Etcd) -> None:
+    """Add two members to one: the cluster keeps the number that the first has for itself."""
+    for number in (1, 2):
+        client, peer = free_ports(2)
+        etcd.ports = [*etcd.ports, (client, peer)]
+        end = time.monotonic() + PATIENCE
+        while True:  # etcd refuses until the member before has started
+            with contextlib.suppress(AssertionError):
+                place = f"http://127.0.0.1:{etcd.ports[number][1]}"
+                etcd.ctl("member", "add", f"m{number}", f"--peer-urls={place}")
+                break
+            assert time.monotonic() < end
+        etcd.start(number, "--initial-cluster-state", "existing")
+        etcd.wait(number)
+
+
+def test_a_member_restored_alone_with_the_number_of_the_cluster_gets_no_write(tmp_path: Path) -> None:
+    async def story(found: Up) -> None:
+        path = await apart(snapshot, etcd, 0)
+        for number in range(5):
+            assert await create(found, f"second-{number}") == 201
+        await apart(etcd.forget, 0)
+        restore(etcd, 0, path, *etcd.alone(0))
+        etcd.start(0, *etcd.alone(0))
+        await apart(etcd.wait)
+        codes = [await create(found, f"during-{number}") for number in range(40)]
+        await is_troubled(found)
+        codes += [await create(found, f"later-{number}") for number in range(20)]
+        assert codes.count(201) >= 55
+        assert (await found.ask("GET", f"{MAPS}/second-4"))[0] == 200
+        words = ("get", "--prefix", "--keys-only", f"{PREFIX}/objects/configmaps/")
+        kept = await apart(lambda: etcd.ctl(*words, number=1))
+        assert kept.count("/during-") + kept.count("/later-") >= codes.count(201)
+
+    with members(1) as etcd:
+        grow(etcd)
         play(etcd, tmp_path, story)
 
 
@@ -296,4 +335,21 @@ OURS, THEIRS = b"ours", b"theirs"
 def test_the_cluster_that_is_asked(
     answers: list[Member], servers: int, known: int, owner: bytes | None, chosen: int
 ) -> None:
-    assert choose_cluster(answers, servers, known, owner) == chosen
+    assert choose_cluster(answers, servers, known, owner)[0] == chosen
+
+
+@pytest.mark.parametrize(
+    ("revisions", "owner", "reached"),
+    [
+        ([50, 51, 52], OURS, 51),
+        ([10, 51, 52], OURS, 51),  # one was restored alone
+        ([10, 11], OURS, 10),  # a backup was restored
+        ([10, 11], THEIRS, 50),
+        ([10], OURS, 50),
+        ([90, 10, 11], OURS, 50),
+        ([], OURS, 50),
+    ],
+)
+def test_the_revision_that_no_answer_may_be_before(revisions: list[int], owner: bytes, reached: int) -> None:
+    answers = [Member(1, owner, each) for each in revisions]
+    assert choose_cluster(answers, 3, 1, OURS, 50) == (1, reached)

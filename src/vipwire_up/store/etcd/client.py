@@ -91,17 +91,16 @@ class Client:
         self._failure = ""
         self.cluster = 0
         """The number of the cluster of etcd that is asked; 0 until a member has answered."""
-        self._strangers: dict[Server, int] = {}
+        self._seen = 0
+        """The newest revision of that cluster that was seen. No answer that a majority stands behind is older."""
+        self._strangers: dict[Server, str] = {}
         self.watched: Server | None = None
         """The member that the last watch was opened at."""
 
     @property
     def trouble(self) -> str:
         """What keeps calls from being answered, and which members are strangers; "" for nothing."""
-        return self._failure or "; ".join(self._strange(server) for server in self._strangers)
-
-    def _strange(self, server: Server) -> str:
-        return f"etcd at {server.target} is of another cluster: {self._strangers[server]:x}, not {self.cluster:x}"
+        return self._failure or "; ".join(self._strangers.values())
 
     @property
     def server(self) -> Server:
@@ -171,33 +170,44 @@ class Client:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _once(self, server: Server, method: str, request: Any, seconds: float) -> Any:
+        seen = self._seen
         message = await self._asked(server, method, request, seconds)
-        self._check(server, message)
+        self._check(server, message, seen + _has_written(method, request, message))
+        self._seen = max(self._seen, message.header.revision)
         return message
 
     async def _asked(self, server: Server, method: str, request: Any, seconds: float) -> Any:
         metadata = await self._metadata(server)
         return await self._unary(server, method)(request, timeout=seconds, metadata=metadata)
 
-    def _check(self, server: Server, message: Any) -> None:
-        """Raise StrangerError for an answer of another cluster of etcd."""
-        found = int(message.header.cluster_id)
+    def _check(self, server: Server, message: Any, least: int = 0) -> None:
+        """Raise StrangerError for an answer of another cluster of etcd, or one at a revision before `least`.
+
+        A cluster that has grown from one member has the number that this member has for itself: set up alone again
+        from a backup, it is known by its revision only.
+        """
+        found, revision = int(message.header.cluster_id), int(message.header.revision)
         self.cluster = self.cluster or found
-        if found in (self.cluster, 0):  # what stands between us and etcd may leave it out
+        if found not in (self.cluster, 0):  # what stands between us and etcd may leave it out
+            strange = f"is of another cluster: {found:x}, not {self.cluster:x}"
+        elif revision < least:
+            strange = "is at a revision before one that was seen: it was restored alone, or made anew"
+        else:
             if self._strangers.pop(server, None):
                 log.info("a member of etcd is of this cluster again", server=server.target)
             return
-        before, self._strangers[server] = self._strangers.get(server), found
-        if before != found:
-            log.error("a member of etcd is of another cluster; it is not used", error=self._strange(server))
-        raise StrangerError(self._strange(server))
+        before, self._strangers[server] = self._strangers.get(server), f"etcd at {server.target} {strange}"
+        if before != self._strangers[server]:
+            log.error("a member of etcd is not used", error=self._strangers[server])
+        raise StrangerError(self._strangers[server])
 
     async def meet(self, owner: bytes | None = None) -> bool:
-        """Ask all members which cluster of etcd they are of, and choose one; report whether it has changed.
+        """Ask all members which cluster of etcd they are of, and choose one; report whether its history is another.
 
+        It is another cluster, or most members are at a revision before one that was seen: a backup was restored.
         Raise UnavailableError if they disagree. `owner`: whose the prefix is; None if that is judged later.
         """
-        servers, before = self._settings.servers, self.cluster
+        servers, before, seen = self._settings.servers, self.cluster, self._seen
         asked = MESSAGES["RangeRequest"](key=f"{self._settings.prefix}/cluster".encode())
 
         async def ask(server: Server) -> Any:
@@ -206,15 +216,20 @@ class Client:
 
         found = zip(servers, await asyncio.gather(*map(ask, servers)), strict=True)
         answers = {server: answer for server, answer in found if answer is not None and answer.header.cluster_id}
-        said = [Member(each.header.cluster_id, each.kvs[0].value if each.kvs else b"") for each in answers.values()]
-        self.cluster = choose_cluster(said, len(servers), before, owner)
+        said = [
+            Member(each.header.cluster_id, each.kvs[0].value if each.kvs else b"", each.header.revision)
+            for each in answers.values()
+        ]
+        self.cluster, reached = choose_cluster(said, len(servers), before, owner, seen)
+        is_another = before != 0 and (self.cluster != before or reached < seen)
+        self._seen = reached if is_another else max(reached, self._seen)  # calls go on meanwhile
         if answers and not self.cluster:
             named = ", ".join(f"{server.target}: {each.header.cluster_id:x}" for server, each in answers.items())
             raise UnavailableError(f"etcd's members are of different clusters ({named}): name those of one")
         for server, answer in answers.items():
             with contextlib.suppress(StrangerError):
-                self._check(server, answer)
-        return self.cluster != before != 0
+                self._check(server, answer, min(reached, seen))
+        return is_another
 
     def _judged(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> Verdict:
         """Judge an error; raise what no other member changes. `repeated`: an earlier try may have been made."""
@@ -270,6 +285,7 @@ class Client:
                 await call.write(MESSAGES["WatchRequest"](create_request=created))
                 while (answer := await call.read()) is not grpc.aio.EOF:
                     self._check(server, answer)
+                    self._seen = max([self._seen, *(each.kv.mod_revision for each in answer.events)])
                     yield answer
         except StrangerError:
             self.elsewhere(server)
@@ -331,6 +347,13 @@ class Client:
         except OSError as error:
             raise StoreError(f"{error.filename}: {error.strerror}") from error
         return grpc.aio.secure_channel(server.target, grpc.ssl_channel_credentials(*files), options=_OPTIONS)
+
+
+def _has_written(method: str, request: Any, message: Any) -> bool:
+    """Report whether an answer is of something that was written, at a revision of its own."""
+    if method == "KV/Txn":
+        return bool(message.succeeded) and any(each.HasField("request_put") for each in request.success)
+    return method == "KV/Put"
 
 
 class CertificateError(UnavailableError):

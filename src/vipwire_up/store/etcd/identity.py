@@ -11,25 +11,37 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a member that has a leader says: the number of its cluster of etcd, and whose the prefix is there."""
+    """What a member that has a leader says: the number of its cluster, whose the prefix is, and its revision."""
 
     cluster: int
     owner: bytes
+    revision: int = 0
 
 
-def choose_cluster(answers: Collection[Member], servers: int, known: int, owner: bytes | None) -> int:
+def choose_cluster(
+    answers: Collection[Member], servers: int, known: int, owner: bytes | None, seen: int = 0
+) -> tuple[int, int]:
     """Choose the cluster of etcd that is asked; return `known` unless another takes its place, 0 if they disagree.
 
     The one that is known stays while any member of it answers: a majority stands behind each. Another replaces it if
     most of the `servers` that are named are in it and the prefix there is its `owner`'s; None: whose it is, is judged
-    later.
+    later. Its members that are at a revision before `seen` count as another cluster's.
+
+    The second number is the revision that most of the servers are at, or `seen` if that is later and stays in force.
     """
-    counts = Counter(each.cluster for each in answers)
-    if not counts or known in counts:
-        return known
-    found, number = counts.most_common(1)[0]
+    counts = Counter((each.cluster, each.cluster == known and each.revision < seen) for each in answers)
+    if not counts or (known, False) in counts:
+        return known, max(seen, _reached(answers, servers, known))
+    (found, _), number = counts.most_common(1)[0]
     most = 2 * number > servers
     if not known:
-        return found if most or len(counts) == 1 else 0
+        chosen = found if most or len(counts) == 1 else 0
+        return chosen, _reached(answers, servers, chosen)
     ours = owner is None or all(each.owner == owner for each in answers if each.cluster == found)
-    return found if most and ours else known
+    return (found, _reached(answers, servers, found)) if most and ours else (known, seen)
+
+
+def _reached(answers: Collection[Member], servers: int, cluster: int) -> int:
+    """Return the newest revision that most of the servers have reached as members of a cluster; else 0."""
+    found = sorted((each.revision for each in answers if each.cluster == cluster), reverse=True)
+    return found[servers // 2] if len(found) > servers // 2 else 0

@@ -11,6 +11,7 @@ connected to another API server goes on from where it was.
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -43,6 +44,8 @@ _ELSEWHERE_SECONDS: Final = 0.25
 """A watch that has not told of a change for so long is opened again; sooner if another member answers calls now."""
 _AGAIN_SECONDS: Final = 0.5
 _HOME_SECONDS: Final = 2.0
+_MEET_EVERY: Final = 5
+"""Of so many times one: then members that are not asked tell as well whether they are this cluster's."""
 _START_SECONDS: Final = 60.0
 _PENDING: Final = -1
 """The revision of a record whose write is under way."""
@@ -380,12 +383,13 @@ class EtcdStore(Visible):
 
     async def _look_at_etcd_now_and_then(self) -> None:
         """See whether etcd is still this cluster's; return to the member of this machine, with the watch as well."""
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(_HOME_SECONDS)
             if await self._client.go_home() and self._reading is not None:
                 self._moving = self._reading.cancel()
             with contextlib.suppress(StoreError):
-                if self._client.trouble and await self._client.meet(self._transactions.owner):
+                is_due = self._client.trouble or number % _MEET_EVERY == 0
+                if is_due and await self._client.meet(self._transactions.owner):
                     self._reread = True
                     if self._reading is not None:
                         self._reading.cancel()
