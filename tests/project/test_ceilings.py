@@ -1,6 +1,9 @@
 """The package does not grow unseen: each figure of size stays under its ceiling."""
 
+import pytest
 from tests.project.ceilings import measure, read_ceilings
+
+pytestmark = pytest.mark.slow
 
 
 def test_no_figure_exceeds_its_ceiling() -> None:

@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from vipwire.errors import UnsupportedError
+from vipwire.linux.host import kernel
+from vipwire.linux.host.kernel import KernelRelease, cpus, require_nftables
+from vipwire.linux.host.rights import capabilities, require_net_admin
 from vipwire.linux.host.settings import (
     SysctlChange,
     apply_sysctls,
@@ -143,3 +147,79 @@ def test_a_score_without_proc_is_an_obstacle(tmp_path: Path) -> None:
     obstacle = set_oom_score_adj(-999, tmp_path)
     assert obstacle is not None
     assert obstacle.what == "oom_score_adj -999"
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("6.18.44-fc-v509", (6, 18, 44)),
+        ("5.10.0-21-amd64", (5, 10, 0)),
+        ("4.19-rc1+", (4, 19, 0)),
+        ("5.15.167.4-microsoft-standard-WSL2", (5, 15, 167)),
+    ],
+)
+def test_the_numbers_of_a_release(text: str, release: tuple[int, int, int]) -> None:
+    assert KernelRelease.parse(text) == release
+
+
+@pytest.mark.parametrize("text", ["", "linux", "6", "v6.1"])
+def test_what_is_no_release_is_refused_with_its_text(text: str) -> None:
+    with pytest.raises(ValueError, match="kernel release") as caught:
+        KernelRelease.parse(text)
+    assert repr(text) in str(caught.value)
+
+
+def test_the_running_kernel_has_a_release_and_cpus() -> None:
+    assert KernelRelease.running() >= KernelRelease(4, 0)
+    assert cpus() >= 1
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (errno.EPERM, "CAP_NET_ADMIN"),
+        (errno.EPROTONOSUPPORT, "CONFIG_NETFILTER_NETLINK"),
+        (errno.EINVAL, "CONFIG_NF_TABLES"),
+        (errno.ENOMEM, os.strerror(errno.ENOMEM)),
+    ],
+)
+def test_what_nftables_misses_is_said(monkeypatch: pytest.MonkeyPatch, code: int, says: str) -> None:
+    class Refusing:
+        def __init__(self, protocol: int) -> None:
+            raise OSError(code, os.strerror(code), protocol)
+
+    monkeypatch.setattr(kernel, "NetlinkSocket", Refusing)
+    with pytest.raises(UnsupportedError, match="nftables cannot be used here") as caught:
+        require_nftables()
+    assert says in str(caught.value)
+
+
+def proc(folder: Path, effective: str) -> Path:
+    (folder / "self").mkdir()
+    (folder / "self" / "status").write_text(f"Name:\tvipwire\nCapPrm:\tffffffff\n{effective}Seccomp:\t0\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("CapEff:\t0000000000000000\n", set()),
+        ("CapEff:\t0000000000001000\n", {"CAP_NET_ADMIN"}),
+        ("CapEff:\t0000000001003000\n", {"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_RESOURCE"}),
+        ("", set()),
+    ],
+)
+def test_capabilities_are_those_in_force(tmp_path: Path, line: str, expected: set[str]) -> None:
+    assert capabilities(proc(tmp_path, line)) == expected
+
+
+def test_where_nothing_can_be_read_there_are_none(tmp_path: Path) -> None:
+    assert capabilities(tmp_path) == frozenset()
+
+
+def test_the_missing_capability_is_named_and_what_works_without(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        require_net_admin("vipwire cleanup", proc(tmp_path, "CapEff:\t0000000000002000\n"))
+    said = str(caught.value)
+    assert said.startswith("vipwire cleanup needs the capability CAP_NET_ADMIN: run it as root, or add NET_ADMIN")
+    assert "`plan`" in said
