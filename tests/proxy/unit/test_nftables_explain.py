@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from tests.proxy.unit.inspected import PODS, example, make_config
 
-from vipwire.config.sections import CounterLevel
 from vipwire.inspect.node.situation import plan_family
 from vipwire.inspect.node.source import list_once, make_source
 from vipwire.linux.netlink.nftables.elements import Element
@@ -18,7 +17,6 @@ from vipwire.modes.nftables.explain.table import Table
 from vipwire.modes.nftables.table.names import CHAIN, Chain, Object, ObjectKey
 from vipwire.modes.nftables.table.render import render
 from vipwire.modes.nftables.table.skeleton import node_objects
-from vipwire.plan.plan import Target
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, BY_CHANCE, IN_TURN
 from vipwire.reconcile.steps import End, ObjectState
@@ -56,23 +54,6 @@ def objects(tmp_path: Path) -> Objects:
 
 def packet(destination: str, port: int, source: bytes = CLIENT) -> Packet:
     return Packet(type(CLIENT)(source), parse_address(destination), Protocol.TCP, port, "eth0")
-
-
-def test_what_is_as_planned_is_followed_to_both_endpoints(objects: Objects) -> None:
-    way = walk(Table(Family.IPV4, objects, objects), packet("10.96.0.10", 80))
-    assert way.end is End.ANSWERED
-    assert way.shares == dict.fromkeys(ENDPOINTS, Fraction(1, 2))
-    assert way.masqueraded == {address for address, _ in ENDPOINTS}
-    assert {step.state for step in way.steps} == {ObjectState.PLANNED}
-    assert any('"default/web:http"' in step.text for step in way.steps)
-
-
-@pytest.mark.parametrize(
-    ("address", "port", "end"),
-    [("10.96.0.3", 80, End.REJECTED), ("10.96.0.10", 81, End.REJECTED), ("10.9.9.9", 80, End.UNTOUCHED)],
-)
-def test_what_is_not_answered_ends_at_its_rule(objects: Objects, address: str, port: int, end: End) -> None:
-    assert walk(Table(Family.IPV4, objects, objects), packet(address, port)).end is end
 
 
 def test_a_missing_element_is_named_and_its_slot_leads_nowhere(objects: Objects) -> None:
@@ -131,33 +112,6 @@ def test_what_is_remembered_of_a_client_is_found(objects: Objects) -> None:
     assert way.shares == dict.fromkeys(ENDPOINTS, Fraction(1, 2))
 
 
-def test_a_hash_of_the_address_gives_each_client_one_endpoint(objects: Objects) -> None:
-    table = Table(Family.IPV4, objects, objects)
-    chosen: set[object] = set()
-    for last in range(1, 60):
-        shares = walk(table, packet("10.96.1.0", 80, bytes((203, 0, 113, last)))).shares
-        assert shares is not None
-        assert list(shares.values()) == [1]
-        chosen.update(shares)
-    assert len(chosen) == 3
-
-
-def test_turns_and_maglev_reach_every_endpoint(objects: Objects) -> None:
-    table = Table(Family.IPV4, objects, objects)
-    turns, maglev = (walk(table, packet(address, 80)).shares for address in ("10.96.1.1", "10.96.1.2"))
-    assert turns is not None
-    assert maglev is not None
-    assert set(turns.values()) == {Fraction(1, 3)}
-    assert set(maglev) == set(turns)
-    assert all(abs(share - Fraction(1, 3)) < Fraction(1, 100) for share in maglev.values())
-
-
-def test_targets_are_those_of_the_plan(objects: Objects) -> None:
-    shares = walk(Table(Family.IPV4, objects, objects), packet("10.96.0.2", 53)).shares
-    assert shares is not None
-    assert [str(Target(*target, local=False)) for target in shares if target] == ["10.244.2.11:53"]
-
-
 @pytest.mark.parametrize(
     ("data", "expected"),
     # lookup3.c's own check: hashlittle of these bytes, whose start value is what the kernel adds to the seed
@@ -169,25 +123,6 @@ def test_the_hash_is_lookup3(data: bytes, expected: int) -> None:
 
 def test_slots_cover_what_they_are_scaled_to() -> None:
     assert {slot_of(bytes((10, 0, 0, last)), 7, 5) for last in range(100)} == set(range(5))
-
-
-@pytest.mark.parametrize(("target_port", "arrives_at"), [(10000, 10123), (8080, 8080)])
-def test_a_range_is_followed_by_its_port_and_counters_do_not_stand_in_the_way(
-    tmp_path: Path, target_port: int, arrives_at: int
-) -> None:
-    pods = [PODS[name] for name in ("pod-1a", "pod-2a")]
-    made = manifests.service_manifest(DEFAULT, "rtp", ["10.96.0.7"], [Port(10000, target_port)], pods)
-    made[0]["metadata"]["annotations"] = {"vipwire.io/port-range": "10000-20000"}
-    config = make_config(tmp_path, made)
-    side = plan_family(config, list_once(make_source(config)), Family.IPV4, ())
-    (plan,) = side.plans.values()
-    rendered = render(Family.IPV4, plan)
-    table = {**node_objects(side.node, CounterLevel.TRAFFIC), **rendered.own, **rendered.shared}
-    way = walk(Table(Family.IPV4, table, table), packet("10.96.0.7", 10123))
-    assert way.end is End.ANSWERED
-    assert way.shares == {(parse_address(pod.addresses[0]), arrives_at): Fraction(1, 2) for pod in pods}
-    assert all(step.state is ObjectState.PLANNED for step in way.steps)
-    assert walk(Table(Family.IPV4, table, table), packet("10.96.0.7", 20001)).end is End.REJECTED
 
 
 def test_how_a_slot_is_chosen_is_what_the_table_does(objects: Objects) -> None:
