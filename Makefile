@@ -9,7 +9,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
-	@echo "make check   linters, types, layers, unit tests and laws: five to ten minutes"
+	@echo "make check   linters, types, layers, unit tests and laws: under three minutes of CPU"
 	@echo "make test    linters, types, layers, and all tests; HOUSE=l7 those of one house (proxy, l7, up, lab, project)"
 	@echo "make fuzz    a million inputs for everything that reads what others write"
 	@echo "make soak    ten minutes of changes while everything goes wrong"
@@ -75,11 +75,11 @@ quick: compiled
 OUTSIDE = app_loop cli_ config_ host_ http_ inspect_live inspect_page_site inspect_source kube_access kube_client \
 	kube_manifests kube_watch process_ serve_ userspace_relay xtables_tool \
 	ingress_failures ingress_watch gateway_manifests \
-	cluster_api_bounds cluster_api_wire cluster_ca cluster_damaged cluster_join cluster_keys cluster_lost cluster_probing \
-	cluster_relay cluster_store_strangers cluster_up_settings dns_limits dns_server dns_upstream
+	cluster_api_bounds cluster_api_wire cluster_ca cluster_damaged cluster_joining cluster_probing \
+	cluster_relay cluster_up_settings dns_limits dns_server dns_upstream
 OUTSIDE_TESTS = $(strip $(foreach each,$(OUTSIDE),$(wildcard $(addsuffix /test_$(each)*.py,$(UNITS)))))
 debian: compiled
-	@if [ -x .venv-debian/bin/python ] && [ -n "$(OUTSIDE_TESTS)" ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'not slow and not kernel' $(OUTSIDE_TESTS); fi
+	@if [ -x .venv-debian/bin/python ] && [ -n "$(OUTSIDE_TESTS)" ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'not kernel' $(OUTSIDE_TESTS); fi
 
 # Four processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
 pytest: compiled
