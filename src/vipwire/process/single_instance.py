@@ -8,12 +8,15 @@ process dies, however it dies. Who has a name answers there, from a thread of it
     second: takeover    first (if the second is root, or the same user) says `ending`, and ends in its usual way
     the connection ends ▸ the first is gone ▸ the second has the names
 
-The kernel tells each side who the other is (SO_PEERCRED). A name that somebody else's process has is told like any.
+The kernel tells each side who the other is (SO_PEERCRED). Any user of the machine can bind any name. So a name that a
+stranger has is no claim: the claim is then the name with `~` and a random suffix, where whoever looks for a holder
+looks, too. A stranger is neither root nor our user, and cannot write a network's rules.
 """
 
 import contextlib
 import json
 import os
+import secrets
 import selectors
 import socket
 import struct
@@ -22,12 +25,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import field
 
 from vipwire.errors import VipwireError
 from vipwire.model.value import Value
+from vipwire.process import log
 
 INHERITED: Final = "VIPWIRE_CLAIMS"
 """The variable that tells a program, when it replaces itself, which descriptors are its claims."""
@@ -38,6 +43,8 @@ _HEAR_SECONDS: Final = 2.0
 _END_SECONDS: Final = 90.0
 _LOOK_SECONDS: Final = 0.02
 _BIND_ATTEMPTS: Final = 100
+_NET_ADMIN: Final = 1 << 12
+_NAMES: Final = Path("/proc/thread-self/net/unix")
 _MOST_HEARD: Final = 16
 """Connections at once: who has been quiet for longest is hung up on."""
 
@@ -198,6 +205,11 @@ def find_holder(name: str) -> Holder | None:
         return _introduced(connection)
 
 
+def plain_name(place: str) -> str:
+    """Return the name that a socket's name is a claim of."""
+    return place.partition("~")[0]
+
+
 def refusal(holder: Holder, *, takeover: bool) -> AlreadyRunningError:
     """Build the error that names the holder of what we want, and what to do."""
     way = ", or start with --takeover to take its place" if takeover else ""
@@ -223,17 +235,26 @@ def _bound(names: Iterable[str]) -> dict[str, socket.socket]:
 def _bind(name: str) -> socket.socket:
     """Claim a name; if its holder ends at that moment, try again."""
     for _ in range(_BIND_ATTEMPTS):
+        if (holder := find_holder(name)) is not None:
+            raise refusal(holder, takeover=True)
+        stranger = _stranger_at(name)
+        place = f"{name}~{secrets.token_hex(4)}" if stranger else name
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(f"\0{name}")
+            listener.bind(f"\0{place}")
             listener.listen()
         except OSError:
             listener.close()
-            holder = find_holder(name)
-            if holder is not None:
-                raise refusal(holder, takeover=True) from None
             time.sleep(_LOOK_SECONDS)
             continue
+        if stranger:
+            log.warning("a user's process has the name of our claim; another is taken", socket=name, user=stranger)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(listener.close)
+            if (connection := _call(name, but=place)) is not None:  # who has begun in the same moment
+                with connection:
+                    raise refusal(_introduced(connection), takeover=True)
+            on_error.pop_all()
         return listener
     raise AlreadyRunningError(f"the socket @{name} belongs to a process that does not listen there: end that first")
 
@@ -257,15 +278,61 @@ def _end_holder(name: str) -> None:
             return
 
 
-def _call(name: str) -> socket.socket | None:
+def _call(name: str, *, but: str = "") -> socket.socket | None:
+    """Connect to the holder of a name who is no stranger, wherever it listens except at one place."""
+    for place in _places(name):
+        connection = _connected(place) if place != but else None
+        if connection is not None and not _is_stranger(*_peer(connection)):
+            return connection
+        if connection is not None:
+            connection.close()
+    return None
+
+
+def _places(name: str) -> list[str]:
+    """List the names of sockets that may be a claim of a name; without /proc only the name itself."""
+    try:
+        lines = _NAMES.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return [name]
+    return [name, *sorted({place for line in lines if (place := line.rpartition(" @")[2]).startswith(f"{name}~")})]
+
+
+def _connected(place: str) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_HEAR_SECONDS)
     try:
-        connection.connect(f"\0{name}")
+        connection.connect(f"\0{place}")
     except OSError:
         connection.close()
         return None
     return connection
+
+
+def _stranger_at(name: str) -> int:
+    """Return the user of the stranger who has a name; 0 where none has it."""
+    connection = _connected(name)
+    if connection is None:
+        return 0
+    with connection:
+        pid, uid = _peer(connection)
+        return uid if _is_stranger(pid, uid) else 0
+
+
+def _is_stranger(pid: int, uid: int) -> bool:
+    """Report whether a process cannot be of vipwire's: of another user, and without CAP_NET_ADMIN where we are.
+
+    Anybody has all capabilities in a user namespace of his own. What cannot be read is taken for one of ours.
+    """
+    if uid in (0, os.geteuid()):
+        return False
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+        is_here = os.stat(f"/proc/{pid}/ns/user").st_ino == os.stat("/proc/self/ns/user").st_ino  # noqa: PTH116
+    except OSError:
+        return os.geteuid() == 0
+    effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+    return not (is_here and effective & _NET_ADMIN)
 
 
 def _introduced(connection: socket.socket) -> Holder:
@@ -309,6 +376,6 @@ def _inherited() -> dict[str, int]:
             with contextlib.suppress(OSError, ValueError, TypeError):
                 probe = socket.socket(fileno=os.dup(number))
                 with probe:
-                    if probe.getsockname() == f"\0{name}".encode():
+                    if plain_name(os.fsdecode(probe.getsockname())[1:]) == name:
                         found[name] = number
     return found

@@ -311,6 +311,37 @@ def test_whatever_a_strangers_process_answers_it_is_named(answer: bytes) -> None
         serving.result()
 
 
+SQUATTING = """import os, socket, time
+os.setgid(65534); os.setuid(65534)
+made = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+made[0].bind("\\0vipwire-test"); made[1].bind("\\0vipwire-test~0")
+for each in made: each.listen()
+print(flush=True); time.sleep(600)
+"""
+
+
+def test_a_user_who_takes_the_name_keeps_no_proxy_from_starting() -> None:
+    """Who starts claims another name, and is found there by the next; the user is nobody's holder."""
+    with subprocess.Popen([sys.executable, "-c", SQUATTING], stdout=subprocess.PIPE) as stranger:
+        try:
+            assert stranger.stdout is not None
+            stranger.stdout.readline()
+            assert find_holder("vipwire-test") is None
+            asked: list[str] = []
+            with claimed(("vipwire-test",), "a test") as claim:
+                claim.when_asked(asked.append)
+                holder = find_holder("vipwire-test")
+                assert holder is not None
+                assert (holder.pid, holder.said["command"]) == (os.getpid(), "a test")
+                with pytest.raises(AlreadyRunningError, match="a test"), claimed(("vipwire-test",), "another"):
+                    pass
+            assert find_holder("vipwire-test") is None
+        finally:
+            stranger.kill()
+    with claimed(("vipwire-test",), "a test"):
+        assert "@vipwire-test\n" in names()
+
+
 def test_who_only_connects_keeps_nobody_from_hearing() -> None:
     with claimed(("vipwire-test",), "a test"), ExitStack() as stack:
         for _ in range(100):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import ConfigError
-from vipwire.process.single_instance import Claim, Holder, claimed, find_holder, refusal
+from vipwire.process.single_instance import Claim, Holder, claimed, find_holder, plain_name, refusal
 from vipwire_l7.ingress.haproxy.layout import Layout
 
 _PREFIX: Final = "vipwire-ingress-at-"
@@ -60,7 +60,7 @@ def _holders(places: Iterable[str], table: Path = Path("/proc/net/unix")) -> Ite
         lines = table.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # without /proc only the same places are seen
         lines = [f"@{place}" for place in places]
-    taken = {line.rpartition(" ")[2].removeprefix("@") for line in lines if f"@{_PREFIX}" in line}
+    taken = {plain_name(line.rpartition(" ")[2].removeprefix("@")) for line in lines if f"@{_PREFIX}" in line}
     for name in sorted(taken):
         if any(overlap(name, place) for place in places) and (holder := find_holder(name)) is not None:
             yield holder
