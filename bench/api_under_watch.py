@@ -16,13 +16,12 @@ from typing import Final
 
 from vipwire.process.cyclic_garbage import look_rarely
 from vipwire.process.file_limits import raise_limit
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.node import NAMESPACES
-from vipwire_up.api.kinds.plain import CONFIG_MAPS
+from vipwire_up.api.change import Options
+from vipwire_up.api.damaged_records import is_readable
+from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS, NAMESPACES
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.server import ApiServer
-from vipwire_up.api.serving.bounds import Bounds
-from vipwire_up.api.stored import is_readable
+from vipwire_up.api.serving.limits import Bounds
 from vipwire_up.credentials.ca import Authority
 from vipwire_up.credentials.identity import Access, load_tokens, write_kubeconfigs
 from vipwire_up.store.database import Database

@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from vipwire_up.api.kinds.policies import POLICY_RESOURCES
-from vipwire_up.api.kinds.rules.policies import MOST_SOURCES, MOST_TARGETS, PATTERNS, ROUTES, SERVICES
+from vipwire_up.api.kinds.policies import MOST_SOURCES, MOST_TARGETS, PATTERNS, POLICY_RESOURCES, ROUTES, SERVICES
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.objects.schema import Field, Shape, Type
 

@@ -7,9 +7,8 @@ from typing import Final
 
 from vipwire.process.supervision import in_short
 from vipwire_up.api.kinds.catalogue import BY_ID
-from vipwire_up.api.kinds.plain import EVENTS
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.object import readable
+from vipwire_up.api.kinds.small_kinds import EVENTS
+from vipwire_up.api.objects.object import at, readable
 from vipwire_up.api.registry import Registry
 from vipwire_up.store.record import Key
 from vipwire_up.store_feed.events import warn

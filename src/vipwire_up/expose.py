@@ -20,7 +20,7 @@ from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.objects import Object, ObjectClient
 from vipwire.model.net import bracketed
 from vipwire.model.text import port_number
-from vipwire_up.api.objects.endpoint_address import problem_of
+from vipwire_up.api.objects.addresses import endpoint_problem
 from vipwire_up.machines.node import ADDRESSES
 
 MANAGER: Final = "vipwire-expose"
@@ -71,7 +71,7 @@ def _target(text: str) -> Target:
         sound = False
     if number is None or not sound:
         raise ConfigError(f"--to: {text!r} is not a target (allowed: 10.0.0.5:8080 or [fd00::5]:8080)")
-    if problem_of(str(address)):
+    if endpoint_problem(str(address)):
         raise ConfigError(f"--to: {address} cannot be an endpoint: every machine and Pod has its own")
     return Target(str(address), number)
 

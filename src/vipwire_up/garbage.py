@@ -22,16 +22,13 @@ from typing import Any, Final
 from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time, time_or_none
 from vipwire.process.supervision import Guard
-from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.change import Deletion, Options
 from vipwire_up.api.kinds.catalogue import BY_ID, RESOURCES
-from vipwire_up.api.kinds.node import NAMESPACES
-from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.object import decoded, readable
+from vipwire_up.api.kinds.small_kinds import EVENTS, NAMESPACES
+from vipwire_up.api.objects.object import at, decoded, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.transition import Deletion
 from vipwire_up.namespace_conditions import with_conditions
 from vipwire_up.store.record import Key, Record, RecordChange
 from vipwire_up.store_feed.feed import Feed

@@ -19,7 +19,7 @@ from vipwire.process.supervision import Supervisor
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.server import ApiServer
 from vipwire_up.api.serving.accept import Listening
-from vipwire_up.api.serving.bounds import Bounds
+from vipwire_up.api.serving.limits import Bounds
 from vipwire_up.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
 from vipwire_up.credentials.keys import Keys
 from vipwire_up.credentials.shared import SharedCredentials

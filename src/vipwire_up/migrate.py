@@ -17,7 +17,7 @@ from typing import Final
 
 from vipwire.process.files import sync
 from vipwire_up.api.kinds.catalogue import BY_ID
-from vipwire_up.api.kinds.plain import LEASES
+from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.object import readable
 from vipwire_up.controllers.lease import NAMESPACE
 from vipwire_up.controllers.servers import EVERY, lease_name

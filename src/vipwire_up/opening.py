@@ -19,7 +19,7 @@ from vipwire.linux.host.addresses import read_addresses
 from vipwire.model.net import format_address
 from vipwire.process import log
 from vipwire.process.files import write_private
-from vipwire_up.api.stored import is_readable
+from vipwire_up.api.damaged_records import is_readable
 from vipwire_up.credentials.ca import Authority
 from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore

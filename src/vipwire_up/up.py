@@ -26,8 +26,8 @@ from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.claims import Claims
 from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES as ANNOUNCED_RESOURCES
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.node import NAMESPACES
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.small_kinds import NAMESPACES
 from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.bgp.bird import Bird
@@ -46,7 +46,7 @@ from vipwire_up.controllers.gateway_services import GatewayServices, declare_poo
 from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices
 from vipwire_up.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire_up.controllers.servers import OwnSlices, Server
-from vipwire_up.credentials.file_modes import tell_loose_modes
+from vipwire_up.credentials.keys import tell_loose_modes
 from vipwire_up.dns.settings import Settings as DnsSettings
 from vipwire_up.garbage import GarbageCollector
 from vipwire_up.joining.ended_tokens import delete_ended_tokens

@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies.decode import Findings, decode
-from vipwire_up.api.bodies.duplicate_fields import repeated_fields
+from vipwire_up.api.bodies.parsing import parse_yaml, repeated_fields
 from vipwire_up.api.bodies.protobuf import decode_body
-from vipwire_up.api.bodies.yaml import read_yaml
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.objects.schema import Shape, Type
 from vipwire_up.api.patches.apply import Writer, apply, note_update, read_ownership, write_ownership
-from vipwire_up.api.patches.fieldset import from_fields, members, to_fields
+from vipwire_up.api.patches.field_paths import from_fields, members, to_fields
+from vipwire_up.api.patches.json_patch import json_patch, merge_patch
 from vipwire_up.api.patches.strategic import strategic_patch
-from vipwire_up.api.patches.untyped import json_patch, merge_patch
 from vipwire_up.api.selectors import parse_labels
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 70000) | st.text(max_size=5) | st.floats(allow_nan=False)
@@ -101,7 +100,7 @@ def test_a_selector_is_read_or_refused(text: str) -> None:
 @given(st.text(alphabet="{}[]:, \"'&*!|>-#%ab1\t\n", max_size=40) | st.binary(max_size=40).map(repr))
 def test_any_body_is_read_or_refused(text: str) -> None:
     for body in (text.encode(), b"{" + text.encode()):
-        _, code = tried(lambda body=body: read_yaml(body))  # type: ignore[misc]
+        _, code = tried(lambda body=body: parse_yaml(body))  # type: ignore[misc]
         assert code in (0, 400)
         assert all(isinstance(each, str) for each in repeated_fields(body))
 

@@ -13,7 +13,7 @@ from tests.up.unit.controllers_here import PODS, SLICES
 from tests.up.unit.up_here import whole, write
 
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.kinds.networking import SERVICE_CIDRS
+from vipwire_up.api.kinds.service_cidr import SERVICE_CIDRS
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.objects.schema import Shape, Type
 from vipwire_up.controllers.allocation.cidrs import ServiceCidrs

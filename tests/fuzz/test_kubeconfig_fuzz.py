@@ -16,7 +16,7 @@ from vipwire.kube.access.access import Access, access_of
 from vipwire.kube.access.kubeconfig import parse_kubeconfigs
 from vipwire.kube.errors import ApiError
 from vipwire.kube.manifests.documents import MANIFESTS
-from vipwire_up.api.bodies.yaml import read_yaml
+from vipwire_up.api.bodies.parsing import parse_yaml
 
 FILE: Final = "/no-such-folder/kubeconfig"
 PEM: Final = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="
@@ -174,7 +174,7 @@ def test_a_manifest_whose_tags_do_not_fit_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", TAGS)
 def test_a_body_whose_tags_do_not_fit_is_refused(text: str) -> None:
     with pytest.raises(ApiError, match="error decoding YAML"):
-        read_yaml(text.encode())
+        parse_yaml(text.encode())
 
 
 @pytest.mark.parametrize(

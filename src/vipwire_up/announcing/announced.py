@@ -12,8 +12,8 @@ from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.model.names import ObjectName
 from vipwire.process import log
 from vipwire.proxy.view import AnnouncedAddress, announced_file, write_announced
-from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.kinds.small_kinds import EVENTS
 from vipwire_up.machines.objects import Objects
 from vipwire_up.store_feed.events import event_of
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from vipwire.kube.gateway_addresses import is_listened_at
 from vipwire_up.api.objects.addresses import family_of
-from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 
 CLASS: Final = "vipwire.io/pool"

@@ -40,7 +40,7 @@ from vipwire_up.announcing.kinds import (
     SYSTEM,
     Held,
 )
-from vipwire_up.api.kinds.plain import LEASES
+from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.machines.objects import Objects
 

@@ -9,12 +9,13 @@ was only a dry run, or the disk did not take it.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
 from vipwire_up.api.objects.resource import Object, Resource
+from vipwire_up.api.serving.authorization import User
 from vipwire_up.store.record import Step
 
 
@@ -27,8 +28,11 @@ class Operation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """A change that is about to be made. `new` is None for a deletion, `old` for a creation."""
+class AdmissionRequest:
+    """A change that is about to be made. `new` is None for a deletion, `old` for a creation.
+
+    `caller` is the user who sends the request; None for what a part of this process does.
+    """
 
     operation: Operation
     resource: Resource
@@ -38,6 +42,7 @@ class Attempt:
     old: Object | None
     dry_run: bool = False
     subresource: str = ""
+    caller: User | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +82,15 @@ NOTHING_ADDED: Final = Admitted()
 class Admission(Protocol):
     """A hook."""
 
-    def admit(self, attempt: Attempt) -> Admitted | None:
+    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
         """Change `attempt.new`, ask for more, or raise ApiError."""
 
 
-class Admissions:
-    """Runs hooks in their order, and takes them back in the reverse one."""
-
-    def __init__(self, hooks: tuple[Admission, ...]) -> None:
-        self._hooks = hooks
-
-    def admit(self, attempt: Attempt) -> Admitted:
-        """Run all; if one refuses, those before it are undone."""
-        admitted = NOTHING_ADDED
-        for hook in self._hooks:
-            with admitted.taken_back_on_error():
-                added = hook.admit(attempt)
-            admitted = admitted.joined(added) if added is not None else admitted
-        return admitted
+def admit_all(hooks: Iterable[Admission], attempt: AdmissionRequest) -> Admitted:
+    """Run hooks in their order; if one refuses, those before it are undone, the last one first."""
+    admitted = NOTHING_ADDED
+    for hook in hooks:
+        with admitted.taken_back_on_error():
+            added = hook.admit(attempt)
+        admitted = admitted.joined(added) if added is not None else admitted
+    return admitted

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.admission import Admitted
 from vipwire_up.api.objects.errors import already_exists, conflict, internal, server_timeout, unknown_outcome
-from vipwire_up.store.fence import FENCES
 from vipwire_up.store.record import (
+    FENCES,
     Check,
     ConflictError,
     Key,

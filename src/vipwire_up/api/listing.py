@@ -31,7 +31,7 @@ _PATIENCE: Final = 3.0  # seconds that a request waits for a revision that is no
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """Records with the metadata of the list that they are."""
 
     records: list[Record]
@@ -48,7 +48,7 @@ class _Cursor(msgspec.Struct, frozen=True):
 
 async def list_page(
     store: Store, resource: Resource, selector: Selector, query: Mapping[str, str], *, damaged: bool = False
-) -> Page:
+) -> ListPage:
     """Return the page that a request asks for, with damaged records or without. Raise ApiError 400, 410 or 504."""
     limit, cursor = parse_number(query, "limit"), _read_cursor(query.get("continue", ""))
     revision = cursor.rv if cursor else await _revision(store, resource, query, limit)
@@ -124,7 +124,7 @@ async def _revision(store: Store, resource: Resource, query: Mapping[str, str], 
     return revision if match == "Exact" or (limit and not match) else None
 
 
-def _page(records: list[Record], revision: int, limit: int, *, exact: bool) -> Page:
+def _page(records: list[Record], revision: int, limit: int, *, exact: bool) -> ListPage:
     meta: dict[str, Any] = {"resourceVersion": str(revision)}
     if limit and len(records) > limit:
         last = records[limit - 1].key
@@ -132,7 +132,7 @@ def _page(records: list[Record], revision: int, limit: int, *, exact: bool) -> P
         if exact:
             meta["remainingItemCount"] = len(records) - limit
         records = records[:limit]
-    return Page(records, meta)
+    return ListPage(records, meta)
 
 
 def _write_cursor(cursor: _Cursor) -> str:

@@ -14,11 +14,10 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any, Final
 
 from vipwire_up.api.kinds.gateway import GATEWAY_RESOURCES
-from vipwire_up.api.kinds.networking import INGRESSES
-from vipwire_up.api.kinds.plain import SECRETS
-from vipwire_up.api.objects.cells import at
+from vipwire_up.api.kinds.ingress import INGRESSES
+from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.objects.errors import expired
-from vipwire_up.api.objects.object import readable
+from vipwire_up.api.objects.object import at, readable
 from vipwire_up.api.watching import error_line
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Record
 from vipwire_up.store.store import Store
@@ -77,7 +76,6 @@ class NamedSecrets:
             await self._store.until(self._seen + 1)
 
     def _look(self) -> None:
-        """Read what has changed since the last look."""
         until = self._store.revision
         if until == self._seen:
             return
@@ -127,7 +125,6 @@ def _of_ingress(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _references(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Find the references of kind Secret in what an object says, however deep."""
     if isinstance(value, list):
         for each in value:
             yield from _references(each)

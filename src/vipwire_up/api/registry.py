@@ -22,18 +22,29 @@ from typing import Any
 
 from vipwire.kube.resource import without_nulls
 from vipwire.model.times import format_time
-from vipwire_up.api.admission import NOTHING_ADDED, Admission, Admissions, Admitted, Attempt, Operation
-from vipwire_up.api.bodies.sent import (
+from vipwire_up.api.admission import NOTHING_ADDED, Admission, AdmissionRequest, Admitted, Operation, admit_all
+from vipwire_up.api.change import (
+    PLAIN_DELETION,
+    Deletion,
     Options,
     Remarks,
+    addressed,
+    check_preconditions,
     check_version,
     decode_sent,
+    finished,
     give_first_status,
+    is_sound,
+    record_of_dry_run,
+    same,
+    split,
     undeclared,
+    unknown_fields,
     unknown_warnings,
+    with_defaults,
 )
 from vipwire_up.api.committing import Commits
-from vipwire_up.api.kinds.node import IMMORTAL, NAMESPACES
+from vipwire_up.api.kinds.small_kinds import IMMORTAL, NAMESPACES
 from vipwire_up.api.metadata import check_metadata, keep_metadata, mark_deleted, name_new
 from vipwire_up.api.objects.errors import (
     Cause,
@@ -47,6 +58,7 @@ from vipwire_up.api.objects.errors import (
     refused,
 )
 from vipwire_up.api.objects.object import (
+    NO_SUCH_UID,
     check_creatable,
     check_identity,
     check_name,
@@ -59,20 +71,6 @@ from vipwire_up.api.objects.object import (
 )
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.patches import apply as ssa
-from vipwire_up.api.patches import last_applied
-from vipwire_up.api.transition import (
-    PLAIN_DELETION,
-    Deletion,
-    addressed,
-    check_preconditions,
-    finished,
-    is_sound,
-    record_of_dry_run,
-    same,
-    split,
-    unknown_fields,
-    with_defaults,
-)
 from vipwire_up.store.record import Check, Key, Record, Write
 from vipwire_up.store.store import Store
 
@@ -93,12 +91,12 @@ class Registry:
     def __init__(self, store: Store, clock: Callable[[], datetime], hooks: Sequence[Admission] = ()) -> None:
         self.store = store
         self.clock = clock
-        self._hooks = Admissions(tuple(hooks))
+        self._hooks = tuple(hooks)
         self._commits = Commits(store)
 
     def fenced(self, fence: Check) -> "FencedRegistry":
         """Return the registry of an elected writer, which the store refuses once another one is elected."""
-        return FencedRegistry(self.store, self.clock, (self._hooks,), fence)
+        return FencedRegistry(self.store, self.clock, self._hooks, fence)
 
     def read(self, resource: Resource, namespace: str, name: str) -> Record:
         """Read an object; raise ApiError 404."""
@@ -117,6 +115,12 @@ class Registry:
         value = check_identity(resource, body, namespace)
         if value["metadata"].get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
+        return await self._store_new(resource, namespace, value, options)
+
+    async def _store_new(
+        self, resource: Resource, namespace: str, value: Object, options: Options, owned: ssa.Ownership | None = None
+    ) -> Result:
+        """Store a new object. An apply says which fields are `owned`; else the manager owns all that it sends."""
         remarks = Remarks()
         new = decode_sent(resource, value, options, remarks)
         name_new(resource, new, namespace, self._now())
@@ -125,9 +129,11 @@ class Registry:
         give_first_status(resource, new)
         if self.store.head(key_of(resource, namespace, name)) is not None:
             raise already_exists(resource.id, name)
-        owner = ssa.Writer(options.manager, version=resource.api_version)
+        owner = ssa.Writer(options.manager, version=resource.api_version) if owned is None else None
+        if owned is not None:
+            new["metadata"]["managedFields"] = ssa.write_ownership(owned)
         return await self._store(
-            Attempt(Operation.CREATE, resource, namespace, name, new, None), options, remarks, owner
+            AdmissionRequest(Operation.CREATE, resource, namespace, name, new, None), options, remarks, owner
         )
 
     async def replace(
@@ -160,11 +166,10 @@ class Registry:
 
         Where others have written meanwhile, it is called again.
         """
-
-        async def attempt() -> Result:
-            return await self._change(resource, namespace, name, edit, options, subresource=subresource)
-
-        return await self._commits.made(key_of(resource, namespace, name), attempt)
+        key = key_of(resource, namespace, name)
+        return await self._commits.made(
+            key, lambda: self._change(resource, namespace, name, edit, options, subresource=subresource)
+        )
 
     async def _change(
         self,
@@ -188,7 +193,7 @@ class Registry:
         keep_metadata(new, old)
         if resource.has_status or subresource:
             new = split(new, old, subresource)
-        attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
+        attempt = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
         writer = ssa.Writer(options.manager, subresource=subresource, version=resource.api_version)
         return await self._store(attempt, options, remarks, writer, record)
 
@@ -196,13 +201,11 @@ class Registry:
         self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str = ""
     ) -> Result:
         """Apply what a manager wants; create the object if there is none. Raise ApiError 409 for others' fields."""
-
-        async def attempt() -> Result:
-            return await self._apply(
-                resource, namespace, name, self._commits.own(body), options, subresource=subresource
-            )
-
-        return await self._commits.made(key_of(resource, namespace, name), attempt)
+        key = key_of(resource, namespace, name)
+        return await self._commits.made(
+            key,
+            lambda: self._apply(resource, namespace, name, self._commits.own(body), options, subresource=subresource),
+        )
 
     async def _apply(
         self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str
@@ -222,24 +225,19 @@ class Registry:
         ownership = ssa.read_ownership(old.get("metadata", {}).get("managedFields"))
         if record is not None and not ownership:
             ownership = ssa.owned_before(old, resource, self._now())
-        force = options.force or last_applied.undisputed(old, resource, writer)
+        force = options.force or ssa.undisputed(old, resource, writer)
         merged, owned = ssa.apply(old, wanted, resource.type, writer, ownership, force=force, now=self._now())
-        merged = last_applied.renewed(merged, wanted, writer)
+        merged = ssa.renewed(merged, wanted, writer)
         if record is None:
-            check_creatable(
-                resource,
-                name,
-                wanted,
-                "uid mismatch: the provided object specified uid {uid}, and no existing object was found",
-            )
-            return await self._create_applied(resource, namespace, merged, owned, options)
+            check_creatable(resource, name, wanted, NO_SUCH_UID)
+            return await self._store_new(resource, namespace, merged, options, owned)
         check_version(resource, name, wanted, record)
         remarks = Remarks()
         new = decode_sent(resource, merged, options, remarks, old)
         keep_metadata(new, old)
         new = split(new, old, subresource) if resource.has_status or subresource else new
         new["metadata"]["managedFields"] = ssa.write_ownership(owned)
-        attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
+        attempt = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
         return await self._store(attempt, options, remarks, None, record)
 
     async def delete(
@@ -273,24 +271,12 @@ class Registry:
             return await self._remove(resource, record, old, options)
         if new == old:
             return Result(record)
-        attempt = Attempt(Operation.UPDATE, resource, namespace, name, new, old)
+        attempt = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old)
         return await self._store(attempt, options, Remarks(), None, record)
-
-    async def _create_applied(
-        self, resource: Resource, namespace: str, merged: Object, owned: ssa.Ownership, options: Options
-    ) -> Result:
-        remarks = Remarks()
-        new = decode_sent(resource, merged, options, remarks)
-        name_new(resource, new, namespace, self._now())
-        self._check_namespace(resource, namespace, new["metadata"]["name"])
-        new["metadata"]["managedFields"] = ssa.write_ownership(owned)
-        give_first_status(resource, new)
-        attempt = Attempt(Operation.CREATE, resource, namespace, new["metadata"]["name"], new, None)
-        return await self._store(attempt, options, remarks, None)
 
     async def _store(
         self,
-        attempt: Attempt,
+        attempt: AdmissionRequest,
         options: Options,
         remarks: Remarks,
         writer: ssa.Writer | None,
@@ -302,7 +288,7 @@ class Registry:
 
     async def _put(
         self,
-        attempt: Attempt,
+        attempt: AdmissionRequest,
         options: Options,
         remarks: Remarks,
         writer: ssa.Writer | None,
@@ -316,7 +302,9 @@ class Registry:
         resource.prepare(new, old)
         if remarks.causes:
             self._check(resource, new, old, remarks.causes)
-        admitted = self._hooks.admit(dataclasses.replace(attempt, dry_run=options.dry_run))
+        admitted = admit_all(
+            self._hooks, dataclasses.replace(attempt, dry_run=options.dry_run, caller=options.caller)
+        )
         with admitted.taken_back_on_error():
             self._check(resource, new, old)
             if not attempt.subresource:
@@ -355,9 +343,11 @@ class Registry:
     ) -> Result:
         assert record is not None  # noqa: S101  # what is removed was there
         key = record.key
-        leaving = Attempt(Operation.DELETE, resource, key.namespace, key.name, None, value, dry_run=options.dry_run)
+        leaving = AdmissionRequest(
+            Operation.DELETE, resource, key.namespace, key.name, None, value, options.dry_run, caller=options.caller
+        )
         with admitted.taken_back_on_error():
-            admitted = admitted.joined(self._hooks.admit(leaving))
+            admitted = admitted.joined(admit_all(self._hooks, leaving))
         if options.dry_run:
             admitted.take_back()
             return Result(record, deleted=True)
@@ -404,6 +394,5 @@ class FencedRegistry(Registry):
 
 
 def _added(resource: Resource, new: Object, old: Object) -> list[Cause]:
-    """Find what is wrong with an object, and was not before."""
     known = {*check_metadata(resource, old, old), *resource.check(old, old)}
     return [cause for cause in (*check_metadata(resource, new, old), *resource.check(new, old)) if cause not in known]

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from vipwire_up.api.bodies.decode import Findings, decode
 from vipwire_up.api.kinds.meta import META
-from vipwire_up.api.kinds.plain import SECRETS
+from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.named_secrets import NamedSecrets
-from vipwire_up.api.objects.cells import at
 from vipwire_up.api.objects.errors import bad_request, refused
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.objects.schema import Type, read_types
-from vipwire_up.api.serving import guard
-from vipwire_up.api.serving.guard import User
+from vipwire_up.api.serving import authorization
+from vipwire_up.api.serving.authorization import User
 from vipwire_up.store.record import Key
 
 _AUTHORIZATION: Final = "authorization.k8s.io"
@@ -67,20 +67,21 @@ def _access(user: User, value: Object, named: NamedSecrets) -> Object:
     if (page is None) == (wanted is None):
         raise bad_request("spec: exactly one of nonResourceAttributes or resourceAttributes must be specified")
     if page is not None:
-        allowed = guard.may_ask(user, page.get("path", "")) and page.get("verb", "") in ("get", "head")
+        allowed = authorization.may_ask(user, page.get("path", "")) and page.get("verb", "") in ("get", "head")
     else:
         what = "/".join(filter(None, (wanted.get("resource", ""), wanted.get("subresource", ""))))
-        allowed = guard.may(user, wanted.get("verb", ""), what)
-        if allowed and guard.only_named(user, what) and (name := wanted.get("name")):
+        allowed = authorization.may(user, wanted.get("verb", ""), what)
+        if allowed and authorization.only_named(user, what) and (name := wanted.get("name")):
             allowed = Key(SECRETS.id, wanted.get("namespace", ""), name) in named
     return {"allowed": allowed}
 
 
 def _rules(user: User, _value: Object, _named: NamedSecrets) -> Object:
     resources = [
-        {"verbs": list(rule.verbs), "apiGroups": [rule.group], "resources": [rule.what]} for rule in guard.rules(user)
+        {"verbs": list(rule.verbs), "apiGroups": [rule.group], "resources": [rule.what]}
+        for rule in authorization.rules(user)
     ]
-    pages = [{"verbs": ["get"], "nonResourceURLs": list(guard.pages(user))}]
+    pages = [{"verbs": ["get"], "nonResourceURLs": list(authorization.pages(user))}]
     return {"resourceRules": resources, "nonResourceRules": pages, "incomplete": False}
 
 
@@ -101,7 +102,7 @@ REVIEWS: Final = {
 
 def check_asker(review: Review, user: User) -> None:
     """Raise ApiError 403 for nobody: before a question is so much as read."""
-    if user == guard.ANONYMOUS:
+    if user == authorization.ANONYMOUS:
         plural = f"{review.kind.lower()}s"
         why = (
             f'User "{user.name}" cannot create resource "{plural}" in API group "{review.group}" at the cluster scope'

@@ -64,7 +64,7 @@ class _Labelled(msgspec.Struct):
 _LABELS: Final = msgspec.json.Decoder(_Labelled)
 
 
-class Keys(Protocol):
+class KeySet(Protocol):
     """A set of objects, by where they are in the store."""
 
     def __contains__(self, key: Key, /) -> bool: ...
@@ -81,7 +81,7 @@ class Selector:
     name: str = ""
     labels: tuple[Requirement | Comparison, ...] = ()
     fields: tuple[tuple[Callable[[Object], str], str, bool], ...] = ()
-    allowed: Keys | None = None
+    allowed: KeySet | None = None
 
     @property
     def everything(self) -> bool:
@@ -157,7 +157,7 @@ def _unreadable(text: str) -> Exception:
     return bad_request(f"unable to parse selector {text!r}: a part of it is not a requirement")
 
 
-def select(resource: Resource, namespace: str, labels: str, fields: str, allowed: Keys | None = None) -> Selector:
+def select(resource: Resource, namespace: str, labels: str, fields: str, allowed: KeySet | None = None) -> Selector:
     """Read the selector of a request; raise ApiError 400 for one that is invalid or not supported."""
     conditions = []
     name = ""

@@ -3,7 +3,7 @@
     connection ─▶ headers ─▶ who is it? ─▶ may it? ─▶ is there room? ─▶ body ─▶ answer
 
 Nothing is read of a body, and nothing of it is parsed, before the caller is known and allowed. How much anybody may
-have of connections, requests, time and memory is in `serving/bounds.py`.
+have of connections, requests, time and memory is in `serving/limits.py`.
 """
 
 import asyncio
@@ -21,9 +21,8 @@ from prometheus_client.exposition import choose_encoder
 
 from vipwire.kube.errors import ApiError
 from vipwire.process.rate_limited_log import RateLimitedLog
-from vipwire_up.api.answers.form import View, choose_form, show, show_list
-from vipwire_up.api.answers.health import Question, read_health
-from vipwire_up.api.answers.pages import CUSTOM_KINDS, read_page
+from vipwire_up.api.answers.form import RepresentationKind, choose_form, show, show_list
+from vipwire_up.api.answers.pages import CUSTOM_KINDS, read_health, read_page
 from vipwire_up.api.listing import list_page, parse_number, wait_for_newest, wait_for_revision
 from vipwire_up.api.named_secrets import NamedSecrets
 from vipwire_up.api.objects.errors import damaged, internal, no_such_page, too_slow
@@ -31,7 +30,7 @@ from vipwire_up.api.objects.object import encode, key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.reviews import REVIEWS, Review, answer, check_asker
 from vipwire_up.api.selectors import select
-from vipwire_up.api.serving import guard
+from vipwire_up.api.serving import authorization
 from vipwire_up.api.serving.accept import Listening, bound
 from vipwire_up.api.serving.answer import (
     JSON,
@@ -45,18 +44,17 @@ from vipwire_up.api.serving.answer import (
     stream,
 )
 from vipwire_up.api.serving.bodies import read_body
-from vipwire_up.api.serving.bounds import Bounds
 from vipwire_up.api.serving.connections import Connection, Connections
-from vipwire_up.api.serving.in_flight import InFlight, Sort
+from vipwire_up.api.serving.limits import Bounds, InFlight, Sort
 from vipwire_up.api.serving.metrics import ApiMetrics
 from vipwire_up.api.serving.route import READING, Route, find_route
 from vipwire_up.api.watching import BOOKMARK_SECONDS, follow, read_watch
-from vipwire_up.api.writing import Answer, Request, perform, read_object
+from vipwire_up.api.writing import Request, WriteAnswer, perform, read_object
 from vipwire_up.store.record import Record
 
 _LOG: Final = logging.getLogger("vipwire.api")
 
-Identify = Callable[[BaseRequest], guard.User]
+Identify = Callable[[BaseRequest], authorization.User]
 """Tells who sends a request; raises ApiError 401 for credentials that are wrong."""
 _EXTRA: Final = "/vipwire.io/"
 
@@ -64,10 +62,10 @@ _EXTRA: Final = "/vipwire.io/"
 class Extra(Protocol):
     """Answers what is about no object and only vipwire asks. Both methods raise ApiError."""
 
-    def check(self, user: guard.User, method: str, path: str) -> None:
+    def check(self, user: authorization.User, method: str, path: str) -> None:
         """Decide whether the user may send such a request."""
 
-    async def answer(self, user: guard.User, path: str, body: bytes) -> Mapping[str, Any]:
+    async def answer(self, user: authorization.User, path: str, body: bytes) -> Mapping[str, Any]:
         """Answer it."""
 
 
@@ -93,7 +91,7 @@ class ApiServer:
         self.in_flight = InFlight(self.bounds)
         self._counted = ApiMetrics(self._metrics, self.in_flight, registry.store)
         self._failures = RateLimitedLog()
-        self._watching: dict[int, tuple[BaseRequest, guard.User]] = {}
+        self._watching: dict[int, tuple[BaseRequest, authorization.User]] = {}
         self.extra: Extra | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Listening, int]:
@@ -119,7 +117,7 @@ class ApiServer:
             if self._user_now(request) != user:
                 abort(request)
 
-    def _user_now(self, request: BaseRequest) -> guard.User | None:
+    def _user_now(self, request: BaseRequest) -> authorization.User | None:
         try:
             return self._identify(request)
         except ApiError:
@@ -142,8 +140,7 @@ class ApiServer:
     async def _answer(self, request: BaseRequest, connection: Connection) -> web.StreamResponse:
         try:
             user = self._identify(request)
-            guard.CALLER.set(user)
-            if user != guard.ANONYMOUS and not connection.known:
+            if user != authorization.ANONYMOUS and not connection.known:
                 connection.recognized()
             return await self._answer_to(request, user)
         except ApiError as error:
@@ -155,9 +152,9 @@ class ApiServer:
                 _LOG.exception("request failed: %s %s", request.method, request.path)
             return status(internal("the server failed; its log says why"))
 
-    async def _answer_to(self, request: BaseRequest, user: guard.User) -> web.StreamResponse:
+    async def _answer_to(self, request: BaseRequest, user: authorization.User) -> web.StreamResponse:
         if "Impersonate-User" in request.headers:
-            raise guard.impersonation_refusal(user, request.headers["Impersonate-User"])
+            raise authorization.impersonation_refusal(user, request.headers["Impersonate-User"])
         if request.method == "POST" and (review := REVIEWS.get(request.path)) is not None:
             return await self._review(request, review, user)
         if self.extra is not None and request.path.startswith(_EXTRA):
@@ -170,19 +167,19 @@ class ApiServer:
             outcome.code = response.status
         return response
 
-    async def _extra(self, request: BaseRequest, user: guard.User, extra: Extra) -> web.Response:
+    async def _extra(self, request: BaseRequest, user: authorization.User, extra: Extra) -> web.Response:
         extra.check(user, request.method, request.path)
         if request.method == "GET":  # anybody may ask for the authority: no body is waited for, and no write counted
             with self.in_flight.request(Sort.READ, user, ""):
                 return _json(encode(await extra.answer(user, request.path, b"")))
         with self.in_flight.request(Sort.WRITE, user, ""):
-            async with read_body(request, self.bounds, self.in_flight, self.bounds.question_bytes) as sent:
+            async with read_body(request, self.bounds, self.in_flight, self.bounds.question_bytes, user) as sent:
                 return _json(encode(await extra.answer(user, request.path, sent)))
 
-    async def _about_object(self, request: BaseRequest, route: Route, user: guard.User) -> web.StreamResponse:
-        if not guard.allows(user, route):
-            raise guard.refusal(user, route)
-        named = self._named if guard.only_named(user, route.resource.plural) else None
+    async def _about_object(self, request: BaseRequest, route: Route, user: authorization.User) -> web.StreamResponse:
+        if not authorization.allows(user, route):
+            raise authorization.refusal(user, route)
+        named = self._named if authorization.only_named(user, route.resource.plural) else None
         sort = Sort.WATCH if route.verb == "watch" else Sort.READ if route.verb in READING else Sort.WRITE
         with self.in_flight.request(sort, user, request.remote or ""):
             if route.verb == "watch":
@@ -192,7 +189,7 @@ class ApiServer:
                 finally:
                     del self._watching[id(request)]
             async with self._in_time(request):
-                return await self._serve(request, route, named)
+                return await self._serve(request, route, named, user)
         raise AssertionError  # pragma: no cover  # the managers above swallow nothing
 
     @contextlib.asynccontextmanager
@@ -206,31 +203,39 @@ class ApiServer:
                 raise ConnectionResetError("the answer took too long") from None
             raise too_slow() from None
 
-    async def _serve(self, request: BaseRequest, route: Route, named: NamedSecrets | None) -> web.StreamResponse:
+    async def _serve(
+        self, request: BaseRequest, route: Route, named: NamedSecrets | None, user: authorization.User
+    ) -> web.StreamResponse:
         match route.verb:
             case "list":
                 return await self._list(request, route, named)
             case "get":
                 if named is not None and key_of(route.resource, route.namespace, route.name) not in named:
-                    raise guard.refusal(guard.CALLER.get() or guard.ANONYMOUS, route, guard.UNNAMED)
+                    raise authorization.refusal(user, route, authorization.UNNAMED)
                 return await self._get(request, route)
-        return await self._change(request, route)
+        return await self._change(request, route, user)
 
-    async def _review(self, request: BaseRequest, review: Review, user: guard.User) -> web.Response:
+    async def _review(self, request: BaseRequest, review: Review, user: authorization.User) -> web.Response:
         check_asker(review, user)
         with self.in_flight.request(Sort.WRITE, user, ""):
-            async with read_body(request, self.bounds, self.in_flight, self.bounds.question_bytes) as sent:
+            async with read_body(request, self.bounds, self.in_flight, self.bounds.question_bytes, user) as sent:
                 body = (await read_object(_content(request), sent, review.types)).value
-        return _json(encode(answer(review, user, body, self._named)), Answer(201))
+        return _json(encode(answer(review, user, body, self._named)), WriteAnswer(201))
 
-    def _page(self, request: BaseRequest, user: guard.User) -> web.Response:
-        if not guard.may_ask(user, request.path):
-            raise guard.page_refusal(user, request.path, request.method)
+    def _page(self, request: BaseRequest, user: authorization.User) -> web.Response:
+        if not authorization.may_ask(user, request.path):
+            raise authorization.page_refusal(user, request.path, request.method)
         if request.method not in ("GET", "HEAD"):
             raise no_such_page()
-        asked = Question("verbose" in request.query, request.query.getall("exclude", ()), guard.has_role(user))
-        if (health := read_health(request.path, asked, self._troubles())) is not None:
-            return web.Response(text=health.text, status=health.code)
+        health = read_health(
+            request.path,
+            self._troubles(),
+            verbose="verbose" in request.query,
+            left_out=request.query.getall("exclude", ()),
+            trusted=authorization.has_role(user),
+        )
+        if health is not None:
+            return web.Response(status=health[0], text=health[1])
         if request.path == "/metrics":
             write, media = choose_encoder(request.headers.get("Accept", ""))
             return web.Response(body=write(self._metrics), headers={"Content-Type": media})
@@ -247,7 +252,7 @@ class ApiServer:
         elif not request.query.get("resourceVersion"):
             await wait_for_newest(self._registry.store, route.resource, "get")
         record = self._registry.read(route.resource, route.namespace, route.name)
-        if form.view is not View.TABLE and self._registry.store.is_damaged(record):
+        if form.view is not RepresentationKind.TABLE and self._registry.store.is_damaged(record):
             raise damaged(route.resource.id, route.name)
         response = _json(show(record, route.resource, form, self._registry.clock()))
         add_warnings(response, filter(None, (route.resource.deprecated,)))
@@ -258,7 +263,7 @@ class ApiServer:
         query = request.query
         fields = query.get("fieldSelector", "")
         selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields, named)
-        store, table = self._registry.store, form.view is View.TABLE
+        store, table = self._registry.store, form.view is RepresentationKind.TABLE
         page = await list_page(store, route.resource, selector, query, damaged=table)
         left_out = () if table else (each for each in store.damaged(route.resource.id) if selector.shows(each.key))
         pieces = show_list(page.records, route.resource, form, page.meta, self._registry.clock())
@@ -299,11 +304,11 @@ class ApiServer:
             pass  # the watcher has gone
         return response
 
-    async def _change(self, request: BaseRequest, route: Route) -> web.Response:
+    async def _change(self, request: BaseRequest, route: Route, user: authorization.User) -> web.Response:
         form = choose_form(request.headers.get("Accept", ""), request.query)
         agent = request.headers.get("User-Agent", "")
-        async with read_body(request, self.bounds, self.in_flight, self.bounds.body_bytes) as body:
-            done = await perform(self._registry, Request(route, request.query, _content(request), agent, body))
+        async with read_body(request, self.bounds, self.in_flight, self.bounds.body_bytes, user) as body:
+            done = await perform(self._registry, Request(user, route, request.query, _content(request), agent, body))
         if done.result is None:
             shown = encode(done.status)
         else:
@@ -328,7 +333,7 @@ def _content(request: BaseRequest) -> str:
     return request.headers.get("Content-Type", "").partition(";")[0].strip()
 
 
-def _json(body: bytes, done: Answer | None = None) -> web.Response:
+def _json(body: bytes, done: WriteAnswer | None = None) -> web.Response:
     response = web.Response(body=body, status=done.code if done else 200, content_type=JSON)
     add_warnings(response, done.warnings if done else ())
     return response

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.answers.form import Form, View, bookmark, shower
+from vipwire_up.api.answers.form import Representation, RepresentationKind, bookmark, shower
 from vipwire_up.api.listing import parse_number
 from vipwire_up.api.objects.errors import bad_request, expired
 from vipwire_up.api.objects.object import decoded, encode
@@ -37,7 +37,7 @@ class WatchRequest:
 
     resource: Resource
     selector: Selector
-    form: Form
+    form: Representation
     since: int
     initial: bool
     bookmarks: bool
@@ -45,7 +45,9 @@ class WatchRequest:
     seconds: float
 
 
-def read_watch(resource: Resource, selector: Selector, form: Form, query: Mapping[str, str]) -> WatchRequest:
+def read_watch(
+    resource: Resource, selector: Selector, form: Representation, query: Mapping[str, str]
+) -> WatchRequest:
     """Read the parameters of a watch; raise ApiError 400."""
     since = parse_number(query, "resourceVersion")
     match, initial = query.get("resourceVersionMatch", ""), query.get("sendInitialEvents", "")
@@ -136,7 +138,7 @@ def error_line(error: ApiError) -> bytes:
 
 
 def _initial(store: Store, request: WatchRequest, write: Callable[[Record], bytes]) -> Iterator[bytes]:
-    tables = request.form.view is View.TABLE  # they show people what is damaged, too
+    tables = request.form.view is RepresentationKind.TABLE  # they show people what is damaged, too
     records = (record for record in store.scan(request.resource.id) if tables or not store.is_damaged(record))
     matching = (record for record in records if request.selector.matches(record))
     return _joined(_line("ADDED", write(record)) for record in matching)

@@ -10,21 +10,20 @@ import msgspec
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies import protobuf
-from vipwire_up.api.bodies.parsing import Parsed, read_json, read_protobuf, read_yaml
-from vipwire_up.api.bodies.sent import Options, Remarks, strict_warnings
-from vipwire_up.api.bodies.size import check_size
+from vipwire_up.api.bodies.parsing import Parsed, check_size, read_json, read_protobuf, read_yaml
+from vipwire_up.api.change import Deletion, Options, Preconditions, Remarks, strict_warnings
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.listing import list_page, parse_signed
 from vipwire_up.api.objects.errors import bad_request, not_allowed, not_valid, unsupported
 from vipwire_up.api.objects.object import parse
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.objects.schema import Type
+from vipwire_up.api.patches.json_patch import json_patch, merge_patch
 from vipwire_up.api.patches.strategic import strategic_patch
-from vipwire_up.api.patches.untyped import json_patch, merge_patch
 from vipwire_up.api.registry import Registry, Result
 from vipwire_up.api.selectors import Selector, select
+from vipwire_up.api.serving.authorization import User
 from vipwire_up.api.serving.route import Route
-from vipwire_up.api.transition import Deletion, Preconditions
 from vipwire_up.store.record import Record
 
 APPLY: Final = "application/apply-patch+yaml"
@@ -45,6 +44,7 @@ _TYPES: Final = ("application/json", "application/yaml", "text/json", "")
 class Request:
     """A request that changes something. `content` is the body's media type, `agent` the client's name for itself."""
 
+    user: User
     route: Route
     query: Mapping[str, str]
     content: str
@@ -53,7 +53,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WriteAnswer:
     """The answer: a state of an object, or a Status; and warnings for the caller."""
 
     code: int
@@ -70,7 +70,7 @@ class _DeleteOptions(msgspec.Struct, rename="camel"):
     preconditions: dict[str, str] = {}
 
 
-async def perform(registry: Registry, request: Request) -> Answer:
+async def perform(registry: Registry, request: Request) -> WriteAnswer:
     """Perform a request; raise ApiError."""
     route = request.route
     if not _has_method(route):
@@ -83,7 +83,7 @@ async def perform(registry: Registry, request: Request) -> Answer:
     if route.resource.deprecated:
         remarks.warnings.append(route.resource.deprecated)
     result = await _write(registry, request, options, remarks)
-    return Answer(201 if result.created else 200, result, warnings=(*remarks.warnings, *result.warnings))
+    return WriteAnswer(201 if result.created else 200, result, warnings=(*remarks.warnings, *result.warnings))
 
 
 def _has_method(route: Route) -> bool:
@@ -139,18 +139,18 @@ async def _patch(registry: Registry, request: Request, options: Options, remarks
     )
 
 
-async def _delete(registry: Registry, request: Request) -> Answer:
+async def _delete(registry: Registry, request: Request) -> WriteAnswer:
     route, (options, given) = request.route, await _delete_options(request)
     wanted = given.preconditions
     preconditions = Preconditions(wanted.get("uid", ""), wanted.get("resourceVersion", ""))
     deletion = Deletion(preconditions, given.grace_period_seconds, given.propagation_policy)
     result = await registry.delete(route.resource, route.namespace, route.name, options=options, deletion=deletion)
     if result.deleted and not route.resource.shown_when_deleted:
-        return Answer(200, status=_gone(route.resource, route.name, result))
-    return Answer(200, result)
+        return WriteAnswer(200, status=_gone(route.resource, route.name, result))
+    return WriteAnswer(200, result)
 
 
-async def _delete_all(registry: Registry, request: Request) -> Answer:
+async def _delete_all(registry: Registry, request: Request) -> WriteAnswer:
     route, (options, given) = request.route, await _delete_options(request)
     selector: Selector = select(
         route.resource,
@@ -173,7 +173,7 @@ async def _delete_all(registry: Registry, request: Request) -> Answer:
         for error in filter(None, results):
             raise error
     details = {"group": route.resource.group, "kind": route.resource.plural}
-    return Answer(200, status=_success({key: value for key, value in details.items() if value}))
+    return WriteAnswer(200, status=_success({key: value for key, value in details.items() if value}))
 
 
 @contextlib.contextmanager
@@ -205,7 +205,7 @@ def _options(request: Request) -> Options:
     if len(manager) > 128 or not manager.isprintable():
         raise bad_request("fieldManager: must be printable and no more than 128 characters")
     dry_run = _dry_run(query.get("dryRun", ""))
-    return Options(manager, dry_run, validation, query.get("force") in ("true", "1"))
+    return Options(manager, dry_run, validation, query.get("force") in ("true", "1"), request.user)
 
 
 def _dry_run(text: str) -> bool:
@@ -231,7 +231,7 @@ async def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
         cause = unsupported("propagationPolicy", given.propagation_policy, _PROPAGATIONS)
         raise not_valid("DeleteOptions", "meta.k8s.io", "", (cause,))
     dry = _dry_run(query.get("dryRun", "")) or _dry_run("".join(given.dry_run))
-    return Options(dry_run=dry), given
+    return Options(dry_run=dry, caller=request.user), given
 
 
 async def read_object(content: str, body: bytes, types: Mapping[str, Type], *, strictly: bool = False) -> Parsed:

@@ -12,11 +12,10 @@ from typing import Final
 from vipwire.kube.errors import ApiError
 from vipwire.process.supervision import Guard
 from vipwire_up.announcing.balanced import has_its_mode, is_foreign, is_ours, mode_of, status_addresses
-from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.addresses import family_of
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.object import decoded, key_of
+from vipwire_up.api.objects.object import at, decoded, key_of
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.pool import Pool

@@ -6,11 +6,9 @@ one is taken. Ingresses that are there already stay as they are.
 
 from typing import Final
 
-from vipwire_up.api.admission import Admitted, Attempt, Operation
-from vipwire_up.api.kinds.networking import INGRESS_CLASSES, INGRESSES
-from vipwire_up.api.kinds.rules.ingress import CLASS
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.object import readable
+from vipwire_up.api.admission import AdmissionRequest, Admitted, Operation
+from vipwire_up.api.kinds.ingress import CLASS, INGRESS_CLASSES, INGRESSES
+from vipwire_up.api.objects.object import at, readable
 from vipwire_up.store.store import Store
 
 _IS_DEFAULT: Final = "ingressclass.kubernetes.io/is-default-class"
@@ -22,7 +20,7 @@ class DefaultIngressClass:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def admit(self, attempt: Attempt) -> Admitted | None:
+    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
         """Name the default class in a new Ingress that names none."""
         new = attempt.new
         if attempt.resource is not INGRESSES or attempt.operation is not Operation.CREATE or new is None:

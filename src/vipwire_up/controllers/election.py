@@ -9,7 +9,7 @@ renewed in time for a while. It is CAREFUL while it begins, which may hold up a 
 and while the store or its own process is slow: else a busy cluster would elect all the time. The Lease says which.
 
 A process that was stopped for a while does not know that it has lost the Lease. So whoever gets it also writes a
-fence (store/fence.py), and what its controllers write holds only while that fence stands.
+fence (store/record.py), and what its controllers write holds only while that fence stands.
 """
 
 import asyncio
@@ -21,12 +21,11 @@ from typing import Any, Final, TypeAlias
 from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import LeaseHeldError, LeaseObserver, LeaseRequest, acquire_or_renew, release
 from vipwire.process import log
-from vipwire_up.api.kinds.plain import LEASES
+from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.object import encode
 from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.controllers.lease import LocalLease
-from vipwire_up.store.fence import FENCES
-from vipwire_up.store.record import Check, ConflictError, Key, StoreError, Write
+from vipwire_up.store.record import FENCES, Check, ConflictError, Key, StoreError, Write
 
 NAME: Final = "vipwire-controllers"
 _LOOK: Final = 1.0

@@ -6,22 +6,22 @@ has that role could run anything. It may keep a command that is there, and take 
 
 from collections.abc import Iterator
 
-from vipwire_up.api.admission import Admitted, Attempt, Operation
+from vipwire_up.api.admission import AdmissionRequest, Admitted, Operation
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.objects.cells import at
 from vipwire_up.api.objects.errors import refused
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.api.serving.guard import CALLER, Role
+from vipwire_up.api.serving.authorization import Role
 
 
 class ExecProbeAdmission:
     """The hook."""
 
-    def admit(self, attempt: Attempt) -> Admitted | None:
+    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
         """Refuse a Pod with a command that was not there before, unless an admin or a part of ours writes it."""
         if attempt.resource is not PODS or attempt.operation is Operation.DELETE or attempt.new is None:
             return None
-        caller = CALLER.get()
+        caller = attempt.caller
         if caller is None or Role.ADMIN.value in caller.groups:
             return None
         before = list(_commands(attempt.old))

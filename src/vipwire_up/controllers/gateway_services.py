@@ -14,14 +14,13 @@ from vipwire.kube.errors import ApiError
 from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, POOL, made_by_deployment, name_label, service_name
 from vipwire.process.supervision import Guard
 from vipwire_up.announcing.balanced import has_its_mode, status_addresses
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES
 from vipwire_up.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
-from vipwire_up.api.kinds.plain import CONFIG_MAPS
 from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS
 from vipwire_up.api.objects.addresses import family_of
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.object import decoded, key_of
+from vipwire_up.api.objects.object import at, decoded, key_of
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.pool import Pool

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Final
 
 from vipwire.kube.lease import LeaseObserver
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.plain import LEASES
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.object import key_of, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry

@@ -17,13 +17,13 @@ from typing import Any, Final
 
 from vipwire.kube.lease import holder_of
 from vipwire_up.announcing.kinds import ADDRESSES, MACHINES, SYSTEM
-from vipwire_up.api.admission import Admitted, Attempt, Operation
+from vipwire_up.api.admission import AdmissionRequest, Admitted, Operation
 from vipwire_up.api.kinds.node import NODES
-from vipwire_up.api.kinds.plain import LEASES
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.objects.cells import at
+from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.errors import refused
-from vipwire_up.api.serving.guard import CALLER, Role, User
+from vipwire_up.api.objects.object import at
+from vipwire_up.api.serving.authorization import Role, User
 from vipwire_up.controllers.election import NAME as ELECTED
 from vipwire_up.machines.leases import NODE_LEASES, SERVERS
 
@@ -37,9 +37,9 @@ _MACHINES_ONLY: Final = "machines and API servers do"
 class NodeRestriction:
     """The hook."""
 
-    def admit(self, attempt: Attempt) -> Admitted | None:
+    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
         """Refuse a machine that writes what is another's, and who is no machine what is machines'."""
-        caller = CALLER.get()
+        caller = attempt.caller
         if caller is None or Role.ADMIN.value in caller.groups:
             return None
         if why := _problem(attempt, caller):
@@ -49,7 +49,7 @@ class NodeRestriction:
         return None
 
 
-def _problem(attempt: Attempt, caller: User) -> str:
+def _problem(attempt: AdmissionRequest, caller: User) -> str:
     """Tell why somebody may not make a change; "" if it may be made."""
     own = caller.name.removeprefix(USER) if caller.name.startswith(USER) else ""
     if attempt.resource is LEASES and attempt.namespace == SYSTEM and attempt.name.startswith(_OURS):
@@ -65,7 +65,7 @@ def _problem(attempt: Attempt, caller: User) -> str:
     return ""
 
 
-def _of_announcing(attempt: Attempt, own: str) -> str:
+def _of_announcing(attempt: AdmissionRequest, own: str) -> str:
     """Tell why a machine may not write a Lease in kube-system that addresses, servers or controllers depend on."""
     if not own or not attempt.name.startswith((ADDRESSES, MACHINES)):
         return _MACHINES_ONLY

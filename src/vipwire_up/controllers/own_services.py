@@ -16,12 +16,11 @@ from typing import Final
 
 from vipwire.kube.errors import ApiError
 from vipwire.process.supervision import Guard
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
-from vipwire_up.api.kinds.networking import SERVICE_CIDRS
-from vipwire_up.api.kinds.service import ENDPOINTS, SERVICES
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.object import decoded, key_of, readable
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.kinds.service_cidr import SERVICE_CIDRS
+from vipwire_up.api.objects.object import at, decoded, key_of, readable
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.ranges import Network, networks_of

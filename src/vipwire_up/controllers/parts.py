@@ -8,8 +8,8 @@ from typing import Final
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.admission import Admission
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.networking import SERVICE_CIDRS
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.service_cidr import SERVICE_CIDRS
 from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.addresses import Addresses

@@ -15,11 +15,9 @@ from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import LeaseHeldError, LeaseObserver, LeaseRequest, acquire_or_renew, release
 from vipwire.process import log
 from vipwire.process.supervision import Guard
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
-from vipwire_up.api.kinds.service import ENDPOINTS
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.object import key_of, readable
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
+from vipwire_up.api.objects.object import at, key_of, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.endpoints.selection import Name

@@ -39,7 +39,7 @@ _PEM: Final = serialization.Encoding.PEM
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificatePair:
     """A certificate with its key, in two files."""
 
     certificate: Path
@@ -51,7 +51,7 @@ class Authority:
 
     def __init__(self, folder: Path, now: dt.datetime, revoked: Collection[int] = ()) -> None:
         self._folder, self._now, self._revoked = folder, now, revoked
-        self.pair = Pair(folder / "ca.crt", folder / "ca.key")
+        self.pair = CertificatePair(folder / "ca.crt", folder / "ca.key")
         with _explained(self.pair.key):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self.pair.key.exists():
@@ -101,14 +101,14 @@ class Authority:
         begun = certificate.not_valid_before_utc <= self._now
         return begun and certificate.not_valid_after_utc > self._now + for_long
 
-    def server(self, names: Iterable[str]) -> Pair:
+    def server(self, names: Iterable[str]) -> CertificatePair:
         """Return the server's certificate, good for names and addresses."""
         wanted = sorted(set(names))
         alternative = x509.SubjectAlternativeName([_general(name) for name in wanted])
         usage = ExtendedKeyUsageOID.SERVER_AUTH
         return self._issue("server", _subject("vipwire-apiserver", ()), alternative, usage)
 
-    def client(self, file: str, user: str, groups: tuple[str, ...]) -> Pair:
+    def client(self, file: str, user: str, groups: tuple[str, ...]) -> CertificatePair:
         """Return the certificate of a user: the name is its common name, the groups its organizations."""
         return self._issue(file, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH)
 
@@ -125,7 +125,7 @@ class Authority:
             return False
         return True
 
-    def server_context(self, pair: Pair) -> ssl.SSLContext:
+    def server_context(self, pair: CertificatePair) -> ssl.SSLContext:
         """Build the TLS context of a server: clients may present a certificate of this authority."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -162,8 +162,8 @@ class Authority:
         subject: x509.Name,
         alternative: x509.SubjectAlternativeName | None,
         usage: x509.ObjectIdentifier,
-    ) -> Pair:
-        pair = Pair(self._folder / f"{file}.crt", self._folder / f"{file}.key")
+    ) -> CertificatePair:
+        pair = CertificatePair(self._folder / f"{file}.crt", self._folder / f"{file}.key")
         found = _readable(pair)
         if found is not None and self._is_good(found, subject, alternative):
             return pair
@@ -242,14 +242,14 @@ def _explained(path: Path) -> Iterator[None]:
         raise ConfigError(f"{error.filename or path}: {error.strerror}") from error
 
 
-def _load_certificate(pair: Pair) -> x509.Certificate:
+def _load_certificate(pair: CertificatePair) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pair.certificate.read_bytes())
     except ValueError as error:
         raise ConfigError(f"{pair.certificate}: not a certificate: {error}") from error
 
 
-def _load_key(pair: Pair) -> ec.EllipticCurvePrivateKey:
+def _load_key(pair: CertificatePair) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
     except (ValueError, TypeError) as error:
@@ -259,7 +259,7 @@ def _load_key(pair: Pair) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _readable(pair: Pair) -> x509.Certificate | None:
+def _readable(pair: CertificatePair) -> x509.Certificate | None:
     """Read the certificate of a pair; None for one that is missing, broken, or not of the key."""
     try:
         certificate, key = _load_certificate(pair), _load_key(pair)
@@ -274,8 +274,7 @@ def _is_of(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bo
     return certificate.public_key().public_bytes(_PEM, public) == ours
 
 
-def _write_key(pair: Pair) -> None:
-    """Write a new key. Raise OSError."""
+def _write_key(pair: CertificatePair) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     plain = serialization.NoEncryption()
     write_private(pair.key, key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain))

@@ -20,7 +20,7 @@ from vipwire.errors import ConfigError
 from vipwire.kube.errors import ApiError
 from vipwire.process import log
 from vipwire.process.files import update_private, write_private
-from vipwire_up.api.serving.guard import ANONYMOUS, Role, User
+from vipwire_up.api.serving.authorization import ANONYMOUS, Role, User
 from vipwire_up.credentials.ca import Authority
 from vipwire_up.credentials.revocation import NOBODY, Revoked
 
@@ -100,7 +100,6 @@ class Access:
         return any(name in each.users or serial in each.serials for each in lists)
 
     def _of_certificate(self, certificate: Mapping[str, Any]) -> User:
-        """Read a user from the subject of a certificate that TLS has verified."""
         parts = [pair for part in certificate.get("subject", ()) for pair in part]
         name = next((value for key, value in parts if key == "commonName"), "")
         serial = int(certificate.get("serialNumber") or "0", 16)

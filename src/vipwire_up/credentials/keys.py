@@ -7,6 +7,7 @@ revoked         who may not come any more (revocation.py); read again likewise
 """
 
 import asyncio
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Final
 
 from vipwire.errors import ConfigError
 from vipwire.process import log
-from vipwire_up.api.serving.guard import User
+from vipwire_up.api.serving.authorization import User
 from vipwire_up.credentials.ca import Authority
 from vipwire_up.credentials.identity import Access, Withdrawn, load_tokens, parse_tokens, write_kubeconfigs
 from vipwire_up.credentials.revocation import load_revoked, parse_revoked
@@ -119,3 +120,26 @@ def _content(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
+
+
+_SECRET: Final = ("pki/*.key", "*.kubeconfig", "tokens.csv", "store.db*")
+_PUBLIC: Final = (".", "pki", "pki/*.crt", "revoked", "member.json")
+
+
+def tell_loose_modes(folder: Path) -> None:
+    """Log a warning for each secret that others can read, and for each file and folder that others can change."""
+    for patterns, bits, remedy in ((_SECRET, 0o077, "go-rwx"), (_PUBLIC, 0o022, "go-w")):
+        for path in (folder / each for pattern in patterns for each in sorted(_found(folder, pattern))):
+            try:
+                mode = stat.S_IMODE(path.stat().st_mode)
+            except OSError:  # the file is gone, or a link leads nowhere: who opens it tells
+                continue
+            if mode & bits:
+                what = "change" if mode & 0o022 else "read"
+                log.warning(
+                    f"other users can {what} this file: set its mode", file=path, mode=f"{mode:04o}", chmod=remedy
+                )
+
+
+def _found(folder: Path, pattern: str) -> list[Path]:
+    return [folder / pattern] if "*" not in pattern else list(folder.glob(pattern))

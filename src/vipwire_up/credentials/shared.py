@@ -1,6 +1,6 @@
 """Credentials that API servers share through the store: tokens, what is withdrawn, machines that have left.
 
-Each server follows the records of all (server_records.py, machine_records.py); where the store is shared, it writes
+Each server follows the records of all (records.py); where the store is shared, it writes
 its own. So what is withdrawn at one server is refused at all of them as soon as they see the change.
 """
 
@@ -9,18 +9,17 @@ from typing import Final
 from vipwire.kube.errors import ApiError
 from vipwire.process import log
 from vipwire.process.supervision import Guard
-from vipwire_up.api.kinds.plain import SECRETS
+from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.objects.object import readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.serving.guard import User
+from vipwire_up.api.serving.authorization import User
 from vipwire_up.credentials.identity import Withdrawn
 from vipwire_up.credentials.keys import Keys
-from vipwire_up.credentials.machine_records import PREFIX as MACHINES
-from vipwire_up.credentials.machine_records import read_machine
+from vipwire_up.credentials.records import MACHINE_PREFIX as MACHINES
+from vipwire_up.credentials.records import SERVER_PREFIX as SERVERS
+from vipwire_up.credentials.records import ServerRecord, read_machine, read_server, server_secret
 from vipwire_up.credentials.revocation import Revoked
-from vipwire_up.credentials.server_records import PREFIX as SERVERS
-from vipwire_up.credentials.server_records import ServerRecord, read_server, server_secret
 from vipwire_up.machines.objects import LocalObjects
 from vipwire_up.store.record import Key
 from vipwire_up.store_feed.feed import Feed
@@ -84,7 +83,6 @@ class SharedCredentials:
         self._keys.share(tokens, withdrawn)
 
     async def _publish(self) -> None:
-        """Write this server's record, if it is another than the one that is there."""
         name = f"{SERVERS}{self._node}"
         found = await self._objects.read(SECRETS, NAMESPACE, name)
         before = (read_server(found) if found else None) or ServerRecord(self._node)

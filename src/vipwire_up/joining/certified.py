@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.kinds.plain import SECRETS
+from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.credentials.machine_records import PREFIX, Given, MachineRecord, machine_secret, read_machine
+from vipwire_up.credentials.records import MACHINE_PREFIX, Given, MachineRecord, machine_secret, read_machine
 from vipwire_up.machines.objects import LocalObjects
 
 _NAMESPACE: Final = "kube-system"
@@ -33,7 +33,7 @@ class Certified:
             return value | {"data": machine_secret(record, self._registry.clock())["data"]}
 
         try:
-            await self._objects.edit(SECRETS, _NAMESPACE, f"{PREFIX}{node}", edit)
+            await self._objects.edit(SECRETS, _NAMESPACE, f"{MACHINE_PREFIX}{node}", edit)
         except ApiError as error:
             if error.code != 404:
                 raise

@@ -8,8 +8,8 @@ from typing import Final
 
 from vipwire.kube.errors import ApiError
 from vipwire.process import log
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.plain import SECRETS
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.objects.object import readable
 from vipwire_up.api.registry import Registry
 from vipwire_up.joining.tokens import NAMESPACE, PREFIX, read_secret

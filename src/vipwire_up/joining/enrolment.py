@@ -26,14 +26,14 @@ from vipwire.errors import ConfigError
 from vipwire.kube.errors import ApiError
 from vipwire.process import log
 from vipwire_up.api.kinds.node import NODES
-from vipwire_up.api.kinds.plain import SECRETS
+from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.objects.errors import bad_request, internal, refused
 from vipwire_up.api.objects.names import subdomain
 from vipwire_up.api.objects.object import decoded, key_of, readable
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.serving.guard import Role, User
+from vipwire_up.api.serving.authorization import Role, User
 from vipwire_up.credentials.ca import Authority
-from vipwire_up.credentials.machine_records import INGRESS_USER, NODE_USER, Given
+from vipwire_up.credentials.records import INGRESS_USER, NODE_USER, Given
 from vipwire_up.joining.certified import Certified
 from vipwire_up.joining.tokens import GROUP, NAMESPACE, PREFIX, SERVERS, accepts, groups_of, parse, read_secret
 from vipwire_up.machines.node import is_ready

@@ -9,9 +9,9 @@ from typing import Final
 from vipwire.errors import VipwireError
 from vipwire.kube.access.access import Access
 from vipwire.kube.errors import ApiError, UnreachableError
+from vipwire_up.api.kinds.endpoints import ENDPOINTS
 from vipwire_up.api.kinds.node import NODES
-from vipwire_up.api.kinds.plain import LEASES, SECRETS
-from vipwire_up.api.kinds.service import ENDPOINTS
+from vipwire_up.api.kinds.small_kinds import LEASES, SECRETS
 from vipwire_up.joining.join import MANAGER
 from vipwire_up.joining.membership import Folder, Member
 from vipwire_up.joining.pinned import hash_of, read_certificate

@@ -27,14 +27,14 @@ from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.claims import RENEW_TIMEOUT, Claims
 from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES
-from vipwire_up.api.kinds.service import ENDPOINTS
-from vipwire_up.api.objects.cells import at
+from vipwire_up.api.kinds.endpoints import ENDPOINTS
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.bgp.bird import Bird
 from vipwire_up.bgp.run import RESOURCES as BGP_RESOURCES
 from vipwire_up.bgp.run import BgpSpeaker
 from vipwire_up.bgp.settings import BgpSettings
-from vipwire_up.credentials.file_modes import tell_loose_modes
+from vipwire_up.credentials.keys import tell_loose_modes
 from vipwire_up.joining.join import MANAGER, is_due, sign
 from vipwire_up.joining.membership import Folder, Member, merged
 from vipwire_up.joining.relay import Relay

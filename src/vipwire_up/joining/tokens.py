@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.model.times import format_time, parse_time
-from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 
 NAMESPACE: Final = "kube-system"

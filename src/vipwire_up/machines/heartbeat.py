@@ -14,7 +14,7 @@ from vipwire.kube.lease import new_lease, with_holder
 from vipwire.model.times import format_time
 from vipwire.process import log
 from vipwire_up.api.kinds.node import NODES
-from vipwire_up.api.kinds.plain import LEASES
+from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.machines.leases import NODE_LEASES
 from vipwire_up.machines.node import is_lost, new_node, ready_condition, served_node

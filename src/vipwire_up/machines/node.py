@@ -14,9 +14,9 @@ from typing import Final
 from vipwire import __version__
 from vipwire.linux.host.addresses import LocalAddress, global_addresses
 from vipwire.model.net import format_address
-from vipwire_up.api.objects.cells import at
+from vipwire_up.api.answers.discovery import version
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.api.openapi.discovery import version
 
 SERVED: Final = "VipwireReady"
 LOST: Final = "NodeStatusUnknown"

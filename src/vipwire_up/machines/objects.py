@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, Self
 from vipwire.kube.access.access import Access
 from vipwire.kube.errors import ApiError
 from vipwire.kube.objects import Edit, ObjectClient, path_of
-from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.change import Options
 from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry

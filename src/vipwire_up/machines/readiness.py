@@ -17,9 +17,9 @@ from vipwire.kube.lease import duration_of
 from vipwire.model.times import format_time
 from vipwire.process import log
 from vipwire.process.supervision import Guard
-from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.node import NODES
-from vipwire_up.api.kinds.plain import LEASES
+from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.machines.heartbeat import SECONDS

@@ -12,7 +12,7 @@ from typing import Any, Final
 import aiohttp
 
 from vipwire.model.net import bracketed
-from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.probing.commands import RunAs, run_command
 

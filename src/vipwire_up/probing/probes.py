@@ -24,10 +24,9 @@ from vipwire.model.names import ObjectName
 from vipwire.model.times import format_time
 from vipwire.process.supervision import Guard
 from vipwire.state.event import Deleted, EventOf, Listed, Upserted
-from vipwire_up.api.kinds.plain import EVENTS
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.object import key_of
+from vipwire_up.api.kinds.small_kinds import EVENTS
+from vipwire_up.api.objects.object import at, key_of
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.endpoints.workloads import probes, ready_condition

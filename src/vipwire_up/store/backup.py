@@ -102,7 +102,6 @@ def _fold(path: Path) -> bool:
 
 
 def _link(path: Path, second: Path) -> None:
-    """Link a file under a second name, replacing what had it."""
     made = second.with_name(f"{second.name}.part")
     made.unlink(missing_ok=True)
     made.hardlink_to(path)

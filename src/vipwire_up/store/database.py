@@ -200,7 +200,6 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _make_or_refuse(path: Path) -> None:
-    """Create a store where there is none; raise StoreError for one that is empty or half restored."""
     if not path.exists():
         _make(path)
     elif path.stat().st_size == 0:

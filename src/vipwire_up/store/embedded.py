@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire_up.store.damage import is_object
 from vipwire_up.store.database import Database
 from vipwire_up.store.record import (
     Check,
@@ -28,6 +27,7 @@ from vipwire_up.store.record import (
     RecordChange,
     Step,
     StoreError,
+    is_object,
 )
 from vipwire_up.store.visible import KEEP_BYTES, KEEP_CHANGES, Visible
 

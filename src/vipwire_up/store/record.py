@@ -7,7 +7,9 @@ the bytes once the number is known.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from vipwire.errors import VipwireError
 
@@ -74,6 +76,26 @@ Step: TypeAlias = Write | Check
 """A part of a transaction."""
 
 
+class _Meta(msgspec.Struct):
+    name: str
+    namespace: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta
+
+
+def is_object(record: Record) -> bool:
+    """Tell whether a record holds JSON with the metadata of what it is stored as."""
+    try:
+        meta = msgspec.convert(msgspec.json.decode(record.value), _Object).metadata
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return False
+    return (meta.name, meta.namespace) == (record.key.name, record.key.namespace)
+
+
 class StoreError(VipwireError):
     """The store cannot do its work: its disk is full or fails, or its file is damaged. The text names the file."""
 
@@ -123,3 +145,12 @@ class FutureRevisionError(Exception):
     def __init__(self, revision: int, current: int) -> None:
         super().__init__(f"revision {revision} is ahead of the store, which is at {current}")
         self.revision, self.current = revision, current
+
+
+FENCES: Final = "fences.vipwire.io"
+"""The resource of fences, which the API does not serve.
+
+An elected writer writes a record of its own, the fence. Each transaction of a fenced registry checks that it is as
+that write left it. A successor writes the fence again before it starts anything. So the store refuses a process that
+was stopped and goes on without knowing that another has taken over.
+"""

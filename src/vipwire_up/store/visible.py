@@ -1,17 +1,91 @@
 """The visible state of a store, in memory: the current records of each resource, and what changed of late.
 
-Reads and watches touch nothing else. Whoever writes hands over changes once they are durable, in the order of their
+Reads and watches touch nothing else. The engines publish changes once they are durable, in the order of their
 revisions; the changes of one revision come together.
+
+A record that is no object (the file was damaged or edited, as the API stores none) is put aside: lists and watches
+leave it out until a client deletes it.
 """
 
 import asyncio
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Final
 
-from vipwire_up.store.damage import is_object, sound_after
-from vipwire_up.store.history import History
-from vipwire_up.store.record import FutureRevisionError, Key, Record, RecordChange
+from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Record, RecordChange, is_object
+
+
+def sound_after(changes: Iterable[RecordChange], floor: int, is_sound: Callable[[Record], bool] = is_object) -> int:
+    """Return the revision after which all changes, and the states before them, are sound; `floor` at least."""
+    for change in changes:
+        states = (change.record,) if change.previous is None else (change.record, change.previous)
+        if not all(map(is_sound, states)):
+            floor = max(floor, change.revision)
+    return floor
+
+
+_REVISION = attrgetter("revision")
+
+
+class History:
+    """Changes after `floor`, by resource, of which `keep` or `keep_bytes` are kept.
+
+    A watch has no queue: it holds a revision, and asks for what came after. So a slow reader costs nothing but falls
+    behind, and is told so when its history is dropped: Kubernetes' 410 (Gone).
+    """
+
+    def __init__(self, floor: int, changes: Iterable[RecordChange], *, keep: int, keep_bytes: int) -> None:
+        self.floor = floor
+        self._keep, self._keep_bytes = keep, keep_bytes
+        self._count = self._bytes = 0
+        self._log: defaultdict[str, list[RecordChange]] = defaultdict(list)
+        for change in changes:
+            self.add(change)
+
+    def add(self, change: RecordChange) -> None:
+        """Note a change; they come in the order of their revisions."""
+        self._log[change.record.key.resource].append(change)
+        self._count += 1
+        self._bytes += len(change.record.value)
+
+    def since(self, resource: str, revision: int) -> list[RecordChange]:
+        """List a resource's changes after a revision. Raise CompactedError if they are not all known."""
+        if revision < self.floor:
+            raise CompactedError(revision, self.floor)
+        log = self._log[resource]
+        return log[bisect_right(log, revision, key=_REVISION) :]
+
+    def undo(self, records: dict[Key, Record], resource: str, revision: int) -> None:
+        """Turn a resource's current records into those of an older revision."""
+        for change in reversed(self.since(resource, revision)):
+            if change.previous is None:
+                records.pop(change.record.key, None)
+            else:
+                records[change.record.key] = change.previous
+
+    def excess(self) -> int:
+        """Return the floor up to which history should be dropped, 0 for none. Twice as much gathers as is kept."""
+        over = max(self._count - self._keep, 0)
+        if self._count <= 2 * self._keep and self._bytes <= 2 * self._keep_bytes:
+            return 0
+        ordered = sorted((change for log in self._log.values() for change in log), key=_REVISION)
+        size = self._bytes - sum(len(change.record.value) for change in ordered[:over])
+        while size > self._keep_bytes and over < len(ordered):
+            size -= len(ordered[over].record.value)
+            over += 1
+        return ordered[over - 1].revision if over else 0
+
+    def drop(self, floor: int) -> None:
+        """Forget changes up to a revision."""
+        self.floor = max(self.floor, floor)
+        for log in self._log.values():
+            end = bisect_right(log, floor, key=_REVISION)
+            self._count -= end
+            self._bytes -= sum(len(change.record.value) for change in log[:end])
+            del log[:end]
+
 
 KEEP_CHANGES: Final = 10_000
 KEEP_BYTES: Final = 16 << 20

@@ -35,7 +35,7 @@ from vipwire_l7.ingress.watch.kinds import IngressResource
 from vipwire_l7.ingress.watch.objects import BackendService, BackendSlice, Ingress, IngressKind
 from vipwire_l7.ingress.watch.snapshot import Snapshot
 from vipwire_up.api.kinds.catalogue import RESOURCES as SERVED
-from vipwire_up.api.serving.guard import Role, User, may
+from vipwire_up.api.serving.authorization import Role, User, may
 
 pytestmark = pytest.mark.slow
 

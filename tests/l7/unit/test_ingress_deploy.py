@@ -29,7 +29,7 @@ from vipwire_l7.ingress.run.surroundings import Follower
 from vipwire_l7.ingress.watch.kinds import RESOURCES
 from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendSlice, Ingress, Usability
 from vipwire_l7.ingress.watch.snapshot import Snapshot
-from vipwire_up.api.serving.guard import Role, User, may
+from vipwire_up.api.serving.authorization import Role, User, may
 
 pytestmark = pytest.mark.slow
 

@@ -22,16 +22,16 @@ import aiohttp
 from aiohttp.web_request import BaseRequest
 from tests.fakes.coroutine_tests import Test, runs_in
 
-from vipwire_up.api.admission import Admission
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.node import NAMESPACES
+from vipwire_up.api.admission import Admission, AdmissionRequest, Admitted
+from vipwire_up.api.change import Options
+from vipwire_up.api.damaged_records import is_readable
+from vipwire_up.api.kinds.small_kinds import NAMESPACES
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.server import ApiServer
 from vipwire_up.api.serving.accept import Listening
-from vipwire_up.api.serving.bounds import Bounds
+from vipwire_up.api.serving.authorization import ANONYMOUS, Role, User
 from vipwire_up.api.serving.connections import Connections
-from vipwire_up.api.serving.guard import ANONYMOUS, Role, User
-from vipwire_up.api.stored import is_readable
+from vipwire_up.api.serving.limits import Bounds
 from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore
 
@@ -51,6 +51,17 @@ class Clock:
 
     def move(self, **by: float) -> None:
         self.now += timedelta(**by)
+
+
+class SentBy:
+    """A hook that is told of each change that `caller` sends it, although it is made in this process."""
+
+    def __init__(self, hook: Admission) -> None:
+        self._hook = hook
+        self.caller: User | None = None
+
+    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
+        return self._hook.admit(dataclasses.replace(attempt, caller=self.caller))
 
 
 @dataclass

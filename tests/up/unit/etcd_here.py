@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vipwire_up.credentials.ca import Pair
+from vipwire_up.credentials.ca import CertificatePair
 
 PATIENCE = 60.0
 
@@ -37,8 +37,8 @@ def free_ports(count: int) -> list[int]:
 class Tls:
     """The certificates of members and of a client, and the authority of both."""
 
-    server: Pair
-    client: Pair
+    server: CertificatePair
+    client: CertificatePair
     authority: Path
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from vipwire_up.api.bodies.protobuf import numbered
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.objects.cells import duration
+from vipwire_up.api.objects.columns import duration
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.objects.schema import Shape, Type
 

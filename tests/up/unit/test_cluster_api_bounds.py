@@ -20,10 +20,9 @@ from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, play, service
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.serving.accept import Listening, bound
-from vipwire_up.api.serving.bounds import Bounds
+from vipwire_up.api.serving.authorization import User
 from vipwire_up.api.serving.connections import Connections
-from vipwire_up.api.serving.guard import User
-from vipwire_up.api.serving.in_flight import InFlight, Sort
+from vipwire_up.api.serving.limits import Bounds, InFlight, Sort
 
 pytestmark = pytest.mark.slow
 

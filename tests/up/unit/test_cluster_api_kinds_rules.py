@@ -24,13 +24,13 @@ from tests.up.unit.cluster_here import Here, cluster
 from tests.up.unit.controllers_here import clock
 
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.bodies.quantity import read_quantity, written
-from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.kinds.networking import SERVICE_CIDRS
+from vipwire_up.api.kinds.service_cidr import SERVICE_CIDRS
 from vipwire_up.api.objects.object import decoded
+from vipwire_up.api.objects.quantity import read_quantity, written
 from vipwire_up.api.objects.resource import Object, Resource
-from vipwire_up.api.patches.untyped import merge_patch
+from vipwire_up.api.patches.json_patch import merge_patch
 from vipwire_up.controllers.parts import Ranges, hooks
 
 TABLES: Final = Path(__file__).parent / "api_kinds_rules"

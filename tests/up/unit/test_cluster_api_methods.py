@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
 
+from vipwire_up.api.answers.discovery import resource_list
+from vipwire_up.api.answers.openapi import document_v2
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.kinds.node import NAMESPACES
+from vipwire_up.api.kinds.small_kinds import NAMESPACES
 from vipwire_up.api.objects.resource import Resource
-from vipwire_up.api.openapi.discovery import resource_list
-from vipwire_up.api.openapi.documents import document_v2
 
 REFUSED = (405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.up.unit.cluster_here import Here, in_cluster
 
-from vipwire_up.api.kinds.networking import INGRESSES
-from vipwire_up.api.kinds.plain import SECRETS
+from vipwire_up.api.kinds.ingress import INGRESSES
+from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.named_secrets import NamedSecrets
 from vipwire_up.store.record import Key, Write
 

@@ -16,12 +16,13 @@ from vipwire_up.api.patches.apply import (
     apply,
     note_update,
     read_ownership,
+    renewed,
+    undisputed,
     write_ownership,
 )
-from vipwire_up.api.patches.fieldset import from_fields, members, spell, to_fields
-from vipwire_up.api.patches.last_applied import renewed, undisputed
+from vipwire_up.api.patches.field_paths import from_fields, members, spell, to_fields
+from vipwire_up.api.patches.json_patch import json_patch, merge_patch
 from vipwire_up.api.patches.strategic import strategic_patch
-from vipwire_up.api.patches.untyped import json_patch, merge_patch
 
 BASE = {"a": {"b": [1, 2]}, "c/d": "e"}
 

@@ -8,10 +8,10 @@ import pytest
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies.decode import Findings, decode
+from vipwire_up.api.damaged_records import is_readable
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.objects.schema import Shape, Type
-from vipwire_up.api.stored import is_readable
 from vipwire_up.store.record import Key, Record
 
 VALUES: tuple[Any, ...] = (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.up.unit.cluster_here import Here, in_cluster, play
 
-from vipwire_up.api.bodies.quantity import MOST, read_quantity, written
+from vipwire_up.api.objects.quantity import MOST, read_quantity, written
 
 PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/api/v1/namespaces/default/events"

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from vipwire.errors import ConfigError
-from vipwire_up.api.serving.guard import Role
+from vipwire_up.api.serving.authorization import Role
 from vipwire_up.credentials.ca import Authority
 from vipwire_up.credentials.identity import IDENTITIES, load_tokens
 

@@ -11,7 +11,7 @@ import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, service
 from tests.up.unit.controllers_here import allocating
 
-from vipwire_up.api.bodies.sent import Options
+from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.service import SERVICES as KIND
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry

@@ -8,7 +8,7 @@ from tests.up.unit.cluster_here import SERVICES, Here
 from tests.up.unit.controllers_here import allocating, items
 
 from vipwire.kube.gateway_addresses import GATEWAY, POOL, service_name
-from vipwire_up.api.kinds.plain import CONFIG_MAPS
+from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS
 from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.gateway_services import GatewayServices, declare_pool

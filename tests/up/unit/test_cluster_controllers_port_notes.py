@@ -6,8 +6,7 @@ from tests.up.unit.cluster_here import SERVICES, Here, service
 from tests.up.unit.controllers_here import allocating
 
 from vipwire_up.controllers.allocation.port_notes import NOTES, PortNoteRepair, holder_of
-from vipwire_up.store.fence import FENCES
-from vipwire_up.store.record import Check, Key
+from vipwire_up.store.record import FENCES, Check, Key
 
 FENCE = Key(FENCES, "", "vipwire-controllers")
 STANDING, FALLEN = Check(FENCE, 0), Check(FENCE, 1)

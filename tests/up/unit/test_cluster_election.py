@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.up.unit.cluster_here import Here, play
 
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.plain import LEASES
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.object import key_of, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import FencedRegistry, Registry

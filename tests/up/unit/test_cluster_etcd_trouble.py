@@ -17,7 +17,7 @@ from tests.up.unit.store_here import etcd_store, key, now, prefix, put, remove, 
 from tests.up.unit.up_here import Up, up
 
 from vipwire.errors import ConfigError
-from vipwire_up.credentials.ca import Authority, Pair
+from vipwire_up.credentials.ca import Authority, CertificatePair
 from vipwire_up.migrate import to_etcd, to_sqlite
 from vipwire_up.store.etcd.client import CertificateError
 from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
@@ -133,7 +133,7 @@ async def test_an_etcd_that_has_gone_back_is_read_again_and_its_watchers_are_tol
         assert text_of(again) == "new"
 
 
-def certified(folder: Path, when: datetime) -> tuple[Tls, Pair]:
+def certified(folder: Path, when: datetime) -> tuple[Tls, CertificatePair]:
     """Make certificates for a member and for a client that are valid from a time on, for a year."""
     authority = Authority(folder, when)
     server, client = authority.server(["127.0.0.1"]), authority.client("client", "vipwire", ())
@@ -145,7 +145,7 @@ def test_tls_that_fails_is_explained_by_the_certificate(tmp_path: Path) -> None:
     other, stranger = certified(tmp_path / "stranger", now())
     _, old = certified(tmp_path / "old", datetime(2020, 1, 1, tzinfo=UTC))
 
-    def opened(etcd: Etcd, own: Pair, authority: Path) -> None:
+    def opened(etcd: Etcd, own: CertificatePair, authority: Path) -> None:
         async def scenario() -> None:
             own_files = {"etcd-certfile": str(own.certificate), "etcd-keyfile": str(own.key)}
             flags = own_files | {"etcd-cafile": str(authority)}

@@ -8,10 +8,10 @@ import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, play, service
 
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.admission import Admitted, Attempt, Operation
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.plain import CONFIG_MAPS
+from vipwire_up.api.admission import AdmissionRequest, Admitted, Operation
+from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.service import SERVICES as SERVICE_KIND
+from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS
 from vipwire_up.api.objects.errors import refused
 from vipwire_up.api.objects.object import encoder
 from vipwire_up.garbage import GarbageCollector
@@ -161,7 +161,7 @@ class Addresses:
         self.given: list[str] = []
         self.freed: list[str] = []
 
-    def admit(self, attempt: Attempt) -> Admitted | None:
+    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
         if attempt.resource.kind != "Service":
             return None
         if attempt.operation is Operation.DELETE:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from tests.up.unit.cluster_here import Here, in_cluster
+from tests.up.unit.cluster_here import Here, SentBy, in_cluster
 from tests.up.unit.up_here import Up, up
 
 from vipwire.errors import ConfigError, VipwireError
@@ -19,9 +19,9 @@ from vipwire.kube.access.tls import ClientFiles
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.admission import Admission
 from vipwire_up.api.kinds.node import NODES
-from vipwire_up.api.kinds.plain import LEASES, SECRETS
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.serving.guard import CALLER, Role, User
+from vipwire_up.api.kinds.small_kinds import LEASES, SECRETS
+from vipwire_up.api.serving.authorization import Role, User
 from vipwire_up.controllers.node_restriction import NodeRestriction
 from vipwire_up.joining import join as joining
 from vipwire_up.joining.ended_tokens import delete_once
@@ -290,7 +290,10 @@ def restricted(_store: Store) -> tuple[Admission, ...]:
     return (NodeRestriction(),)
 
 
-@in_cluster(make_hooks=restricted)
+HOOK = SentBy(NodeRestriction())
+
+
+@in_cluster(make_hooks=lambda _: (HOOK,))
 async def test_a_machine_writes_its_own_lease_only_and_only_admins_delete_others_nodes(here: Here) -> None:
     async def refusals(objects: Objects, caller: User) -> list[str]:
         found = []
@@ -298,13 +301,12 @@ async def test_a_machine_writes_its_own_lease_only_and_only_admins_delete_others
             await objects.create(NODES, "", {"metadata": {"name": name}})
             lease = objects.create(LEASES, NODE_LEASES, {"metadata": {"name": name}})
             for step in (lease, objects.delete(NODES, "", name)):
-                mark = CALLER.set(caller)
+                HOOK.caller = caller
                 try:
                     await step
                 except ApiError:
                     found.append(name)
-                finally:
-                    CALLER.reset(mark)
+                HOOK.caller = None
             await objects.delete(LEASES, NODE_LEASES, name)
             await objects.delete(NODES, "", name)
         return found

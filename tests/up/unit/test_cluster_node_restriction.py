@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from tests.up.unit.cluster_here import Here, play
+from tests.up.unit.cluster_here import USERS, Here, SentBy, play
 from tests.up.unit.up_here import up
 
 from vipwire.kube.access.access import load_access
 from vipwire.kube.errors import ApiError
+from vipwire_up.api.admission import AdmissionRequest, Admitted
 from vipwire_up.api.kinds.node import NODES
-from vipwire_up.api.kinds.plain import LEASES
 from vipwire_up.api.kinds.pod import PODS
+from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.resource import Object, Resource
-from vipwire_up.api.serving.guard import CALLER, Role, User
+from vipwire_up.api.serving.authorization import Role, User
 from vipwire_up.controllers.node_restriction import NodeRestriction
 from vipwire_up.joining import join as joining
 from vipwire_up.joining.manage import create_token
@@ -106,22 +107,20 @@ def what_is_there() -> Iterator[tuple[Resource, str, Object]]:
     yield from ((LEASES, SYSTEM, lease(name, "n2_1")) for name in ("vipwire-controllers", "vipwire-server-n2"))
 
 
-async def refused(act: Act, objects: Objects, caller: User | None) -> bool:
-    mark = CALLER.set(caller)
+async def refused(act: Act, objects: Objects) -> bool:
     try:
         await act(objects)
     except ApiError as error:
         if error.code != 403:
             raise
         return True
-    finally:
-        CALLER.reset(mark)
     return False
 
 
 def tried(folder: Path, acts: dict[str, Act], caller: User | None) -> dict[str, bool]:
     """Try each; tell which of them were refused."""
     found: dict[str, bool] = {}
+    hook = SentBy(NodeRestriction())
 
     async def scenario(here: Here) -> None:
         objects = LocalObjects(here.registry, "test")
@@ -129,10 +128,11 @@ def tried(folder: Path, acts: dict[str, Act], caller: User | None) -> dict[str, 
             await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         for resource, namespace, value in what_is_there():
             await objects.create(resource, namespace, value)
+        hook.caller = caller
         for name, act in acts.items():
-            found[name] = await refused(act, objects, caller)
+            found[name] = await refused(act, objects)
 
-    play(folder, scenario, make_hooks=lambda _: (NodeRestriction(),))
+    play(folder, scenario, make_hooks=lambda _: (hook,))
     return found
 
 
@@ -153,6 +153,46 @@ def test_who_is_no_machine_writes_no_lease_that_machines_announce_by(tmp_path: P
 def test_admins_and_api_servers_are_not_restricted(tmp_path: Path, caller: User | None) -> None:
     some = {name: REFUSED[name] for name in ("another's Pod's status", "the election", "an API server's")}
     assert tried(tmp_path, some, caller) == dict.fromkeys(some, False)
+
+
+PODS_PATH = "/api/v1/namespaces/default/pods"
+APPLIED = {"apiVersion": "v1", "kind": "Pod"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "patch"),
+    [
+        ("POST", PODS_PATH, pod("new", "n1"), ""),
+        ("PUT", f"{PODS_PATH}/own", pod("own", "n1"), ""),
+        ("PUT", f"{PODS_PATH}/own/status", pod("own", "n1") | {"status": {"phase": "Running"}}, ""),
+        ("PATCH", f"{PODS_PATH}/own", {"metadata": {"labels": {"app": "web"}}}, "merge-patch+json"),
+        ("PATCH", f"{PODS_PATH}/own?fieldManager=me&force=true", APPLIED | pod("own", "n1"),
+         "apply-patch+yaml"),
+        ("PATCH", f"{PODS_PATH}/new?fieldManager=me", APPLIED | pod("new", "n1"),
+         "apply-patch+yaml"),
+        ("DELETE", f"{PODS_PATH}/own?gracePeriodSeconds=0", None, ""),
+        ("DELETE", f"{PODS_PATH}/own?gracePeriodSeconds=9", None, ""),
+        ("DELETE", PODS_PATH, None, ""),
+    ],
+)  # fmt: skip
+def test_hooks_are_told_who_sends_each_change(tmp_path: Path, method: str, path: str, body: Any, patch: str) -> None:
+    callers: list[User | None] = []
+
+    class Notes:
+        def admit(self, attempt: AdmissionRequest) -> Admitted | None:
+            callers.append(attempt.caller)
+            return None
+
+    async def scenario(here: Here) -> None:
+        await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "default"}})
+        await LocalObjects(here.registry, "test").create(PODS, "default", pod("own", "n1"))
+        assert callers.pop() is None
+        callers.clear()
+        assert (await here.send(method, path, body, patch=patch))[0] in (200, 201)
+
+    play(tmp_path, scenario, make_hooks=lambda _: (Notes(),))
+    assert callers == [USERS["admin"]] * len(callers)
+    assert callers
 
 
 def test_a_machines_certificate_writes_no_status_of_another_machines_pod(tmp_path: Path) -> None:

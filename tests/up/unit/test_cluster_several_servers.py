@@ -17,10 +17,10 @@ from tests.up.unit.up_here import Up, up
 
 from vipwire.kube.access.access import load_access
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
-from vipwire_up.api.kinds.node import NAMESPACES, NODES
-from vipwire_up.api.kinds.plain import CONFIG_MAPS
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES
+from vipwire_up.api.kinds.node import NODES
+from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS, NAMESPACES
 from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.controllers.allocation.ranges import port_range

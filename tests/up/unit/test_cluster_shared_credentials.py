@@ -4,12 +4,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from vipwire_up.api.serving.guard import User
+from vipwire_up.api.serving.authorization import User
 from vipwire_up.credentials.identity import Access, Withdrawn
-from vipwire_up.credentials.machine_records import Given, MachineRecord, machine_secret, read_machine
+from vipwire_up.credentials.records import (
+    Given,
+    MachineRecord,
+    ServerRecord,
+    encoded,
+    machine_secret,
+    read_machine,
+    read_server,
+    server_secret,
+)
 from vipwire_up.credentials.revocation import Revoked
-from vipwire_up.credentials.secret_text import encoded
-from vipwire_up.credentials.server_records import ServerRecord, read_server, server_secret
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(days=365)

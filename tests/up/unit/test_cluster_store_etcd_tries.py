@@ -10,28 +10,30 @@ import pytest
 from tests.up.unit.etcd_here import Etcd, members
 from tests.up.unit.store_here import now, prefix, put, remove, settings
 
-from vipwire_up.store.etcd.client import PATIENCE, Answer, Client
+from vipwire_up.store.etcd.client import PATIENCE, Client, Reply
 from vipwire_up.store.etcd.layout import Layout
-from vipwire_up.store.etcd.settings import EtcdSettings, Server, read_settings
+from vipwire_up.store.etcd.settings import EtcdServer, EtcdSettings, read_settings
 from vipwire_up.store.etcd.transactions import Transactions
 from vipwire_up.store.record import ConflictError, UnknownOutcomeError, Write
 
 SERVERS = "http://10.0.0.1:2379,http://10.0.0.2:2379,http://10.0.0.3:2379"
-A, B, C = (Server(f"10.0.0.{number}", 2379, secure=False) for number in (1, 2, 3))
+A, B, C = (EtcdServer(f"10.0.0.{number}", 2379, secure=False) for number in (1, 2, 3))
 
 
 class Members(Client):
     """Members that answer as `answers` says: a message, or the details of an error that comes at once."""
 
-    def __init__(self, given: EtcdSettings, answers: Mapping[Server, Iterator[str]], connected: set[Server]) -> None:
+    def __init__(
+        self, given: EtcdSettings, answers: Mapping[EtcdServer, Iterator[str]], connected: set[EtcdServer]
+    ) -> None:
         super().__init__(given, now)
         self._answers, self._connected = answers, connected
-        self.asked: list[tuple[Server, float]] = []
+        self.asked: list[tuple[EtcdServer, float]] = []
 
-    def _is_connected(self, server: Server) -> bool:
+    def _is_connected(self, server: EtcdServer) -> bool:
         return server in self._connected
 
-    async def _once(self, server: Server, method: str, request: Any, seconds: float) -> Any:
+    async def _once(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
         del method, request
         self.asked.append((server, round(seconds, 1)))
         said = next(self._answers[server])
@@ -42,8 +44,8 @@ class Members(Client):
 
 
 def asked(
-    own: set[str], answers: Mapping[Server, Iterator[str]], connected: set[Server] | None = None
-) -> list[tuple[Server, float]]:
+    own: set[str], answers: Mapping[EtcdServer, Iterator[str]], connected: set[EtcdServer] | None = None
+) -> list[tuple[EtcdServer, float]]:
     """Call once; return which members were asked, and how long each was given."""
     given = read_settings({"etcd-servers": SERVERS}).nearest_first(own)
     client = Members(given, answers, {A, B, C} if connected is None else connected)
@@ -80,10 +82,10 @@ class Twice(Client):
 
     meanwhile: Callable[[int], Awaitable[int]]
 
-    async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> Answer:
+    async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> Reply:
         first = await super().call(method, request, patience=patience, once=once)
         await self.meanwhile(first.message.header.revision)
-        return Answer((await super().call(method, request, patience=patience, once=once)).message, repeated=True)
+        return Reply((await super().call(method, request, patience=patience, once=once)).message, repeated=True)
 
 
 async def write(transactions: Transactions, step: Write) -> int:
@@ -135,7 +137,7 @@ class Stalled(Client):
 
     kept: Any = None
 
-    async def _once(self, server: Server, method: str, request: Any, seconds: float) -> Any:
+    async def _once(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
         if method == "KV/Txn" and self.kept is None and len(request.success) > 1:  # not that of `tries` alone
             self.kept = request
             late, nothing = grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata()

@@ -13,7 +13,7 @@ from tests.up.unit.etcd_here import Etcd, free_ports, members
 from tests.up.unit.store_here import etcd_store, key, put, remove, settings, text_of
 from tests.up.unit.up_here import Up, up
 
-from vipwire_up.store.etcd.identity import Member, choose_cluster
+from vipwire_up.store.etcd.identity import MemberAnswer, choose_cluster
 from vipwire_up.store.record import ConflictError, ForeignError
 
 pytestmark = pytest.mark.slow
@@ -319,21 +319,27 @@ OURS, THEIRS = b"ours", b"theirs"
     ("answers", "servers", "known", "owner", "chosen"),
     [
         ([], 3, 1, OURS, 1),
-        ([Member(1, OURS), Member(2, OURS), Member(2, OURS)], 3, 1, OURS, 1),  # ours answers: it has a majority
-        ([Member(2, OURS), Member(2, OURS)], 3, 1, OURS, 2),  # restored
-        ([Member(2, OURS)], 3, 1, OURS, 1),  # restored alone, while the others do not answer
-        ([Member(2, b""), Member(2, b"")], 3, 1, OURS, 1),  # made anew
-        ([Member(2, THEIRS)] * 3, 3, 1, OURS, 1),
-        ([Member(2, OURS)], 1, 1, OURS, 2),
-        ([Member(2, b"")], 1, 1, None, 2),  # at a start, whose it is is judged afterwards
-        ([Member(2, b"")], 3, 1, None, 1),
-        ([Member(2, b"")], 3, 0, None, 2),
-        ([Member(2, b""), Member(1, OURS)], 3, 0, None, 0),
-        ([Member(2, b""), Member(1, OURS), Member(1, OURS)], 3, 0, None, 1),
+        (
+            [MemberAnswer(1, OURS), MemberAnswer(2, OURS), MemberAnswer(2, OURS)],
+            3,
+            1,
+            OURS,
+            1,
+        ),  # ours answers: it has a majority
+        ([MemberAnswer(2, OURS), MemberAnswer(2, OURS)], 3, 1, OURS, 2),  # restored
+        ([MemberAnswer(2, OURS)], 3, 1, OURS, 1),  # restored alone, while the others do not answer
+        ([MemberAnswer(2, b""), MemberAnswer(2, b"")], 3, 1, OURS, 1),  # made anew
+        ([MemberAnswer(2, THEIRS)] * 3, 3, 1, OURS, 1),
+        ([MemberAnswer(2, OURS)], 1, 1, OURS, 2),
+        ([MemberAnswer(2, b"")], 1, 1, None, 2),  # at a start, whose it is is judged afterwards
+        ([MemberAnswer(2, b"")], 3, 1, None, 1),
+        ([MemberAnswer(2, b"")], 3, 0, None, 2),
+        ([MemberAnswer(2, b""), MemberAnswer(1, OURS)], 3, 0, None, 0),
+        ([MemberAnswer(2, b""), MemberAnswer(1, OURS), MemberAnswer(1, OURS)], 3, 0, None, 1),
     ],
 )
 def test_the_cluster_that_is_asked(
-    answers: list[Member], servers: int, known: int, owner: bytes | None, chosen: int
+    answers: list[MemberAnswer], servers: int, known: int, owner: bytes | None, chosen: int
 ) -> None:
     assert choose_cluster(answers, servers, known, owner)[0] == chosen
 
@@ -351,5 +357,5 @@ def test_the_cluster_that_is_asked(
     ],
 )
 def test_the_revision_that_no_answer_may_be_before(revisions: list[int], owner: bytes, reached: int) -> None:
-    answers = [Member(1, owner, each) for each in revisions]
+    answers = [MemberAnswer(1, owner, each) for each in revisions]
     assert choose_cluster(answers, 3, 1, OURS, 50) == (1, reached)

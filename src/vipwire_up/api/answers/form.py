@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.objects.cells import AGE, NAME, UNKNOWN
+from vipwire_up.api.objects.columns import AGE, NAME, UNKNOWN
 from vipwire_up.api.objects.object import encode, shown
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.store.record import Record
@@ -20,7 +20,7 @@ _META_GROUP: Final = "meta.k8s.io"
 _PIECE: Final = 64 << 10
 
 
-class View(Enum):
+class RepresentationKind(Enum):
     """The form in which objects are returned."""
 
     OBJECT = ""
@@ -29,10 +29,10 @@ class View(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Representation:
     """The form of an answer. `include` says what a table's rows carry: Metadata, Object or None."""
 
-    view: View = View.OBJECT
+    view: RepresentationKind = RepresentationKind.OBJECT
     version: str = "v1"
     include: str = "Metadata"
 
@@ -42,7 +42,7 @@ class Form:
         return f"{_META_GROUP}/{self.version}"
 
 
-def choose_form(accept: str, query: Mapping[str, str]) -> Form:
+def choose_form(accept: str, query: Mapping[str, str]) -> Representation:
     """Choose the first form that is known; raise ApiError 406."""
     include = query.get("includeObject") or "Metadata"
     for choice in (accept or "*/*").split(","):
@@ -52,29 +52,29 @@ def choose_form(accept: str, query: Mapping[str, str]) -> Form:
         values = dict(parameter.partition("=")[::2] for parameter in parameters)
         wanted = values.get("as", "").removesuffix("List")
         if not wanted:
-            return Form()
+            return Representation()
         if wanted in ("Table", "PartialObjectMetadata") and values.get("v") in ("v1", "v1beta1"):
-            return Form(View(wanted), values["v"], include)
+            return Representation(RepresentationKind(wanted), values["v"], include)
     only = "only the following media types are accepted: application/json"
     raise ApiError(406, "NotAcceptable", only)
 
 
-def show(record: Record, resource: Resource, form: Form, now: datetime) -> bytes:
+def show(record: Record, resource: Resource, form: Representation, now: datetime) -> bytes:
     """Write one object in a form."""
-    if form.view is View.TABLE:
+    if form.view is RepresentationKind.TABLE:
         return encode(
             _table(resource, form, [_row(record, resource, form, now)], {"resourceVersion": str(record.revision)})
         )
-    return encode(_partial(record, form)) if form.view is View.META else record.value
+    return encode(_partial(record, form)) if form.view is RepresentationKind.META else record.value
 
 
-def shower(resource: Resource, form: Form, clock: Callable[[], datetime]) -> Callable[[Record], bytes]:
+def shower(resource: Resource, form: Representation, clock: Callable[[], datetime]) -> Callable[[Record], bytes]:
     """Build the writer of a watch's objects; a table has its columns in the first only, and each object its age."""
     first = True
 
     def write(record: Record) -> bytes:
         nonlocal first
-        if form.view is not View.TABLE:
+        if form.view is not RepresentationKind.TABLE:
             return show(record, resource, form, clock())
         row = _row(record, resource, form, clock())
         table = _table(resource, form, [row], {"resourceVersion": str(record.revision)})
@@ -87,10 +87,10 @@ def shower(resource: Resource, form: Form, clock: Callable[[], datetime]) -> Cal
 
 
 def show_list(
-    records: Iterable[Record], resource: Resource, form: Form, meta: Mapping[str, Any], now: datetime
+    records: Iterable[Record], resource: Resource, form: Representation, meta: Mapping[str, Any], now: datetime
 ) -> Iterator[bytes]:
     """Write a list of objects in a form, piece by piece; `meta` is the list's own metadata."""
-    if form.view is View.TABLE:
+    if form.view is RepresentationKind.TABLE:
         head = _table(resource, form, [], meta)
         del head["rows"]
         name = "rows"
@@ -101,11 +101,11 @@ def show_list(
     else:
         kind, version = f"{resource.kind}List", resource.api_version
         name = "items"
-        if form.view is View.META:
+        if form.view is RepresentationKind.META:
             kind, version = "PartialObjectMetadataList", form.api_version
 
         def write(record: Record) -> bytes:
-            return encode(_partial(record, form)) if form.view is View.META else record.value
+            return encode(_partial(record, form)) if form.view is RepresentationKind.META else record.value
 
         head = {"kind": kind, "apiVersion": version, "metadata": meta}
     piece = b'%s,"%s":[' % (encode(head)[:-1], name.encode())
@@ -125,16 +125,16 @@ def show_list(
     yield piece + b"]}"
 
 
-def bookmark(resource: Resource, form: Form, revision: int, *, initial_end: bool) -> bytes:
+def bookmark(resource: Resource, form: Representation, revision: int, *, initial_end: bool) -> bytes:
     """Write the object of a BOOKMARK: nothing but a revision."""
     meta: dict[str, Any] = {"resourceVersion": str(revision), "creationTimestamp": None}
     if initial_end:
         meta["annotations"] = {"k8s.io/initial-events-end": "true"}
-    if form.view is View.TABLE:
+    if form.view is RepresentationKind.TABLE:
         marked = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
         rows = [{"cells": [""] * len(_columns(resource)), "object": marked}]
         return encode(_table(resource, form, rows, {"resourceVersion": str(revision)}))
-    if form.view is View.META:
+    if form.view is RepresentationKind.META:
         return encode({"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": meta})
     return encode({"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta})
 
@@ -143,7 +143,7 @@ def _columns(resource: Resource) -> tuple[Any, ...]:
     return resource.columns or (NAME, AGE)
 
 
-def _table(resource: Resource, form: Form, rows: list[Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+def _table(resource: Resource, form: Representation, rows: list[Any], meta: Mapping[str, Any]) -> dict[str, Any]:
     columns = [
         {
             "name": column.name,
@@ -163,7 +163,7 @@ def _table(resource: Resource, form: Form, rows: list[Any], meta: Mapping[str, A
     }
 
 
-def _row(record: Record, resource: Resource, form: Form, now: datetime) -> dict[str, Any]:
+def _row(record: Record, resource: Resource, form: Representation, now: datetime) -> dict[str, Any]:
     value = shown(record)
     cells = [_cell(column, value, now) for column in _columns(resource)]
     if form.include == "None":
@@ -182,6 +182,6 @@ def _cell(column: Column, value: Object, now: datetime) -> Any:
         return UNKNOWN
 
 
-def _partial(record: Record, form: Form) -> dict[str, Any]:
+def _partial(record: Record, form: Representation) -> dict[str, Any]:
     meta = shown(record)["metadata"]
     return {"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": meta}

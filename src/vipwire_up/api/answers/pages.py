@@ -1,14 +1,23 @@
-"""Pages that are about no object: discovery, OpenAPI and version."""
+"""Pages about no object: discovery, OpenAPI, version; and health, as kube-apiserver writes it.
+
+    /livez, /healthz     200: the server answers
+    /readyz              200 ok, or 500 with all checks: its parts run
+    /readyz?verbose      all checks in any case; exclude=NAME leaves one out
+    /readyz/NAME         one check
+
+Only users with a role see why a check fails; others read `reason withheld`.
+"""
 
 import hashlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
+from vipwire_up.api.answers import discovery, openapi
 from vipwire_up.api.objects.errors import no_such_page
 from vipwire_up.api.objects.object import encode
-from vipwire_up.api.openapi import discovery, documents, protobuf_document
 
 _JSON: Final = "application/json"
 _OLD_PROTOBUF: Final = "/swagger-2.0.0.pb-v1"  # where clients look that were refused at /openapi/v2
@@ -80,23 +89,23 @@ def _aggregated(path: str, version: str) -> Page:
 
 def _openapi_v2(path: str, accept: str) -> Page:
     if "protobuf" in accept or path == _OLD_PROTOBUF:
-        return Page(protobuf_document.document_proto(), protobuf_document.MEDIA_TYPE)
+        return Page(openapi.document_proto(), openapi.PROTOBUF)
     if accept and not any(word in accept for word in ("json", "*/*")):
-        raise ApiError(406, "NotAcceptable", f"only {_JSON} and {protobuf_document.MEDIA_TYPE} are served")
+        raise ApiError(406, "NotAcceptable", f"only {_JSON} and {openapi.PROTOBUF} are served")
     return Page(_document_v2())
 
 
 @cache
 def _document_v2() -> bytes:
-    return encode(documents.document_v2())
+    return encode(openapi.document_v2())
 
 
 def _openapi_v3(path: str) -> Page:
     if path == "/openapi/v3":
-        return Page(documents.index_v3())
+        return Page(openapi.index_v3())
     for group in discovery.groups():
         if path == f"/openapi/v3/{f'apis/{group}' if group else 'api'}/v1":
-            return Page(documents.document_v3(group))
+            return Page(openapi.document_v3(group))
     raise no_such_page()
 
 
@@ -117,3 +126,37 @@ def _plain(path: str) -> Page:
 
 def _group_paths() -> list[str]:
     return [f"/apis/{group}{version}" for group in discovery.groups() if group for version in ("", "/v1")]
+
+
+_PAGES: Final = ("healthz", "livez", "readyz")
+_PING: Final = {"ping": ""}
+
+
+def read_health(
+    path: str, troubles: Mapping[str, str], *, verbose: bool, left_out: Collection[str], trusted: bool
+) -> tuple[int, str] | None:
+    """Answer a health page by code and text, None for other pages; raise ApiError 404 for a check that is none.
+
+    `troubles` tells of each part what is wrong, "" for nothing; `trusted` callers read it.
+    """
+    page, _, one = path.strip("/").partition("/")
+    if page not in _PAGES:
+        return None
+    parts = {f"part-{name.lower().replace(' ', '-')}": why for name, why in troubles.items()}
+    checks = _PING | (parts if page == "readyz" else {})
+    if one and one not in checks:
+        raise no_such_page()
+    if one:
+        checks = {one: checks[one]}
+    checks = {name: why for name, why in checks.items() if name not in left_out}
+    failed = any(checks.values())
+    if not failed and not verbose:
+        return 200, "ok"
+    lines = [_line(name, why, trusted=trusted) for name, why in checks.items()]
+    return 500 if failed else 200, "\n".join([*lines, f"{page} check {'failed' if failed else 'passed'}", ""])
+
+
+def _line(name: str, why: str, *, trusted: bool) -> str:
+    if not why:
+        return f"[+]{name} ok"
+    return f"[-]{name} failed: {why if trusted else 'reason withheld'}"

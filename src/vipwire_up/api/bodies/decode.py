@@ -18,8 +18,8 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from vipwire.model.times import time_or_none
-from vipwire_up.api.bodies.quantity import PATTERN, read_quantity, written
 from vipwire_up.api.objects.errors import Cause, bad_request, invalid, required, too_long, unsupported
+from vipwire_up.api.objects.quantity import PATTERN, read_quantity, written
 from vipwire_up.api.objects.schema import Field, Shape, Type
 
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9}\d*)?(Z|[+-]\d\d:\d\d)")

@@ -1,20 +1,104 @@
-"""From bytes to values, without standing in anybody's way: what is large or slow to read is read in a thread.
+"""Reads bodies of requests, bounded in size and depth: small texts can become large values, deep ones exhaust stacks.
 
-One body at a time: the thread shares the interpreter with the event loop, and two would take two thirds of it.
+What is large or slow to read is read in a thread, one body at a time: the thread shares the interpreter with the
+event loop, and two would take two thirds of it. Fields that stand twice in an object, of which a decoder takes one,
+are named for `fieldValidation`.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from vipwire.config.yaml_values import MOST_DEEP, read_documents
+from vipwire.errors import DecodeError
+from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies import protobuf
-from vipwire_up.api.bodies.duplicate_fields import repeated_fields
-from vipwire_up.api.bodies.size import check_size
-from vipwire_up.api.bodies.yaml import read_yaml_strictly
+from vipwire_up.api.objects.errors import bad_request
 from vipwire_up.api.objects.object import parse
 from vipwire_up.api.objects.schema import Type
+
+MOST_VALUES: Final = 50_000
+"""Values of one body, all looked at on the event loop. An EndpointSlice with a thousand endpoints has a quarter."""
+_NESTED: Final = (dict, list)
+_LARGEST: Final = 1 << 64  # what can be written as JSON again
+Value = TypeVar("Value")
+
+
+def check_size(value: Value) -> Value:
+    """Return a value unless it is too large, too deep, or has a number that JSON cannot hold. Raise ApiError."""
+    level: list[Any] = [value]
+    count = deep = 0
+    while level:
+        deep += 1
+        if deep > MOST_DEEP:
+            raise bad_request("the body of the request cannot be read: exceeded max depth")
+        below: list[Any] = []
+        for part in level:
+            below.extend(part.values() if type(part) is dict else part if type(part) is list else ())
+        count += len(below)
+        if count > MOST_VALUES:
+            message = f"Request entity too large: limit is {MOST_VALUES} values"
+            raise ApiError(413, "RequestEntityTooLarge", message)
+        if any(type(part) is int and not -_LARGEST <= 2 * part < 2 * _LARGEST for part in below):
+            raise bad_request("the body of the request cannot be read: a number is out of range")
+        level = [part for part in below if type(part) in _NESTED]
+    return value
+
+
+def repeated_fields(body: bytes) -> list[str]:
+    """List the paths of fields that stand twice in JSON; none in what is no JSON."""
+    try:
+        found = _of_json(body)
+    except (ValueError, RecursionError):  # whoever decodes it will say what is wrong
+        return []
+    return list(dict.fromkeys(found))
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object of JSON as it was written."""
+
+
+def _of_json(body: bytes) -> list[str]:
+    repeats = False
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal repeats
+        repeats = repeats or len({key for key, _ in pairs}) < len(pairs)
+
+    json.loads(body, object_pairs_hook=look)
+    return list(_of_pairs(json.loads(body, object_pairs_hook=_Pairs), "")) if repeats else []
+
+
+def _of_pairs(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, _Pairs):
+        seen = set[str]()
+        for key, part in value:
+            where = f"{path}.{key}" if path else key
+            if key in seen:
+                yield where
+            seen.add(key)
+            yield from _of_pairs(part, where)
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from _of_pairs(part, f"{path}[{index}]")
+
+
+def parse_yaml(body: bytes) -> tuple[Any, list[str]]:
+    """Read YAML; give it with the paths of fields that stand twice. Raise ApiError 400."""
+    if body.lstrip()[:1] == b"{":
+        return check_size(parse(body)), []
+    repeated: list[str] = []
+    try:
+        documents = read_documents(body, 2 * MOST_VALUES, repeated)  # keys are counted, too
+    except DecodeError as error:
+        raise bad_request(f"error decoding YAML: {error}") from None
+    if len(documents) > 1:
+        raise bad_request("error decoding YAML: expected a single document in the stream")
+    return check_size(documents[0] if documents else None), list(dict.fromkeys(repeated))
+
 
 AT_ONCE_BYTES: Final = 32 << 10
 _YAML_AT_ONCE_BYTES: Final = 2 << 10
@@ -52,7 +136,7 @@ def _json(body: bytes, *, strictly: bool) -> Parsed:
 
 
 def _yaml(body: bytes, *, strictly: bool) -> Parsed:
-    value, repeated = read_yaml_strictly(body)
+    value, repeated = parse_yaml(body)
     return Parsed(value, tuple(repeated) if strictly else ())
 
 

@@ -2,14 +2,15 @@
 
 from typing import Final
 
-from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
 from vipwire_up.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
-from vipwire_up.api.kinds.networking import INGRESS_CLASSES, INGRESSES, IP_ADDRESSES, SERVICE_CIDRS
-from vipwire_up.api.kinds.node import NAMESPACES, NODES
-from vipwire_up.api.kinds.plain import CONFIG_MAPS, EVENTS, LEASES, SECRETS
+from vipwire_up.api.kinds.ingress import INGRESS_CLASSES, INGRESSES
+from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.policies import POLICY_RESOURCES
-from vipwire_up.api.kinds.service import ENDPOINTS, SERVICES
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.kinds.service_cidr import IP_ADDRESSES, SERVICE_CIDRS
+from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, SECRETS
 from vipwire_up.api.objects.resource import Resource
 
 RESOURCES: Final[tuple[Resource, ...]] = (

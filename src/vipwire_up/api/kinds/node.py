@@ -1,13 +1,17 @@
-"""Nodes and namespaces."""
+"""Nodes: types, columns, and what Kubernetes refuses (pkg/apis/core/validation, ValidateNode)."""
 
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.pod_types import CORE_PREFIX
-from vipwire_up.api.kinds.rules.node import check_node, warn_node
 from vipwire_up.api.objects import names
-from vipwire_up.api.objects.cells import AGE, NAME, NONE, UNKNOWN, at, joined, path_cell
+from vipwire_up.api.objects.addresses import family_of, network_problem, warn_of_network
+from vipwire_up.api.objects.columns import AGE, NAME, NONE, UNKNOWN, joined, path_cell
+from vipwire_up.api.objects.errors import Cause, duplicate, forbidden, invalid
+from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.quantity import check_node_amounts as check_resources
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
@@ -65,26 +69,10 @@ NodeSystemInfo | Versions of what runs on a node.
   osImage string #5 | The distribution.
   swap any #11 | Its swap space.
   systemUUID string #2 | The machine, by its firmware.
-kind Namespace | A space for names of objects.
-  spec NamespaceSpec #2 default={} | What is wanted.
-  status NamespaceStatus #3 default={} | What is the case.
-NamespaceSpec | What is wanted of a namespace.
-  finalizers []string #1 atomic | Who has to be done before it may go.
-NamespaceStatus | What is the case about a namespace.
-  conditions []NamespaceCondition #2 key=type merge=type | What hinders its end.
-  phase string #1 one=Active,Terminating | The step of its life.
-NamespaceCondition | One aspect of a namespace's state.
-  lastTransitionTime time #4 | When it last changed.
-  message string #6 | A sentence about why.
-  reason string #5 | A word about why.
-  status string #2 required | True, False or Unknown.
-  type string #1 required | The aspect.
 """
 
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)
 _ROLE: Final = "node-role.kubernetes.io/"
-IMMORTAL: Final = ("default", "kube-system", "kube-public")
-"""Namespaces that cannot be deleted."""
 
 
 def _node_status(value: Object, _now: datetime) -> str:
@@ -103,16 +91,6 @@ def _address(kind: str, value: Object) -> str:
     return str(found[0] or NONE) if found else NONE
 
 
-def _default_namespace(new: Object) -> None:
-    new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = new["metadata"]["name"]
-
-
-def _prepare_namespace(new: Object, old: Object | None) -> None:
-    if old is None:
-        new["spec"] = {"finalizers": ["kubernetes"]}
-        new["status"] = {"phase": "Active"}
-
-
 def _default_node(new: Object) -> None:
     """Copy podCIDR to podCIDRs or back where only one was given."""
     spec = new["spec"]
@@ -120,6 +98,63 @@ def _default_node(new: Object) -> None:
         spec["podCIDR"] = spec["podCIDRs"][0]
     elif spec.get("podCIDR"):
         spec["podCIDRs"] = [spec["podCIDR"]]
+
+
+_ONCE: Final = ("podCIDRs", "podCIDR"), ("providerID", "providerID")
+
+
+def _check_node(new: Object, old: Object | None) -> Iterator[Cause]:
+    yield from _check_taints(at(new, "spec", "taints") or [])
+    yield from check_resources(new)
+    yield from _check_cidrs(at(new, "spec", "podCIDRs") or [])
+    if old is None:
+        return
+    addresses = at(new, "status", "addresses") or []
+    for index, address in enumerate(addresses):
+        if address in addresses[:index]:
+            yield duplicate(f"status.addresses[{index}]", address)
+    for field, word in _ONCE:
+        before = at(old, "spec", field)
+        if before and before != at(new, "spec", field):
+            yield forbidden(f"spec.{field}", f'node updates may not change {word} except from "" to valid')
+    if (at(new, "spec", "externalID") or "") != (at(old, "spec", "externalID") or ""):
+        yield forbidden("spec.externalID", "may not be updated")
+
+
+def _check_cidrs(cidrs: list[str]) -> Iterator[Cause]:
+    for index, text in enumerate(cidrs):
+        if problem := network_problem(text):
+            yield invalid(f"spec.podCIDRs[{index}]", text, problem)
+        if text in cidrs[:index]:
+            yield duplicate(f"spec.podCIDRs[{index}]", text)
+    families = {family_of(text.partition("/")[0]) for text in cidrs}
+    if len(cidrs) > 2 or len(families) < len(cidrs):
+        yield invalid("spec.podCIDRs", cidrs, "may specify no more than one CIDR for each IP family")
+
+
+def _check_taints(taints: list[Object]) -> Iterator[Cause]:
+    seen = set[tuple[Any, Any]]()
+    for index, taint in enumerate(taints):
+        path, key, value = f"metadata.taints[{index}]", taint.get("key") or "", taint.get("value") or ""
+        if problem := names.qualified(key):
+            yield invalid(f"{path}.key", key, problem)
+        if problem := names.label_value(value):
+            yield invalid(f"{path}.value", value, problem)
+        same = (taint.get("effect"), key)
+        if same in seen:
+            letters = {"Key": key, "Value": value, "Effect": taint.get("effect"), "TimeAdded": taint.get("timeAdded")}
+            found = duplicate(path, letters)
+            why = "taints must be unique by key and effect pair"
+            yield Cause(found.field, found.reason, f"{found.message}: {why}")
+        seen.add(same)
+
+
+def _warn_node(new: Object, _old: Object | None) -> Iterator[str]:
+    if at(new, "spec", "configSource"):
+        yield "spec.configSource: the feature is removed"
+    if at(new, "spec", "externalID"):
+        yield "spec.externalID: this field is deprecated, and is unused by Kubernetes"
+    yield from warn_of_network("spec.podCIDRs", at(new, "spec", "podCIDRs") or ())
 
 
 NODES: Final = Resource(
@@ -131,8 +166,8 @@ NODES: Final = Resource(
     has_status=True,
     declares_status=True,
     default=_default_node,
-    check=check_node,
-    warn=warn_node,
+    check=_check_node,
+    warn=_warn_node,
     fields={"spec.unschedulable": lambda value: str(bool(at(value, "spec", "unschedulable"))).lower()},
     columns=(
         NAME,
@@ -150,18 +185,4 @@ NODES: Final = Resource(
             priority=1,
         ),
     ),
-)
-NAMESPACES: Final = Resource(
-    kind="Namespace",
-    plural="namespaces",
-    type=_TYPES["Namespace"],
-    namespaced=False,
-    short_names=("ns",),
-    has_status=True,
-    deletes_many=False,
-    name_rule=names.label,
-    default=_default_namespace,
-    prepare=_prepare_namespace,
-    fields={"status.phase": lambda value: str(at(value, "status", "phase") or "")},
-    columns=(NAME, Column("Status", path_cell("status", "phase")), AGE),
 )

@@ -5,13 +5,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from vipwire_up.api.kinds.pod_types import POD_TYPES
-from vipwire_up.api.kinds.rules.amounts import check_amounts, check_resources
-from vipwire_up.api.kinds.rules.probe import check_probes
 from vipwire_up.api.objects import names
-from vipwire_up.api.objects.addresses import NO_ADDRESS, family_of
-from vipwire_up.api.objects.cells import AGE, NAME, NONE, at, path_cell
-from vipwire_up.api.objects.endpoint_address import no_host_problem, problem_of
+from vipwire_up.api.objects.addresses import NO_ADDRESS, endpoint_problem, family_of, no_host_problem
+from vipwire_up.api.objects.columns import AGE, NAME, NONE, path_cell, text_fields
 from vipwire_up.api.objects.errors import Cause, duplicate, forbidden, invalid, missing, required
+from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.quantity import check_amounts, check_resources
 from vipwire_up.api.objects.resource import Column, Object, Resource
 
 _CHANGEABLE: Final = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
@@ -51,8 +50,7 @@ def _check(new: Object, old: Object | None) -> Iterator[Cause]:
     for name in ("hostname", "subdomain"):
         if spec.get(name) and (problem := names.label(spec[name])):
             yield invalid(f"spec.{name}", spec[name], problem)
-    if spec.get("nodeName") and (problem := names.subdomain(spec["nodeName"])):
-        yield invalid("spec.nodeName", spec["nodeName"], problem)
+    yield from names.check(spec.get("nodeName"), names.subdomain, "spec.nodeName")
     yield from check_amounts(spec.get("overhead") or {}, "spec.overhead")
     yield from _check_addresses(new.get("status") or {}, old)
     if old is not None:
@@ -74,7 +72,7 @@ def _check_containers(
             yield required(f"{path}.image")
         seen.add(name)
         yield from _check_ports(container, path)
-        yield from check_probes(container, path)
+        yield from _check_probes(container, path)
         yield from check_resources(container.get("resources") or {}, f"{path}.resources")
         yield from _check_mounts(container, path, volumes)
 
@@ -98,7 +96,7 @@ def _warn(new: Object, old: Object | None) -> Iterator[str]:
         ways = "metadata.annotations[vipwire.io/address], or status.podIP"
         yield f"nothing starts containers here: a Pod is a workload that runs already, and needs its address ({ways})"
     for address in found:
-        if problem := problem_of(address):
+        if problem := endpoint_problem(address):
             yield f"no Service leads to {address}: an endpoint {problem}"
 
 
@@ -176,6 +174,40 @@ def _gates(value: Object, _now: datetime) -> str:
     return f"{met}/{len(gates)}" if gates else NONE
 
 
+_HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc")
+
+
+def _check_probes(container: Object, path: str) -> Iterator[Cause]:
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if container.get(name) is not None:
+            yield from _check_probe(container[name], name, f"{path}.{name}")
+
+
+def _check_probe(probe: Object, name: str, path: str) -> Iterator[Cause]:
+    yield from _check_handler(probe, path)
+    if name != "readinessProbe" and probe.get("successThreshold", 1) != 1:
+        yield invalid(f"{path}.successThreshold", probe["successThreshold"], "must be 1")
+    grace = probe.get("terminationGracePeriodSeconds")
+    if grace is not None and name == "readinessProbe":
+        yield invalid(f"{path}.terminationGracePeriodSeconds", grace, "must not be set for readinessProbes")
+    elif grace is not None and grace <= 0:
+        yield invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than 0")
+
+
+def _check_handler(probe: Object, path: str) -> Iterator[Cause]:
+    given = [name for name in _HANDLERS if probe.get(name) is not None]
+    if not given:
+        yield required(path, "must specify a handler type")
+    for name in given[1:]:
+        yield forbidden(f"{path}.{name}", "may not specify more than 1 handler type")
+    for name in given[:1]:
+        where = f"{path}.{name}"
+        if name == "exec" and not at(probe, name, "command"):
+            yield required(f"{where}.command")
+        if name in ("httpGet", "tcpSocket"):
+            yield from names.check_port(probe[name].get("port"), f"{where}.port")
+
+
 PODS: Final = Resource(
     kind="Pod",
     plural="pods",
@@ -190,11 +222,8 @@ PODS: Final = Resource(
     check=_check,
     warn=_warn,
     fields={
-        "spec.nodeName": lambda value: str(at(value, "spec", "nodeName") or ""),
-        "spec.restartPolicy": lambda value: str(at(value, "spec", "restartPolicy") or ""),
+        **text_fields("spec.nodeName", "spec.restartPolicy", "status.phase", "status.podIP"),
         "spec.hostNetwork": lambda value: str(bool(at(value, "spec", "hostNetwork"))).lower(),
-        "status.phase": lambda value: str(at(value, "status", "phase") or ""),
-        "status.podIP": lambda value: str(at(value, "status", "podIP") or ""),
     },
     columns=(
         NAME,

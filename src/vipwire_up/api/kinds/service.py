@@ -1,20 +1,142 @@
-"""Services and Endpoints: defaults, what an update keeps, and columns. What is refused is in `rules/service.py`.
+"""Services: types, defaults, what an update keeps, columns and warnings. `service_rules.py` has what is refused.
 
 Which addresses and ports a Service gets is not decided here: allocators are admission hooks of the registry.
 """
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from vipwire.model.net import bracketed
-from vipwire_up.api.kinds.hand_made import check_endpoints
-from vipwire_up.api.kinds.rules.load_balancer import settle_status
-from vipwire_up.api.kinds.rules.service import check_service, is_reached_from_outside, wants_health_check
-from vipwire_up.api.kinds.rules.service_warnings import warn_service
-from vipwire_up.api.kinds.service_types import SERVICE_TYPES
+from vipwire_up.api.kinds.meta import META
+from vipwire_up.api.kinds.pod_types import CORE_PREFIX
+from vipwire_up.api.kinds.service_rules import (
+    TOPOLOGY_HINTS,
+    TOPOLOGY_MODE,
+    check_service,
+    is_reached_from_outside,
+    settle_status,
+    wants_health_check,
+)
 from vipwire_up.api.objects import names
-from vipwire_up.api.objects.cells import AGE, NAME, NONE, at, joined, labels_text, path_cell
+from vipwire_up.api.objects.addresses import warn_of_address, warn_of_network
+from vipwire_up.api.objects.columns import AGE, NAME, NONE, joined, labels_text, path_cell, text_fields
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Column, Object, Resource
+from vipwire_up.api.objects.schema import Type, read_types
+
+_TABLE: Final = """
+kind Service | A name and stable addresses for a changing set of endpoints.
+  spec ServiceSpec #2 default={} | What is wanted.
+  status ServiceStatus #3 default={} | What is the case.
+ServiceSpec | What clients reach, and how they are spread over endpoints.
+  allocateLoadBalancerNodePorts bool #20 | Whether a LoadBalancer also gets node ports. True unless said otherwise.
+  clusterIP string #3 | The first of clusterIPs. None for a headless Service.
+  clusterIPs []string #18 atomic | Virtual addresses, at most one of each family; given, or chosen by the server.
+  externalIPs []string #5 atomic | Further addresses that nodes accept connections for.
+  externalName string #10 | The name that DNS answers with, for type ExternalName.
+  externalTrafficPolicy string #11 one=Cluster,Local | Which endpoints connections from outside may be sent to.
+  healthCheckNodePort int32 #12 | Where load balancers ask a node whether it has local endpoints.
+  internalTrafficPolicy string #22 pointer one=Cluster,Local | Which endpoints connections from within may be sent to.
+  ipFamilies []string #19 atomic | IPv4, IPv6 or both, in order.
+  ipFamilyPolicy string #17 pointer one=PreferDualStack,RequireDualStack,SingleStack | Whether both are wanted.
+  loadBalancerClass string #21 | Which load balancer is meant.
+  loadBalancerIP string #8 | The address that a load balancer should have.
+  loadBalancerSourceRanges []string #9 atomic | CIDRs that may use the load balancer's address.
+  ports []ServicePort #1 key=port,protocol merge=port | The ports.
+  publishNotReadyAddresses bool #13 | Whether DNS and clients are given endpoints that are not ready.
+  selector {}string #2 atomic | Labels of the Pods behind the Service. Without it, endpoints are made by hand.
+  sessionAffinity string #7 default=None one=ClientIP,None | Whether a client keeps its endpoint.
+  sessionAffinityConfig SessionAffinityConfig #14 | For how long.
+  topologyKeys []string atomic | Not used any more.
+  trafficDistribution string #23 pointer one=PreferClose,PreferSameZone,PreferSameNode | Which ones are preferred.
+  type string #4 default=ClusterIP one=ClusterIP,ExternalName,LoadBalancer,NodePort | How the Service is reached.
+ServicePort | One port of a Service.
+  appProtocol string #6 | What is spoken, as a hint.
+  name string #1 | Its name; needed if there are several ports.
+  nodePort int32 #5 | The port of every node that leads here.
+  port int32 #3 required range=1..65535 | Where clients connect to.
+  protocol string #2 default=TCP one=SCTP,TCP,UDP | The protocol.
+  targetPort intstr #4 | Number or name of the Pods' port; the same number if not given.
+SessionAffinityConfig | How long a client keeps its endpoint.
+  clientIP ClientIPConfig #1 | By the client's address.
+ClientIPConfig | Affinity by the client's address.
+  timeoutSeconds int32 #1 | Seconds of rest after which it ends. 10800 unless said otherwise.
+ServiceStatus | What is the case about a Service.
+  conditions []Condition #2 key=type merge=type | Aspects of its state.
+  loadBalancer LoadBalancerStatus #1 default={} | What a load balancer has given it.
+LoadBalancerStatus | Addresses of a load balancer.
+  ingress []LoadBalancerIngress #1 atomic | The addresses.
+LoadBalancerIngress | An address of a load balancer.
+  hostname string #2 | A name, where there is no address.
+  ip string #1 | The address.
+  ipMode string #3 one=VIP,Proxy | Whether nodes may answer the address themselves.
+  ports []PortStatus #4 atomic | State of single ports.
+PortStatus | State of one port.
+  error string #3 | What is wrong with it.
+  port int32 #1 required | The port.
+  protocol string #2 required | Its protocol.
+kind Endpoints | The addresses behind a Service. Superseded by EndpointSlice; made by hand ones are still mirrored.
+  subsets []EndpointSubset #2 atomic | Groups of addresses with the same ports.
+EndpointSubset | Addresses with the same ports.
+  addresses []EndpointAddress #1 atomic | Addresses that are ready.
+  notReadyAddresses []EndpointAddress #2 atomic | Addresses that are not.
+  ports []EndpointPort #3 atomic | The ports.
+EndpointAddress | One address.
+  hostname string #3 | Its name under the Service's.
+  ip string #1 required | The address.
+  nodeName string #4 | The node that it is on.
+  targetRef ObjectReference #2 | The Pod it belongs to.
+EndpointPort | A port of endpoints.
+  appProtocol string #4 | What is spoken, as a hint.
+  name string #1 | Its name: that of the Service's port.
+  port int32 #2 required range=1..65535 | The number.
+  protocol string #3 default=TCP one=SCTP,TCP,UDP | The protocol.
+ObjectReference | Names an object.
+  apiVersion string #5 | Its API version.
+  fieldPath string #7 | A part of it.
+  kind string #1 | Its kind.
+  name string #3 | Its name.
+  namespace string #2 | Its namespace.
+  resourceVersion string #6 | The change that is meant.
+  uid string #4 | Its UID.
+"""
+
+SERVICE_TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)
+
+
+_OLD_WORDS: Final = {"PreferClose": "PreferSameZone"}
+
+
+def _warn(new: Object, _old: Object | None) -> Iterator[str]:
+    spec = new["spec"]
+    kind, headless = spec.get("type"), spec.get("type") == "ClusterIP" and spec.get("clusterIP") == "None"
+    external = spec.get("externalIPs") or []
+    if TOPOLOGY_HINTS in (at(new, "metadata", "annotations") or {}):
+        yield f"annotation {TOPOLOGY_HINTS} is deprecated, please use {TOPOLOGY_MODE} instead"
+    if not headless:
+        yield from warn_of_address("spec.clusterIPs", spec.get("clusterIPs") or ())
+    else:
+        yield from _ignored_by_headless(spec)
+    yield from warn_of_address("spec.externalIPs", external)
+    if external and not headless and kind != "ExternalName":
+        yield "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
+    yield from warn_of_network("spec.loadBalancerSourceRanges", spec.get("loadBalancerSourceRanges") or ())
+    if kind == "ExternalName" and external:
+        yield 'spec.externalIPs is ignored when spec.type is "ExternalName"'
+    if kind != "ExternalName" and spec.get("externalName"):
+        yield 'spec.externalName is ignored when spec.type is not "ExternalName"'
+    wanted = spec.get("trafficDistribution")
+    if wanted in _OLD_WORDS:
+        yield f'spec.trafficDistribution: "{wanted}" is deprecated; use "{_OLD_WORDS[wanted]}"'
+
+
+def _ignored_by_headless(spec: Object) -> Iterator[str]:
+    for name in ("loadBalancerIP", "externalIPs"):
+        if spec.get(name):
+            yield f"spec.{name} is ignored for headless services"
+    if spec.get("sessionAffinity") != "None":
+        yield "spec.SessionAffinity is ignored for headless services"
+
 
 _VIRTUAL: Final = ("ClusterIP", "NodePort", "LoadBalancer")
 _WITH_PORTS: Final = ("NodePort", "LoadBalancer")
@@ -118,16 +240,6 @@ def _ports(value: Object, _now: datetime) -> str:
     return joined(text(port) for port in at(value, "spec", "ports") or ())
 
 
-def _endpoints(value: Object, _now: datetime) -> str:
-    found = []
-    for subset in value.get("subsets") or ():
-        ports = [port.get("port") for port in subset.get("ports") or ()]
-        for address in subset.get("addresses") or ():
-            ip = bracketed(address["ip"])
-            found += [f"{ip}:{port}" for port in ports] or [address["ip"]]
-    return joined(found, most=3)
-
-
 SERVICES: Final = Resource(
     kind="Service",
     plural="services",
@@ -141,11 +253,8 @@ SERVICES: Final = Resource(
     default=_default,
     prepare=_prepare,
     check=check_service,
-    warn=warn_service,
-    fields={
-        "spec.clusterIP": lambda value: str(at(value, "spec", "clusterIP") or ""),
-        "spec.type": lambda value: str(at(value, "spec", "type") or ""),
-    },
+    warn=_warn,
+    fields=text_fields("spec.clusterIP", "spec.type"),
     columns=(
         NAME,
         Column("Type", path_cell("spec", "type")),
@@ -155,14 +264,4 @@ SERVICES: Final = Resource(
         AGE,
         Column("Selector", lambda value, _: labels_text(at(value, "spec", "selector")), priority=1),
     ),
-)
-ENDPOINTS: Final = Resource(
-    kind="Endpoints",
-    plural="endpoints",
-    created_by_put=True,
-    deprecated="v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
-    type=SERVICE_TYPES["Endpoints"],
-    short_names=("ep",),
-    check=check_endpoints,
-    columns=(NAME, Column("Endpoints", _endpoints), AGE),
 )

@@ -3,7 +3,10 @@
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final
+
+from vipwire.model.net import Address, special_use
 
 NO_CIDR: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 NO_ADDRESS: Final = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
@@ -68,3 +71,29 @@ def warn_of_network(path: str, networks: Iterable[str]) -> Iterator[str]:
     for index, text in enumerate(networks):
         if is_network(text) and ":" in text and str(usual := ipaddress.ip_network(text, strict=False)) != text:
             yield f'{path}[{index}]: IPv6 CIDR value "{text}" should be in RFC 5952 canonical format ("{usual}")'
+
+
+@lru_cache(1 << 14)  # asked for each endpoint of a Service whenever one of them changes
+def endpoint_problem(address: str) -> str:
+    """Return why an address cannot be one of these, "" if it can."""
+    if problem := address_problem(address):
+        return problem
+    parsed = ipaddress.ip_address(address)
+    if parsed.is_loopback:
+        return "may not be in the loopback range (127.0.0.0/8, ::1/128)"
+    if parsed.is_link_local:
+        return "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
+    return no_host_problem(address)
+
+
+def no_host_problem(address: str) -> str:
+    """Return why an address can be no machine's and no Pod's, not even inside of it; "" if it can."""
+    if problem := address_problem(address):
+        return problem
+    parsed = ipaddress.ip_address(address)
+    if parsed.is_unspecified:
+        return f"may not be unspecified ({address})"
+    if parsed.is_loopback:
+        return ""
+    special = special_use(Address(parsed.packed), link_local=False)
+    return f"may not be {special}" if special else ""

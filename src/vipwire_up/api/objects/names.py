@@ -5,7 +5,7 @@ A rule takes a value and gives what is wrong with it, "" for nothing (apimachine
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from vipwire_up.api.objects.errors import Cause, invalid, too_long
 
@@ -16,7 +16,10 @@ _LABEL: Final = re.compile(_LABEL_TEXT)
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL_TEXT}(\.{_LABEL_TEXT})*")
 _QUALIFIED: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _PORT: Final = re.compile("(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*")
+CONTROLLER: Final = re.compile(rf"{_LABEL_TEXT}(\.{_LABEL_TEXT})*/[A-Za-z0-9/\-._~%!$&'()*+,;=:]+")
+"""Names of controllers in classes: a domain and a path."""
 _ANNOTATIONS_BYTES: Final = 256 << 10
+_MOST_PORT: Final = 65535
 
 
 def subdomain(value: str) -> str:
@@ -57,6 +60,11 @@ def wildcard(value: str) -> str:
         r"'*.example.com', regex used for validation is '\*\.[a-z0-9]([-a-z0-9]*[a-z0-9])?"
         r"(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
     )
+
+
+def host(value: str) -> str:
+    """Names of hosts: subdomains, of which the first part may be any."""
+    return wildcard(value) if "*" in value else subdomain(value)
 
 
 def port_name(value: str) -> str:
@@ -115,6 +123,12 @@ def label_value(value: str) -> str:
     )
 
 
+def check(value: str | None, rule: NameRule, path: str) -> Iterator[Cause]:
+    """Find what a rule refuses in a value, unless there is none."""
+    if value and (problem := rule(value)):
+        yield invalid(path, value, problem)
+
+
 def check_labels(labels: Mapping[str, str], path: str) -> Iterator[Cause]:
     """Find what is wrong in a map of labels."""
     for key, value in labels.items():
@@ -131,3 +145,11 @@ def check_annotations(annotations: Mapping[str, str], path: str) -> Iterator[Cau
             yield invalid(path, key, problem)
     if sum(len(key) + len(value.encode()) for key, value in annotations.items()) > _ANNOTATIONS_BYTES:
         yield too_long(path, _ANNOTATIONS_BYTES)
+
+
+def check_port(port: Any, path: str) -> Iterator[Cause]:
+    """Find what is wrong in a port that is a number or the name of one."""
+    if isinstance(port, int) and not 0 < port <= _MOST_PORT:
+        yield invalid(path, port, "must be between 1 and 65535, inclusive")
+    elif isinstance(port, str) and (problem := port_name(port)):
+        yield invalid(path, port, problem)

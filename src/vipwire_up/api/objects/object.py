@@ -24,6 +24,16 @@ KEPT_META: Final = ("name", "namespace", "uid", "creationTimestamp", "generateNa
 """Metadata that stays as it was created."""
 
 
+def at(value: Any, *path: str | int) -> Any:
+    """Return the value at a path of an object; None where the path ends early."""
+    for step in path:
+        if isinstance(step, int):
+            value = value[step] if isinstance(value, list) and len(value) > step else None
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
 def encode(value: Any) -> bytes:
     """Write JSON."""
     return _ENCODER.encode(value)

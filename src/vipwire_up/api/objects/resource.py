@@ -21,24 +21,6 @@ Warn: TypeAlias = Callable[[Object, Object | None], Iterable[str]]
 Check: TypeAlias = Callable[[Object, Object | None], Iterable[Cause]]
 
 
-def no_check(_new: Object, _old: Object | None) -> tuple[Cause, ...]:
-    """Accept everything that has the right types."""
-    return ()
-
-
-def no_warning(_new: Object, _old: Object | None) -> tuple[str, ...]:
-    """Return no warnings."""
-    return ()
-
-
-def no_default(_value: Object) -> None:
-    """Add nothing to the constant defaults."""
-
-
-def no_change(_value: Object, _old: Object | None) -> None:
-    """Leave an object as it is."""
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table. Columns of priority 1 are shown by `-o wide`; `cell` is given the object and now."""
@@ -86,10 +68,10 @@ class Resource:
     columns: tuple[Column, ...] = ()
     fields: Mapping[str, Callable[[Object], str]] = field(default_factory=dict)
     name_rule: NameRule = subdomain
-    default: Callable[[Object], None] = no_default
-    prepare: Callable[[Object, Object | None], None] = no_change
-    check: Check = no_check
-    warn: Warn = no_warning
+    default: Callable[[Object], None] = lambda _: None
+    prepare: Callable[[Object, Object | None], None] = lambda _new, _old: None
+    check: Check = lambda _new, _old: ()
+    warn: Warn = lambda _new, _old: ()
 
     @property
     def id(self) -> str:

@@ -5,14 +5,17 @@ it. What it names and somebody else owns with another value is a conflict, unles
 they change.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
+from vipwire_up.api.bodies.decode import Findings, decode
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.objects.schema import Field, Shape, Type
-from vipwire_up.api.patches.fieldset import (
+from vipwire_up.api.patches.field_paths import (
     Path,
     Paths,
     compact,
@@ -230,3 +233,49 @@ def _without_element(value: list[Any], step: str, rest: Path, known: Field, elem
             is_key = rest in {(f"f:{key}",) for key in known.keys}
             result.append(part if is_key else _without(part, rest, Field("", element)))
     return result
+
+
+ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_KUBECTL: Final = "kubectl"
+_MOST: Final = 256 << 10
+"""Bytes of all annotations that an object may have."""
+
+
+def undisputed(live: Object, resource: Resource, writer: Writer) -> Paths:
+    """List the fields that kubectl's apply may change, whoever owns them: those that its client-side apply has set.
+
+    To the server client-side apply is an update by another manager, so a later `--server-side` with another manifest
+    would conflict with the user's own fields. So the manager `kubectl` may change what the object still has as the
+    annotation says, and `renewed` updates the annotation, for the way back
+    (apimachinery/pkg/util/managedfields/internal, lastappliedmanager.go and lastappliedupdater.go).
+    """
+    text = _annotation(live, writer)
+    try:
+        said = json.loads(text) if text else {}
+        decode(said, resource.type, Findings())  # for its refusals: somebody may have written anything
+    except (ValueError, RecursionError, ApiError):
+        return frozenset()
+    has = members(live, resource.type)
+    return frozenset(
+        path for path, value in members(said, resource.type).items() if path in has and has[path] == value
+    )
+
+
+def renewed(merged: Object, wanted: Object, writer: Writer) -> Object:
+    """Update the annotation, if there is one, to what a writer has applied."""
+    if not _annotation(merged, writer):
+        return merged
+    meta = wanted["metadata"]
+    others = {name: text for name, text in (meta.get("annotations") or {}).items() if name != ANNOTATION}
+    said = wanted | {"metadata": meta | {"annotations": others}}
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"  # as kubectl writes it
+    kept = merged["metadata"]["annotations"] | {ANNOTATION: text}
+    if len(text) > _MOST:
+        del kept[ANNOTATION]
+    return merged | {"metadata": merged["metadata"] | {"annotations": kept}}
+
+
+def _annotation(value: Object, writer: Writer) -> str:
+    if writer.manager != _KUBECTL or writer.subresource:
+        return ""
+    return str((at(value, "metadata", "annotations") or {}).get(ANNOTATION, ""))

@@ -12,8 +12,8 @@ from aiohttp.web_request import BaseRequest
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.objects.object import encode
-from vipwire_up.api.serving.bounds import Bounds
 from vipwire_up.api.serving.connections import Connection
+from vipwire_up.api.serving.limits import Bounds
 
 JSON: Final = "application/json"
 _PIECE: Final = 64 << 10

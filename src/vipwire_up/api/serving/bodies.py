@@ -13,15 +13,16 @@ from aiohttp.web_request import BaseRequest
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.objects.errors import bad_request, too_large
-from vipwire_up.api.serving.bounds import Bounds
-from vipwire_up.api.serving.guard import ANONYMOUS, CALLER
-from vipwire_up.api.serving.in_flight import InFlight
+from vipwire_up.api.serving.authorization import User
+from vipwire_up.api.serving.limits import Bounds, InFlight
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
-async def read_body(request: BaseRequest, bounds: Bounds, in_flight: InFlight, most: int) -> AsyncIterator[bytes]:
+async def read_body(
+    request: BaseRequest, bounds: Bounds, in_flight: InFlight, most: int, user: User
+) -> AsyncIterator[bytes]:
     """Read a body, counted while it is in use. Raise ApiError: 408, 413, 415, 429, or 400 if it breaks off."""
     announced = request.content_length
     if announced is not None and announced > most:
@@ -31,7 +32,7 @@ async def read_body(request: BaseRequest, bounds: Bounds, in_flight: InFlight, m
     if announced is None and not request.body_exists:
         yield b""
         return
-    with in_flight.body(most if announced is None else announced, CALLER.get() or ANONYMOUS):
+    with in_flight.body(most if announced is None else announced, user):
         try:
             async with asyncio.timeout(bounds.body_seconds):
                 body = await _read(request, most)

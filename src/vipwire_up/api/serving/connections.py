@@ -22,7 +22,7 @@ from aiohttp.web_request import BaseRequest
 
 from vipwire_up.api.objects.errors import bad_request
 from vipwire_up.api.objects.object import encode
-from vipwire_up.api.serving.bounds import Bounds
+from vipwire_up.api.serving.limits import Bounds
 
 LONGEST_LINE: Final = 64 << 10  # selectors stand in the request line
 _LONGEST_FIELD: Final = 8 << 10

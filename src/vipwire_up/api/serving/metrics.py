@@ -10,37 +10,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.serving.in_flight import InFlight, Sort
+from vipwire_up.api.serving.limits import InFlight, Sort
 from vipwire_up.api.serving.route import Route
 from vipwire_up.store.store import Store
 
 _ABOUT: Final = ("verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component")
 _VERBS: Final = {"create": "POST", "update": "PUT", "patch": "PATCH"}
 _SECONDS: Final = (
-    0.005,
-    0.025,
-    0.05,
-    0.1,
-    0.2,
-    0.4,
-    0.6,
-    0.8,
-    1.0,
-    1.25,
-    1.5,
-    2,
-    3,
-    4,
-    5,
-    6,
-    8,
-    10,
-    15,
-    20,
-    30,
-    45,
-    60,
-)
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60
+)  # fmt: skip
 
 
 @dataclass(slots=True)

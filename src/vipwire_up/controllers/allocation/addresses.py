@@ -10,11 +10,10 @@ from functools import partial
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
-from vipwire_up.api.kinds.rules.families import NONE
-from vipwire_up.api.objects.cells import at
+from vipwire_up.api.kinds.service_cidr import IP_ADDRESSES, SERVICE_CIDRS
+from vipwire_up.api.kinds.service_rules import NONE
 from vipwire_up.api.objects.errors import internal, invalid, not_valid
-from vipwire_up.api.objects.object import decoded, encoder, key_of, new_uid, readable
+from vipwire_up.api.objects.object import at, decoded, encoder, key_of, new_uid, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.allocation.ranges import Draw, Network, address_range, networks_of
 from vipwire_up.store.record import Check, Key, Record, Step, Write

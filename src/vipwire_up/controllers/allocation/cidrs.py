@@ -17,11 +17,10 @@ from typing import Final
 from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time
 from vipwire.process.supervision import Guard
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.service_cidr import IP_ADDRESSES, SERVICE_CIDRS
 from vipwire_up.api.objects.addresses import family_of
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.object import decoded
+from vipwire_up.api.objects.object import at, decoded
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.ranges import Network, networks_of

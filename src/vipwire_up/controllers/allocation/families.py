@@ -1,13 +1,13 @@
 """Chooses a Service's address families and their order: the defaults, and what is refused. Pure.
 
 KEP-563, and pkg/registry/core/service/storage/alloc.go for what Kubernetes does where the fields contradict. The
-lists themselves have been checked before (`kinds/rules/families.py`).
+lists themselves have been checked before (`kinds/service_rules.py`).
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from vipwire_up.api.kinds.rules.families import NONE
+from vipwire_up.api.kinds.service_rules import NONE
 from vipwire_up.api.objects.addresses import family_of
 from vipwire_up.api.objects.errors import Cause, invalid
 from vipwire_up.api.objects.resource import Object

@@ -14,10 +14,15 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.model.times import format_time
-from vipwire_up.api.admission import Admitted, Attempt, Operation
-from vipwire_up.api.kinds.rules.families import NONE, check_addresses, moves
-from vipwire_up.api.kinds.rules.service import is_reached_from_outside, wants_health_check
+from vipwire_up.api.admission import AdmissionRequest, Admitted, Operation
 from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.kinds.service_rules import (
+    NONE,
+    check_cluster_ips,
+    is_reached_from_outside,
+    moves,
+    wants_health_check,
+)
 from vipwire_up.api.objects.addresses import family_of
 from vipwire_up.api.objects.errors import internal, not_valid
 from vipwire_up.api.objects.resource import Object
@@ -39,7 +44,7 @@ class ServiceAllocation:
     ) -> None:
         self._addresses, self._ports, self._notes, self._clock = addresses, ports, notes, clock
 
-    def admit(self, attempt: Attempt) -> Admitted | None:
+    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
         """Allocate for a Service, or take back what it leaves. Raise ApiError in Kubernetes' words."""
         if attempt.resource is not SERVICES or attempt.subresource:
             return None
@@ -53,7 +58,7 @@ class ServiceAllocation:
         if moves(new["spec"], before["spec"]):
             return None  # the checks that follow refuse it
         drop_unused(new["spec"], before["spec"])
-        if wrong := tuple(check_addresses(new["spec"])):
+        if wrong := tuple(check_cluster_ips(new["spec"])):
             raise not_valid("Service", "", attempt.name, wrong)
         if before["spec"].get("type") == "LoadBalancer" != new["spec"].get("type"):
             new["status"] = (new.get("status") or {}) | {"loadBalancer": {}}  # nobody else takes its addresses away

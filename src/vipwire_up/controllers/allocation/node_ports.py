@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.kinds.rules.service import wants_health_check
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.objects.cells import at
+from vipwire_up.api.kinds.service_rules import wants_health_check
 from vipwire_up.api.objects.errors import internal, invalid, not_valid
-from vipwire_up.api.objects.object import readable
+from vipwire_up.api.objects.object import at, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.allocation.ranges import Draw, Range
 from vipwire_up.store.record import CompactedError, FutureRevisionError

@@ -12,8 +12,7 @@ from typing import Final, TypeAlias
 
 from vipwire.process.supervision import Guard
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.object import encode, key_of, readable
+from vipwire_up.api.objects.object import at, encode, key_of, readable
 from vipwire_up.api.registry import FencedRegistry
 from vipwire_up.controllers.allocation.node_ports import Owner, ports_of
 from vipwire_up.store.record import Check, ConflictError, Key, Record, Step, StoreError, Write

@@ -21,15 +21,13 @@ from typing import Final
 from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time
 from vipwire.process.supervision import Guard
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.networking import IP_ADDRESSES, SERVICE_CIDRS
+from vipwire_up.api.change import Deletion, Options, Preconditions
 from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.kinds.service_cidr import IP_ADDRESSES, SERVICE_CIDRS
 from vipwire_up.api.objects.addresses import family_of
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.object import decoded, key_of, readable
+from vipwire_up.api.objects.object import at, decoded, key_of, readable
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.transition import Deletion, Preconditions
 from vipwire_up.controllers.allocation.addresses import MANAGED_BY, address_object, is_noted_by_us
 from vipwire_up.controllers.allocation.holders import Holders
 from vipwire_up.controllers.allocation.ranges import networks_of

@@ -16,13 +16,12 @@ from typing import Final
 
 from vipwire.kube.errors import ApiError
 from vipwire.process.supervision import Guard
-from vipwire_up.api.bodies.sent import Options
-from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.kinds.service import ENDPOINTS, SERVICES
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.object import decoded, key_of
+from vipwire_up.api.kinds.service import SERVICES
+from vipwire_up.api.objects.object import at, decoded, key_of
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry, Result
 from vipwire_up.controllers.endpoints import legacy, slices

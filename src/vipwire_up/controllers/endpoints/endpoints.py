@@ -14,9 +14,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from vipwire_up.api.objects.addresses import family_of
-from vipwire_up.api.objects.cells import at
-from vipwire_up.api.objects.endpoint_address import problem_of
+from vipwire_up.api.objects.addresses import endpoint_problem, family_of
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.endpoints.topology import is_auto
 
@@ -72,7 +71,7 @@ def from_endpoints(endpoints: Object, zones: Mapping[str, str]) -> Grouped:
         ports = ports_key(subset.get("ports") or ())
         for part, ready in (("addresses", True), ("notReadyAddresses", False)):
             for address in subset.get(part) or ():
-                family = "" if problem_of(address.get("ip", "")) else family_of(address["ip"])
+                family = "" if endpoint_problem(address.get("ip", "")) else family_of(address["ip"])
                 if family:
                     found.setdefault(Group(family, ports), []).append(_mirrored(address, zones, ready=ready))
     return {group: list(_once(listed)) for group, listed in found.items()}
@@ -97,7 +96,7 @@ def pod_addresses(pod: Object) -> list[str]:
 
 
 def _reachable(pod: Object) -> list[str]:
-    return [address for address in pod_addresses(pod) if not problem_of(address)]
+    return [address for address in pod_addresses(pod) if not endpoint_problem(address)]
 
 
 def _ports(spec: Object, pod: Object) -> Iterator[Object]:

@@ -5,7 +5,7 @@ One family, the Service's first; 1,000 addresses at most, and an annotation that
 
 from typing import Final
 
-from vipwire_up.api.kinds.service import ENDPOINTS
+from vipwire_up.api.kinds.endpoints import ENDPOINTS
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.endpoints.endpoints import Grouped
 

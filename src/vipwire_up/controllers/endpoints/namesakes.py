@@ -7,8 +7,9 @@ by the controller, which finds no Service for them, and by garbage collection.
 from collections.abc import Callable
 from datetime import datetime
 
-from vipwire_up.api.admission import Admitted, Attempt, Operation
-from vipwire_up.api.kinds.service import ENDPOINTS, SERVICES
+from vipwire_up.api.admission import AdmissionRequest, Admitted, Operation
+from vipwire_up.api.kinds.endpoints import ENDPOINTS
+from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.metadata import mark_deleted
 from vipwire_up.api.objects.object import decoded, encoder, key_of
 from vipwire_up.store.record import Write
@@ -21,7 +22,7 @@ class NamesakeDeletion:
     def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
         self._store, self._clock = store, clock
 
-    def admit(self, attempt: Attempt) -> Admitted | None:
+    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
         """Delete the Endpoints of a Service's name with it."""
         if attempt.resource is not SERVICES or attempt.operation is not Operation.DELETE:
             return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from vipwire_up.api.kinds.discovery import ENDPOINT_SLICES
+from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.endpoints.arrange import arrange, slice_of
 from vipwire_up.controllers.endpoints.endpoints import Group, Grouped

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 
 ZONE: Final = "topology.kubernetes.io/zone"

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.model.times import format_time
-from vipwire_up.api.admission import Admitted, Attempt, Operation
+from vipwire_up.api.admission import AdmissionRequest, Admitted, Operation
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.objects.cells import at
 from vipwire_up.api.objects.errors import invalid, not_valid
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 
 ADDRESS: Final = "vipwire.io/address"
@@ -27,7 +27,7 @@ class Workloads:
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
 
-    def admit(self, attempt: Attempt) -> Admitted | None:
+    def admit(self, attempt: AdmissionRequest) -> Admitted | None:
         """Fill in the status of a Pod that its annotation tells the address of. Raise ApiError for a wrong one."""
         if attempt.resource is not PODS or attempt.subresource or attempt.new is None:
             return None

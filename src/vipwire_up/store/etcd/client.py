@@ -3,7 +3,7 @@
 Each call says that it needs a leader, so that a member which is cut off refuses at once and has done nothing. When a
 leader dies, what was sent to it is never answered, and for an election's time members take more for it. So the first
 tries of a call are short, less than an election each, and later ones longer, for an etcd that is slow. A try that
-ended so may have been carried out: `Answer` says so. See `verdict.py` for what errors mean.
+ended so may have been carried out: `Reply` says so. See `errors.py` for what errors mean.
 
 The member of this machine is asked first, and twice, if there is one: it is the last that this machine loses. A
 member to which no connection stands is not waited for while another may answer. The answer of a member of another
@@ -23,11 +23,10 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes to stderr by itse
 import grpc.aio
 
 from vipwire.process import log
-from vipwire_up.store.etcd.identity import Member, choose_cluster
+from vipwire_up.store.etcd.errors import ErrorMeaning, judge, tls_trouble
+from vipwire_up.store.etcd.identity import MemberAnswer, choose_cluster
 from vipwire_up.store.etcd.messages import MESSAGES
-from vipwire_up.store.etcd.settings import EtcdSettings, Server
-from vipwire_up.store.etcd.tls_trouble import tls_trouble
-from vipwire_up.store.etcd.verdict import Verdict, judge
+from vipwire_up.store.etcd.settings import EtcdServer, EtcdSettings
 from vipwire_up.store.record import (
     CompactedError,
     FullError,
@@ -61,7 +60,7 @@ _LEADER: Final = ("hasleader", "true")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """A message, and whether an earlier try may have been carried out, too."""
 
     message: Any
@@ -85,7 +84,7 @@ class Client:
 
     def __init__(self, settings: EtcdSettings, clock: Callable[[], datetime]) -> None:
         self._settings, self._clock = settings, clock
-        self._channels: dict[Server, tuple[object, grpc.aio.Channel]] = {}
+        self._channels: dict[EtcdServer, tuple[object, grpc.aio.Channel]] = {}
         self._stale: list[grpc.aio.Channel] = []
         self._at, self._token = 0, ""
         self._failure = ""
@@ -93,8 +92,8 @@ class Client:
         """The number of the cluster of etcd that is asked; 0 until a member has answered."""
         self._seen = 0
         """The newest revision of that cluster that was seen. No answer that a majority stands behind is older."""
-        self._strangers: dict[Server, str] = {}
-        self.watched: Server | None = None
+        self._strangers: dict[EtcdServer, str] = {}
+        self.watched: EtcdServer | None = None
         """The member that the last watch was opened at."""
 
     @property
@@ -103,11 +102,11 @@ class Client:
         return self._failure or "; ".join(self._strangers.values())
 
     @property
-    def server(self) -> Server:
+    def server(self) -> EtcdServer:
         """The member that is asked."""
         return self._settings.servers[self._at % len(self._settings.servers)]
 
-    def elsewhere(self, server: Server) -> None:
+    def elsewhere(self, server: EtcdServer) -> None:
         """Ask the next member to which there is a connection, if it is still this one that is asked."""
         if server != self.server:
             return
@@ -116,7 +115,7 @@ class Client:
         connected = [number for number in following if self._is_connected(servers[number])]
         self._at = next(iter(connected or ([0] if self._settings.near else following)), 0)
 
-    def _is_connected(self, server: Server) -> bool:
+    def _is_connected(self, server: EtcdServer) -> bool:
         """Report whether there is a connection to a member; begin to connect if there is none."""
         try:
             return self._channel(server).get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
@@ -137,7 +136,7 @@ class Client:
             self._at = 0
         return home == self.server != self.watched
 
-    async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> Answer:
+    async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> Reply:
         """Call a method, such as KV/Txn; raise StoreError, or CompactedError, if it is not answered.
 
         With `once` nothing is sent again that may have been done: raise UncertainError then.
@@ -154,11 +153,11 @@ class Client:
                 text = str(error)
             except grpc.aio.AioRpcError as error:
                 verdict = self._judged(error, repeated=repeated)
-                repeated |= verdict is Verdict.UNCERTAIN
+                repeated |= verdict is ErrorMeaning.UNCERTAIN
                 text = str(error.details())
             else:
                 self._failure = ""
-                return Answer(message, repeated)
+                return Reply(message, repeated)
             failed += 1
             if failed % 2 == 0 or not self._settings.near or server != self._settings.servers[0]:
                 self.elsewhere(server)
@@ -169,18 +168,18 @@ class Client:
             if failed % len(self._settings.servers) == 0:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _once(self, server: Server, method: str, request: Any, seconds: float) -> Any:
+    async def _once(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
         seen = self._seen
         message = await self._asked(server, method, request, seconds)
         self._check(server, message, seen + _has_written(method, request, message))
         self._seen = max(self._seen, message.header.revision)
         return message
 
-    async def _asked(self, server: Server, method: str, request: Any, seconds: float) -> Any:
+    async def _asked(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
         metadata = await self._metadata(server)
         return await self._unary(server, method)(request, timeout=seconds, metadata=metadata)
 
-    def _check(self, server: Server, message: Any, least: int = 0) -> None:
+    def _check(self, server: EtcdServer, message: Any, least: int = 0) -> None:
         """Raise StrangerError for an answer of another cluster of etcd, or one at a revision before `least`.
 
         A cluster that has grown from one member has the number that this member has for itself: set up alone again
@@ -210,14 +209,14 @@ class Client:
         servers, before, seen = self._settings.servers, self.cluster, self._seen
         asked = MESSAGES["RangeRequest"](key=f"{self._settings.prefix}/cluster".encode())
 
-        async def ask(server: Server) -> Any:
+        async def ask(server: EtcdServer) -> Any:
             with contextlib.suppress(grpc.aio.AioRpcError, StoreError):
                 return await self._asked(server, "KV/Range", asked, _MEET_SECONDS)
 
         found = zip(servers, await asyncio.gather(*map(ask, servers)), strict=True)
         answers = {server: answer for server, answer in found if answer is not None and answer.header.cluster_id}
         said = [
-            Member(each.header.cluster_id, each.kvs[0].value if each.kvs else b"", each.header.revision)
+            MemberAnswer(each.header.cluster_id, each.kvs[0].value if each.kvs else b"", each.header.revision)
             for each in answers.values()
         ]
         self.cluster, reached = choose_cluster(said, len(servers), before, owner, seen)
@@ -231,24 +230,24 @@ class Client:
                 self._check(server, answer, min(reached, seen))
         return is_another
 
-    def _judged(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> Verdict:
+    def _judged(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> ErrorMeaning:
         """Judge an error; raise what no other member changes. `repeated`: an earlier try may have been made."""
         text = str(error.details())
         verdict = judge(error.code().name, text)
-        if verdict is Verdict.LOGIN:
+        if verdict is ErrorMeaning.LOGIN:
             self._token = ""
-        if verdict is Verdict.COMPACTED:
+        if verdict is ErrorMeaning.COMPACTED:
             raise CompactedError(0, 0) from error
-        raised: dict[Verdict, type[StoreError]] = {
-            Verdict.FULL: FullError,
-            Verdict.LARGE: TooLargeError,
-            Verdict.LEASE_GONE: LeaseGoneError,
-            Verdict.REFUSED: StoreError,
+        raised: dict[ErrorMeaning, type[StoreError]] = {
+            ErrorMeaning.FULL: FullError,
+            ErrorMeaning.LARGE: TooLargeError,
+            ErrorMeaning.LEASE_GONE: LeaseGoneError,
+            ErrorMeaning.REFUSED: StoreError,
         }
         if verdict in raised:
             if repeated:
                 raise UnknownOutcomeError(f"etcd: {text}") from error
-            remedy = "; compact and defragment it, then disarm the alarm" if verdict is Verdict.FULL else ""
+            remedy = "; compact and defragment it, then disarm the alarm" if verdict is ErrorMeaning.FULL else ""
             raise raised[verdict](f"etcd: {text}{remedy}") from error
         return verdict
 
@@ -307,7 +306,7 @@ class Client:
         self._stale.clear()
         self._channels.clear()
 
-    async def _metadata(self, server: Server) -> tuple[tuple[str, str], ...]:
+    async def _metadata(self, server: EtcdServer) -> tuple[tuple[str, str], ...]:
         """Return what goes with a call: that it needs a leader, and who asks."""
         if not self._settings.user:
             return (_LEADER,)
@@ -317,7 +316,7 @@ class Client:
             self._token = answer.token
         return (_LEADER, ("token", self._token))
 
-    def _unary(self, server: Server, method: str) -> Any:
+    def _unary(self, server: EtcdServer, method: str) -> Any:
         request, answer = _METHODS[method]
         return self._channel(server).unary_unary(
             f"/etcdserverpb.{method}",
@@ -325,7 +324,7 @@ class Client:
             response_deserializer=MESSAGES[answer].FromString,
         )
 
-    def _channel(self, server: Server) -> grpc.aio.Channel:
+    def _channel(self, server: EtcdServer) -> grpc.aio.Channel:
         """Return the connection to a member; a new one when TLS files have changed."""
         stamp = tuple(_stamp(path) for path in self._settings.files)
         held = self._channels.get(server)
@@ -337,7 +336,7 @@ class Client:
         self._channels[server] = (stamp, channel)
         return channel
 
-    def _opened(self, server: Server) -> grpc.aio.Channel:
+    def _opened(self, server: EtcdServer) -> grpc.aio.Channel:
         if not server.secure:
             return grpc.aio.insecure_channel(server.target, options=_OPTIONS)
         settings = self._settings

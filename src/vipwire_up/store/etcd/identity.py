@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberAnswer:
     """What a member that has a leader says: the number of its cluster, whose the prefix is, and its revision."""
 
     cluster: int
@@ -19,7 +19,7 @@ class Member:
 
 
 def choose_cluster(
-    answers: Collection[Member], servers: int, known: int, owner: bytes | None, seen: int = 0
+    answers: Collection[MemberAnswer], servers: int, known: int, owner: bytes | None, seen: int = 0
 ) -> tuple[int, int]:
     """Choose the cluster of etcd that is asked; return `known` unless another takes its place, 0 if they disagree.
 
@@ -41,7 +41,7 @@ def choose_cluster(
     return (found, _reached(answers, servers, found)) if most and ours else (known, seen)
 
 
-def _reached(answers: Collection[Member], servers: int, cluster: int) -> int:
+def _reached(answers: Collection[MemberAnswer], servers: int, cluster: int) -> int:
     """Return the newest revision that most of the servers have reached as members of a cluster; else 0."""
     found = sorted((each.revision for each in answers if each.cluster == cluster), reverse=True)
     return found[servers // 2] if len(found) > servers // 2 else 0

@@ -48,7 +48,6 @@ _TYPES: Final = {
 
 
 def _built() -> dict[str, Any]:
-    """Build the message classes, by name."""
     file = descriptor_pb2.FileDescriptorProto(name="vipwire/etcd.proto", package=_PACKAGE, syntax="proto2")
     for line in _MESSAGES.strip().splitlines():
         name, *fields = line.split()

@@ -13,7 +13,7 @@ _PORT: Final = 2379
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class EtcdServer:
     """A member's client URL, in parts."""
 
     host: str
@@ -33,7 +33,7 @@ class EtcdSettings:
     `near` if the first of the servers is on this machine.
     """
 
-    servers: tuple[Server, ...]
+    servers: tuple[EtcdServer, ...]
     cafile: str = ""
     certfile: str = ""
     keyfile: str = ""
@@ -83,7 +83,7 @@ def read_settings(flags: dict[str, str]) -> EtcdSettings:
     )
 
 
-def _servers(text: str) -> Iterator[Server]:
+def _servers(text: str) -> Iterator[EtcdServer]:
     for url in filter(None, (part.strip() for part in text.split(","))):
         parts = urlsplit(url)
         try:
@@ -92,7 +92,7 @@ def _servers(text: str) -> Iterator[Server]:
             port = 0
         if parts.scheme not in ("http", "https") or not parts.hostname or not port or parts.path not in ("", "/"):
             raise ConfigError(f"--etcd-servers: {url!r} is not a URL such as https://10.0.0.1:2379")
-        yield Server(parts.hostname, port, parts.scheme == "https")
+        yield EtcdServer(parts.hostname, port, parts.scheme == "https")
     if not text.strip(" ,"):
         raise ConfigError("--etcd-servers: name at least one server, such as https://10.0.0.1:2379")
 

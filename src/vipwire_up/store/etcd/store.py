@@ -16,11 +16,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from vipwire.process import log
-from vipwire_up.store.damage import is_object
 from vipwire_up.store.etcd.client import CertificateError, Client
-from vipwire_up.store.etcd.gathering import Gathering
 from vipwire_up.store.etcd.layout import Layout, at_revision, change_of
-from vipwire_up.store.etcd.transactions import Transactions
+from vipwire_up.store.etcd.transactions import Gathering, Transactions
 from vipwire_up.store.record import (
     CompactedError,
     ConflictError,
@@ -33,6 +31,7 @@ from vipwire_up.store.record import (
     UnavailableError,
     UnknownOutcomeError,
     Write,
+    is_object,
 )
 from vipwire_up.store.visible import KEEP_BYTES, KEEP_CHANGES, Visible
 
@@ -255,7 +254,6 @@ class EtcdStore(Visible):
             decided.set()
 
     async def _shown(self, revision: int) -> None:
-        """Wait until a revision is visible. Raise TimeoutError. A member that is silent is left for another one."""
         elsewhere = self._client.watched != self._client.server
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ELSEWHERE_SECONDS if elsewhere else _LAG_SECONDS):

@@ -12,11 +12,12 @@ and before it is sent again that key is written: no earlier try holds any more.
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vipwire_up.store.etcd.client import PATIENCE, Answer, Client, LeaseGoneError, UncertainError
+from vipwire_up.store.etcd.client import PATIENCE, Client, LeaseGoneError, Reply, UncertainError
 from vipwire_up.store.etcd.layout import Layout
 from vipwire_up.store.etcd.messages import EQUAL, MESSAGES, MOD_REVISION, VALUE
 from vipwire_up.store.record import (
@@ -26,6 +27,7 @@ from vipwire_up.store.record import (
     FullError,
     Key,
     Step,
+    StoreError,
     UnavailableError,
     UnknownOutcomeError,
     Write,
@@ -105,7 +107,7 @@ class Transactions:
             return int(answer.message.header.revision)
         return self._judge(answer, steps, values, mark)
 
-    async def _sent(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> Answer:
+    async def _sent(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> Reply:
         """Send a transaction until it is answered. What creates is sent again only when no earlier try can hold."""
         if all(step.expected for step in steps):
             return await self._client.call("KV/Txn", await self._request(steps, values, mark))
@@ -126,7 +128,7 @@ class Transactions:
                 raise (UnknownOutcomeError(str(error)) if uncertain else error) from error
             found = _found(answer.message)[-2] if not answer.message.succeeded else ()
             if answer.message.succeeded or (found and found[0].mod_revision == guard):
-                return Answer(answer.message, uncertain > 0)
+                return Reply(answer.message, uncertain > 0)
             self._guard = found[0].mod_revision if found else 0  # another has written it
 
     async def _guard_after(self, uncertain: int, patience: float) -> int:
@@ -150,7 +152,7 @@ class Transactions:
         found: Sequence[Any] = (await self._client.call("KV/Range", request, patience=patience)).message.kvs
         return found
 
-    def _judge(self, answer: Answer, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> int:
+    def _judge(self, answer: Reply, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> int:
         """Return the revision of a transaction that was made by an earlier try, else raise."""
         *there, changed, _, cluster = _found(answer.message)
         if not answer.repeated:
@@ -276,3 +278,87 @@ def _made(answer: Any, steps: Sequence[Step], values: Sequence[bytes], there: Se
     revisions = {int(found[0].mod_revision) for _, _, found in puts} or {int(answer.header.revision)}
     fresh = all(found[0].mod_revision > step.expected for step, _, found in puts)
     return revisions.pop() if len(revisions) == 1 and fresh else 0
+
+
+_SENDERS: Final = 8
+_MOST_STEPS: Final = 100  # etcd's --max-txn-ops is 128
+_MOST_BYTES: Final = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    steps: tuple[Step, ...]
+    values: tuple[bytes, ...]
+    done: "asyncio.Future[int]"
+
+
+class Gathering:
+    """Sends transactions that come at the same time as one: a call of gRPC costs more than what it carries.
+
+    No two of them write the same key, so none depends on another. If etcd refuses them together, each is sent by
+    itself and gets its own answer. `spawn` runs a coroutine beside all others.
+    """
+
+    def __init__(self, transactions: Transactions, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        self._transactions, self._spawn = transactions, spawn
+        self._waiting: deque[_Waiting] = deque()
+        self._senders = 0
+
+    async def commit(self, steps: Sequence[Step], values: Sequence[bytes]) -> int:
+        """Make a transaction; return its revision. Raise as `Transactions.commit`."""
+        waiting = _Waiting(tuple(steps), tuple(values), asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if self._senders < _SENDERS:
+            self._senders += 1
+            self._spawn(self._send())
+        return await waiting.done
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting:
+                await self._together(self._take())
+        finally:
+            self._senders -= 1
+
+    def _take(self) -> list[_Waiting]:
+        batch, steps, size = [self._waiting.popleft()], 0, 0
+        while self._waiting:
+            steps, size = steps + len(batch[-1].steps), size + sum(map(len, batch[-1].values))
+            following = self._waiting[0]
+            if steps + len(following.steps) > _MOST_STEPS or size + sum(map(len, following.values)) > _MOST_BYTES:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    async def _together(self, batch: Sequence[_Waiting]) -> None:
+        if len(batch) == 1:
+            await self._alone(batch[0])
+            return
+        steps = [step for each in batch for step in each.steps]
+        values = [value for each in batch for value in each.values]
+        try:
+            revision = await self._transactions.commit(steps, values)
+        except (UnavailableError, UnknownOutcomeError) as error:
+            for each in batch:
+                _fail(each.done, error)
+        except (ConflictError, StoreError):
+            await asyncio.gather(*map(self._alone, batch))
+        else:
+            for each in batch:
+                _succeed(each.done, revision)
+
+    async def _alone(self, waiting: _Waiting) -> None:
+        try:
+            _succeed(waiting.done, await self._transactions.commit(waiting.steps, waiting.values))
+        except Exception as error:  # noqa: BLE001  # whatever it is: who waits is told
+            _fail(waiting.done, error)
+
+
+def _succeed(future: "asyncio.Future[int]", revision: int) -> None:
+    if not future.done():
+        future.set_result(revision)
+
+
+def _fail(future: "asyncio.Future[int]", error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -10,7 +10,6 @@ Nobody else may do anything but ask for version, health and discovery's root.
 """
 
 from collections.abc import Iterable, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -69,8 +68,6 @@ class User:
 
 
 ANONYMOUS: Final = User("system:anonymous", ("system:unauthenticated",))
-CALLER: Final[ContextVar[User | None]] = ContextVar("CALLER", default=None)
-"""Who sends the request that is being answered; None for what a part of this process does."""
 UNNAMED: Final = "no Ingress and no Gateway names it"
 _OPEN: Final = frozenset({"/version", "/healthz", "/livez", "/readyz"})
 

@@ -14,11 +14,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from vipwire_up.api.bodies.quantity import PATTERN
 from vipwire_up.api.kinds.catalogue import BY_ID
+from vipwire_up.api.objects.quantity import PATTERN
 from vipwire_up.api.objects.schema import Shape, Type
-from vipwire_up.store.damage import is_object
-from vipwire_up.store.record import Record
+from vipwire_up.store.record import Record, is_object
 
 _TIME: Final = Annotated[
     str, msgspec.Meta(pattern=r"^(\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d(\.\d+)?(Z|[+-]\d\d:\d\d))?$")

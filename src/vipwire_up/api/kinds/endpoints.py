@@ -1,17 +1,18 @@
-"""EndpointSlices: types, columns, and what Kubernetes refuses (pkg/apis/discovery/validation)."""
+"""EndpointSlices and Endpoints: types, columns, and what Kubernetes refuses (pkg/apis/*/validation)."""
 
 import ipaddress
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
+from vipwire.model.net import bracketed
 from vipwire_up.api.kinds.meta import META
-from vipwire_up.api.kinds.service_types import SERVICE_TYPES
+from vipwire_up.api.kinds.service import SERVICE_TYPES
 from vipwire_up.api.objects import names
-from vipwire_up.api.objects.addresses import family_of
-from vipwire_up.api.objects.cells import AGE, NAME, at, joined, path_cell
-from vipwire_up.api.objects.endpoint_address import problem_of
+from vipwire_up.api.objects.addresses import endpoint_problem, family_of
+from vipwire_up.api.objects.columns import AGE, NAME, joined, path_cell
 from vipwire_up.api.objects.errors import Cause, duplicate, invalid, required, too_many
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
@@ -52,7 +53,7 @@ _MOST_HINTS: Final = 8
 _MOST_ENDPOINTS, _MOST_PORTS, _MOST_ADDRESSES = 1000, 100, 100
 
 
-def _check(new: Object, old: Object | None) -> Iterator[Cause]:
+def _check_slice(new: Object, old: Object | None) -> Iterator[Cause]:
     kind, endpoints, ports = new.get("addressType"), new.get("endpoints") or [], new.get("ports") or []
     if old is not None and old.get("addressType") != kind:
         yield invalid("addressType", kind, "field is immutable")
@@ -69,8 +70,7 @@ def _check(new: Object, old: Object | None) -> Iterator[Cause]:
             yield duplicate(f"ports[{index}].name", name)
         elif name and (problem := names.label(name)):
             yield invalid(f"ports[{index}].name", name, problem)
-        if port.get("appProtocol") and (problem := names.qualified(port["appProtocol"])):
-            yield invalid(f"ports[{index}].appProtocol", port["appProtocol"], problem)
+        yield from names.check(port.get("appProtocol"), names.qualified, f"ports[{index}].appProtocol")
         seen.add(name)
 
 
@@ -81,12 +81,10 @@ def _check_endpoint(endpoint: Object, kind: str | None, path: str) -> Iterator[C
     if len(addresses) > _MOST_ADDRESSES:
         yield too_many(f"{path}.addresses", len(addresses), _MOST_ADDRESSES)
     for index, address in enumerate(addresses):
-        if problem := _problem(address, kind):
+        if problem := _address_problem(address, kind):
             yield invalid(f"{path}.addresses[{index}]", address, problem)
-    if endpoint.get("hostname") and (problem := names.label(endpoint["hostname"])):
-        yield invalid(f"{path}.hostname", endpoint["hostname"], problem)
-    if endpoint.get("nodeName") and (problem := names.subdomain(endpoint["nodeName"])):
-        yield invalid(f"{path}.nodeName", endpoint["nodeName"], problem)
+    yield from names.check(endpoint.get("hostname"), names.label, f"{path}.hostname")
+    yield from names.check(endpoint.get("nodeName"), names.subdomain, f"{path}.nodeName")
     for part, rule in (("forZones", names.label_value), ("forNodes", names.subdomain)):
         yield from _check_hints(at(endpoint, "hints", part) or [], rule, f"{path}.hints.{part}")
 
@@ -105,13 +103,13 @@ def _check_hints(hints: list[Object], rule: names.NameRule, path: str) -> Iterat
         seen.add(name)
 
 
-def _problem(address: str, kind: str | None) -> str:
+def _address_problem(address: str, kind: str | None) -> str:
     if kind not in ("IPv4", "IPv6"):
         return names.subdomain(address) if kind == "FQDN" else ""
     if family_of(address) != kind:
         return f"must be a valid {kind} address"
     usual = str(ipaddress.ip_address(address))
-    return f'must be in canonical form ("{usual}")' if usual != address else problem_of(address)
+    return f'must be in canonical form ("{usual}")' if usual != address else endpoint_problem(address)
 
 
 def _warn(new: Object, _old: Object | None) -> Iterator[str]:
@@ -119,13 +117,54 @@ def _warn(new: Object, _old: Object | None) -> Iterator[str]:
         yield "addressType: FQDN endpoints are deprecated"
 
 
-def _ports(value: Object, _now: datetime) -> str:
+def _ports_cell(value: Object, _now: datetime) -> str:
     return joined((port.get("port") or "*" for port in value.get("ports") or ()), most=3).replace("<none>", "<unset>")
 
 
-def _endpoints(value: Object, _now: datetime) -> str:
+def _endpoints_cell(value: Object, _now: datetime) -> str:
     addresses = [at(endpoint, "addresses", 0) for endpoint in value.get("endpoints") or ()]
     return joined(filter(None, addresses), most=3).replace("<none>", "<unset>")
+
+
+def _check_endpoints(new: Object, old: Object | None) -> Iterator[Cause]:
+    """Find what is wrong in the subsets; what was there before may stay."""
+    subsets = new.get("subsets") or []
+    if old is not None and subsets == (old.get("subsets") or []):
+        return
+    for index, subset in enumerate(subsets):
+        path = f"subsets[{index}]"
+        if not subset.get("addresses") and not subset.get("notReadyAddresses"):
+            yield required(path, "must specify `addresses` or `notReadyAddresses`")
+        for part in ("addresses", "notReadyAddresses"):
+            for number, address in enumerate(subset.get(part) or ()):
+                yield from _check_endpoint_address(address, f"{path}.{part}[{number}]")
+        yield from _check_subset_ports(subset.get("ports") or [], path)
+
+
+def _check_endpoint_address(address: Object, path: str) -> Iterator[Cause]:
+    if problem := endpoint_problem(address.get("ip") or ""):
+        yield invalid(f"{path}.ip", address.get("ip"), problem)
+    yield from names.check(address.get("hostname"), names.label, f"{path}.hostname")
+    yield from names.check(address.get("nodeName"), names.subdomain, f"{path}.nodeName")
+
+
+def _check_subset_ports(ports: list[Object], path: str) -> Iterator[Cause]:
+    for number, port in enumerate(ports):
+        name = port.get("name") or ""
+        if not name and len(ports) > 1:
+            yield required(f"{path}.ports[{number}].name")
+        elif name and (problem := names.label(name)):
+            yield invalid(f"{path}.ports[{number}].name", name, problem)
+
+
+def _subsets_cell(value: Object, _now: datetime) -> str:
+    found = []
+    for subset in value.get("subsets") or ():
+        ports = [port.get("port") for port in subset.get("ports") or ()]
+        for address in subset.get("addresses") or ():
+            ip = bracketed(address["ip"])
+            found += [f"{ip}:{port}" for port in ports] or [address["ip"]]
+    return joined(found, most=3)
 
 
 ENDPOINT_SLICES: Final = Resource(
@@ -134,13 +173,24 @@ ENDPOINT_SLICES: Final = Resource(
     group="discovery.k8s.io",
     type=_TYPES["EndpointSlice"],
     counts_generations=True,
-    check=_check,
+    check=_check_slice,
     warn=_warn,
     columns=(
         NAME,
         Column("AddressType", path_cell("addressType")),
-        Column("Ports", _ports),
-        Column("Endpoints", _endpoints),
+        Column("Ports", _ports_cell),
+        Column("Endpoints", _endpoints_cell),
         AGE,
     ),
+)
+
+ENDPOINTS: Final = Resource(
+    kind="Endpoints",
+    plural="endpoints",
+    created_by_put=True,
+    deprecated="v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    type=SERVICE_TYPES["Endpoints"],
+    short_names=("ep",),
+    check=_check_endpoints,
+    columns=(NAME, Column("Endpoints", _subsets_cell), AGE),
 )

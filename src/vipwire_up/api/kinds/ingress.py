@@ -1,23 +1,109 @@
-"""Validates Ingresses and their classes (pkg/apis/networking/validation). Pure."""
+"""Ingresses and their classes: types, columns, and what Kubernetes refuses (pkg/apis/networking/validation)."""
 
-import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Final
 
-from vipwire_up.api.kinds.rules.load_balancer import check_addresses
-from vipwire_up.api.kinds.rules.probe import check_port
+from vipwire_up.api.kinds.meta import META
+from vipwire_up.api.kinds.pod_types import CORE_PREFIX
+from vipwire_up.api.kinds.service_rules import check_ingress_addresses
 from vipwire_up.api.objects import names
 from vipwire_up.api.objects.addresses import family_of
-from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.columns import AGE, NAME, joined, path_cell
 from vipwire_up.api.objects.errors import Cause, forbidden, invalid, required
-from vipwire_up.api.objects.resource import Object
+from vipwire_up.api.objects.names import check_port
+from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.resource import Column, Object, Resource
+from vipwire_up.api.objects.schema import Type, read_types
+
+_LOCAL: Final = """
+TypedLocalObjectReference | Names an object of the same namespace.
+  apiGroup string #1 | The group of its kind.
+  kind string #2 required | Its kind.
+  name string #3 required | Its name.
+"""
+_TABLE: Final = """
+kind Ingress | How requests from outside reach Services, by host and path.
+  spec IngressSpec #2 | What is wanted.
+  status IngressStatus #3 default={} | What is the case.
+IngressSpec | Which requests go where.
+  defaultBackend IngressBackend #1 | Where requests go that no rule matches.
+  ingressClassName string #4 | Which controller does it.
+  rules []IngressRule #3 atomic | Which requests go where, by host.
+  tls []IngressTLS #2 atomic | Certificates.
+IngressRule | Requests for one host.
+  host string #1 | The host; all if not given.
+  http HTTPIngressRuleValue #2.1 | Where they go, by path.
+HTTPIngressRuleValue | Where requests go, by path.
+  paths []HTTPIngressPath #1 required atomic | The paths.
+HTTPIngressPath | Where requests for a path go.
+  backend IngressBackend #2 required | Where they go.
+  path string #1 | The path.
+  pathType string #3 required named pointer one=Exact,ImplementationSpecific,Prefix | How paths are compared.
+IngressBackend | Where requests go.
+  resource TypedLocalObjectReference #3 atomic | An object that is no Service.
+  service IngressServiceBackend #4 | A Service.
+IngressServiceBackend | A Service as a backend.
+  name string #1 required | Its name.
+  port ServiceBackendPort #2 | Its port.
+ServiceBackendPort | A port of a Service, by name or number.
+  name string #1 | Its name.
+  number int32 #2 range=0..65535 | Its number.
+IngressTLS | A certificate for hosts.
+  hosts []string #1 atomic | The hosts.
+  secretName string #2 | The Secret with certificate and key.
+IngressStatus | What is the case about an Ingress.
+  loadBalancer IngressLoadBalancerStatus #1 default={} | Where it can be reached.
+IngressLoadBalancerStatus | Where an Ingress can be reached.
+  ingress []IngressLoadBalancerIngress #1 atomic | The addresses.
+IngressLoadBalancerIngress | An address of an Ingress.
+  hostname string #2 | A name.
+  ip string #1 | An address.
+  ports []IngressPortStatus #4 atomic | State of single ports.
+IngressPortStatus | State of one port.
+  error string #3 | What is wrong with it.
+  port int32 #1 required | The port.
+  protocol string #2 required | Its protocol.
+kind IngressClass | Who serves Ingresses of this class.
+  spec IngressClassSpec #2 | What is wanted.
+IngressClassSpec | Who serves a class.
+  controller string #1 max=250 | The controller.
+  parameters IngressClassParametersReference #2 | An object with its parameters.
+IngressClassParametersReference | Names an object with parameters.
+  apiGroup string #1 | The group of its kind.
+  kind string #2 required | Its kind.
+  name string #3 required | Its name.
+  namespace string #5 | Its namespace.
+  scope string #4 pointer default=Cluster one=Cluster,Namespace | Whether it has one.
+"""
+_REFERENCES: Final = read_types(_LOCAL, CORE_PREFIX, META)
+_TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.networking.v1", META | _REFERENCES)
+
+
+def _hosts(value: Object, _now: datetime) -> str:
+    hosts = [rule.get("host") or "*" for rule in at(value, "spec", "rules") or ()]
+    return joined(hosts or ["*"], most=3)
+
+
+def _ingress_address(value: Object, _now: datetime) -> str:
+    entries = at(value, "status", "loadBalancer", "ingress") or ()
+    return ",".join(entry.get("ip") or entry.get("hostname") or "" for entry in entries)
+
+
+def _parameters(value: Object, _now: datetime) -> str:
+    found = at(value, "spec", "parameters")
+    if not found:
+        return "<none>"
+    group = f".{found['apiGroup']}" if found.get("apiGroup") else ""
+    return f"{found.get('kind')}{group}/{found.get('name')}"
+
+
+_GROUP: Final = "networking.k8s.io"
+
 
 CLASS: Final = "kubernetes.io/ingress.class"
 _SEQUENCES: Final = ("//", "/./", "/../", "%2f", "%2F")
 _ENDINGS: Final = ("/..", "/.")
-_CONTROLLER: Final = re.compile(
-    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
-)
 
 
 def check_ingress(new: Object, old: Object | None) -> Iterator[Cause]:
@@ -32,12 +118,11 @@ def check_ingress(new: Object, old: Object | None) -> Iterator[Cause]:
     for index, tls in enumerate(spec.get("tls") or ()):
         for number, host in enumerate(tls.get("hosts") or ()):
             yield from _check_name(host, f"spec.tls[{index}].hosts[{number}]")
-        if tls.get("secretName") and (problem := names.subdomain(tls["secretName"])):
-            yield invalid(f"spec.tls[{index}].secretName", tls["secretName"], problem)
+        yield from names.check(tls.get("secretName"), names.subdomain, f"spec.tls[{index}].secretName")
     yield from _check_class(new, spec, old)
     entries = at(new, "status", "loadBalancer", "ingress") or []
     if entries != before:
-        yield from check_addresses(entries, "status.loadBalancer.ingress")
+        yield from check_ingress_addresses(entries, "status.loadBalancer.ingress")
 
 
 def _check_class(new: Object, spec: Object, old: Object | None) -> Iterator[Cause]:
@@ -67,7 +152,7 @@ def _check_host(host: str, path: str) -> Iterator[Cause]:
 
 
 def _check_name(host: str, path: str) -> Iterator[Cause]:
-    if problem := names.wildcard(host) if "*" in host else names.subdomain(host):
+    if problem := names.host(host):
         yield invalid(path, host, problem)
 
 
@@ -140,7 +225,7 @@ def check_class(new: Object, old: Object | None) -> Iterator[Cause]:
         yield invalid("spec.controller", controller, "field is immutable")
     if not controller:
         yield required("spec.controller")
-    elif not _CONTROLLER.fullmatch(controller):
+    elif not names.CONTROLLER.fullmatch(controller):
         yield invalid("spec.controller", controller, 'must be a domain-prefixed path (such as "acme.io/foo")')
     if at(new, "spec", "parameters"):
         yield from _check_parameters(new["spec"]["parameters"], "spec.parameters")
@@ -150,3 +235,35 @@ def warn_ingress(new: Object, old: Object | None) -> Iterator[str]:
     """Warn about a class that is named by annotation."""
     if old is None and at(new, "metadata", "annotations", CLASS):
         yield f"annotation \"{CLASS}\" is deprecated, please use 'spec.ingressClassName' instead"
+
+
+INGRESSES: Final = Resource(
+    kind="Ingress",
+    plural="ingresses",
+    group=_GROUP,
+    type=_TYPES["Ingress"],
+    short_names=("ing",),
+    has_status=True,
+    counts_generations=True,
+    check=check_ingress,
+    warn=warn_ingress,
+    columns=(
+        NAME,
+        Column("Class", path_cell("spec", "ingressClassName")),
+        Column("Hosts", _hosts),
+        Column("Address", _ingress_address),
+        Column("Ports", lambda value, _: "80, 443" if at(value, "spec", "tls") else "80"),
+        AGE,
+    ),
+)
+
+INGRESS_CLASSES: Final = Resource(
+    kind="IngressClass",
+    plural="ingressclasses",
+    group=_GROUP,
+    type=_TYPES["IngressClass"],
+    namespaced=False,
+    counts_generations=True,
+    check=check_class,
+    columns=(NAME, Column("Controller", path_cell("spec", "controller")), Column("Parameters", _parameters), AGE),
+)

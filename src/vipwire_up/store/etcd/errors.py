@@ -1,22 +1,71 @@
-"""Says why TLS with a member of etcd fails, in words of its certificate: gRPC tells only that there is no connection.
+"""What an error of etcd means: whether a change may have been made, and whether another member may do better.
 
-It makes one connection by itself, with the same files, when nothing else has worked.
+etcd's texts are those of its client API (api/v3rpc/rpctypes/error.go); those of gRPC's own that matter say that there
+was no connection. gRPC does not say why TLS fails, so vipwire makes one TLS connection of its own, with the same
+files, when nothing else has worked.
 """
 
 import socket
 import ssl
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from cryptography import x509
 
-from vipwire_up.store.etcd.settings import EtcdSettings, Server
+from vipwire_up.store.etcd.settings import EtcdServer, EtcdSettings
+
+
+class ErrorMeaning(Enum):
+    """The meaning of an error."""
+
+    ELSEWHERE = "not done; another member, or the same one later, may do it"
+    UNCERTAIN = "nobody knows whether it was done"
+    LOGIN = "not done; the token does not hold any more"
+    FULL = "not done; there is no space"
+    LARGE = "not done; the request is too large"
+    COMPACTED = "not done; the revision is gone"
+    LEASE_GONE = "not done; the lease has ended"
+    REFUSED = "not done, and never will be"
+
+
+_TEXTS: Final = (
+    ("database space exceeded", ErrorMeaning.FULL),
+    ("request is too large", ErrorMeaning.LARGE),
+    ("message larger than max", ErrorMeaning.LARGE),
+    ("required revision has been compacted", ErrorMeaning.COMPACTED),
+    ("requested lease not found", ErrorMeaning.LEASE_GONE),
+    ("invalid auth token", ErrorMeaning.LOGIN),
+    ("revision of auth store is old", ErrorMeaning.LOGIN),
+    ("authentication failed", ErrorMeaning.REFUSED),
+    ("authentication is not enabled", ErrorMeaning.REFUSED),
+    ("user name is empty", ErrorMeaning.REFUSED),
+    ("permission denied", ErrorMeaning.REFUSED),
+    ("no leader", ErrorMeaning.ELSEWHERE),
+    ("too many requests", ErrorMeaning.ELSEWHERE),
+    ("failed to connect", ErrorMeaning.ELSEWHERE),
+    ("not supported for learner", ErrorMeaning.ELSEWHERE),
+)
+_UNCERTAIN: Final = frozenset(
+    {"UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN", "CANCELLED", "ABORTED", "DATA_LOSS"}
+)
+
+
+def judge(code: str, text: str) -> ErrorMeaning:
+    """Judge an error by its gRPC code and its text."""
+    for part, verdict in _TEXTS:
+        if part in text:
+            return verdict
+    if code == "UNAUTHENTICATED":
+        return ErrorMeaning.LOGIN
+    return ErrorMeaning.UNCERTAIN if code in _UNCERTAIN else ErrorMeaning.REFUSED
+
 
 _SECONDS: Final = 2.0
 
 
-def tls_trouble(server: Server, settings: EtcdSettings, now: datetime) -> str:
+def tls_trouble(server: EtcdServer, settings: EtcdSettings, now: datetime) -> str:
     """Connect once; return what is wrong with certificates, "" if nothing is, or if there is no connection at all."""
     if not server.secure:
         return ""
@@ -35,7 +84,7 @@ def tls_trouble(server: Server, settings: EtcdSettings, now: datetime) -> str:
 
 
 def _shake_hands(
-    context: ssl.SSLContext, plain: socket.socket, server: Server, settings: EtcdSettings, now: datetime
+    context: ssl.SSLContext, plain: socket.socket, server: EtcdServer, settings: EtcdSettings, now: datetime
 ) -> str:
     try:
         with context.wrap_socket(plain, server_hostname=server.host) as secured:
@@ -54,7 +103,6 @@ def _shake_hands(
 
 
 def _own_certificate(path: str, now: datetime) -> str:
-    """Say what is wrong with our certificate, as far as it can be seen here."""
     if not path:
         return "; it may want a client certificate: --etcd-certfile, --etcd-keyfile"
     try:

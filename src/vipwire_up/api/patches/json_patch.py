@@ -51,8 +51,6 @@ def copied(value: Any) -> Any:
 
 
 class _Patching:
-    """A document under the operations of one patch."""
-
     def __init__(self, document: Any) -> None:
         self.document = document
         self._copied = 0

@@ -1,10 +1,11 @@
-"""The cells that `kubectl get` prints for many kinds: ages, lists and other columns."""
+"""The columns that `kubectl get` prints for many kinds, and what their cells are made of: ages, lists, fields."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 from vipwire.model.times import time_or_none
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Column, Object
 
 NONE: Final = "<none>"
@@ -23,16 +24,6 @@ _STEPS: Final = (
     (2 * _YEAR, _DAY, "d", 0, ""),
     (8 * _YEAR, _YEAR, "y", _DAY, "d"),
 )
-
-
-def at(value: Any, *path: str | int) -> Any:
-    """Return the value at a path of an object; None where the path ends early."""
-    for step in path:
-        if isinstance(step, int):
-            value = value[step] if isinstance(value, list) and len(value) > step else None
-        else:
-            value = value.get(step) if isinstance(value, dict) else None
-    return value
 
 
 def age(text: Any, now: datetime) -> str:
@@ -72,6 +63,15 @@ def path_cell(*path: str | int, absent: Any = NONE) -> Callable[[Object, datetim
         return absent if found in (None, "") else found
 
     return cell
+
+
+def text_fields(*paths: str) -> dict[str, Callable[[Object], str]]:
+    """Build readers of fields that selectors name, such as `spec.type`; what an object does not have is ""."""
+
+    def reader(path: str) -> Callable[[Object], str]:
+        return lambda value: str(at(value, *path.split(".")) or "")
+
+    return {path: reader(path) for path in paths}
 
 
 NAME: Final = Column("Name", path_cell("metadata", "name"), format="name", description="The object's name.")

@@ -1,14 +1,39 @@
-"""Validates ServiceCIDRs and IPAddresses (pkg/apis/networking/validation). Pure."""
+"""ServiceCIDRs and IPAddresses, where Services' addresses come from (pkg/apis/networking/validation)."""
 
 import ipaddress
 from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
 
+from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.objects import names
 from vipwire_up.api.objects.addresses import address_problem, family_of, network_problem
-from vipwire_up.api.objects.cells import at
+from vipwire_up.api.objects.columns import AGE, NAME, joined, text_fields
 from vipwire_up.api.objects.errors import Cause, invalid, required
-from vipwire_up.api.objects.resource import Object
+from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.resource import Column, Object, Resource
+from vipwire_up.api.objects.schema import read_types
 
+_TABLE: Final = """
+kind ServiceCIDR | Ranges that ClusterIPs are taken from.
+  spec ServiceCIDRSpec #2 | What is wanted.
+  status ServiceCIDRStatus #3 default={} | What is the case.
+ServiceCIDRSpec | Ranges of addresses.
+  cidrs []string #1 atomic | One range, or one of each family. Cannot be changed.
+ServiceCIDRStatus | What is the case about ranges.
+  conditions []Condition #1 key=type merge=type | Ready: whether addresses are taken from it.
+kind IPAddress | An address that is taken.
+  spec IPAddressSpec #2 | By whom.
+IPAddressSpec | Whose address it is.
+  parentRef ParentReference #1 required | The object.
+ParentReference | Names the owner of an address.
+  group string #1 | Its group.
+  name string #4 required | Its name.
+  namespace string #3 | Its namespace.
+  resource string #2 required | Its plural.
+"""
+_TYPES: Final = read_types(_TABLE, "io.k8s.api.networking.v1", META)
+_GROUP: Final = "networking.k8s.io"
 _STAYS = "field is immutable"
 
 
@@ -53,8 +78,7 @@ def check_address(new: Object, old: Object | None) -> Iterator[Cause]:
         if at(new, "spec") is None:
             yield required(path)
         return
-    if parent.get("group") and (problem := names.subdomain(parent["group"])):
-        yield invalid(f"{path}.group", parent["group"], problem)
+    yield from names.check(parent.get("group"), names.subdomain, f"{path}.group")
     for name in ("resource", "name", "namespace"):
         value = parent.get(name)
         if not value and name != "namespace":
@@ -69,3 +93,34 @@ def address_name(value: str) -> str:
         return problem
     usual = str(ipaddress.ip_address(value))
     return "" if usual == value else f'must be in canonical form ("{usual}")'
+
+
+def _parent(value: Object, _now: datetime) -> str:
+    parent = at(value, "spec", "parentRef") or {}
+    resource = f"{parent.get('resource')}.{parent['group']}" if parent.get("group") else parent.get("resource")
+    return "/".join(filter(None, (resource, parent.get("namespace"), parent.get("name"))))
+
+
+SERVICE_CIDRS: Final = Resource(
+    kind="ServiceCIDR",
+    plural="servicecidrs",
+    group=_GROUP,
+    type=_TYPES["ServiceCIDR"],
+    namespaced=False,
+    has_status=True,
+    check=check_cidrs,
+    columns=(NAME, Column("CIDRs", lambda value, _: joined(at(value, "spec", "cidrs") or ())), AGE),
+)
+
+IP_ADDRESSES: Final = Resource(
+    kind="IPAddress",
+    plural="ipaddresses",
+    group=_GROUP,
+    type=_TYPES["IPAddress"],
+    namespaced=False,
+    short_names=("ip",),
+    name_rule=address_name,
+    check=check_address,
+    fields=text_fields(*(f"spec.parentRef.{name}" for name in ("group", "resource", "namespace", "name"))),
+    columns=(NAME, Column("ParentRef", _parent), AGE),
+)

@@ -1,1 +1,0 @@
-"""Validates objects beyond their types, kind by kind, and warns of what may not be meant."""

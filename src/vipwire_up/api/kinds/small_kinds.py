@@ -1,0 +1,299 @@
+"""ConfigMaps, Secrets, Events, Leases and Namespaces: types, columns, and what Kubernetes refuses."""
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from vipwire_up.api.kinds.meta import META
+from vipwire_up.api.kinds.pod_types import CORE_PREFIX
+from vipwire_up.api.kinds.service import SERVICE_TYPES
+from vipwire_up.api.objects import names
+from vipwire_up.api.objects.columns import AGE, NAME, age, path_cell, text_fields
+from vipwire_up.api.objects.errors import Cause, forbidden, invalid, required, too_long
+from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.resource import Column, Object, Resource
+from vipwire_up.api.objects.schema import Type, read_types
+
+_TABLE: Final = """
+kind ConfigMap | Texts for programs to read.
+  binaryData {}bytes #3 | Bytes, in base64.
+  data {}string #2 | Texts.
+  immutable bool #4 | Whether nothing of it can be changed any more.
+kind Secret | Bytes that not everybody should read.
+  data {}bytes #2 | Bytes, in base64.
+  immutable bool #5 | Whether nothing of it can be changed any more.
+  stringData {}string #4 | Texts; the server puts them into data.
+  type string #3 default=Opaque | What it is for.
+kind Namespace | A space for names of objects.
+  spec NamespaceSpec #2 default={} | What is wanted.
+  status NamespaceStatus #3 default={} | What is the case.
+NamespaceSpec | What is wanted of a namespace.
+  finalizers []string #1 atomic | Who has to be done before it may go.
+NamespaceStatus | What is the case about a namespace.
+  conditions []NamespaceCondition #2 key=type merge=type | What hinders its end.
+  phase string #1 one=Active,Terminating | The step of its life.
+NamespaceCondition | One aspect of a namespace's state.
+  lastTransitionTime time #4 | When it last changed.
+  message string #6 | A sentence about why.
+  reason string #5 | A word about why.
+  status string #2 required | True, False or Unknown.
+  type string #1 required | The aspect.
+kind Event | Something that happened to an object.
+  action string #12 | What was done.
+  count int32 #8 | How often it happened.
+  eventTime microtime #10 | When it was first seen.
+  firstTimestamp time #6 | When it first happened.
+  involvedObject ObjectReference #2 required | What it happened to.
+  lastTimestamp time #7 | When it last happened.
+  message string #4 | A sentence about it.
+  reason string #3 | A word about it.
+  related ObjectReference #13 | Another object that has to do with it.
+  reportingComponent string #14 | Who says so.
+  reportingInstance string #15 | Which of them.
+  series any #11 | How often, for events that go on.
+  source EventSource #5 | Who says so, in older events.
+  type string #9 | Normal or Warning.
+EventSource | Who reports an event.
+  component string #1 | The program.
+  host string #2 | The node.
+"""
+_LEASES: Final = """
+kind Lease | Who leads, or is alive.
+  spec LeaseSpec #2 | Its contents.
+LeaseSpec | The contents of a lease.
+  acquireTime microtime #3 | When the holder got it.
+  holderIdentity string #1 | Who holds it.
+  leaseDurationSeconds int32 #2 | Seconds that it lasts.
+  leaseTransitions int32 #5 | How often it changed hands.
+  preferredHolder string #7 | Who should hold it.
+  renewTime microtime #4 | When it was last renewed.
+  strategy string #6 | How a holder is chosen.
+"""
+_TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META | SERVICE_TYPES)
+_COORDINATION: Final = read_types(_LEASES, "io.k8s.api.coordination.v1", META)
+
+
+IMMORTAL: Final = ("default", "kube-system", "kube-public")
+"""Namespaces that cannot be deleted."""
+
+
+def _default_namespace(new: Object) -> None:
+    new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = new["metadata"]["name"]
+
+
+def _prepare_namespace(new: Object, old: Object | None) -> None:
+    if old is None:
+        new["spec"] = {"finalizers": ["kubernetes"]}
+        new["status"] = {"phase": "Active"}
+
+
+def _default_secret(new: Object) -> None:
+    for key, text in (new.pop("stringData", None) or {}).items():
+        new.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
+
+
+def _last_seen(value: Object, now: datetime) -> str:
+    return age(value.get("lastTimestamp") or value.get("firstTimestamp") or value.get("eventTime"), now)
+
+
+def _object(value: Object, _now: datetime) -> str:
+    about = value.get("involvedObject") or {}
+    return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
+
+
+def _source(value: Object, _now: datetime) -> str:
+    component = at(value, "source", "component") or value.get("reportingComponent") or ""
+    host = at(value, "source", "host") or value.get("reportingInstance")
+    return f"{component}, {host}" if host else str(component)
+
+
+_INVOLVED: Final = ("apiVersion", "fieldPath", "kind", "name", "namespace", "resourceVersion", "uid")
+
+
+_KEY: Final = re.compile("[-._a-zA-Z0-9]+")
+_NO_KEY: Final = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  "
+    "or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
+_MOST_BYTES: Final = 1 << 20
+_STAYS: Final = "field is immutable when `immutable` is set"
+_REDACTED: Final = "<secret contents redacted>"
+_KEYS_OF_TYPE: Final = {
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+}
+_ACCOUNT: Final = "kubernetes.io/service-account.name"
+
+
+def _check_config_map(new: Object, old: Object | None) -> Iterator[Cause]:
+    texts, binary = new.get("data") or {}, new.get("binaryData") or {}
+    for key in texts:
+        yield from _check_key(key, "data")
+        if key in binary:
+            yield invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
+    for key in binary:
+        yield from _check_key(key, "binaryData")
+    if sum(len(text.encode()) for text in texts.values()) + _bytes_in(binary) > _MOST_BYTES:
+        yield too_long("", _MOST_BYTES)
+    yield from _check_immutable(new, old)
+
+
+def _check_secret(new: Object, old: Object | None) -> Iterator[Cause]:
+    if old and old.get("type") != new.get("type"):
+        yield invalid("type", new.get("type"), "field is immutable")
+    yield from _check_immutable(new, old)
+    data = new.get("data") or {}
+    for key in data:
+        yield from _check_key(key, "data")
+    if _bytes_in(data) > _MOST_BYTES:
+        yield too_long("data", _MOST_BYTES)
+    yield from _check_secret_type(new, data)
+
+
+def _check_secret_type(new: Object, data: Mapping[str, str]) -> Iterator[Cause]:
+    kind = str(new.get("type") or "")
+    for key in _KEYS_OF_TYPE.get(kind, ()):
+        if key not in data or (kind.endswith("ssh-auth") and not data[key]):
+            yield required(f"data[{key}]")
+        elif key.startswith(".docker") and (problem := _json_problem(data[key])):
+            yield invalid(f"data[{key}]", _REDACTED, problem)
+    if kind == "kubernetes.io/basic-auth" and not {"username", "password"} & data.keys():
+        yield required("data[username]")
+        yield required("data[password]")
+    if kind == "kubernetes.io/service-account-token" and not at(new, "metadata", "annotations", _ACCOUNT):
+        yield required(f"metadata.annotations[{_ACCOUNT}]")
+
+
+def _json_problem(encoded: str) -> str:
+    try:
+        found: Any = json.loads(base64.b64decode(encoded))
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return "" if isinstance(found, dict) else "json: cannot unmarshal into a map"
+
+
+def _check_key(key: str, part: str) -> Iterator[Cause]:
+    path = f"{part}[{key}]"
+    if len(key) > 253:
+        yield invalid(path, key, "must be no more than 253 characters")
+    if not _KEY.fullmatch(key):
+        yield invalid(path, key, _NO_KEY)
+    if key in (".", ".."):
+        yield invalid(path, key, f"must not be '{key}'")
+    elif key.startswith(".."):
+        yield invalid(path, key, "must not start with '..'")
+
+
+def _bytes_in(data: Mapping[str, str]) -> int:
+    return sum(len(text.rstrip("=")) * 3 // 4 for text in data.values())
+
+
+def _check_immutable(new: Object, old: Object | None) -> Iterator[Cause]:
+    if old and old.get("immutable"):
+        for part in ("immutable", "data", "binaryData"):
+            if (new.get(part) or None) != (old.get(part) or None):
+                yield forbidden(part, _STAYS)
+
+
+def _check_event(new: Object, _old: Object | None) -> Iterator[Cause]:
+    about = at(new, "involvedObject", "namespace") or ""
+    namespace = new["metadata"].get("namespace", "")
+    if about != namespace and not (about == "" and namespace == "default"):
+        yield invalid("involvedObject.namespace", about, "does not match event.namespace")
+
+
+def _check_lease(new: Object, _old: Object | None) -> Iterator[Cause]:
+    spec = new.get("spec") or {}
+    for name, least in (("leaseDurationSeconds", 1), ("leaseTransitions", 0)):
+        value = spec.get(name)
+        if value is not None and value < least:
+            yield invalid(f"spec.{name}", value, f"must be greater than {'' if least else 'or equal to '}0")
+    if spec.get("preferredHolder") and not spec.get("strategy"):
+        yield forbidden("spec.preferredHolder", "may only be specified when `strategy` is defined")
+
+
+CONFIG_MAPS: Final = Resource(
+    kind="ConfigMap",
+    plural="configmaps",
+    type=_TYPES["ConfigMap"],
+    short_names=("cm",),
+    check=_check_config_map,
+    columns=(
+        NAME,
+        Column("Data", lambda v, _: len(v.get("data") or ()) + len(v.get("binaryData") or ()), kind="integer"),
+        AGE,
+    ),
+)
+
+SECRETS: Final = Resource(
+    kind="Secret",
+    plural="secrets",
+    type=_TYPES["Secret"],
+    default=_default_secret,
+    check=_check_secret,
+    fields=text_fields("type"),
+    columns=(
+        NAME,
+        Column("Type", path_cell("type", absent="")),
+        Column("Data", lambda value, _: len(value.get("data") or ()), kind="integer"),
+        AGE,
+    ),
+)
+
+EVENTS: Final = Resource(
+    kind="Event",
+    plural="events",
+    created_by_put=True,
+    type=_TYPES["Event"],
+    short_names=("ev",),
+    lifetime=3600,  # as with kube-apiserver's --event-ttl
+    check=_check_event,
+    fields={
+        **text_fields("reason", "reportingComponent", "type", *(f"involvedObject.{name}" for name in _INVOLVED)),
+        "source": lambda value: str(at(value, "source", "component") or value.get("reportingComponent") or ""),
+    },
+    columns=(
+        Column("Last Seen", _last_seen),
+        Column("Type", path_cell("type", absent="")),
+        Column("Reason", path_cell("reason", absent="")),
+        Column("Object", _object),
+        Column("Subobject", path_cell("involvedObject", "fieldPath", absent=""), priority=1),
+        Column("Source", _source, priority=1),
+        Column("Message", lambda value, _: str(value.get("message") or "").strip()),
+        Column("First Seen", lambda v, now: age(v.get("firstTimestamp") or v.get("eventTime"), now), priority=1),
+        Column("Count", lambda value, _: value.get("count") or 1, kind="integer", priority=1),
+        Column("Name", path_cell("metadata", "name"), format="name", priority=1),
+    ),
+)
+
+NAMESPACES: Final = Resource(
+    kind="Namespace",
+    plural="namespaces",
+    type=_TYPES["Namespace"],
+    namespaced=False,
+    short_names=("ns",),
+    has_status=True,
+    deletes_many=False,
+    name_rule=names.label,
+    default=_default_namespace,
+    prepare=_prepare_namespace,
+    fields=text_fields("status.phase"),
+    columns=(NAME, Column("Status", path_cell("status", "phase")), AGE),
+)
+
+LEASES: Final = Resource(
+    kind="Lease",
+    plural="leases",
+    created_by_put=True,
+    put_needs_version=True,
+    group="coordination.k8s.io",
+    type=_COORDINATION["Lease"],
+    name_rule=names.subdomain,
+    check=_check_lease,
+    columns=(NAME, Column("Holder", path_cell("spec", "holderIdentity", absent="")), AGE),
+)

@@ -1,1 +1,0 @@
-"""The documents that describe the API: discovery and OpenAPI."""

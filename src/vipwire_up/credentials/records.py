@@ -1,0 +1,178 @@
+"""Secrets in kube-system by which the API servers of a cluster know each other's tokens and machines' certificates.
+
+    vipwire-machine-NODE    type vipwire.io/machine
+      data.given, refused   a line for each certificate of the machine: SERIAL EXPIRY. TLS refuses one that is over;
+                            its line goes with the next change
+    vipwire-server-NODE     type vipwire.io/server
+      data.tokens           a line for each token of the server: SHA256,user,uid,"group1,group2"
+      data.withdrawn        SHA256 of each token that its tokens.csv does not have any more
+      data.revoked          its file `revoked`
+
+A token of one server is good at all of them, and one that any of them has withdrawn at none. The tokens themselves
+stand in the server's own file only. Pure.
+"""
+
+import base64
+import binascii
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from vipwire.errors import ConfigError
+from vipwire.model.times import format_time, parse_time
+from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.resource import Object
+from vipwire_up.api.serving.authorization import User
+from vipwire_up.credentials.revocation import NOBODY, Revoked, parse_revoked
+
+
+def encoded(data: Mapping[str, str]) -> dict[str, str]:
+    """Write texts as a Secret's data."""
+    return {name: base64.b64encode(text.encode()).decode() for name, text in data.items()}
+
+
+def text_of(secret: Object, name: str) -> str:
+    """Read one text; "" for one that is not there or none."""
+    try:
+        return base64.b64decode(str(at(secret, "data", name) or ""), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def lines_of(secret: Object, name: str) -> list[str]:
+    """Read the lines of one text."""
+    return text_of(secret, name).splitlines()
+
+
+MACHINE_KIND: Final = "vipwire.io/machine"
+MACHINE_PREFIX: Final = "vipwire-machine-"
+NODE_USER: Final = "system:node:"
+INGRESS_USER: Final = "ingress:"
+"""How the users begin that a machine's certificates are for; its Node's name follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A certificate that was signed, by its serial number."""
+
+    serial: int
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRecord:
+    """The certificates of a machine."""
+
+    node: str
+    given: frozenset[Given] = frozenset()
+    refused: frozenset[Given] = frozenset()
+
+    def gave(self, *certificates: Given) -> "MachineRecord":
+        """Note certificates."""
+        return replace(self, given=self.given | set(certificates))
+
+    def left(self, *more: Given) -> "MachineRecord":
+        """Refuse all that the machine has, and some more."""
+        return replace(self, given=frozenset(), refused=self.refused | self.given | set(more))
+
+
+def machine_secret(record: MachineRecord, now: datetime) -> Object:
+    """Write a record, without certificates that are over."""
+    meta = {"name": f"{MACHINE_PREFIX}{record.node}", "namespace": "kube-system"}
+    data = {"given": _lines(record.given, now), "refused": _lines(record.refused, now)}
+    return {"metadata": meta, "type": MACHINE_KIND, "data": encoded(data)}
+
+
+def read_machine(secret: Object) -> MachineRecord | None:
+    """Read a record; None for another Secret. What cannot be read in it is left out."""
+    name = str(at(secret, "metadata", "name") or "")
+    if secret.get("type") != MACHINE_KIND or not name.startswith(MACHINE_PREFIX):
+        return None
+    given, refused = (frozenset(_read(lines_of(secret, key))) for key in ("given", "refused"))
+    return MachineRecord(name.removeprefix(MACHINE_PREFIX), given, refused)
+
+
+def _lines(certificates: Iterable[Given], now: datetime) -> str:
+    there = sorted((each for each in certificates if each.until > now), key=lambda each: (each.until, each.serial))
+    return "".join(f"{each.serial:X} {format_time(each.until)}\n" for each in there)
+
+
+def _read(lines: Iterable[str]) -> Iterable[Given]:
+    for line in lines:
+        serial, _, until = line.partition(" ")
+        try:
+            yield Given(int(serial, 16), parse_time(until))
+        except ValueError:
+            continue
+
+
+SERVER_KIND: Final = "vipwire.io/server"
+SERVER_PREFIX: Final = "vipwire-server-"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRecord:
+    """The credentials of a server; tokens by their digests."""
+
+    node: str
+    tokens: Mapping[bytes, User] = field(default_factory=dict)
+    withdrawn: frozenset[bytes] = frozenset()
+    revoked: Revoked = NOBODY
+
+    def now(self, tokens: Mapping[bytes, User], revoked: Revoked) -> "ServerRecord":
+        """Tell what follows if the server has these tokens now: those that it had and has no more are withdrawn."""
+        gone = self.tokens.keys() - tokens.keys()
+        return ServerRecord(self.node, dict(tokens), (self.withdrawn | gone) - tokens.keys(), revoked)
+
+
+def server_secret(record: ServerRecord) -> Object:
+    """Write a record."""
+    rows = io.StringIO()
+    writer = csv.writer(rows, lineterminator="\n")
+    for digest, user in sorted(record.tokens.items()):
+        writer.writerow((digest.hex(), user.name, "", ",".join(user.groups)))
+    data = {
+        "tokens": rows.getvalue(),
+        "withdrawn": "".join(f"{digest.hex()}\n" for digest in sorted(record.withdrawn)),
+        "revoked": "".join(f"{line}\n" for line in _revoked_lines(record.revoked)),
+    }
+    meta = {"name": f"{SERVER_PREFIX}{record.node}", "namespace": "kube-system"}
+    return {"metadata": meta, "type": SERVER_KIND, "data": encoded(data)}
+
+
+def read_server(secret: Object) -> ServerRecord | None:
+    """Read a record; None for another Secret. What cannot be read in it is left out."""
+    name = str(at(secret, "metadata", "name") or "")
+    if secret.get("type") != SERVER_KIND or not name.startswith(SERVER_PREFIX):
+        return None
+    tokens = dict(_tokens(lines_of(secret, "tokens")))
+    withdrawn = frozenset(_digests(lines_of(secret, "withdrawn")))
+    try:
+        revoked = parse_revoked(Path(name), text_of(secret, "revoked").encode())
+    except ConfigError:
+        revoked = NOBODY
+    return ServerRecord(name.removeprefix(SERVER_PREFIX), tokens, withdrawn, revoked)
+
+
+def _revoked_lines(revoked: Revoked) -> Iterator[str]:
+    yield from (f"serial {serial:X}" for serial in sorted(revoked.serials))
+    yield from (f"user {name}" for name in sorted(revoked.users))
+
+
+def _tokens(lines: Iterable[str]) -> Iterator[tuple[bytes, User]]:
+    for row in csv.reader(lines):
+        digests = list(_digests(row[:1]))
+        if len(row) == 4 and digests:
+            yield digests[0], User(row[1], tuple(filter(None, row[3].split(","))))
+
+
+def _digests(texts: Iterable[str]) -> Iterator[bytes]:
+    for text in texts:
+        try:
+            yield bytes.fromhex(text)
+        except ValueError:
+            continue
