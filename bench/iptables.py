@@ -25,14 +25,13 @@ from bench.report import Figure
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family
 from vipwire.model.service import Service
-from vipwire.modes.iptables.access.lock_wait import LockWait
+from vipwire.modes.iptables.access.tool_access import LockWait
 from vipwire.modes.iptables.build import rule_access
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules.names import ENTRY, NAT, SERVICES, Key, Rules
-from vipwire.modes.iptables.rules.roots import dispatches
-from vipwire.modes.iptables.rules.settings import Settings
-from vipwire.modes.iptables.rules.tree import Branch, Dispatch
-from vipwire.modes.xtables.tool import WAIT_SECONDS, Tool
+from vipwire.modes.iptables.rules.settings import RuleSettings
+from vipwire.modes.iptables.rules.tree import Branch, Dispatch, dispatches
+from vipwire.modes.xtables.tool import WAIT_SECONDS, IptablesTool
 from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.planner import Planner
 from vipwire.process import cyclic_garbage
@@ -40,7 +39,7 @@ from vipwire.reconcile.reconciler import Reconciler, Report
 from vipwire.state.store import CROWD
 
 TITLE = "iptables mode and kube-proxy's own text"
-SETTINGS = Settings(counters=False)
+SETTINGS = RuleSettings(counters=False)
 CHANGES = 20
 MOST_PYTHON_MS = 5.0
 SMALL = 100
@@ -48,7 +47,7 @@ REST_SECONDS = 3.0
 """The kernel frees what was deleted behind our back, which would count as the rival's time."""
 
 
-class TimedTool(Tool):
+class TimedTool(IptablesTool):
     """Adds up how long the tools run, the kernel's work included."""
 
     seconds = 0.0

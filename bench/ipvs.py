@@ -27,8 +27,8 @@ from vipwire.model.service import Service, ServicePort
 from vipwire.modes.ipvs.kernel import IpvsBackend
 from vipwire.modes.ipvs.objects.device import Device
 from vipwire.modes.ipvs.objects.names import Object, ObjectKey
+from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.objects.servers import ServerCommand as Write
-from vipwire.modes.ipvs.objects.servers import Servers
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.plan.plan import ServicePlan
@@ -102,7 +102,7 @@ def one_change(backend: IpvsBackend, reconciler: Reconciler[ObjectKey, Object], 
     change would pay for that.
     """
     plans = [plan(turn // 2 % 50, endpoints, skip=0 if turn % 2 == 0 else -1) for turn in range(_TURNS)]
-    servers = Servers(Family.IPV4)
+    servers = IpvsServers(Family.IPV4)
     some = itertools.islice(servers.services(), 50)
     reals = [RealServer(server, servers.reals(server)[0].address, 8080) for server in some]
     gc.collect()

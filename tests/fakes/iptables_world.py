@@ -10,13 +10,13 @@ from vipwire.model.names import ObjectName
 from vipwire.model.service import Service
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules.names import CLUSTER_IPS, EXTERNAL_SERVICES, NO_SUCH_PORT, Key, Rules
-from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.node import NodePlan
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler, Report
 
-PLAIN = Settings(counters=False)
+PLAIN = RuleSettings(counters=False)
 """As on a kernel without nfacct."""
 
 
@@ -28,7 +28,7 @@ class World:
         tables: FakeTables | None = None,
         *,
         node: NodePlan | None = None,
-        settings: Settings = PLAIN,
+        settings: RuleSettings = PLAIN,
         variant: Variant = Variant.LEGACY,
     ) -> None:
         self.node = node or node_plan()

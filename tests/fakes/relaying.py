@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from vipwire.relay.loop import Loop
+from vipwire.relay.loop import EventLoop
 from vipwire.relay.messages import (
     AskCounters,
     EndpointCounters,
@@ -29,7 +29,7 @@ class Relaying:
     """A relay and its loop. Chance is such that endpoints are taken in the order in which they are given."""
 
     def __init__(self, limit: int = 4096) -> None:
-        self.loop = Loop()
+        self.loop = EventLoop()
         self.relay = Relay(self.loop, limit, 1, lambda: 0.999)
 
     def listen(self, key: str, *places: Place, protocol: int = 6, **fields: Any) -> int:

@@ -10,8 +10,8 @@ from vipwire.linux.netlink import ipset, ipvs
 from vipwire.linux.netlink.attributes import attribute
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.chains import parse_save
-from vipwire.modes.ipvs.objects.names import ChainName
-from vipwire.modes.ipvs.objects.proc_table import parse_table
+from vipwire.modes.ipvs.objects.servers import parse_table
+from vipwire.modes.xtables.save import ChainName
 
 DECODERS = (
     ipvs.family_number,

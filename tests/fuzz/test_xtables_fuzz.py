@@ -12,8 +12,8 @@ from tests.fakes.values import ip
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import Address, Protocol
-from vipwire.modes.iptables.rules.bpf import matches
-from vipwire.modes.xtables.match import Header, Listed, Surroundings
+from vipwire.modes.iptables.rules.choice import run_program
+from vipwire.modes.xtables.match import ListedRule, PacketHeader, Surroundings
 from vipwire.modes.xtables.save import Chains, read_tables, target
 from vipwire.modes.xtables.traversal import Traversal
 from vipwire.plan.resolve import Packet
@@ -171,10 +171,10 @@ class Saved(Surroundings):
     def owns(self, address: Address) -> bool:
         return address[0] == 10
 
-    def rules(self, table: str, chain: str, header: Header) -> list[Listed] | None:
+    def rules(self, table: str, chain: str, header: PacketHeader) -> list[ListedRule] | None:
         del table, header
         rules = self._chains.get(chain)
-        return None if rules is None else [Listed(text, ObjectState.FOREIGN) for text in rules]
+        return None if rules is None else [ListedRule(text, ObjectState.FOREIGN) for text in rules]
 
 
 @given(_TABLES, st.sampled_from([bytes((10, 0, 0, 1)), bytes(15) + b"\1"]), st.sampled_from(Protocol))
@@ -184,7 +184,7 @@ def test_every_packet_has_a_verdict(text: str, address: bytes, protocol: Protoco
     except DecodeError:
         return
     packet = Packet(Address(address), Address(address), protocol, 80, "eth0")
-    way = Traversal(saved, Header.of(packet))
+    way = Traversal(saved, PacketHeader.of(packet))
     assert way.hook("nat", "PREROUTING") in (None, *ENDS)
     assert way.uncertain == any(Verdict.UNREADABLE in step.verdicts for step in way.steps)
 
@@ -197,4 +197,4 @@ _STEPS = st.lists(st.lists(_NUMBERS, min_size=3, max_size=5).map(lambda step: " 
 def test_a_program_ends_with_an_answer_or_a_value_error(text: str) -> None:
     for address in ("203.0.113.9", "2001:db8::9"):
         with suppress(ValueError):
-            assert matches(text, ip(address)) in (True, False)
+            assert run_program(text, ip(address)) in (True, False)

@@ -24,7 +24,6 @@ LATE = {
     "vipwire/modes/nftables/driver.py": (3, "explain and remarks, as above"),
     "vipwire/modes/nftables/kernel.py": (1, "the flowtable's devices (2.6), for offload only"),
     "vipwire/modes/userspace/driver.py": (1, "explain, as above"),
-    "vipwire/modes/xtables/tool.py": (1, "shutil (4), for the modes that run iptables"),
     "vipwire/process/cyclic_garbage.py": (1, "ctypes (4), after the first sync"),
     "vipwire/process/file_watch.py": (1, "ctypes (4), in a thread"),
     "vipwire/process/terminal.py": (2, "click (20), for a proxy that prints an error only"),

@@ -25,7 +25,8 @@ from vipwire.reconcile.backend import Backend, Rendered
 from vipwire.reconcile.counts import Counts
 
 if TYPE_CHECKING:
-    from vipwire.modes.xtables.ownership import Place, RuleOwner
+    from vipwire.modes.xtables.ownership import RuleOwner
+    from vipwire.modes.xtables.save import ChainName
     from vipwire.reconcile.explainer import Explainer
 
 
@@ -141,7 +142,7 @@ class Remains(Protocol):
         Raise CommitError, OSError or UnsupportedError if the kernel does not let us.
         """
 
-    def held(self) -> "frozenset[Place]":
+    def held(self) -> "frozenset[ChainName]":
         """Name the chains of this mode that must stay as long as what `before_rules` has found is in use."""
 
     def after_rules(self) -> RemovalResult:

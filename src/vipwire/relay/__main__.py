@@ -11,7 +11,7 @@ import socket
 import sys
 
 from vipwire.process.file_limits import raise_limit
-from vipwire.relay.loop import Loop
+from vipwire.relay.loop import EventLoop
 from vipwire.relay.relay import ControlSocket, Relay
 
 
@@ -31,7 +31,7 @@ def main() -> int:
     listening.listen(64)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    loop = Loop()
+    loop = EventLoop()
     relay = Relay(loop, limit, os.getpid())
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))  # with all connections
     ControlSocket(loop, relay, listening, os.geteuid())

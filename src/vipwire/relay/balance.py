@@ -12,7 +12,7 @@ dial that is repeated goes to an endpoint that has not been tried, as long as th
 
 import enum
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from vipwire.model.net import Address, format_address
@@ -36,7 +36,7 @@ class Choice(enum.Enum):
     MAGLEV = "maglev"
 
 
-class Target:
+class BalancedEndpoint:
     """An endpoint, what went to it, and whether it rests. `sockaddr` is as sockets take it."""
 
     __slots__ = (
@@ -74,7 +74,7 @@ class Target:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class Memory:
+class ClientMemory:
     """The endpoint of each client, and when it was last used. `whole`: all ports of an endpoint count as one."""
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -117,16 +117,16 @@ class Pool:
     def __init__(self, chance: Callable[[], float]) -> None:
         self._chance = chance
         self._shares: Sequence[object] = ()
-        self.targets: dict[Place, Target] = {}
-        self.memory = Memory()
-        self._beside: Memory | None = None
-        self._identities: dict[bytes | Place, Target] = {}
-        self._order: list[Target] = []
+        self.targets: dict[Place, BalancedEndpoint] = {}
+        self.memory = ClientMemory()
+        self._beside: ClientMemory | None = None
+        self._identities: dict[bytes | Place, BalancedEndpoint] = {}
+        self._order: list[BalancedEndpoint] = []
         self._next = 0
         self._affinity = 0.0
         self._choice = Choice.ROUND_ROBIN
 
-    def take(self, listener: Listener, memory: Memory, beside: Memory | None = None) -> None:
+    def take(self, listener: Listener, memory: ClientMemory, beside: ClientMemory | None = None) -> None:
         """Set a listener's endpoints and how to choose among them. Endpoints that stay keep what was counted.
 
         `beside` is asked for clients of whom `memory` knows nothing that can be used.
@@ -134,7 +134,7 @@ class Pool:
         known = self.targets
         self.targets = {}
         for share in listener.shares:
-            target = known.get(share.place) or Target(share.place, share.weight)
+            target = known.get(share.place) or BalancedEndpoint(share.place, share.weight)
             target.weight = share.weight
             self.targets[share.place] = target
         self.memory, self._beside, self._affinity = memory, beside, float(listener.affinity)
@@ -144,7 +144,9 @@ class Pool:
             self._choice, self._shares = choice, listener.shares
             self._order, self._next = self._ordered(), 0
 
-    def choose(self, client: str, port: int, now: float, tried: Sequence[Target] = ()) -> Target | None:
+    def choose(
+        self, client: str, port: int, now: float, tried: Sequence[BalancedEndpoint] = ()
+    ) -> BalancedEndpoint | None:
         """Choose for a client (address and port); `tried` have failed it. None if there is no endpoint at all."""
         if not self._order:
             return None
@@ -155,7 +157,7 @@ class Pool:
             self.memory.note(client, target.place, now)
         return target
 
-    def _remembered(self, client: str, now: float) -> Target | None:
+    def _remembered(self, client: str, now: float) -> BalancedEndpoint | None:
         """Find the endpoint that a client had, if it may have it here and it does not rest."""
         for memory in (self.memory, self._beside):
             had = memory.recall(client, now, self._affinity) if memory is not None else None
@@ -164,12 +166,12 @@ class Pool:
                 return target
         return None
 
-    def connected(self, target: Target) -> None:
+    def connected(self, target: BalancedEndpoint) -> None:
         """Note that an endpoint was reached."""
         target.failures = 0
         target.connections += 1
 
-    def missed(self, target: Target, now: float) -> bool:
+    def missed(self, target: BalancedEndpoint, now: float) -> bool:
         """Note that an endpoint was not reached; tell whether it rests from now on."""
         target.failed += 1
         target.failures += 1
@@ -183,7 +185,7 @@ class Pool:
         """Forget clients that stay away."""
         self.memory.forget(now, self._affinity)
 
-    def _fresh(self, client: str, port: int, now: float, tried: Sequence[Target]) -> Target:
+    def _fresh(self, client: str, port: int, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:
         size = len(self._order)
         match self._choice:
             case Choice.ROUND_ROBIN:
@@ -199,8 +201,7 @@ class Pool:
                 begin = int.from_bytes(digest) % size
         return first(self._from(begin), now, tried)[1]
 
-    def _turned(self, now: float, tried: Sequence[Target]) -> Target:
-        """Return whose turn it is."""
+    def _turned(self, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:
         begin, size = self._next, len(self._order)
         target = self._order[begin]
         if target.rests_until <= now and not tried:  # as it nearly always is
@@ -215,38 +216,40 @@ class Pool:
         begin, self._next = self._next, (self._next + 1) % len(self._order)
         return begin
 
-    def _from(self, begin: int) -> Iterator[Target]:
+    def _from(self, begin: int) -> Iterator[BalancedEndpoint]:
         """Yield every target once, in order from `begin` on."""
         order, size = self._order, len(self._order)
         for at in range(begin, begin + size):
             yield order[at if at < size else at - size]
 
-    def _ordered(self) -> list[Target]:
+    def _ordered(self) -> list[BalancedEndpoint]:
         targets = list(self.targets.values())
         if not targets:
             return []
         if self._choice in (Choice.SOURCE_HASH, Choice.MAGLEV):
             names = [target.place.address + target.place.port.to_bytes(2) for target in targets]
-            return list(slots(Spread(_HASHES[self._choice], _weights(targets)), targets, names, _MOST_SLOTS))
+            return list(slots(Spread(Algorithm(self._choice.value), _weights(targets)), targets, names, _MOST_SLOTS))
         self._shuffle(targets)
         if self._choice is Choice.LEAST_CONNECTIONS:
             return targets
         most = max(_MOST_SLOTS, len(targets))
         return list(slots(Spread(Algorithm.ROUND_ROBIN, _weights(targets)), targets, [], most))
 
-    def _shuffle(self, targets: list[Target]) -> None:
+    def _shuffle(self, targets: list[BalancedEndpoint]) -> None:
         for last in range(len(targets) - 1, 0, -1):
             other = int(self._chance() * (last + 1))
             targets[last], targets[other] = targets[other], targets[last]
 
 
-def first(candidates: Iterable[Target], now: float, tried: Sequence[Target]) -> tuple[int, Target]:
+def first(
+    candidates: Iterable[BalancedEndpoint], now: float, tried: Sequence[BalancedEndpoint]
+) -> tuple[int, BalancedEndpoint]:
     """Find the first that neither was tried nor rests; else the first that was not tried; else the first.
 
     Tell how many come before it.
     """
-    first: tuple[int, Target] | None = None
-    untried: tuple[int, Target] | None = None
+    first: tuple[int, BalancedEndpoint] | None = None
+    untried: tuple[int, BalancedEndpoint] | None = None
     for passed, target in enumerate(candidates):
         if target not in tried:
             if target.rests_until <= now:
@@ -258,13 +261,7 @@ def first(candidates: Iterable[Target], now: float, tried: Sequence[Target]) -> 
     return chosen
 
 
-_HASHES: Final[Mapping[Choice, Algorithm]] = {
-    Choice.SOURCE_HASH: Algorithm.SOURCE_HASH,
-    Choice.MAGLEV: Algorithm.MAGLEV,
-}
-
-
-def _weights(targets: Iterable[Target]) -> tuple[int, ...]:
+def _weights(targets: Iterable[BalancedEndpoint]) -> tuple[int, ...]:
     """Collect the weights, unless they are all the same."""
     weights = tuple(target.weight for target in targets)
     return weights if len(set(weights)) > 1 else ()

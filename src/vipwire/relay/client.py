@@ -29,10 +29,10 @@ from vipwire.relay.messages import (
     Put,
     Refused,
     RelayCounters,
+    RelaySettings,
     Remove,
     Request,
     Retire,
-    Settings,
     Welcome,
     decode_answer,
     encode,
@@ -80,7 +80,7 @@ class Call:
         return cls(sock)
 
     @classmethod
-    def start(cls, name: str, settings: Settings) -> "Call":
+    def start(cls, name: str, settings: RelaySettings) -> "Call":
         """Connect to the relay that is there, or start one. One of another version retires first.
 
         Raise OSError if it does not start.
@@ -91,7 +91,7 @@ class Call:
         return cls._start(name, settings)
 
     @classmethod
-    def _start(cls, name: str, settings: Settings) -> "Call":
+    def _start(cls, name: str, settings: RelaySettings) -> "Call":
         call = cls.find(name)
         if call is not None:
             with call.closed_by_failure():
@@ -208,7 +208,7 @@ class Remote:
     seen or told. Every method raises OSError if the relay is lost; the next one looks for it anew.
     """
 
-    def __init__(self, name: str, settings: Settings, *, starts: bool) -> None:
+    def __init__(self, name: str, settings: RelaySettings, *, starts: bool) -> None:
         self._name, self._settings, self._starts = name, settings, starts
         self._call: Call | None = None
         self.ports: dict[str, list[int]] = {}
@@ -344,7 +344,6 @@ class Remote:
 
 
 def _is_fixed(listener: Listener) -> bool:
-    """Report whether a listener wants certain ports."""
     return any(place.port for place in listener.binds)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from vipwire.relay.balance import Target
+from vipwire.relay.balance import BalancedEndpoint
 from vipwire.relay.header import header
 from vipwire.relay.listener import AT_LIMIT, FULL, NOBODY, NOT_LED, BaseListener, Shared
 from vipwire.relay.messages import NOWHERE, Listener, Place
@@ -43,7 +43,12 @@ class Session:
     __slots__ = ("asked", "client", "closed", "owner", "sock", "target", "used")
 
     def __init__(
-        self, owner: "DatagramListener", client: Client, target: Target, sock: _socket.socket, asked: int = 0
+        self,
+        owner: "DatagramListener",
+        client: Client,
+        target: BalancedEndpoint,
+        sock: _socket.socket,
+        asked: int = 0,
     ) -> None:
         self.owner, self.client, self.target, self.sock, self.asked = owner, client, target, sock, asked
         self.used = owner.loop.now
@@ -83,7 +88,7 @@ class DatagramListener(BaseListener):
     def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
         super().__init__(shared, key, listener, sockets)
         self._sessions: dict[Client, Session] = {}
-        self._had: dict[Client, Target] = {}
+        self._had: dict[Client, BalancedEndpoint] = {}
         self._serving: frozenset[Place] = frozenset()
         self._named = max(place.port for place in listener.binds)
         """The port that clients name, also those whom rules have led to another socket; 0 if nobody knows."""
@@ -145,7 +150,7 @@ class DatagramListener(BaseListener):
         for session in list(self._sessions.values()):
             self.end(session)
 
-    def _serves(self, target: Target) -> bool:
+    def _serves(self, target: BalancedEndpoint) -> bool:
         return target.place in self.pool.targets or target.place in self._serving
 
     def _open(self, client: Client) -> Session | None:
@@ -176,7 +181,7 @@ class DatagramListener(BaseListener):
             return None
         return self._began(Session(self, client, target, sock, asked))
 
-    def _chosen(self, host: str, port: int) -> Target | None:
+    def _chosen(self, host: str, port: int) -> BalancedEndpoint | None:
         target = self.pool.choose(host, port, self.loop.now)
         if target is not None and target.place == NOWHERE:
             self.refused(NOBODY)

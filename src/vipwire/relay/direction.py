@@ -14,8 +14,8 @@ import struct
 from contextlib import suppress
 from typing import Final, Protocol
 
-from vipwire.relay.balance import Target
-from vipwire.relay.loop import Loop
+from vipwire.relay.balance import BalancedEndpoint
+from vipwire.relay.loop import EventLoop
 
 END: Final = select.EPOLLRDHUP | select.EPOLLHUP
 BUFFER: Final = bytearray(128 << 10)
@@ -40,11 +40,11 @@ _SPARE_PIPES: Final = 16
 class Carrier(Protocol):
     """The connection that a half is of."""
 
-    target: Target
+    target: BalancedEndpoint
     closed: bool
 
     @property
-    def loop(self) -> Loop:
+    def loop(self) -> EventLoop:
         """The loop that calls back."""
 
     def direction_ended(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from vipwire.model.net import Address, Prefix, parse_address
 from vipwire.relay.balance import Pool
 from vipwire.relay.direction import make_reset
-from vipwire.relay.loop import Loop, TimerQueue
+from vipwire.relay.loop import EventLoop, TimerQueue
 from vipwire.relay.messages import Listener, Place
 from vipwire.relay.sockets import Origins
 
@@ -82,7 +82,7 @@ class Shared:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: EventLoop,
         budget: DescriptorBudget,
         chance: Callable[[], float],
         udp_timeout: float,

@@ -38,7 +38,7 @@ class TimerQueue:
         self.items: deque[tuple[float, Any]] = deque()
 
 
-class Loop:
+class EventLoop:
     """Waits, and calls. `now` is the monotonic time of the present round."""
 
     def __init__(self) -> None:

@@ -71,7 +71,7 @@ class Hello(msgspec.Struct, tag=True):
     """Asks which relay runs."""
 
 
-class Settings(msgspec.Struct, tag=True, frozen=True):
+class RelaySettings(msgspec.Struct, tag="Settings", frozen=True):
     """Settings that all listeners share. The range is [first, last], [0, 0] for any; the timeout in seconds."""
 
     ports: tuple[int, int] = (0, 0)
@@ -115,7 +115,7 @@ class Welcome(msgspec.Struct, tag=True):
 
     version: int
     pid: int
-    settings: Settings
+    settings: RelaySettings
 
 
 class Observed(msgspec.Struct, tag=True):
@@ -169,7 +169,7 @@ class Notes(msgspec.Struct, tag=True):
     notes: list[tuple[str, int]]
 
 
-Request: TypeAlias = Hello | Settings | Observe | Put | Remove | AskCounters | AskNotes | Retire
+Request: TypeAlias = Hello | RelaySettings | Observe | Put | Remove | AskCounters | AskNotes | Retire
 Answer: TypeAlias = Welcome | Observed | Opened | Refused | Done | RelayCounters | Notes
 
 _ENCODER = msgspec.msgpack.Encoder()

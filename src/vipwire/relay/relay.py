@@ -14,10 +14,10 @@ from typing import Final
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import Protocol
-from vipwire.relay.balance import Memory
+from vipwire.relay.balance import ClientMemory
 from vipwire.relay.datagram import DatagramListener
 from vipwire.relay.listener import BaseListener, DescriptorBudget, Shared
-from vipwire.relay.loop import Loop
+from vipwire.relay.loop import EventLoop
 from vipwire.relay.messages import (
     CREDENTIALS,
     VERSION,
@@ -36,10 +36,10 @@ from vipwire.relay.messages import (
     Put,
     Refused,
     RelayCounters,
+    RelaySettings,
     Remove,
     Request,
     Retire,
-    Settings,
     Welcome,
     decode_request,
     encode,
@@ -54,13 +54,13 @@ _SWEEP_SECONDS: Final = 5.0
 class Relay:
     """The listeners, and what is asked and told about them."""
 
-    def __init__(self, loop: Loop, limit: int, pid: int, chance: Callable[[], float] = random.random) -> None:
+    def __init__(self, loop: EventLoop, limit: int, pid: int, chance: Callable[[], float] = random.random) -> None:
         self._loop, self._pid = loop, pid
-        self._settings = Settings()
+        self._settings = RelaySettings()
         self.budget = DescriptorBudget(limit)
         self.shared = Shared(loop, self.budget, chance, self._settings.udp_timeout, self._end_if_idle)
         self._listeners: dict[str, BaseListener] = {}
-        self._memories: dict[str, Memory] = {}
+        self._memories: dict[str, ClientMemory] = {}
         self._retired = False
         self._sweeping = loop.timer_queue(_SWEEP_SECONDS, self._sweep)
         loop.schedule(self._sweeping, None)
@@ -70,7 +70,7 @@ class Relay:
         match request:
             case Hello():
                 return Welcome(VERSION, self._pid, self._settings)
-            case Settings():
+            case RelaySettings():
                 self._settings = request
                 self.shared.set_udp_timeout(request.udp_timeout)
             case Observe():
@@ -117,7 +117,6 @@ class Relay:
         return Opened({key: self._listeners[key].ports for key in listeners})
 
     def _stays(self, key: str, listener: Listener) -> bool:
-        """Report whether a listener keeps its sockets."""
         known = self._listeners[key].listener
         return known.protocol == listener.protocol and known.binds == listener.binds
 
@@ -151,17 +150,17 @@ class Relay:
     def _settle(self, opened: BaseListener, listener: Listener) -> None:
         memory = self._memory(listener.group, listener)
         if memory is None:
-            memory = opened.pool.memory if not opened.listener.group else Memory()
+            memory = opened.pool.memory if not opened.listener.group else ClientMemory()
         opened.pool.take(listener, memory, self._memory(listener.beside, listener))
         opened.settle(listener)
 
-    def _memory(self, group: str, listener: Listener) -> Memory | None:
+    def _memory(self, group: str, listener: Listener) -> ClientMemory | None:
         """Return the affinity table of a group. One that identifies endpoints otherwise starts anew."""
         if not group:
             return None
         found = self._memories.get(group)
         if found is None or found.whole is not listener.whole:
-            found = self._memories[group] = Memory(whole=listener.whole)
+            found = self._memories[group] = ClientMemory(whole=listener.whole)
         return found
 
     def _close(self, keys: Iterable[str]) -> None:
@@ -203,7 +202,7 @@ of our own user."""
 class ControlSocket:
     """Hears the control process: accepts its connections, reads requests, writes answers."""
 
-    def __init__(self, loop: Loop, relay: Relay, listening: socket.socket, user: int) -> None:
+    def __init__(self, loop: EventLoop, relay: Relay, listening: socket.socket, user: int) -> None:
         self._loop, self._relay, self._listening, self._user = loop, relay, listening, user
         loop.add(listening.fileno(), self, select.EPOLLIN)
 
@@ -228,7 +227,7 @@ class ControlSocket:
 class ControlConnection:
     """One connection of a control process. `release` gives the relay's name free when the relay retires."""
 
-    def __init__(self, loop: Loop, relay: Relay, sock: socket.socket, release: Callable[[], None]) -> None:
+    def __init__(self, loop: EventLoop, relay: Relay, sock: socket.socket, release: Callable[[], None]) -> None:
         self._loop, self._relay, self._sock, self._release = loop, relay, sock, release
         self._heard = bytearray()
         sock.settimeout(_CONTROL_TIMEOUT)

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from vipwire.relay.balance import Target
+from vipwire.relay.balance import BalancedEndpoint
 from vipwire.relay.direction import (
     BUFFER,
     EVENTS,
@@ -29,7 +29,7 @@ from vipwire.relay.direction import (
 )
 from vipwire.relay.header import header
 from vipwire.relay.listener import AT_LIMIT, DIAL_TIMEOUTS, FULL, NOT_LED, BaseListener, Shared, accept
-from vipwire.relay.loop import Loop
+from vipwire.relay.loop import EventLoop
 from vipwire.relay.messages import Listener
 from vipwire.relay.sockets import asked_for
 
@@ -46,7 +46,7 @@ _BATCH: Final = 32
 """Clients that are accepted in one turn."""
 
 
-class Link:
+class RelayedConnection:
     """One connection of a client; `asked` is which port of a range it has asked for."""
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Link:
         "tried",
         "up",
     )
-    target: Target
+    target: BalancedEndpoint
     server: _socket.socket
     up: Direction
     down: Direction
@@ -74,13 +74,13 @@ class Link:
     ) -> None:
         self.owner, self.client, self.peer, self.asked = owner, client, peer, asked
         self.client_fd = client.fileno()
-        self.tried: tuple[Target, ...] = ()
+        self.tried: tuple[BalancedEndpoint, ...] = ()
         self.early = b""
         self.step = -1
         self.closed = False
 
     @property
-    def loop(self) -> Loop:
+    def loop(self) -> EventLoop:
         """The loop that calls back."""
         return self.owner.loop
 
@@ -286,7 +286,7 @@ class StreamListener(BaseListener):
             else:
                 budget.links += 1
                 self._links += 1
-                Link(self, client, peer, asked).dial()
+                RelayedConnection(self, client, peer, asked).dial()
 
     def _asked(self, client: _socket.socket) -> int | None:
         """Return which port of the range a client has asked for; None if rules have not led it here."""
@@ -298,7 +298,7 @@ class StreamListener(BaseListener):
         make_reset(client)
         client.close()
 
-    def greeting(self, link: Link) -> bytes:
+    def greeting(self, link: RelayedConnection) -> bytes:
         """Write the header of the PROXY protocol, if the Service wants it."""
         if not self.greets:
             return b""

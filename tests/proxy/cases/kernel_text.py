@@ -13,12 +13,10 @@ from vipwire.modes.ebpf.render import render as render_ebpf
 from vipwire.modes.iptables.rules import render as iptables
 from vipwire.modes.iptables.rules import skeleton as iptables_skeleton
 from vipwire.modes.iptables.rules.names import ROOT
-from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.ipvs import skeleton as ipvs_skeleton
 from vipwire.modes.ipvs.marks import Marks
-from vipwire.modes.ipvs.objects.describe import describe_object
-from vipwire.modes.ipvs.objects.names import ChainName, Entry
-from vipwire.modes.ipvs.render import RenderSettings
+from vipwire.modes.ipvs.objects.names import SetEntry, describe_object
 from vipwire.modes.ipvs.render import render as render_ipvs
 from vipwire.modes.nftables.table.names import CHAIN, SET, Chain, Object, ObjectKey
 from vipwire.modes.nftables.table.render import render as render_nftables
@@ -28,6 +26,7 @@ from vipwire.modes.userspace import skeleton as userspace_skeleton
 from vipwire.modes.userspace.names import Front, Rule
 from vipwire.modes.userspace.render import render as render_userspace
 from vipwire.modes.userspace.settings import Choices
+from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.relay.messages import Listener
@@ -57,9 +56,9 @@ def _described(family: Family, key: ObjectKey, value: Object) -> str:
 
 def iptables_lines(node: NodePlan, plans: Plans) -> Iterator[str]:
     """Write the rules by table and chain."""
-    objects = {} if plans else iptables_skeleton.node_objects(node, Settings())
+    objects = {} if plans else iptables_skeleton.node_objects(node, RuleSettings())
     for plan in plans:
-        objects |= iptables.render(node, Settings(), plan).own
+        objects |= iptables.render(node, RuleSettings(), plan).own
     by_chain: dict[tuple[str, str], list[str]] = {}
     for key, rules in sorted(objects.items(), key=lambda item: (item[0].table, item[0].chain, item[0].kind == ROOT)):
         by_chain.setdefault((key.table, key.chain), []).extend(rules)
@@ -72,7 +71,7 @@ def ipvs_lines(node: NodePlan, plans: Plans) -> list[str]:
     objects: dict[Any, Any] = {} if plans else dict(ipvs_skeleton.node_objects(node))
     marks = Marks(0x4000)
     for plan in plans:
-        rendered = render_ipvs(RenderSettings(node.family, "rr"), marks, plan)
+        rendered = render_ipvs(node.family, "rr", marks, plan)
         objects |= {**rendered.own, **rendered.shared}
     described = sorted(((describe_object(key), key, value) for key, value in objects.items()), key=itemgetter(0))
     return [line for text, key, value in described for line in _ipvs_object(text, key, value)]
@@ -87,7 +86,7 @@ def _ipvs_object(text: str, key: Any, value: Any) -> Iterator[str]:
             yield f"{text} weight {weight} {method.name.lower()}"
         case _ if isinstance(key, ChainName):
             yield from (f"{text} {rule}" for rule in value or ["(empty)"])
-        case _ if isinstance(key, Entry):
+        case _ if isinstance(key, SetEntry):
             yield f"{text} mark {value:#x}" if value else text
         case _:
             yield text

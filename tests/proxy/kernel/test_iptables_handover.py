@@ -16,7 +16,7 @@ from tests.proxy.conformance.services import LabService
 from tests.proxy.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 
 from vipwire.model.net import Family, format_endpoint, parse_address
-from vipwire.modes.iptables.counts.nfacct import ensure_counters
+from vipwire.modes.iptables.nfacct import ensure_counters
 from vipwire.modes.iptables.rules.names import INVALID_COUNTER
 from vipwire.plan.plan import FrontendKind
 from vipwire_lab.lab import manifests

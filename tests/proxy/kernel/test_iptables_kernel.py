@@ -17,17 +17,16 @@ from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
 from vipwire.model.service import Service, TrafficPolicy
-from vipwire.modes.iptables.access.lock_wait import LockWait
-from vipwire.modes.iptables.access.tool_access import Known, RuleAccess, Written
+from vipwire.modes.iptables.access.tool_access import Known, LockWait, RuleAccess, Written
 from vipwire.modes.iptables.build import build, leftovers, rule_access
-from vipwire.modes.iptables.counts.nfacct import read_counter
 from vipwire.modes.iptables.kernel import IptablesBackend
+from vipwire.modes.iptables.nfacct import read_counter
 from vipwire.modes.iptables.probe import choose_variant, presence, probe
 from vipwire.modes.iptables.rules.names import Key, Rules
 from vipwire.modes.iptables.rules.script import Run
-from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.save import Chains
-from vipwire.modes.xtables.tool import PROGRAM, Tool
+from vipwire.modes.xtables.tool import PROGRAM, IptablesTool
 from vipwire.modes.xtables.variant import Variant
 from vipwire.modes.xtables.words import LOOPBACK
 from vipwire.plan.frontends import plan_service
@@ -36,7 +35,7 @@ from vipwire.reconcile.reconciler import Reconciler
 
 pytestmark = pytest.mark.kernel
 
-FULL = Settings()
+FULL = RuleSettings()
 
 
 _OPEN: list[IptablesBackend] = []
@@ -69,8 +68,8 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 
 @pytest.fixture
-def tool(family: Family, variant: Variant) -> Tool:
-    return Tool(family, variant, "a test")
+def tool(family: Family, variant: Variant) -> IptablesTool:
+    return IptablesTool(family, variant, "a test")
 
 
 def address(family: Family, number: int, net: int = 96) -> Address:
@@ -111,7 +110,7 @@ def _text(family: Family, number: int) -> str:
 
 
 def started(
-    tool: Tool, count: int = 30, settings: Settings = FULL, writer: RuleAccess | None = None
+    tool: IptablesTool, count: int = 30, settings: RuleSettings = FULL, writer: RuleAccess | None = None
 ) -> tuple[Reconciler[Key, Rules], IptablesBackend]:
     """Start a proxy on what the kernel holds, with so many Services, and sync it."""
     able, _ = probe(tool, settings)
@@ -124,15 +123,15 @@ def started(
     return reconciler, backend
 
 
-def saved(tool: Tool) -> str:
+def saved(tool: IptablesTool) -> str:
     """Show all tables, without what differs from one listing to the next."""
     lines = [line for table in ("mangle", "nat", "filter") for line in tool.save(table).splitlines()]
     return "\n".join(line for line in lines if not line.startswith("#"))
 
 
 @pytest.mark.parametrize("tree", [True, False], ids=["tree", "flat"])
-def test_what_was_written_is_read_and_a_restart_writes_nothing(tool: Tool, tree: bool) -> None:  # noqa: FBT001 - a case
-    settings = Settings(tree=tree)
+def test_what_was_written_is_read_and_a_restart_writes_nothing(tool: IptablesTool, tree: bool) -> None:  # noqa: FBT001 - a case
+    settings = RuleSettings(tree=tree)
     reconciler, backend = started(tool, settings=settings)
     report = reconciler.sync()
     assert not reconciler.isolated
@@ -150,18 +149,18 @@ def test_what_was_written_is_read_and_a_restart_writes_nothing(tool: Tool, tree:
     )
 
 
-def _guard(tool: Tool) -> int:
+def _guard(tool: IptablesTool) -> int:
     """Count the one rule in KUBE-FIREWALL, which is in the listing and is kubelet's to count."""
     return tool.save("filter").count("\n-A KUBE-FIREWALL ")
 
 
-def test_what_iptables_restore_is_given_it_shows_again_word_for_word(tool: Tool) -> None:
+def test_what_iptables_restore_is_given_it_shows_again_word_for_word(tool: IptablesTool) -> None:
     reconciler, backend = started(tool)
     reconciler.sync()
     assert backend.observe() == reconciler.desired()
 
 
-def test_changes_step_by_step_end_where_one_step_ends(tool: Tool) -> None:
+def test_changes_step_by_step_end_where_one_step_ends(tool: IptablesTool) -> None:
     node = node_plan(tool.family)
     reconciler, backend = started(tool, 0)
     reconciler.sync()
@@ -184,7 +183,7 @@ def test_changes_step_by_step_end_where_one_step_ends(tool: Tool) -> None:
 
 
 @pytest.mark.parametrize("table", ["nat", "filter"])
-def test_a_flush_is_noticed_and_repaired(tool: Tool, table: str) -> None:
+def test_a_flush_is_noticed_and_repaired(tool: IptablesTool, table: str) -> None:
     reconciler, backend = started(tool)
     reconciler.sync()
     before = sorted(saved(tool).splitlines())
@@ -200,7 +199,7 @@ def test_a_flush_is_noticed_and_repaired(tool: Tool, table: str) -> None:
 class Company:
     """Somebody else writes right after us, before we look."""
 
-    def __init__(self, tool: Tool) -> None:
+    def __init__(self, tool: IptablesTool) -> None:
         self._tool, self._writer, self.harm = tool, rule_access(tool, LockWait()), ""
         self.batch = self._writer.batch
 
@@ -218,7 +217,7 @@ class Company:
 
 
 @pytest.mark.parametrize("harm", ["-t nat -F KUBE-SERVICES", "-t nat -A KUBE-MARK-MASQ -j RETURN", "-t filter -F"])
-def test_what_others_change_while_we_write_is_noticed(tool: Tool, harm: str) -> None:
+def test_what_others_change_while_we_write_is_noticed(tool: IptablesTool, harm: str) -> None:
     company = Company(tool)
     reconciler, _ = started(tool, writer=company)
     reconciler.sync()
@@ -258,7 +257,7 @@ def test_one_familys_commits_are_not_foreign_to_the_other(variant: Variant) -> N
 
 
 @pytest.mark.parametrize("localhost", [True, False], ids=["localhost node ports", "none"])
-def test_rules_of_others_stay_and_cleaning_up_leaves_only_them(tool: Tool, localhost: bool) -> None:  # noqa: FBT001 - a case
+def test_rules_of_others_stay_and_cleaning_up_leaves_only_them(tool: IptablesTool, localhost: bool) -> None:  # noqa: FBT001 - a case
     run(f"{tool.name} -t filter -A FORWARD -p tcp --dport 9999 -j DROP")
     run(f"{tool.name} -t nat -N OTHERS")
     run(f"{tool.name} -t nat -A OTHERS -p udp -j RETURN")
@@ -266,10 +265,10 @@ def test_rules_of_others_stay_and_cleaning_up_leaves_only_them(tool: Tool, local
     run(f"{tool.name} -t mangle -N KUBE-KUBELET-CANARY")
     tool.restore("\n".join(["*filter", *kubelets_filter(tool.family), "COMMIT", ""]))
     before = saved(tool)
-    reconciler, backend = started(tool, settings=Settings(localhost_node_ports=localhost))
+    reconciler, backend = started(tool, settings=RuleSettings(localhost_node_ports=localhost))
     reconciler.sync()
     assert all(line in saved(tool) for line in before.splitlines())
-    again, other = started(tool, settings=Settings(localhost_node_ports=localhost))
+    again, other = started(tool, settings=RuleSettings(localhost_node_ports=localhost))
     again.sync()
     assert not other.changed()
     assert all(line in saved(tool) for line in before.splitlines())
@@ -296,7 +295,7 @@ def kubelets_filter(family: Family) -> list[str]:
 
 
 def test_a_service_that_the_kernel_refuses_is_named_and_left_alone(
-    tool: Tool, monkeypatch: pytest.MonkeyPatch
+    tool: IptablesTool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reconciler, _ = started(tool, 5)
     reconciler.sync()
@@ -316,7 +315,7 @@ def test_a_service_that_the_kernel_refuses_is_named_and_left_alone(
 
 
 def test_the_holder_of_the_lock_is_named() -> None:
-    tool = Tool(Family.IPV4, Variant.LEGACY, "a test")
+    tool = IptablesTool(Family.IPV4, Variant.LEGACY, "a test")
     holder = (
         "import fcntl, os, sys; f = open(os.environ.get('XTABLES_LOCKFILE', '/run/xtables.lock'), 'w');"
         "fcntl.flock(f, fcntl.LOCK_EX);"
@@ -353,7 +352,7 @@ def test_rules_are_counted_only_where_their_number_chooses_the_variant(family: F
     assert presence(Variant.NFT, [family], exact=True).rules == 3
 
 
-def test_the_counters_of_rules_are_read_without_the_tools(tool: Tool) -> None:
+def test_the_counters_of_rules_are_read_without_the_tools(tool: IptablesTool) -> None:
     reconciler, backend = started(tool, 8)
     reconciler.sync()
     plans = [plan_service(node_plan(tool.family), subject, slices) for subject, slices in services(tool.family, 8)]
@@ -412,7 +411,7 @@ def test_rules_of_both_kinds_are_reported() -> None:
     assert any("both iptables-nft and iptables-legacy" in note.what for note in notes)
 
 
-def test_the_probe_leaves_nothing_and_the_counters_count(tool: Tool) -> None:
+def test_the_probe_leaves_nothing_and_the_counters_count(tool: IptablesTool) -> None:
     before = saved(tool)
     able, notes = probe(tool, FULL)
     assert saved(tool) == before
@@ -422,15 +421,15 @@ def test_the_probe_leaves_nothing_and_the_counters_count(tool: Tool) -> None:
     assert read_counter("nothing_of_the_kind") is None
 
 
-def test_a_feature_that_is_missing_is_done_without(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    restore = Tool.restore
+def test_a_feature_that_is_missing_is_done_without(tool: IptablesTool, monkeypatch: pytest.MonkeyPatch) -> None:
+    restore = IptablesTool.restore
 
-    def without_recent(self: Tool, text: str, wait: int = 5) -> None:
+    def without_recent(self: IptablesTool, text: str, wait: int = 5) -> None:
         if "-m recent" in text:
             raise CommitError("no such match")
         restore(self, text, wait)
 
-    monkeypatch.setattr(Tool, "restore", without_recent)
+    monkeypatch.setattr(IptablesTool, "restore", without_recent)
     able, (note,) = probe(tool, FULL)
     assert not able.affinity
     assert note.what == "recent"
@@ -439,7 +438,7 @@ def test_a_feature_that_is_missing_is_done_without(tool: Tool, monkeypatch: pyte
     assert not reconciler.isolated
 
 
-def test_kube_proxys_text_is_taken_over_with_the_differences_only(tool: Tool) -> None:
+def test_kube_proxys_text_is_taken_over_with_the_differences_only(tool: IptablesTool) -> None:
     """The text is as kube-proxy writes it: its order of options, its flat chains, its marks."""
     text = (Path(__file__).parent / "kube_proxy_restore.txt").read_text(encoding="utf-8")
     chain = {Family.IPV4: "KUBE-SEP-5LTSMWKBQLY34WMB", Family.IPV6: "KUBE-SEP-5NDRB56JJTWUNCKU"}[tool.family]
@@ -448,7 +447,7 @@ def test_kube_proxys_text_is_taken_over_with_the_differences_only(tool: Tool) ->
         text = text.replace("172.30.0.41", "fd00:172::41").replace("10.0.0.0/8", "fd00:10::/64")
         text = text.replace("10.180.0.1:80", "[fd00:10::1]:80").replace("10.180.0.1", "fd00:10::1")
     tool.restore(text)
-    able, _ = probe(tool, Settings(tree=False, counters=False, localhost_node_ports=False))
+    able, _ = probe(tool, RuleSettings(tree=False, counters=False, localhost_node_ports=False))
     backend = opened(IptablesBackend(tool, able, writer=rule_access(tool, LockWait())))
     reconciler: Reconciler[Key, Rules] = Reconciler(backend)
     node = node_plan(tool.family)

@@ -14,18 +14,17 @@ from vipwire.linux.netlink.nftables.encode import Hook
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.modes.iptables.access.lock_wait import LockWait
 from vipwire.modes.iptables.access.nft_access import NftAccess
-from vipwire.modes.iptables.build import build, rule_access
-from vipwire.modes.iptables.counts.nfacct import ensure_counters
+from vipwire.modes.iptables.access.tool_access import LockWait
+from vipwire.modes.iptables.build import build, rule_access, samples, unreadable
 from vipwire.modes.iptables.kernel import IptablesBackend
+from vipwire.modes.iptables.nfacct import ensure_counters
 from vipwire.modes.iptables.rules.names import FILTER, FIREWALL, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, Key, Rules
 from vipwire.modes.iptables.rules.script import Run, TablePart
-from vipwire.modes.iptables.rules.settings import Settings
-from vipwire.modes.iptables.trial import samples, unreadable
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.binary.expressions import uncounted
-from vipwire.modes.xtables.binary.shown import Reader
-from vipwire.modes.xtables.tool import Tool
+from vipwire.modes.xtables.binary.shown import RuleReader
+from vipwire.modes.xtables.tool import IptablesTool
 from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
@@ -73,9 +72,9 @@ def dumped(family: Family) -> dict[tuple[str, str], tuple[Hook | None, list[byte
 class Proxy:
     """A backend with a reconciler, for steps that both writers take."""
 
-    def __init__(self, tool: Tool, *, by_tools: bool) -> None:
+    def __init__(self, tool: IptablesTool, *, by_tools: bool) -> None:
         self.tool = tool
-        self.backend = IptablesBackend(tool, Settings(), writer=rule_access(tool, LockWait(), by_tools=by_tools))
+        self.backend = IptablesBackend(tool, RuleSettings(), writer=rule_access(tool, LockWait(), by_tools=by_tools))
         self.reconciler: Reconciler[Key, Rules] = Reconciler(self.backend)
         self.node: NodePlan = node_plan(tool.family)
         self.reconciler.desire_node(self.backend.render_node(self.node))
@@ -109,7 +108,7 @@ class Proxy:
 
 
 def test_iptables_nft_would_have_written_the_same(family: Family) -> None:
-    tool = Tool(family, Variant.NFT, "a test")
+    tool = IptablesTool(family, Variant.NFT, "a test")
     ours = list(Proxy(tool, by_tools=False).steps())
     with machine():
         theirs = list(Proxy(tool, by_tools=True).steps())
@@ -119,13 +118,13 @@ def test_iptables_nft_would_have_written_the_same(family: Family) -> None:
 
 
 def test_a_rule_of_every_kind_is_shown_as_it_was_written(family: Family) -> None:
-    tool = Tool(family, Variant.NFT, "a test")
+    tool = IptablesTool(family, Variant.NFT, "a test")
     writer = rule_access(tool, LockWait())
     assert isinstance(writer, NftAccess)
     before = saved(tool)
-    assert not unreadable(tool, Settings())
+    assert not unreadable(tool, RuleSettings())
     assert saved(tool) == before
-    parts = {table: TablePart({"KUBE-X": rules}) for table, rules in samples(family, Settings()).items()}
+    parts = {table: TablePart({"KUBE-X": rules}) for table, rules in samples(family, RuleSettings()).items()}
     writer.transact(Run(parts))
     ours = dumped(family)
     with machine():
@@ -135,9 +134,9 @@ def test_a_rule_of_every_kind_is_shown_as_it_was_written(family: Family) -> None
 
 
 def test_what_this_iptables_does_not_show_is_left_to_it(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tool, "chain", lambda _self, _table, _chain: [])
+    monkeypatch.setattr(IptablesTool, "chain", lambda _self, _table, _chain: [])
     run(f"{'iptables' if family is Family.IPV4 else 'ip6tables'}-nft -t mangle -N KUBE-KUBELET-CANARY")
-    built, notes = build([family], Settings(), prepare=True)
+    built, notes = build([family], RuleSettings(), prepare=True)
     (backend,) = built.values()
     assert any(note.what == "rules go through the tool" for note in notes)
     reconciler: Reconciler[Key, Rules] = Reconciler(backend)
@@ -159,14 +158,14 @@ def _commits_of_a_first_sync(family: Family, *, by_tools: bool) -> int:
             return decode.generation(answer.payload).id
 
         before = generation()
-        proxy = Proxy(Tool(family, Variant.NFT, "a test"), by_tools=by_tools)
+        proxy = Proxy(IptablesTool(family, Variant.NFT, "a test"), by_tools=by_tools)
         proxy.reconciler.sync()
         proxy.backend.close()
         return generation() - before
 
 
 def test_a_policy_and_rules_of_others_stay(family: Family) -> None:
-    tool = Tool(family, Variant.NFT, "a test")
+    tool = IptablesTool(family, Variant.NFT, "a test")
     run(f"{tool.name} -P FORWARD DROP")
     run(f"{tool.name} -A FORWARD -p tcp --dport 9 -j ACCEPT")
     proxy = Proxy(tool, by_tools=False)
@@ -178,7 +177,7 @@ def test_a_policy_and_rules_of_others_stay(family: Family) -> None:
 
 
 def test_a_chain_that_somebody_else_made_meanwhile_is_taken_over(family: Family) -> None:
-    tool = Tool(family, Variant.NFT, "a test")
+    tool = IptablesTool(family, Variant.NFT, "a test")
     proxy = Proxy(tool, by_tools=False)
     proxy.reconciler.sync()
     subject, slices = services(family, 1)[0]
@@ -197,7 +196,7 @@ def test_a_chain_that_somebody_else_made_meanwhile_is_taken_over(family: Family)
 
 
 def test_a_jump_goes_as_often_as_it_is_there_and_one_of_others_stays(family: Family) -> None:
-    tool = Tool(family, Variant.NFT, "a test")
+    tool = IptablesTool(family, Variant.NFT, "a test")
     proxy = Proxy(tool, by_tools=False)
     proxy.reconciler.sync()
     jumps = Counter(line for line in saved(tool).splitlines() if line.startswith("-A INPUT"))
@@ -211,15 +210,15 @@ def test_a_jump_goes_as_often_as_it_is_there_and_one_of_others_stays(family: Fam
 def test_a_restart_takes_apart_and_writes_only_what_others_have_changed(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tool = Tool(family, Variant.NFT, "a test")
+    tool = IptablesTool(family, Variant.NFT, "a test")
     read: list[str] = []
-    words = Reader.__call__
+    words = RuleReader.__call__
 
-    def noted(self: Reader, expressions: bytes) -> str:
+    def noted(self: RuleReader, expressions: bytes) -> str:
         read.append(words(self, expressions))
         return read[-1]
 
-    monkeypatch.setattr(Reader, "__call__", noted)
+    monkeypatch.setattr(RuleReader, "__call__", noted)
 
     def started() -> tuple[Proxy, Report[Key]]:
         proxy = Proxy(tool, by_tools=False)
@@ -255,7 +254,7 @@ def test_a_restart_takes_apart_and_writes_only_what_others_have_changed(
 
 
 def test_what_is_read_is_what_the_tool_shows(family: Family) -> None:
-    tool = Tool(family, Variant.NFT, "a test")
+    tool = IptablesTool(family, Variant.NFT, "a test")
     run(f"{tool.name} -t nat -N OTHERS")
     proxy = Proxy(tool, by_tools=False)
     for subject, slices in services(family, 20):
@@ -276,7 +275,7 @@ def test_what_is_read_is_what_the_tool_shows(family: Family) -> None:
 
 
 def test_a_rule_that_is_not_understood_is_read_by_the_tool(family: Family) -> None:
-    tool = Tool(family, Variant.NFT, "a test")
+    tool = IptablesTool(family, Variant.NFT, "a test")
     proxy = Proxy(tool, by_tools=False)
     proxy.reconciler.sync()
     run(f"{tool.name} -t nat -I KUBE-MARK-MASQ -p tcp -m multiport --dports 80,81 -j RETURN")

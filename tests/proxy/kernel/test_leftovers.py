@@ -10,7 +10,7 @@ from tests.fakes.own_network import own_network, run
 
 from vipwire.model.net import Family
 from vipwire.modes.registry import spec_of
-from vipwire.modes.xtables.tool import Tool
+from vipwire.modes.xtables.tool import IptablesTool
 from vipwire.modes.xtables.variant import Variant
 from vipwire.proxy.handover.leftovers import LeftoverRemovals, Leftovers, Removed, engines, modes_of, remove_rules
 
@@ -201,7 +201,7 @@ def test_a_rule_of_somebody_else_that_jumps_to_a_chain_keeps_it_empty() -> None:
 
 @pytest.mark.parametrize("variant", list(Variant))
 def test_rules_of_the_running_mode_are_not_read(variant: Variant) -> None:
-    class Unread(Tool):
+    class Unread(IptablesTool):
         def save(self, *tables: str, counted: bool = False) -> str:
             raise AssertionError(f"read: {tables} {counted}")
 

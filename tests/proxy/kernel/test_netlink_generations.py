@@ -8,7 +8,7 @@ from tests.fakes.own_network import own_network, run
 
 from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.model.net import Family
-from vipwire.modes.xtables.tool import Tool
+from vipwire.modes.xtables.tool import IptablesTool
 from vipwire.modes.xtables.variant import Variant
 
 pytestmark = pytest.mark.kernel
@@ -23,7 +23,7 @@ def _namespace() -> Iterator[None]:
 
 
 def test_a_run_of_two_tables_is_two_commits_and_none_of_others() -> None:
-    tool = Tool(Family.IPV4, Variant.NFT, "a test")
+    tool = IptablesTool(Family.IPV4, Variant.NFT, "a test")
     tool.restore(RULES)
     with closing(Generations()) as generations:
         before = generations.look()
@@ -33,7 +33,7 @@ def test_a_run_of_two_tables_is_two_commits_and_none_of_others() -> None:
 
 
 def test_what_others_commit_while_we_do_is_noticed() -> None:
-    tool = Tool(Family.IPV4, Variant.NFT, "a test")
+    tool = IptablesTool(Family.IPV4, Variant.NFT, "a test")
     with closing(Generations()) as generations:
         before = generations.look()
         tool.restore(RULES)

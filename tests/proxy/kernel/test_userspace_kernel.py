@@ -20,14 +20,13 @@ from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.model.endpoint import EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
-from vipwire.modes.userspace.build import build, leftovers
+from vipwire.modes.userspace.driver import build_backends, choose, leftovers
 from vipwire.modes.userspace.entrance import Entrance
 from vipwire.modes.userspace.kernel import UserspaceBackend, sights
 from vipwire.modes.userspace.leftovers import forget_relayed
 from vipwire.modes.userspace.names import Front, Key, Value
 from vipwire.modes.userspace.settings import Bind, Choices
-from vipwire.modes.userspace.tool import choose
-from vipwire.modes.xtables.tool import WAIT_SECONDS, Tool
+from vipwire.modes.xtables.tool import WAIT_SECONDS, IptablesTool
 from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
@@ -36,7 +35,7 @@ from vipwire.process.file_limits import WANTED
 from vipwire.reconcile.counts import Measure
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.relay.client import Call, Remote, relay_name
-from vipwire.relay.messages import Hello, Settings, Welcome
+from vipwire.relay.messages import Hello, RelaySettings, Welcome
 
 pytestmark = pytest.mark.kernel
 
@@ -83,7 +82,7 @@ def until(fact: Callable[[], object], patience: float = 60.0) -> None:
 
 
 def opened(family: Family, choices: Choices = Choices()) -> UserspaceBackend:  # noqa: B008 - frozen
-    backend = build([family], choices, prepare=True)[family]
+    backend = build_backends([family], choices, prepare=True)[family]
     _OPEN.append(backend)
     return backend
 
@@ -223,7 +222,7 @@ def test_flows_to_a_relay_that_is_to_end_are_forgotten_and_others_are_not(
 ) -> None:
     run("sysctl -qw net.netfilter.nf_conntrack_udp_timeout=600")
     started(family, planned(family, server.getsockname()[1])).sync()
-    with FlowTable() as table, closing(Remote(relay_name(family), Settings(), starts=False)) as remote:
+    with FlowTable() as table, closing(Remote(relay_name(family), RelaySettings(), starts=False)) as remote:
         kind = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
         with socket.socket(kind, socket.SOCK_DGRAM) as other, socket.socket(kind, socket.SOCK_DGRAM) as client:
             other.bind((NODE[family], 0))
@@ -293,7 +292,7 @@ def _slice(family: Family, name: str, number: int) -> EndpointSlice:
     return slice_of(name, endpoint(NODE[family], "node-1"), family=family, ports=wired)
 
 
-class Obstinate(Tool):
+class Obstinate(IptablesTool):
     """Refuses rules for a while."""
 
     refuses = False
@@ -351,7 +350,7 @@ def test_without_rules_clients_reach_the_listeners_and_iptables_is_left_alone(
 
 
 def test_looking_starts_no_relay(family: Family) -> None:
-    backend = build([family], Choices(), prepare=False)[family]
+    backend = build_backends([family], Choices(), prepare=False)[family]
     try:
         assert not any(isinstance(key, Front) for key in backend.observe())
         assert not _has_relay(family)

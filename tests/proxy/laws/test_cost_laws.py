@@ -22,11 +22,11 @@ from vipwire.model.service import Service, TrafficPolicy
 from vipwire.modes.ebpf import render as ebpf
 from vipwire.modes.ebpf.layout import split
 from vipwire.modes.iptables.kernel import IptablesBackend
-from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.ipvs import render as ipvs
 from vipwire.modes.ipvs.marks import Marks
 from vipwire.modes.ipvs.objects.parts import partition
-from vipwire.modes.ipvs.termination_policy import TerminationPolicy
+from vipwire.modes.ipvs.termination import TerminationPolicy
 from vipwire.modes.nftables.table import render as nftables
 from vipwire.modes.nftables.table.script import steps
 from vipwire.modes.nftables.table.skeleton import node_objects
@@ -92,7 +92,7 @@ class Ipvs(Written):
         return {}
 
     def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
-        rendered = ipvs.render(ipvs.RenderSettings(Family.IPV4, "rr"), self._marks, plan)
+        rendered = ipvs.render(Family.IPV4, "rr", self._marks, plan)
         self._leaving.note(plan, rendered.own, None)
         return rendered
 
@@ -103,7 +103,7 @@ class Ipvs(Written):
 
 def iptables() -> IptablesBackend:
     tables = FakeTables()
-    return IptablesBackend(FakeTool(tables), Settings(counters=False), FakeWitness(tables))
+    return IptablesBackend(FakeTool(tables), RuleSettings(counters=False), FakeWitness(tables))
 
 
 class World:

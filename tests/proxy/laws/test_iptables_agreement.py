@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from tests.proxy.laws.agreement import Pair, contended, expected, planned, taken
 from tests.proxy.laws.worlds import FEW, World, worlds
 
-from vipwire.modes.iptables.explain.walk import Table, run, walk
+from vipwire.modes.iptables.explain import RuleTables, run, walk
 from vipwire.modes.iptables.rules.render import render
-from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.skeleton import node_objects
 from vipwire.plan.plan import Forward, FrontendKey, Target
 from vipwire.plan.resolve import Answered, Packet, Plan, resolve, serves_node_ports
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState, Step, Verdict
 
-SETTINGS = Settings(localhost_node_ports=False)
+SETTINGS = RuleSettings(localhost_node_ports=False)
 REFUSALS = {End.DROPPED, End.REJECTED}
 NEARLY = Fraction(1, 1_000_000)
 """Chances are written with eleven digits, and have 31 bits in the kernel."""
@@ -29,8 +29,8 @@ class Both(Pair):
     """A plan, and the rules that are rendered from it."""
 
     @property
-    def table(self) -> Table:
-        return Table(self.world.space.family, self.objects, self.objects, self.own)
+    def table(self) -> RuleTables:
+        return RuleTables(self.world.space.family, self.objects, self.objects, self.own)
 
     def walk(self, packet: Packet) -> Walk:
         return walk(self.table, packet)

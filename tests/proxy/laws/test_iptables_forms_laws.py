@@ -4,13 +4,13 @@ from hypothesis import given
 from tests.proxy.laws.test_iptables_agreement import Both, pairs
 
 from vipwire.modes.xtables.binary.expressions import Encoder, uncounted
-from vipwire.modes.xtables.binary.shown import Reader
+from vipwire.modes.xtables.binary.shown import RuleReader
 
 
 @given(pairs)
 def test_a_rule_as_expressions_of_nf_tables_reads_as_it_was_written(both: Both) -> None:
     family = both.world.space.family
-    encode, words = Encoder(family), Reader(family)
+    encode, words = Encoder(family), RuleReader(family)
     for rules in both.objects.values():
         for rule in rules:
             expressions = encode(rule).expressions

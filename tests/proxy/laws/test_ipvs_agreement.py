@@ -14,7 +14,7 @@ from vipwire.model.net import is_loopback
 from vipwire.model.spread import Algorithm
 from vipwire.modes.ipvs.explain.explainer import IpvsExplainer
 from vipwire.modes.ipvs.marks import Marks
-from vipwire.modes.ipvs.render import RenderSettings, render
+from vipwire.modes.ipvs.render import render
 from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.plan.plan import Forward, Reject
 from vipwire.plan.resolve import Answered, Packet, resolve
@@ -32,9 +32,9 @@ class Both(Pair):
 def both(world: World) -> Both:
     plan, services = planned(world)
     objects = dict(node_objects(world.node))
-    manner, marks = RenderSettings(world.space.family, "rr"), Marks(world.node.masquerade_mark)
+    marks = Marks(world.node.masquerade_mark)
     for each in services:
-        rendered = render(manner, marks, each)
+        rendered = render(world.space.family, "rr", marks, each)
         objects |= {**rendered.own, **rendered.shared}
     return Both(world, plan, objects)
 

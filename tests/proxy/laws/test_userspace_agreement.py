@@ -9,7 +9,7 @@ from tests.proxy.laws.agreement import Pair, contended, expected, planned, with_
 from tests.proxy.laws.worlds import FEW, World, worlds
 
 from vipwire.model.net import Protocol
-from vipwire.modes.userspace.explainer import UserspaceExplainer
+from vipwire.modes.userspace.explain import UserspaceExplainer
 from vipwire.modes.userspace.names import Front, Rule
 from vipwire.modes.userspace.render import render
 from vipwire.modes.userspace.settings import Choices

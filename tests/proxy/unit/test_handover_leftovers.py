@@ -10,14 +10,14 @@ from vipwire.linux.netlink.ipset import Element
 from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Address, Family, parse_address
 from vipwire.modes.ipvs.first_commit import FirstCommit, in_steps
-from vipwire.modes.ipvs.leftovers import Flow, judge, parse_flows, removable, to_sockets
+from vipwire.modes.ipvs.leftovers import IpvsConnection, judge, parse_flows, removable, to_sockets
 from vipwire.modes.ipvs.objects import ranges
-from vipwire.modes.ipvs.objects.names import ChainName, Entry, MarkRule, Object, ObjectKey, SetName, Vip
-from vipwire.modes.ipvs.objects.sockets import parse_sources
+from vipwire.modes.ipvs.objects.device import parse_sources
+from vipwire.modes.ipvs.objects.names import MarkRule, Object, ObjectKey, SetEntry, SetName, Vip
 from vipwire.modes.ipvs.ownership import GUARDS
 from vipwire.modes.ipvs.skeleton import node_objects
-from vipwire.modes.xtables.ownership import Place, VipwireOnlyOwner, all_of, census, removals
-from vipwire.modes.xtables.save import read_table
+from vipwire.modes.xtables.ownership import VipwireOnlyOwner, all_of, census, removals
+from vipwire.modes.xtables.save import ChainName, read_table
 from vipwire.plan.node import NodePlan
 from vipwire.proxy.handover.leftovers import owners
 from vipwire.reconcile.delta import Delta
@@ -58,12 +58,12 @@ def objects() -> dict[ObjectKey, Object]:
         **dict.fromkeys(reals, Forwarding(1)),
         **dict.fromkeys((Vip(WEB), Vip(DNS), MarkRule(7)), None),
         SetName("KUBE-CLUSTER-IP"): None,
-        Entry("KUBE-CLUSTER-IP", Element(protocol=6, address=WEB, port=80)): 0,
+        SetEntry("KUBE-CLUSTER-IP", Element(protocol=6, address=WEB, port=80)): 0,
     }
     return servers | others
 
 
-def leave(mode: str, running: str = "", held: Collection[Place] = ()) -> list[str]:
+def leave(mode: str, running: str = "", held: Collection[ChainName] = ()) -> list[str]:
     """Write what removes a mode from where ipvs mode's rules are."""
     family = Family.IPV4
     known, tables = owners(family), read_saved(family)
@@ -143,13 +143,13 @@ def test_the_running_ipvs_mode_is_not_seen_by_who_removes_iptables_modes_chains(
 
 
 def test_connections_that_are_over_do_not_count() -> None:
-    assert parse_flows(FLOWS, Family.IPV4) == {Flow((WEB, 80), (POD, 80))}
+    assert parse_flows(FLOWS, Family.IPV4) == {IpvsConnection((WEB, 80), (POD, 80))}
     (flow,) = parse_flows(FLOWS, Family.IPV6)
     assert flow.frontend == (parse_address("fd00:10:96::1"), 80)
 
 
 def test_virtual_servers_in_use_and_their_addresses_stay_and_all_sets() -> None:
-    left = judge(Family.IPV4, objects(), frozenset({Flow((WEB, 80), (POD, 80))}))
+    left = judge(Family.IPV4, objects(), frozenset({IpvsConnection((WEB, 80), (POD, 80))}))
     gone = removable(left)
     assert server(WEB) not in gone
     assert Vip(WEB) not in gone
@@ -186,7 +186,7 @@ def test_an_address_that_a_socket_of_the_node_has_stays_and_what_tells_that_it_i
     left = judge(Family.IPV4, objects(), frozenset(), frozenset({WEB, POD}))
     assert left.addresses == {WEB}
     kept = objects().keys() - removable(left).keys()
-    assert kept == {Vip(WEB), *(key for key in objects() if isinstance(key, SetName | Entry))}
+    assert kept == {Vip(WEB), *(key for key in objects() if isinstance(key, SetName | SetEntry))}
 
 
 def test_sockets_are_read_in_this_machines_order_of_bytes() -> None:
@@ -257,7 +257,7 @@ def test_where_node_ports_were_sockets_their_virtual_servers_come_with_the_chain
 def test_a_range_has_connections_in_use_where_its_real_servers_leave_the_port_alone() -> None:
     marked = VirtualServer(0, Address(b""), 0, 0x123)
     range_of: dict[ObjectKey, Object] = {marked: Scheduling("rr"), RealServer(marked, POD, 0): Forwarding(1)}
-    busy = judge(Family.IPV4, {**range_of, Vip(WEB): None}, frozenset({Flow((WEB, 10123), (POD, 10123))}))
+    busy = judge(Family.IPV4, {**range_of, Vip(WEB): None}, frozenset({IpvsConnection((WEB, 10123), (POD, 10123))}))
     assert busy.busy == {marked}
     assert busy.addresses == {WEB}
-    assert not judge(Family.IPV4, range_of, frozenset({Flow((WEB, 10123), (DNS, 10123))})).busy
+    assert not judge(Family.IPV4, range_of, frozenset({IpvsConnection((WEB, 10123), (DNS, 10123))})).busy

@@ -15,7 +15,7 @@ from vipwire.inspect.leave_ipvs.kernel import owned
 from vipwire.linux.netlink.ipset import Element
 from vipwire.linux.netlink.ipvs import Flag, Scheduling, Timeouts, VirtualServer
 from vipwire.model.net import Family
-from vipwire.modes.ipvs.objects.names import Entry
+from vipwire.modes.ipvs.objects.names import SetEntry
 from vipwire.proxy.handover.configured import Configured
 
 CONF = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n"
@@ -199,10 +199,10 @@ def test_the_table_says_now_and_then_and_what_to_do(*, wide: bool) -> None:
 
 def test_ipsets_say_which_virtual_servers_are_services() -> None:
     entries = [
-        Entry("KUBE-CLUSTER-IP", Element(ip("10.96.0.1"), 6, 80)),
-        Entry("KUBE-NODE-PORT-UDP", Element(port=30081)),
-        Entry("KUBE-NODE-PORT-SCTP-HASH", Element(ip("192.168.0.2"), 132, 30082)),
-        Entry("KUBE-LOOP-BACK", Element(ip("10.1.0.1"), 6, 8080)),
+        SetEntry("KUBE-CLUSTER-IP", Element(ip("10.96.0.1"), 6, 80)),
+        SetEntry("KUBE-NODE-PORT-UDP", Element(port=30081)),
+        SetEntry("KUBE-NODE-PORT-SCTP-HASH", Element(ip("192.168.0.2"), 132, 30082)),
+        SetEntry("KUBE-LOOP-BACK", Element(ip("10.1.0.1"), 6, 8080)),
     ]
     places, ports = owned(Family.IPV4, entries)
     assert places == {(ip("10.96.0.1"), 6, 80)}

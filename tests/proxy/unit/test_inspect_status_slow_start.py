@@ -14,7 +14,6 @@ from vipwire.model.net import Family
 from vipwire.model.spread import Spread
 from vipwire.modes.ipvs.explain.explainer import IpvsExplainer
 from vipwire.modes.ipvs.marks import Marks
-from vipwire.modes.ipvs.render import RenderSettings
 from vipwire.modes.ipvs.render import render as ipvs_render
 from vipwire.modes.ipvs.skeleton import node_objects as ipvs_objects
 from vipwire.modes.nftables.explain.explainer import NftablesExplainer
@@ -55,7 +54,7 @@ def nftables(node: NodePlan) -> tuple[Any, Any, Any]:
 def ipvs(node: NodePlan) -> tuple[Any, Any, Any]:
     marks = Marks(node.masquerade_mark)
     return (
-        Mode(lambda plan: ipvs_render(RenderSettings(FAMILY, "rr"), marks, plan)),
+        Mode(lambda plan: ipvs_render(FAMILY, "rr", marks, plan)),
         IpvsExplainer(FAMILY),
         ipvs_objects,
     )

@@ -10,20 +10,20 @@ from vipwire.model.net import Family
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key
-from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.skeleton import FIREWALL_RULE
 from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import PodPrefixes
 
-FLAT = Settings(counters=False, tree=False)
+FLAT = RuleSettings(counters=False, tree=False)
 
 
 def web(name: str = "web", number: int = 1, **fields: object) -> Service:
     return service(name, f"10.96.0.{number}", port(node_port=30000 + number), **fields)
 
 
-def loaded(count: int = 3, *, settings: Settings = PLAIN, variant: Variant = Variant.LEGACY) -> World:
+def loaded(count: int = 3, *, settings: RuleSettings = PLAIN, variant: Variant = Variant.LEGACY) -> World:
     """Make a world with Services of several kinds, and sync it."""
     world = World(settings=settings, variant=variant)
     fill(world, count)
@@ -39,9 +39,9 @@ def fill(world: World, count: int = 3) -> None:
         world.put(web(f"s{number}", number, **fields), *([] if number % 5 == 0 else [piece]))
 
 
-@pytest.mark.parametrize("settings", [PLAIN, FLAT, Settings()], ids=["tree", "flat", "counters"])
+@pytest.mark.parametrize("settings", [PLAIN, FLAT, RuleSettings()], ids=["tree", "flat", "counters"])
 @pytest.mark.parametrize("count", [0, 3, 60])
-def test_a_new_process_finds_what_the_old_one_left_and_writes_nothing(count: int, settings: Settings) -> None:
+def test_a_new_process_finds_what_the_old_one_left_and_writes_nothing(count: int, settings: RuleSettings) -> None:
     old = loaded(count, settings=settings)
     new = World(old.tables, settings=settings)
     fill(new, count)
@@ -69,7 +69,7 @@ def test_what_a_new_process_reads_of_its_chains_are_the_rules_that_it_has_render
 
 
 @pytest.mark.parametrize("settings", [PLAIN, FLAT], ids=["tree", "flat"])
-def test_what_was_written_step_by_step_is_what_one_step_writes(settings: Settings) -> None:
+def test_what_was_written_step_by_step_is_what_one_step_writes(settings: RuleSettings) -> None:
     world = World(settings=settings)
     for number in range(1, 61):
         world.put(web(f"s{number}", number), slice_of(f"s{number}", endpoint(f"10.1.{number}.1")))
@@ -167,7 +167,7 @@ def test_kube_proxys_order_of_services_is_as_good_as_ours() -> None:
         "canary gone",
     ],
 )
-def test_damage_is_found_and_repaired(harm: str, settings: Settings) -> None:
+def test_damage_is_found_and_repaired(harm: str, settings: RuleSettings) -> None:
     world = loaded(60, settings=settings)
     good = {table: dict(chains) for table, chains in world.tables.tables.items()}
     good = {table: {chain: list(rules) for chain, rules in chains.items()} for table, chains in good.items()}

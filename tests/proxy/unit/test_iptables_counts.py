@@ -3,8 +3,7 @@
 from tests.fakes.values import endpoint, ips, node_plan, port, service, slice_of
 
 from vipwire.model.net import parse_address
-from vipwire.modes.iptables.counts.by_service import Ledger, count, endpoints_of
-from vipwire.modes.iptables.counts.rule_counters import RuleCounter
+from vipwire.modes.iptables.counts import Ledger, RuleCounter, count, endpoints_of
 from vipwire.modes.iptables.rules.names import UNALLOCATED
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import ServicePlan

@@ -11,10 +11,8 @@ from tests.fakes.values import cidr, endpoint, ips, node_plan, port, service, sl
 
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.model.service import TrafficPolicy
-from vipwire.modes.iptables.explain.explainer import IptablesExplainer
-from vipwire.modes.iptables.explain.walk import Table, walk
+from vipwire.modes.iptables.explain import IptablesExplainer, Recent, RuleTables, ticks_per_second, walk
 from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key, Rules
-from vipwire.modes.iptables.rules.recent import Recent, ticks_per_second
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import diff
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_CHANCE, IN_TURN, Walk
@@ -59,7 +57,7 @@ def way(
     wanted = objects(world)
     seen = dict(wanted)
     change(seen)
-    table = Table(Family.IPV4, seen, wanted, frozenset({parse_address(NODE)}))
+    table = RuleTables(Family.IPV4, seen, wanted, frozenset({parse_address(NODE)}))
     return walk(table, asked, **recall)  # type: ignore[arg-type]
 
 

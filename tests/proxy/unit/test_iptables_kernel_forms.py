@@ -10,18 +10,18 @@ from vipwire.linux.netlink.attributes import attribute, nested
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import list_rules
 from vipwire.model.net import Family
-from vipwire.modes.iptables.access.nft_compare import expressions_at, holds
-from vipwire.modes.iptables.rules.settings import Settings
-from vipwire.modes.iptables.trial import samples
+from vipwire.modes.iptables.access.nft_dump import expressions_at, holds
+from vipwire.modes.iptables.build import samples
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.binary.expressions import COUNTER, COUNTER_NUMBERS, Encoder, uncounted
-from vipwire.modes.xtables.binary.shown import Reader
+from vipwire.modes.xtables.binary.shown import RuleReader
 from vipwire.modes.xtables.binary.words import UnknownRuleError
 
 
 @pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
 def test_a_rule_of_every_kind_reads_as_it_was_written(family: Family) -> None:
-    encode, words = Encoder(family), Reader(family)
-    for rules in samples(family, Settings()).values():
+    encode, words = Encoder(family), RuleReader(family)
+    for rules in samples(family, RuleSettings()).values():
         for rule in rules:
             assert words(encode(rule).expressions) == rule
 
@@ -70,7 +70,7 @@ def test_what_is_not_ours_is_not_written(rule: str) -> None:
 
 def test_bytes_that_say_more_than_words_are_not_read() -> None:
     """Whatever byte of a rule changes: it is another rule in words as well, or none that is known."""
-    encode, words = Encoder(Family.IPV4), Reader(Family.IPV4)
+    encode, words = Encoder(Family.IPV4), RuleReader(Family.IPV4)
     rule = '-s 10.0.0.1/32 -p tcp -m comment --comment "a b" -m tcp --dport 80 -j DNAT --to-destination 10.1.0.1:8080'
     whole = encode(rule).expressions
     counted = range(whole.index(COUNTER), whole.index(COUNTER) + len(COUNTER))

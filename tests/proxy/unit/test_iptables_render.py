@@ -10,10 +10,10 @@ from vipwire.model.endpoint import EndpointPort
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
-from vipwire.modes.iptables.explain.walk import Table, walk
-from vipwire.modes.iptables.limits import shortcomings
+from vipwire.modes.iptables.explain import RuleTables, walk
+from vipwire.modes.iptables.mode import shortcomings
 from vipwire.modes.iptables.rules.render import render
-from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.skeleton import node_objects
 from vipwire.modes.iptables.rules.words import chance
 from vipwire.plan.frontends import plan_service
@@ -22,7 +22,7 @@ from vipwire.plan.resolve import Packet
 from vipwire.reconcile.steps import End
 
 LOCAL = TrafficPolicy.LOCAL
-FLAT = Settings(counters=False, tree=False)
+FLAT = RuleSettings(counters=False, tree=False)
 
 
 def suffix(world: World, kind: str) -> str:
@@ -98,7 +98,7 @@ def test_there_are_as_many_rules_as_kube_proxy_has_for_cluster_ips(
 def test_there_are_as_many_rules_as_kube_proxy_has_for_load_balancers(
     services: int, endpoints: int, counts: tuple[int, int]
 ) -> None:
-    world = World(settings=Settings(tree=False))
+    world = World(settings=RuleSettings(tree=False))
     for number in range(services):
         addresses = [endpoint(f"10.180.{number}.{at + 1}") for at in range(endpoints)]
         subject = service(
@@ -151,7 +151,7 @@ def _choices(world: World) -> list[str]:
 
 
 def test_without_the_match_recent_there_is_no_affinity() -> None:
-    world = World(settings=Settings(counters=False, affinity=False))
+    world = World(settings=RuleSettings(counters=False, affinity=False))
     world.put(service(affinity_seconds=60), slice_of("web", endpoint("10.1.0.1")))
     world.sync()
     assert "recent" not in world.tables.save("nat")
@@ -207,7 +207,7 @@ def test_an_endpoint_at_a_node_port_that_is_for_some_sources_only_is_reached_by_
     objects = dict(node_objects(node, FLAT))
     for plan in plans:
         objects.update(render(node, FLAT, plan).own)
-    table = Table(Family.IPV4, objects, objects, frozenset({ip(here)}))
+    table = RuleTables(Family.IPV4, objects, objects, frozenset({ip(here)}))
     packet = Packet(ip("10.1.0.9"), ip("10.96.0.1"), Protocol.TCP, 80, "eth0")
     assert walk(table, packet).end is End.ANSWERED
     past = packet._replace(destination=ip(here), port=30080, to_node=True)
@@ -237,16 +237,16 @@ def test_a_health_check_port_is_accepted_once_for_every_port_of_the_service() ->
     ("family", "addresses", "settings", "rules"),
     [
         (Family.IPV4, ["0.0.0.0/0"], PLAIN, ["-m comment"]),
-        (Family.IPV4, ["0.0.0.0/0"], Settings(localhost_node_ports=False), ["! -d 127.0.0.0/8"]),
+        (Family.IPV4, ["0.0.0.0/0"], RuleSettings(localhost_node_ports=False), ["! -d 127.0.0.0/8"]),
         (Family.IPV6, ["::/0"], PLAIN, ["! -d ::1/128"]),
         (Family.IPV4, ["192.168.0.2/32"], PLAIN, ["-d 192.168.0.2/32"]),
         (Family.IPV4, ["192.168.0.0/16", "127.0.0.0/8"], PLAIN, ["-d 192.168.0.0/16", "-d 127.0.0.0/8"]),
-        (Family.IPV4, ["127.0.0.0/8"], Settings(localhost_node_ports=False), []),
+        (Family.IPV4, ["127.0.0.0/8"], RuleSettings(localhost_node_ports=False), []),
         (Family.IPV4, [], PLAIN, []),
     ],
 )
 def test_node_ports_are_served_where_the_operator_says(
-    family: Family, addresses: list[str], settings: Settings, rules: list[str]
+    family: Family, addresses: list[str], settings: RuleSettings, rules: list[str]
 ) -> None:
     node = node_plan(family, node_port_addresses=tuple(cidr(text) for text in addresses))
     world = World(node=node, settings=settings)
@@ -259,11 +259,11 @@ def test_node_ports_are_served_where_the_operator_says(
     ("family", "settings", "guarded"),
     [
         (Family.IPV4, PLAIN, True),
-        (Family.IPV4, Settings(localhost_node_ports=False), False),
+        (Family.IPV4, RuleSettings(localhost_node_ports=False), False),
         (Family.IPV6, PLAIN, False),
     ],
 )
-def test_loopback_is_guarded_where_it_is_opened(family: Family, settings: Settings, guarded: bool) -> None:  # noqa: FBT001 - a case
+def test_loopback_is_guarded_where_it_is_opened(family: Family, settings: RuleSettings, guarded: bool) -> None:  # noqa: FBT001 - a case
     world = World(node=node_plan(family), settings=settings)
     world.sync()
     assert ("KUBE-FIREWALL" in world.tables.tables["filter"]) is guarded
@@ -324,14 +324,14 @@ def test_the_longest_names_make_comments_that_fit() -> None:
 
 
 def test_what_is_asked_for_in_vain_is_said() -> None:
-    def lacking(settings: Settings, **more: Any) -> list[str]:
+    def lacking(settings: RuleSettings, **more: Any) -> list[str]:
         subject = service("web", "10.96.0.1", **more)
         plan = plan_service(node_plan(), subject, [slice_of("web", endpoint("10.1.0.1"))])
         return [str(problem) for problem in shortcomings(settings, plan)]
 
     by = {each: (("vipwire.io/algorithm", each),) for each in ("round-robin", "source-hash", "maglev")}
-    assert not lacking(Settings(), annotations=by["source-hash"])
-    assert not lacking(Settings(), annotations=by["round-robin"])
-    assert "'maglev' is not in iptables mode" in lacking(Settings(), annotations=by["maglev"])[0]
-    assert "needs the match 'bpf'" in lacking(Settings(source_hash=False), annotations=by["source-hash"])[0]
-    assert "needs the match 'recent'" in lacking(Settings(affinity=False), affinity_seconds=60)[0]
+    assert not lacking(RuleSettings(), annotations=by["source-hash"])
+    assert not lacking(RuleSettings(), annotations=by["round-robin"])
+    assert "'maglev' is not in iptables mode" in lacking(RuleSettings(), annotations=by["maglev"])[0]
+    assert "needs the match 'bpf'" in lacking(RuleSettings(source_hash=False), annotations=by["source-hash"])[0]
+    assert "needs the match 'recent'" in lacking(RuleSettings(affinity=False), affinity_seconds=60)[0]

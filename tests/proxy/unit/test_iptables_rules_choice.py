@@ -7,8 +7,7 @@ import pytest
 
 from vipwire.model.net import Address, Family, parse_address
 from vipwire.model.spread import Algorithm, Spread
-from vipwire.modes.iptables.rules.bpf import hash_match, matches
-from vipwire.modes.iptables.rules.choice import choices
+from vipwire.modes.iptables.rules.choice import choices, hash_match, run_program
 from vipwire.plan.plan import Forward, Masquerade, Target
 
 POOL = tuple(Target(parse_address(f"10.1.0.{number}"), 80, local=False) for number in (1, 2, 3))
@@ -65,7 +64,7 @@ def test_clients_are_spread_by_their_address_and_always_go_to_the_same(
     clients = [Address(bytes([10, *bytes(family.bits // 8 - 3)]) + number.to_bytes(2)) for number in range(4000)]
     found: Counter[Target] = Counter()
     for client in clients:
-        at = next(target for match, target in rules if not match or matches(match.split('"')[1], client))
+        at = next(target for match, target in rules if not match or run_program(match.split('"')[1], client))
         found[at] += 1
     for target, weight in zip(POOL, weights or (1, 1, 1), strict=True):
         assert abs(found[target] / len(clients) - weight / (sum(weights) or 3)) < 0.05
@@ -77,5 +76,5 @@ def test_without_the_match_a_hash_is_chance() -> None:
 
 def test_a_program_that_is_not_ours_is_not_run() -> None:
     with pytest.raises(ValueError, match="not one of ours"):
-        matches("1,48 0 0 9", parse_address("10.0.0.1"))
+        run_program("1,48 0 0 9", parse_address("10.0.0.1"))
     assert len(hash_match(Family.IPV6, 1000, 999).split('"')[1].split(",")) <= 65, "the kernel takes 64 instructions"

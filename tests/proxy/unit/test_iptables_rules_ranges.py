@@ -12,9 +12,8 @@ from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, service, sl
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
-from vipwire.modes.iptables.counts.by_service import Ledger, count, endpoints_of
-from vipwire.modes.iptables.counts.rule_counters import RuleCounter
-from vipwire.modes.iptables.explain.walk import Table, walk
+from vipwire.modes.iptables.counts import Ledger, RuleCounter, count, endpoints_of
+from vipwire.modes.iptables.explain import RuleTables, walk
 from vipwire.modes.iptables.rules.names import FILTER, NAT
 from vipwire.modes.iptables.rules.tree import LEAF
 from vipwire.plan.frontends import plan_service
@@ -41,12 +40,12 @@ def world_of(subject: Service, *pods: str, port: int = 10000) -> World:
     return world
 
 
-def read(world: World) -> Table:
+def read(world: World) -> RuleTables:
     seen = world.backend.observe()
-    return Table(Family.IPV4, seen, seen)
+    return RuleTables(Family.IPV4, seen, seen)
 
 
-def way(table: Table, to: str, port: int, source: str = CLIENT) -> Walk:
+def way(table: RuleTables, to: str, port: int, source: str = CLIENT) -> Walk:
     return walk(table, Packet(parse_address(source), parse_address(to), Protocol.TCP, port, "eth0"))
 
 
@@ -79,7 +78,9 @@ def test_a_node_port_in_the_range_goes_to_the_port_of_the_endpoint() -> None:
     seen = world.backend.observe()
     at = parse_address("192.168.0.2")
     packet = Packet(parse_address(CLIENT), at, Protocol.TCP, 15000, "eth0", to_node=True)
-    assert targets(walk(Table(Family.IPV4, seen, seen, frozenset({at})), packet)) == {(pod, 10000) for pod in PODS}
+    assert targets(walk(RuleTables(Family.IPV4, seen, seen, frozenset({at})), packet)) == {
+        (pod, 10000) for pod in PODS
+    }
 
 
 EXTERNAL: dict[str, Any] = {"external_ips": ips("1.2.3.4")}

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 from tests.fakes.iptables import FakeTables, FakeTool
 
-from vipwire.modes.iptables.access.lock_wait import LockWait
-from vipwire.modes.iptables.access.tool_access import Known, ToolAccess, Written
+from vipwire.modes.iptables.access.tool_access import Known, LockWait, ToolAccess, Written
 from vipwire.modes.iptables.rules.names import NAT
 from vipwire.modes.iptables.rules.script import Run, TablePart
 

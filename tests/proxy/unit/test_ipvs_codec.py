@@ -22,8 +22,7 @@ from vipwire.linux.netlink.ipvs import (
     family_number,
 )
 from vipwire.model.net import Address, Family
-from vipwire.modes.ipvs.objects.proc_table import Row, parse_table
-from vipwire.modes.ipvs.objects.servers import settled
+from vipwire.modes.ipvs.objects.servers import Row, parse_table, settled
 
 WEB = VirtualServer(6, ip("10.96.0.1"), 80)
 WEB6 = VirtualServer(17, ip("fd00::1"), 53)

@@ -9,28 +9,27 @@ from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, service, slic
 from vipwire.linux.netlink.ipset import Element
 from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
-from vipwire.modes.ipvs.explain.explainer import IpvsExplainer
+from vipwire.modes.ipvs.explain.explainer import IpvsExplainer, find_template
 from vipwire.modes.ipvs.explain.shares import connection_shares
-from vipwire.modes.ipvs.explain.templates import find_template
 from vipwire.modes.ipvs.marks import Marks
 from vipwire.modes.ipvs.objects.commands import commands
 from vipwire.modes.ipvs.objects.names import (
-    ChainName,
-    Entry,
     MarkRule,
     Object,
     ObjectKey,
     Receiver,
-    Route,
+    SetEntry,
     SetName,
     Vip,
+    VipRoute,
     set_name,
     set_spec,
 )
 from vipwire.modes.ipvs.objects.names import Set as Which
-from vipwire.modes.ipvs.render import RenderSettings, render
+from vipwire.modes.ipvs.render import render
 from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.modes.xtables.rule_text import parse_rule
+from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta, diff
@@ -49,7 +48,7 @@ def objects(**fields: Any) -> dict[ObjectKey, Object]:
     plan = plan_service(
         node, service(**fields), [slice_of("web", endpoint("10.0.0.1", "node-1"), endpoint("10.0.0.2"))]
     )
-    rendered = render(RenderSettings(Family.IPV4, "rr"), Marks(node.masquerade_mark), plan)
+    rendered = render(Family.IPV4, "rr", Marks(node.masquerade_mark), plan)
     return {**node_objects(node), **rendered.own, **rendered.shared}
 
 
@@ -130,8 +129,8 @@ def test_commands_of_every_kind_of_object() -> None:
     added: dict[ObjectKey, Object] = {
         SetName("KUBE-CLUSTER-IP"): set_spec(Which.CLUSTER_IP),
         SetName("KUBE-NODE-PORT-TCP"): set_spec(Which.NODE_PORT_TCP),
-        Entry("KUBE-CLUSTER-IP", place): 0,
-        Entry("KUBE-LOCAL-POOL", place): 7,
+        SetEntry("KUBE-CLUSTER-IP", place): 0,
+        SetEntry("KUBE-LOCAL-POOL", place): 7,
         ChainName("nat", "PREROUTING"): ("-j KUBE-SERVICES",),
         ChainName("nat", "KUBE-SERVICES"): ("-j RETURN",),
         WEB: Scheduling("mh", Flag.PERSISTENT | Flag.SCHEDULER_1 | Flag.SCHEDULER_2, 300),
@@ -139,7 +138,7 @@ def test_commands_of_every_kind_of_object() -> None:
         MARKED: Scheduling("rr"),
         marked: Forwarding(1, Method.TUNNEL),
         Vip(ip("10.96.0.1")): None,
-        Route(ip("198.51.100.1")): None,
+        VipRoute(ip("198.51.100.1")): None,
         MarkRule(7): None,
         Receiver(ip("10.0.0.1"), ip("10.96.0.1")): Method.TUNNEL,
     }
@@ -172,7 +171,7 @@ def test_commands_of_changes() -> None:
         WEB: (Scheduling("rr"), Scheduling("wrr")),
         PODS[0]: (Forwarding(1), Forwarding(2)),
         ChainName("nat", "PREROUTING"): (("-j OLD",), ("-j NEW",)),
-        Entry("KUBE-LOCAL-POOL", Element(ip("10.96.0.1"), 6, 80)): (7, 8),
+        SetEntry("KUBE-LOCAL-POOL", Element(ip("10.96.0.1"), 6, 80)): (7, 8),
     }
     assert list(commands(Family.IPV4, Delta(changed=changed))) == [
         "ipset del KUBE-LOCAL-POOL 10.96.0.1,tcp:80",
@@ -208,7 +207,7 @@ def test_what_is_as_planned_is_answered_by_both() -> None:
         (PODS[0], End.ANSWERED, "-> 10.0.0.1:8080"),
         (Vip(ip("10.96.0.1")), End.UNTOUCHED, "kube-ipvs0"),
         (
-            Entry(set_name(Family.IPV4, Which.CLUSTER_IP), Element(ip("10.96.0.1"), 6, 80)),
+            SetEntry(set_name(Family.IPV4, Which.CLUSTER_IP), Element(ip("10.96.0.1"), 6, 80)),
             End.REJECTED,
             "ipset KUBE-CLUSTER-IP",
         ),

@@ -3,7 +3,7 @@
 from tests.fakes.values import ip
 
 from vipwire.linux.netlink.ipvs import RealServer, VirtualServer
-from vipwire.modes.ipvs.graceful_termination import LOOK_SECONDS, GracefulTermination
+from vipwire.modes.ipvs.termination import LOOK_SECONDS, GracefulTermination
 
 
 def virtual(number: int) -> VirtualServer:

@@ -11,9 +11,10 @@ from vipwire.model.service import Service, ServicePort
 from vipwire.modes.ipvs.marks import FOREIGN, Marks, MarkScope
 from vipwire.modes.ipvs.objects.chains import parted, rules_text
 from vipwire.modes.ipvs.objects.commands import commands
-from vipwire.modes.ipvs.objects.names import ChainName, Object, ObjectKey, RangeRule
-from vipwire.modes.ipvs.render import RenderSettings, render
-from vipwire.modes.ipvs.termination_policy import TerminationPolicy
+from vipwire.modes.ipvs.objects.names import Object, ObjectKey, RangeRule
+from vipwire.modes.ipvs.render import render
+from vipwire.modes.ipvs.termination import TerminationPolicy
+from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey, RangeKey, ServicePlan
 from vipwire.reconcile.delta import Delta
@@ -32,7 +33,7 @@ def planned(*endpoints: Any, of: ServicePort = port(8080), **fields: Any) -> Ser
 
 
 def rendered(plan: ServicePlan, marks: Marks) -> dict[ObjectKey, Object]:
-    return dict(render(RenderSettings(Family.IPV4, "rr"), marks, plan).own)
+    return dict(render(Family.IPV4, "rr", marks, plan).own)
 
 
 def test_no_mark_is_one_that_others_give_a_meaning() -> None:

@@ -8,22 +8,14 @@ from tests.fakes.values import endpoint, ip, ips, node_plan, service, slice_of
 from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service
-from vipwire.modes.ipvs.hints import Hints, hints
+from vipwire.modes.ipvs.driver import ipvs_sysctls
 from vipwire.modes.ipvs.marks import Marks, routing_mark
 from vipwire.modes.ipvs.objects.chains import parse_save, restore_text
-from vipwire.modes.ipvs.objects.names import (
-    ChainName,
-    ObjectKey,
-    Route,
-    Rules,
-    Set,
-    Vip,
-    set_name,
-)
-from vipwire.modes.ipvs.render import RenderSettings, render
+from vipwire.modes.ipvs.objects.names import ObjectKey, Rules, Set, Vip, VipRoute, set_name
+from vipwire.modes.ipvs.render import render
+from vipwire.modes.ipvs.scheduling import method_of, scheduling_of
 from vipwire.modes.ipvs.skeleton import node_objects
-from vipwire.modes.ipvs.start import ipvs_sysctls
-from vipwire.modes.xtables.save import BUILT_IN
+from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.plan.annotations import read_wishes
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey
@@ -36,7 +28,7 @@ WEB = VirtualServer(6, ip("10.96.0.1"), 80)
 
 def rendered(of: Service, *endpoints: Any, **node: Any) -> Rendered[ObjectKey, Any]:
     plan = plan_service(node_plan(addresses=NODE, **node), of, [slice_of("web", *endpoints)])
-    return render(RenderSettings(Family.IPV4, "rr"), Marks(0x4000), plan)
+    return render(Family.IPV4, "rr", Marks(0x4000), plan)
 
 
 @pytest.mark.parametrize(
@@ -75,26 +67,27 @@ def test_a_virtual_server_has_its_scheduler_whatever_becomes_of_the_endpoints() 
 @pytest.mark.parametrize(
     ("pairs", "expected"),
     [
-        ((), Hints("rr", Flag.NONE)),
-        ((("kube-router.io/service.scheduler", "lc"),), Hints("lc", Flag.NONE)),
-        ((("kube-router.io/service.scheduler", "bogus"),), Hints("rr", Flag.NONE)),
+        ((), (Scheduling("rr", Flag.NONE), Method.MASQUERADE)),
+        ((("kube-router.io/service.scheduler", "lc"),), (Scheduling("lc", Flag.NONE), Method.MASQUERADE)),
+        ((("kube-router.io/service.scheduler", "bogus"),), (Scheduling("rr", Flag.NONE), Method.MASQUERADE)),
         (
             (("kube-router.io/service.scheduler", "lc"), ("vipwire.io/scheduler", "wlc")),
-            Hints("wlc", Flag.NONE),
+            (Scheduling("wlc", Flag.NONE), Method.MASQUERADE),
         ),
         (
             (("kube-router.io/service.schedflags", "flag-1"), ("kube-router.io/service.scheduler", "mh")),
-            Hints("mh", Flag.SCHEDULER_1),
+            (Scheduling("mh", Flag.SCHEDULER_1), Method.MASQUERADE),
         ),
-        ((("vipwire.io/scheduler-flags", "ops"),), Hints("rr", Flag.ONE_PACKET)),
-        ((("kube-router.io/service.dsr", "tunnel"),), Hints("rr", Flag.NONE, Method.TUNNEL)),
-        ((("vipwire.io/forwarding", "DSR"),), Hints("rr", Flag.NONE, Method.ROUTE)),
-        ((("vipwire.io/drain-seconds", "30"),), Hints("rr", Flag.NONE, drain_seconds=30)),
-        ((("vipwire.io/drain-seconds", "soon"),), Hints("rr", Flag.NONE)),
+        ((("vipwire.io/scheduler-flags", "ops"),), (Scheduling("rr", Flag.ONE_PACKET), Method.MASQUERADE)),
+        ((("kube-router.io/service.dsr", "tunnel"),), (Scheduling("rr", Flag.NONE), Method.TUNNEL)),
+        ((("vipwire.io/forwarding", "DSR"),), (Scheduling("rr", Flag.NONE), Method.ROUTE)),
     ],
 )
-def test_hints(pairs: tuple[tuple[str, str], ...], expected: Hints) -> None:
-    assert hints(read_wishes(service("web", annotations=pairs)), "rr") == expected
+def test_annotations_choose_scheduling_and_method(
+    pairs: tuple[tuple[str, str], ...], expected: tuple[Scheduling, Method]
+) -> None:
+    wishes = read_wishes(service("web", annotations=pairs))
+    assert (scheduling_of(wishes, "rr"), method_of(wishes)) == expected
 
 
 def test_where_ports_differ_nothing_returns_directly() -> None:
@@ -104,7 +97,7 @@ def test_where_ports_differ_nothing_returns_directly() -> None:
     external = RealServer(VirtualServer(6, ip("198.51.100.1"), 80), ip("10.0.0.2"), 8080)
     assert objects.own[external] == Forwarding(1, Method.MASQUERADE)
     assert Vip(ip("198.51.100.1")) not in objects.shared
-    assert Route(ip("198.51.100.1")) in objects.shared
+    assert VipRoute(ip("198.51.100.1")) in objects.shared
 
 
 def test_marks_last_and_are_told_apart() -> None:

@@ -8,8 +8,8 @@ from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.service import TrafficPolicy
 from vipwire.modes.ipvs.marks import Marks
-from vipwire.modes.ipvs.render import RenderSettings, render
-from vipwire.modes.ipvs.termination_policy import TerminationPolicy
+from vipwire.modes.ipvs.render import render
+from vipwire.modes.ipvs.termination import TerminationPolicy
 from vipwire.plan.frontends import plan_service
 
 NODE = ips("192.168.0.2")
@@ -31,7 +31,7 @@ def noted(protocol: Protocol, *seconds: int | None) -> tuple[TerminationPolicy, 
         external_policy=TrafficPolicy.LOCAL,
     )
     plan = plan_service(node_plan(addresses=NODE), of, [slices])
-    own = render(RenderSettings(Family.IPV4, "rr"), Marks(0x4000), plan).own
+    own = render(Family.IPV4, "rr", Marks(0x4000), plan).own
     leaving = TerminationPolicy()
     for each in seconds or (None,):
         leaving.note(plan, own, each)

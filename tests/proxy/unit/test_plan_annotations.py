@@ -8,10 +8,10 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix, parse_address
 from vipwire.model.service import Service
 from vipwire.model.spread import Algorithm
-from vipwire.modes.iptables.limits import LACKS as IPTABLES
-from vipwire.modes.ipvs.limits import LACKS as IPVS
+from vipwire.modes.iptables.mode import LACKS as IPTABLES
+from vipwire.modes.ipvs.mode import LACKS as IPVS
 from vipwire.modes.nftables.mode import LACKS as NFTABLES
-from vipwire.modes.userspace.limits import LACKS as USERSPACE
+from vipwire.modes.userspace.mode import LACKS as USERSPACE
 from vipwire.plan.annotations import NOTHING, Balancing, Forwarding, Lack, Wishes, in_vain, read_weights, read_wishes
 from vipwire.plan.annotations.words import WORDS
 

@@ -6,7 +6,7 @@ import pytest
 from tests.fakes.values import endpoint, ip, node_plan, port, service, slice_of
 
 from vipwire.model.net import Family, Protocol
-from vipwire.modes.userspace.explainer import UserspaceExplainer
+from vipwire.modes.userspace.explain import UserspaceExplainer
 from vipwire.modes.userspace.names import NAT, PORTALS_CONTAINER, Front, Key, Rule, Value
 from vipwire.modes.userspace.render import render
 from vipwire.modes.userspace.settings import Choices

@@ -25,13 +25,13 @@ from vipwire.relay.messages import (
     Place,
     Put,
     Refused,
+    RelaySettings,
     Remove,
     Retire,
-    Settings,
     Share,
     Welcome,
 )
-from vipwire.relay.stream import Link
+from vipwire.relay.stream import RelayedConnection
 
 
 def settled(at: Relaying, sock: socket.socket, peer: Peer) -> socket.socket:
@@ -299,7 +299,7 @@ def test_a_second_write_waits_for_no_acknowledgement_and_the_first_needs_no_call
         sock.send(b"first")
         served = settled(at, sock, peer)
         assert at.until(lambda: heard(served)) == b"first"
-        (link,) = [each for each in at.loop.handlers() if isinstance(each, Link)]
+        (link,) = [each for each in at.loop.handlers() if isinstance(each, RelayedConnection)]
         delays = [link.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0]
         sock.send(b"second")
         assert at.until(lambda: heard(served)) == b"second"
@@ -406,7 +406,7 @@ def _is_silent(at: Relaying, peer: Peer) -> bool:
 
 def test_an_idle_client_loses_its_socket_and_finds_its_endpoint_again() -> None:
     with relaying() as at, peers(3, kind=socket.SOCK_DGRAM) as servers:
-        at.relay.answer(Settings(udp_timeout=0.01))
+        at.relay.answer(RelaySettings(udp_timeout=0.01))
         port = datagrams(at, "dns", *(peer.place for peer in servers))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.connect(("127.0.0.1", port))
@@ -482,7 +482,7 @@ def test_a_taken_port_is_refused_as_a_whole_with_its_reason() -> None:
 
 def test_a_range_that_is_too_small_says_so() -> None:
     with relaying() as at, peers(2) as (one, other):
-        at.relay.answer(Settings(ports=(one.place.port, one.place.port)))
+        at.relay.answer(RelaySettings(ports=(one.place.port, one.place.port)))
         answer = at.relay.answer(Put({"web": Listener("web", 6, (Place(HERE, 0),), (Share(other.place),))}))
         assert isinstance(answer, Refused)
         assert f"every port of {one.place.port}-{one.place.port} is taken: widen --proxy-port-range" in answer.why
@@ -491,7 +491,7 @@ def test_a_range_that_is_too_small_says_so() -> None:
 def test_ports_come_from_the_range() -> None:
     with relaying() as at, peers(1) as (peer,):
         first = next(port for port in iter(free_port, 0) if all(_free(port + each) for each in range(4)))
-        at.relay.answer(Settings(ports=(first, first + 3)))
+        at.relay.answer(RelaySettings(ports=(first, first + 3)))
         assert {at.listen(f"web-{number}", peer.place) for number in range(4)} == set(range(first, first + 4))
 
 
@@ -520,7 +520,7 @@ def test_one_listener_may_take_the_place_of_another_with_those_who_wait_there() 
 
 def test_it_knows_who_it_is_and_what_it_listens_for() -> None:
     with relaying() as at, peers(1) as (peer,):
-        at.relay.answer(Settings((0, 0), 7.0))
+        at.relay.answer(RelaySettings((0, 0), 7.0))
         port = at.listen("web", peer.place)
         welcome, observed = at.relay.answer(Hello()), at.relay.answer(Observe())
         assert isinstance(welcome, Welcome)

@@ -9,10 +9,10 @@ from vipwire.relay.balance import (
     EJECT_AFTER,
     MOST_CLIENTS,
     REST_SECONDS,
+    BalancedEndpoint,
     Choice,
-    Memory,
+    ClientMemory,
     Pool,
-    Target,
 )
 from vipwire.relay.messages import Listener, Place, Share
 
@@ -28,11 +28,11 @@ def listener(*shares: Share | int, **fields: object) -> Listener:
 
 def pool(described: Listener, chance: Callable[[], float] = lambda: 0.0) -> Pool:
     made = Pool(chance)
-    made.take(described, Memory())
+    made.take(described, ClientMemory())
     return made
 
 
-def chosen(found: Target | None) -> int:
+def chosen(found: BalancedEndpoint | None) -> int:
     assert found is not None
     return found.place.address[3]
 
@@ -55,11 +55,11 @@ def test_the_round_begins_anew_when_endpoints_change_and_not_otherwise() -> None
     subject = pool(listener(1, 2, 3))
     first = choose(subject, 3)
     choose(subject, 1)
-    subject.take(listener(1, 2, 3), Memory())
+    subject.take(listener(1, 2, 3), ClientMemory())
     assert choose(subject, 2) == first[1:], "nothing has changed: the turn goes on"
-    subject.take(listener(1, 2, 3, 4), Memory())
+    subject.take(listener(1, 2, 3, 4), ClientMemory())
     again = choose(subject, 4)
-    subject.take(listener(1, 2, 3), Memory())
+    subject.take(listener(1, 2, 3), ClientMemory())
     assert sorted(again) == [1, 2, 3, 4]
     assert choose(subject, 3) == first
 
@@ -107,7 +107,7 @@ def test_only_maglev_takes_the_port() -> None:
 
 def test_a_dial_that_is_repeated_goes_to_others_until_all_were_tried() -> None:
     subject = pool(listener(1, 2, 3))
-    tried: tuple[Target, ...] = ()
+    tried: tuple[BalancedEndpoint, ...] = ()
     for _ in range(3):
         found = subject.choose("192.0.2.1", 1, 0.0, tried)
         assert found is not None
@@ -189,7 +189,7 @@ def test_a_changed_timeout_counts_for_clients_that_are_there() -> None:
 
 
 def test_one_memory_for_all_ports_of_an_endpoint() -> None:
-    memory = Memory(whole=True)
+    memory = ClientMemory(whole=True)
     http, https = Pool(lambda: 0.0), Pool(lambda: 0.0)
     http.take(listener(1, 2, 3, affinity=10), memory)
     shares: Sequence[Share] = [Share(place(number, 443)) for number in (1, 2, 3)]
@@ -200,7 +200,7 @@ def test_one_memory_for_all_ports_of_an_endpoint() -> None:
 
 
 def test_who_is_remembered_elsewhere_goes_there_where_it_may_and_otherwise_keeps_both() -> None:
-    whole, here = Memory(), Memory()
+    whole, here = ClientMemory(), ClientMemory()
     cluster, local = Pool(lambda: 0.0), Pool(lambda: 0.0)
     cluster.take(listener(1, 2, 3, affinity=10), whole, here)
     local.take(listener(3, affinity=10), here, whole)
@@ -219,7 +219,7 @@ def test_counters_outlive_a_change_of_others() -> None:
 
 
 def test_a_memory_is_bounded_and_forgets_who_stayed_away_longest() -> None:
-    memory = Memory()
+    memory = ClientMemory()
     for number in range(MOST_CLIENTS + 10):
         memory.note(str(number), place(1), float(number))
     assert len(memory) == MOST_CLIENTS
@@ -228,7 +228,7 @@ def test_a_memory_is_bounded_and_forgets_who_stayed_away_longest() -> None:
 
 
 def test_a_memory_is_swept_of_those_who_stay_away() -> None:
-    memory = Memory()
+    memory = ClientMemory()
     for number in range(10):
         memory.note(str(number), place(1), float(number))
     memory.note("0", place(1), 9.0)

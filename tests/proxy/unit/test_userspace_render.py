@@ -10,14 +10,13 @@ from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.modes.userspace import names
-from vipwire.modes.userspace.describe import describe
-from vipwire.modes.userspace.limits import shortcomings
-from vipwire.modes.userspace.names import FILTER, NAT, Chain, Front, Key, Rule, Value
+from vipwire.modes.userspace.mode import shortcomings
+from vipwire.modes.userspace.names import FILTER, NAT, Front, Key, Rule, Value, describe
 from vipwire.modes.userspace.render import render
 from vipwire.modes.userspace.script import FIXED, read, removal, script
 from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.modes.userspace.skeleton import node_objects
-from vipwire.modes.xtables.save import BUILT_IN
+from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan, PodBridge
 from vipwire.reconcile.delta import Delta, diff
@@ -172,10 +171,10 @@ def saved(objects: dict[Key, Value], ports: dict[str, int]) -> str:
     for table in names.TABLES:
         lines.append(f"*{table}")
         lines += [f":{chain} ACCEPT [0:0]" for chain in sorted(BUILT_IN)]
-        lines += [f":{key.chain} - [0:0]" for key in objects if isinstance(key, Chain) and key.table == table]
+        lines += [f":{key.chain} - [0:0]" for key in objects if isinstance(key, ChainName) and key.table == table]
         for first in (True, False):
             for key, value in objects.items():
-                if isinstance(key, Chain) and key.table == table and isinstance(value, tuple) and first:
+                if isinstance(key, ChainName) and key.table == table and isinstance(value, tuple) and first:
                     lines += [f"-A {key.chain} {words}" for words in value]
                 if isinstance(key, Rule) and key.table == table and key.first is first and isinstance(value, int):
                     lines += [f"-A {key.chain} {key.words.replace('{port}', str(ports.get(key.front)))}"] * value
@@ -189,7 +188,7 @@ def test_what_is_written_is_what_is_read() -> None:
     by_port = {(Protocol(each.protocol).label, ports[name]): name for name, each in fronts(objects).items()}
     found = read(saved(objects, ports), by_port)
     assert found == {key: value for key, value in objects.items() if not isinstance(key, Front)}
-    assert {key.chain for key, value in objects.items() if isinstance(key, Chain) and value is not None} == FIXED
+    assert {key.chain for key, value in objects.items() if isinstance(key, ChainName) and value is not None} == FIXED
 
 
 def test_rules_that_lead_to_no_front_of_ours_are_foreign() -> None:
@@ -270,7 +269,7 @@ def test_objects_have_names_for_people() -> None:
     assert describe(Family.IPV4, Front("default/web cluster IP 10.96.0.1:80/tcp")) == (
         "listener default/web cluster IP 10.96.0.1:80/tcp"
     )
-    assert describe(Family.IPV6, Chain(FILTER, names.REFUSE)) == "ip6tables filter chain KUBE-PORTALS-REFUSE"
+    assert describe(Family.IPV6, ChainName(FILTER, names.REFUSE)) == "ip6tables filter chain KUBE-PORTALS-REFUSE"
     rule = Rule(NAT, names.PORTALS_HOST, "-j X", "web")
     assert describe(Family.IPV4, rule) == "iptables nat rule KUBE-PORTALS-HOST -j X (to the listener web)"
 

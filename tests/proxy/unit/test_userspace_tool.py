@@ -7,7 +7,7 @@ import pytest
 
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
-from vipwire.modes.userspace.tool import choose
+from vipwire.modes.userspace.driver import choose
 from vipwire.modes.xtables import tool as xtables
 from vipwire.modes.xtables.variant import Variant
 

@@ -11,7 +11,7 @@ from vipwire.errors import CommitError, UnsupportedError
 from vipwire.linux.netlink.socket import NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.xtables import tool as xtables
-from vipwire.modes.xtables.tool import Tool, in_use, installed, with_tables
+from vipwire.modes.xtables.tool import IptablesTool, in_use, installed, with_tables
 from vipwire.modes.xtables.variant import Variant, by_use
 
 Script = Callable[[str, str], None]
@@ -30,10 +30,10 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     return write
 
 
-def make(script: Script, variant: Variant, saves: str, restores: str = "exit 0") -> Tool:
+def make(script: Script, variant: Variant, saves: str, restores: str = "exit 0") -> IptablesTool:
     script(f"iptables-{variant.value}-save", saves)
     script(f"iptables-{variant.value}-restore", restores)
-    return Tool(Family.IPV4, variant, "a test")
+    return IptablesTool(Family.IPV4, variant, "a test")
 
 
 @pytest.mark.usefixtures("script")
@@ -41,7 +41,7 @@ def test_what_is_not_installed_is_said_with_what_needs_it() -> None:
     with pytest.raises(
         UnsupportedError, match=r"^a test needs ip6tables-nft-restore, .* install the package iptables"
     ):
-        Tool(Family.IPV6, Variant.NFT, "a test")
+        IptablesTool(Family.IPV6, Variant.NFT, "a test")
     assert list(installed(Family.IPV4, "a test")) == []
 
 
@@ -135,7 +135,7 @@ def test_the_text_is_no_pipe_which_the_legacy_tools_own_alarm_would_cut_off(scri
 def test_a_program_that_does_not_end_is_ended(script: Script) -> None:
     make(script, Variant.NFT, "while :; do :; done")
     with pytest.raises(CommitError, match="timed out"):
-        Tool(Family.IPV4, Variant.NFT, "a test", limit=0.2).save()
+        IptablesTool(Family.IPV4, Variant.NFT, "a test", limit=0.2).save()
 
 
 def test_the_tool_that_the_node_uses_comes_first_and_failures_are_kept(script: Script) -> None:

@@ -8,8 +8,8 @@ from tests.fakes.values import ip
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import Address, Protocol
-from vipwire.modes.xtables.match import Header, Listed, Lookup, Surroundings, compare_rules, judge
-from vipwire.modes.xtables.rule_text import Condition, Rule, parse_rule
+from vipwire.modes.xtables.match import ListedRule, Lookup, PacketHeader, Surroundings, compare_rules, judge
+from vipwire.modes.xtables.rule_text import Condition, ParsedRule, parse_rule
 from vipwire.modes.xtables.traversal import Traversal
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict
@@ -32,7 +32,7 @@ class Around(Surroundings):
     def owns(self, address: Address) -> bool:
         return address == NODE
 
-    def look_up(self, name: str, fields: str, header: Header) -> Lookup | None:
+    def look_up(self, name: str, fields: str, header: PacketHeader) -> Lookup | None:
         return Lookup(found=header.port == 80, mark=7) if (name, fields) == ("KNOWN", "dst,dst") else None
 
     def draw(self, chance: Fraction, *, in_turn: bool) -> bool:
@@ -43,16 +43,16 @@ class Around(Surroundings):
     def recall(self, name: str, seconds: int) -> bool:
         return (name, seconds) == ("LIST", 60)
 
-    def rules(self, table: str, chain: str, header: Header) -> list[Listed] | None:
+    def rules(self, table: str, chain: str, header: PacketHeader) -> list[ListedRule] | None:
         del table, header
         if chain not in self._chains:
             return None
-        return [Listed(text, ObjectState.PLANNED) for text in self._chains[chain]]
+        return [ListedRule(text, ObjectState.PLANNED) for text in self._chains[chain]]
 
 
 def judged(text: str, asked: Packet | None = None) -> bool | None:
     rule = parse_rule(text)
-    holds = judge(rule.conditions, Header.of(asked or packet()), Around()).holds
+    holds = judge(rule.conditions, PacketHeader.of(asked or packet()), Around()).holds
     return None if holds and rule.unknown else holds
 
 
@@ -63,7 +63,7 @@ def test_a_rule_as_data() -> None:
         Condition("--match-set", ("A", "dst,src"), wanted=False),
         Condition("--mark", ("0x1/0x3",)),
     )
-    assert parse_rule(f"{text} -j SET --map-set B dst") == Rule(tests, "SET", ("--map-set", "B", "dst"))
+    assert parse_rule(f"{text} -j SET --map-set B dst") == ParsedRule(tests, "SET", ("--map-set", "B", "dst"))
     assert parse_rule("-j SET --map-set B dst").option("--map-set") == "B"
     assert parse_rule("-g CHAIN").goto
     assert parse_rule("-p tcp").target == "", "it only counts"
@@ -138,7 +138,7 @@ def test_a_rule_whose_quotes_do_not_end_is_a_decode_error() -> None:
 
 def passed(chains: Mapping[str, Iterable[str]], asked: Packet | None = None) -> tuple[Verdict | None, Traversal]:
     around = Around(chains)
-    way = Traversal(around, Header.of(asked or packet()))
+    way = Traversal(around, PacketHeader.of(asked or packet()))
     return way.hook("nat", "PREROUTING"), way
 
 
@@ -191,21 +191,21 @@ def test_nothing_is_drawn_behind_what_cannot_be_told() -> None:
     around = Around()
     unknown = Condition("--dst-type", ("MULTICAST",))
     chance = Condition("--mode", ("nth",), details=(("--every", "4"), ("--packet", "0")))
-    assert judge((unknown, chance), Header.of(packet()), around).holds is None
+    assert judge((unknown, chance), PacketHeader.of(packet()), around).holds is None
     assert around.drawn == []
-    assert judge((chance,), Header.of(packet()), around).holds is True
+    assert judge((chance,), PacketHeader.of(packet()), around).holds is True
     assert around.drawn == [Fraction(1, 4)]
 
 
 def test_a_rule_that_is_missing_is_named_where_the_packet_would_meet_it() -> None:
     class Lacking(Around):
-        def rules(self, table: str, chain: str, header: Header) -> list[Listed] | None:
+        def rules(self, table: str, chain: str, header: PacketHeader) -> list[ListedRule] | None:
             del table, chain, header
             texts = ("-d 10.96.0.1/32 -j DROP", "-d 10.96.0.2/32 -j DROP", "")
-            return [Listed(text, ObjectState.MISSING) for text in texts]
+            return [ListedRule(text, ObjectState.MISSING) for text in texts]
 
     around = Lacking()
-    way = Traversal(around, Header.of(packet()))
+    way = Traversal(around, PacketHeader.of(packet()))
     assert way.hook("filter", "INPUT") is None
     assert way.steps == [
         Step("filter INPUT", "", "-d 10.96.0.1/32 -j DROP", ObjectState.MISSING),

@@ -6,7 +6,7 @@ from typing import Final
 from vipwire.errors import DecodeError
 from vipwire.inspect.earlier.effects import NOTHING, Effect, Rule, of_target
 from vipwire.model.net import Address
-from vipwire.modes.xtables.match import Header, Surroundings, judge
+from vipwire.modes.xtables.match import PacketHeader, Surroundings, judge
 from vipwire.modes.xtables.rule_text import parse_rule
 from vipwire.modes.xtables.save import target
 from vipwire.plan.resolve import Packet
@@ -58,5 +58,5 @@ def _holds(text: str, packet: Packet | None, own: Collection[Address], *, unknow
     doubtful = bool(rule.unknown) or len(conditions) < len(rule.conditions)
     if packet is None:
         return None if conditions or doubtful else True
-    held = judge(conditions, Header.of(packet), _Node(own)).holds
+    held = judge(conditions, PacketHeader.of(packet), _Node(own)).holds
     return None if held is True and doubtful else held

@@ -17,15 +17,15 @@ from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
 from vipwire.modes.ipvs.objects.names import (
     DEVICE,
     PORT_PROTOCOLS,
-    Entry,
     Object,
     ObjectKey,
     Set,
+    SetEntry,
     SetName,
     owning_entries,
     set_name,
 )
-from vipwire.modes.ipvs.objects.servers import Servers
+from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.objects.sets import Sets
 from vipwire.proxy.start.modes import families
 
@@ -52,7 +52,7 @@ def read_kernel(proc: Path = Path("/proc")) -> IpvsState:
         try:
             if not (proc / "thread-self/net/ip_vs").exists():
                 continue  # no IPVS in this kernel, and so nothing of it
-            with contextlib.closing(Servers(family)) as ipvs:
+            with contextlib.closing(IpvsServers(family)) as ipvs:
                 servers += _servers(ipvs, family, found)
                 timeouts = ipvs.timeouts()
         except (UnsupportedError, OSError) as error:
@@ -63,7 +63,7 @@ def read_kernel(proc: Path = Path("/proc")) -> IpvsState:
         servers=tuple(servers),
         vips=frozenset(item.address for item in local if item.interface == DEVICE and item.scope == 0),
         cluster_ips=frozenset(
-            key.element.address for key in entries if isinstance(key, Entry) and key.set in cluster_ips
+            key.element.address for key in entries if isinstance(key, SetEntry) and key.set in cluster_ips
         ),
         networks=tuple(
             Prefix.parse(f"{format_address(item.address)}/{item.prefix_length}")
@@ -86,10 +86,10 @@ def _sets(family: Family) -> tuple[dict[ObjectKey, Object], str]:
         return {}, f"ipsets cannot be read: {error.strerror}"
 
 
-def _servers(ipvs: Servers, family: Family, found: Mapping[ObjectKey, Object]) -> Iterator[Server]:
+def _servers(ipvs: IpvsServers, family: Family, found: Mapping[ObjectKey, Object]) -> Iterator[Server]:
     listed = {key: how for key, (how, _) in ipvs.services().items()}
     places, ports = owned(family, found)
-    marks = {mark for key, mark in found.items() if isinstance(key, Entry) and mark}
+    marks = {mark for key, mark in found.items() if isinstance(key, SetEntry) and mark}
     connections, draining = dict.fromkeys(listed, 0), dict.fromkeys(listed, 0)
     for row in ipvs.rows(listed):
         connections[row.real.server] += row.active

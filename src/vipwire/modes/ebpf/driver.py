@@ -25,7 +25,7 @@ from vipwire.modes.ebpf.probe import probe
 from vipwire.modes.ebpf.programs import build
 from vipwire.modes.nftables.driver import DRIVER as RULES
 from vipwire.modes.spec import Driver, Mode, ModeSpec, Remark, RemovalResult, clean_by
-from vipwire.modes.xtables.ownership import Place
+from vipwire.modes.xtables.save import ChainName
 from vipwire.reconcile.explainer import Explainer
 
 _ALL: Final = "all"
@@ -102,7 +102,7 @@ class ProgramRemains:
             self._pins.remove()
         return RemovalResult(removed=("programs and maps of ebpf mode",))
 
-    def held(self) -> frozenset[Place]:
+    def held(self) -> frozenset[ChainName]:
         """Hold nothing."""
         return frozenset()
 

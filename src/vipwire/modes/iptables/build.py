@@ -1,31 +1,109 @@
-"""Puts the backends of one host together: the same variant for every family, the settings that it can do."""
+"""Builds the backends of one host: the same variant for every family, the settings that it can do."""
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
-from vipwire.model.net import Family
+from vipwire.errors import CommitError
+from vipwire.model.net import Address, Family, Protocol, format_address
 from vipwire.model.sysctl import Sysctl
-from vipwire.modes.iptables.access.lock_wait import LockWait
 from vipwire.modes.iptables.access.nft_access import NftAccess
-from vipwire.modes.iptables.access.tool_access import RuleAccess, ToolAccess
+from vipwire.modes.iptables.access.tool_access import LockWait, RuleAccess, ToolAccess
 from vipwire.modes.iptables.change_detector import change_detectors
-from vipwire.modes.iptables.counts.nfacct import read_counter
 from vipwire.modes.iptables.kernel import BATCH, IptablesBackend
+from vipwire.modes.iptables.nfacct import ensure_counters, read_counter
 from vipwire.modes.iptables.probe import (
+    PROBE,
     PURPOSE,
     UNTRIED,
-    Note,
+    SetupNote,
     affinity_note,
+    apart,
     choose_variant,
     probe,
     workable,
 )
-from vipwire.modes.iptables.rules.names import INVALID_COUNTER
-from vipwire.modes.iptables.rules.settings import Settings
-from vipwire.modes.iptables.trial import unreadable
-from vipwire.modes.xtables.tool import Tool, with_tables
+from vipwire.modes.iptables.rules.choice import hash_match
+from vipwire.modes.iptables.rules.names import FILTER, INVALID_COUNTER, NAT, Rules
+from vipwire.modes.iptables.rules.script import Run, TablePart
+from vipwire.modes.iptables.rules.settings import RuleSettings
+from vipwire.modes.iptables.rules.words import chance, counted, masked, remember, seen
+from vipwire.modes.xtables.binary.words import UnknownRuleError
+from vipwire.modes.xtables.tool import IptablesTool, with_tables
 from vipwire.modes.xtables.variant import Variant
+from vipwire.modes.xtables.words import (
+    LOCAL_DESTINATION,
+    LOCAL_SOURCE,
+    NEW,
+    UNTRANSLATED,
+    comment,
+    host,
+    refuse,
+    served,
+)
+
+
+def unreadable(tool: IptablesTool, settings: RuleSettings) -> str:
+    """Return what the iptables-nft of this machine does not show as `NftAccess` has written it, or "".
+
+    The program's versions differ in what they write as expressions of nf_tables, and in what they understand. Rules
+    that it would show as something else are left to it. Rules of every kind are written apart.
+    """
+    return apart(lambda: _tried(tool, settings))
+
+
+def _tried(tool: IptablesTool, settings: RuleSettings) -> str:
+    ensure_counters((INVALID_COUNTER,))
+    with closing(NftAccess(tool.family, ToolAccess(tool, LockWait(), 0), 0)) as access:
+        return _shown(tool, access, settings)
+
+
+def _shown(tool: IptablesTool, writer: NftAccess, settings: RuleSettings) -> str:
+    wanted = samples(tool.family, settings)
+    try:
+        writer.transact(Run({table: TablePart({PROBE: rules}) for table, rules in wanted.items()}))
+        try:
+            shown = {table: tool.chain(table, PROBE) for table in wanted}
+        finally:
+            writer.transact(Run({table: TablePart(gone=[PROBE]) for table in wanted}))
+    except (CommitError, OSError, UnknownRuleError) as error:
+        return str(error)
+    for table, rules in wanted.items():
+        for rule in rules:
+            if rule not in shown[table]:
+                return f"{tool.name} does not show {rule!r}"
+    return ""
+
+
+def samples(family: Family, settings: RuleSettings) -> dict[str, Rules]:
+    """Write a rule of every kind, by table."""
+    size = family.bits // 8
+    address = Address(bytes([10, *bytes(size - 2), 1]))
+    port = f"{format_address(address)}:80" if family is Family.IPV4 else f"[{format_address(address)}]:80"
+    note = comment("a trial")
+    nat = [
+        f"{masked(family, 1, 3)} -j RETURN",
+        f"! -s {host(address)} -i eth+ -j RETURN",
+        *(served(each, 80, "a trial", address=address) + " -j RETURN" for each in Protocol),
+        *(served(each, "80:90", "a trial", LOCAL_DESTINATION) + " -j RETURN" for each in Protocol),
+        f"-p tcp {note} -m tcp -j DNAT --to-destination {port}",
+        f"{LOCAL_SOURCE} -j MARK --set-xmark 0x4000/0x4000",
+        f"{chance(2)} -j RETURN",
+        "-m statistic --mode nth --every 3 --packet 0 -j RETURN",
+        "-m mark ! --mark 0x4000/0x4000 -j RETURN",
+        f"-j MASQUERADE{' --random-fully' * settings.random_fully}",
+    ]
+    if settings.affinity:
+        nat += [f"{seen(family, PROBE, 10)} -j RETURN", f"{remember(family, PROBE)} -j RETURN"]
+    if settings.source_hash:
+        nat.append(f"{hash_match(family, 2, 1)} -j RETURN")
+    filtered = [f"{NEW} -j ACCEPT", f"{UNTRANSLATED} -j DROP", f"-p tcp {refuse(family, Protocol.TCP)}"]
+    filtered.append(refuse(family, None))
+    if settings.counters:
+        filtered.append(f"{counted(INVALID_COUNTER)} -j DROP")
+    return {NAT: tuple(nat), FILTER: tuple(filtered)}
+
 
 DIRECT_BATCH: Final = 20_000
 """Rules and chains in one transaction of our own: its cost grows with its size only, but it has to lie in memory."""
@@ -35,8 +113,8 @@ LOOPBACK_SYSCTLS: Final = (Sysctl("net/ipv4/conf/all/route_localnet", 1),)
 
 
 def build(
-    families: Iterable[Family], settings: Settings, *, prepare: bool
-) -> tuple[dict[Family, IptablesBackend], list[Note]]:
+    families: Iterable[Family], settings: RuleSettings, *, prepare: bool
+) -> tuple[dict[Family, IptablesBackend], list[SetupNote]]:
     """Build a backend for each family, and say what an operator should know.
 
     With `prepare` the machine is made ready and tried: counters are made, and rules that nobody reaches are written
@@ -47,33 +125,34 @@ def build(
     choice = choose_variant(families)
     if prepare:
         choice = workable(choice, families)
-    notes = [Note("variant", f"iptables-{choice.variant.value}: {choice.reason}", "")]
+    notes = [SetupNote("variant", f"iptables-{choice.variant.value}: {choice.reason}", "")]
     if choice.both:
+        other = Variant.LEGACY if choice.variant is Variant.NFT else Variant.NFT
         notes.append(
-            Note(
+            SetupNote(
                 "rules of both iptables-nft and iptables-legacy",
                 "both are in force, one after the other",
-                f"find out who writes the other ones (iptables-{_other(choice.variant).value}-save) and move him",
+                f"find out who writes the other ones (iptables-{other.value}-save) and move him",
             )
         )
     built: dict[Family, IptablesBackend] = {}
     detectors, lock_wait = change_detectors(families, choice.variant), LockWait()
     for family in families:
-        tool = Tool(family, choice.variant, PURPOSE)
+        tool = IptablesTool(family, choice.variant, PURPOSE)
         locked = any(note.what == UNTRIED for note in notes)  # then it is for all families
         able, missing = probe(tool, settings) if prepare and not locked else (_as_found(settings), [])
         notes += (note for note in missing if note not in notes)
         writer = rule_access(tool, lock_wait, by_tools=able.by_tools)
         if prepare and isinstance(writer, NftAccess) and (reason := unreadable(tool, able)):
             writer.direct = False
-            notes.append(Note("rules go through the tool", reason, ""))
+            notes.append(SetupNote("rules go through the tool", reason, ""))
         built[family] = IptablesBackend(tool, able, detectors[family], writer)
     if note := affinity_note():
         notes.append(note)
     return built, notes
 
 
-def rule_access(tool: Tool, lock_wait: LockWait, *, by_tools: bool = False) -> RuleAccess:
+def rule_access(tool: IptablesTool, lock_wait: LockWait, *, by_tools: bool = False) -> RuleAccess:
     """Build what writes the rules of a family: the kernel directly where that is known, unless `by_tools`."""
     writer = ToolAccess(tool, lock_wait, BATCH[tool.variant])
     if tool.variant is Variant.NFT and not by_tools:
@@ -83,13 +162,9 @@ def rule_access(tool: Tool, lock_wait: LockWait, *, by_tools: bool = False) -> R
 
 def leftovers(families: Iterable[Family]) -> list[IptablesBackend]:
     """Build a backend for every family and variant that is installed: to remove what any of them has left."""
-    settings = Settings()
+    settings = RuleSettings()
     return [IptablesBackend(tool, settings) for family in families for tool in with_tables(family, PURPOSE)]
 
 
-def _other(variant: Variant) -> Variant:
-    return Variant.LEGACY if variant is Variant.NFT else Variant.NFT
-
-
-def _as_found(settings: Settings) -> Settings:
+def _as_found(settings: RuleSettings) -> RuleSettings:
     return replace(settings, counters=settings.counters and read_counter(INVALID_COUNTER) is not None)

@@ -6,10 +6,10 @@ from typing import Any, Final
 from vipwire.config.configuration import Config
 from vipwire.model.net import Family
 from vipwire.modes.iptables import build as iptables
-from vipwire.modes.iptables.counts.nfacct import read_counter
+from vipwire.modes.iptables.nfacct import read_counter
 from vipwire.modes.iptables.rules.names import INVALID_COUNTER, LOCALHOST_COUNTER
 from vipwire.modes.iptables.rules.ownership import IptablesOwner
-from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.spec import Driver, Mode, NatPriorities
 from vipwire.process import log
 from vipwire.reconcile.explainer import Explainer
@@ -17,7 +17,7 @@ from vipwire.reconcile.explainer import Explainer
 
 def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
     """Build it, and say in the log what the operator of one that is run should know."""
-    wanted = Settings(
+    wanted = RuleSettings(
         localhost_node_ports=config.iptables.localhost_node_ports,
         drop_invalid=not config.conntrack.tcp_be_liberal,
         tree=config.iptables.tree,
@@ -31,7 +31,7 @@ def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapp
 
 
 def _explainer(_family: Family, mode: Any) -> Explainer[Any, Any, Any]:
-    from vipwire.modes.iptables.explain.explainer import IptablesExplainer  # noqa: PLC0415  # not to run
+    from vipwire.modes.iptables.explain import IptablesExplainer  # noqa: PLC0415  # not to run
 
     return IptablesExplainer(mode)
 

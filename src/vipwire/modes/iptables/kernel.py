@@ -11,23 +11,27 @@ from typing import Final
 
 from vipwire.model.net import Address, Family, format_address
 from vipwire.model.problem import Problem
-from vipwire.modes.iptables.access.lock_wait import LockWait
-from vipwire.modes.iptables.access.tool_access import Known, RuleAccess, ToolAccess, Written
-from vipwire.modes.iptables.change_detector import ChangeDetector, Observation, change_detectors, grown_by
-from vipwire.modes.iptables.counts.by_service import Ledger, count, endpoints_of
-from vipwire.modes.iptables.counts.rule_counters import read_counters
-from vipwire.modes.iptables.limits import shortcomings
+from vipwire.modes.iptables.access.tool_access import Known, LockWait, RuleAccess, ToolAccess, Written
+from vipwire.modes.iptables.change_detector import (
+    ChangeDetector,
+    Observation,
+    change_detectors,
+    count_branches,
+    grown_by,
+    growth,
+)
+from vipwire.modes.iptables.counts import Ledger, count, endpoints_of, read_counters
+from vipwire.modes.iptables.mode import shortcomings
 from vipwire.modes.iptables.rules import names
 from vipwire.modes.iptables.rules.frontend_code import decode
-from vipwire.modes.iptables.rules.growth import growth, tree_entries
 from vipwire.modes.iptables.rules.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, ROOT, ROOTS, TABLES, Key, Rules
 from vipwire.modes.iptables.rules.ownership import IptablesOwner
 from vipwire.modes.iptables.rules.read import read
 from vipwire.modes.iptables.rules.render import render
-from vipwire.modes.iptables.rules.roots import dispatches, expected_chains
 from vipwire.modes.iptables.rules.script import Run, Writer, drafts
-from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.skeleton import guards, node_objects
+from vipwire.modes.iptables.rules.tree import dispatches, expected_chains
 from vipwire.modes.xtables.ownership import removals
 from vipwire.modes.xtables.refusal import LockedError
 from vipwire.modes.xtables.save import read_table
@@ -49,7 +53,7 @@ class IptablesBackend:
     def __init__(
         self,
         tool: RuleTool,
-        settings: Settings,
+        settings: RuleSettings,
         detector: ChangeDetector | None = None,
         writer: RuleAccess | None = None,
     ) -> None:
@@ -74,9 +78,7 @@ class IptablesBackend:
     @property
     def rules(self) -> dict[str, int]:
         """The number of our rules in each table."""
-        branches = Counter[str]()
-        for (table, _), dispatch in self._dispatches.items():
-            branches[table] += dispatch.branches
+        branches = count_branches(self._dispatches)
         return {table: self._rules[table] + branches[table] for table in TABLES}
 
     @property
@@ -151,7 +153,7 @@ class IptablesBackend:
         tails = {**self._tails, **_tails(delta)}
         writer = self._writer(tails)
         before, size, commits = self._detector.look(), 0, 0
-        known, trees = before == self._observed, tree_entries(self._dispatches)
+        known, trees = before == self._observed, count_branches(self._dispatches)
         self._observed = None
         self.written = {}
         for run in writer.runs(delta, drafted):
@@ -177,7 +179,7 @@ class IptablesBackend:
         """
         if self._pinned or (self._kubelet and any(map(guards, (*delta.changed, *delta.removed)))):
             return True
-        more = growth(delta, trees, tree_entries(self._dispatches), firewall_missing=self._firewall_missing)
+        more = growth(delta, trees, count_branches(self._dispatches), firewall_missing=self._firewall_missing)
         return grown_by(before, after, more)
 
     def _write(self, run: Run) -> Written:

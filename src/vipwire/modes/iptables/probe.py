@@ -6,12 +6,14 @@ where more rules are, then what the plain name `iptables` means here. Rules of b
 rarely wanted: that is reported.
 """
 
+import ctypes
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.linux.netlink.nftables import encode
@@ -19,15 +21,34 @@ from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.iptables.access.nft_dump import chains_of, count_rules
-from vipwire.modes.iptables.apart import apart
-from vipwire.modes.iptables.counts.nfacct import ensure_counters
-from vipwire.modes.iptables.rules.bpf import hash_match
+from vipwire.modes.iptables.nfacct import ensure_counters
+from vipwire.modes.iptables.rules.choice import hash_match
 from vipwire.modes.iptables.rules.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, TABLES
-from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.legacy import Census, LegacySocket
 from vipwire.modes.xtables.refusal import LockedError
-from vipwire.modes.xtables.tool import Tool, legacy_tables, preferred, versions
+from vipwire.modes.xtables.tool import IptablesTool, legacy_tables, preferred, versions
 from vipwire.modes.xtables.variant import KUBELETS, Variant
+
+T = TypeVar("T")
+
+_CLONE_NEWNET: Final = 0x40000000
+
+
+def apart(work: Callable[[], T]) -> T:
+    """Run `work` in an empty network namespace, where it meets no rules and no lock of others.
+
+    Return what it returns, and raise what it raises. Modules and the programs are the same there. Where no namespace
+    can be made, it runs here. It runs in a thread, because the namespace is the thread's alone (unshare(2)).
+    """
+
+    def run() -> T:
+        ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET)
+        return work()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
+
 
 PURPOSE: Final = "iptables mode"
 PROBE: Final = "KUBE-PROXY-PROBE"
@@ -96,7 +117,7 @@ _NEEDS: Final = (
 )
 
 
-class Note(NamedTuple):
+class SetupNote(NamedTuple):
     """Something that an operator should know of this machine: what, why, and what can be done."""
 
     what: str
@@ -105,7 +126,7 @@ class Note(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VariantChoice:
     """The variant that the host uses, why, and whether there are rules of the other: then there will be of both.
 
     `works`: it has chains of Kubernetes already, so that its tables can be written.
@@ -117,7 +138,7 @@ class Choice:
     works: bool = False
 
 
-def choose_variant(families: Iterable[Family]) -> Choice:
+def choose_variant(families: Iterable[Family]) -> VariantChoice:
     """Find out which variant this host uses. Raise UnsupportedError without any."""
     installed = versions()
     if not installed:
@@ -187,10 +208,10 @@ def _has_rules(family: Family, table: str) -> bool:
     return False
 
 
-def decide(found: Mapping[Variant, Presence], plain: Variant | None) -> Choice:
+def decide(found: Mapping[Variant, Presence], plain: Variant | None) -> VariantChoice:
     """Choose among the installed variants, given what there is of each. Pure."""
     variant, reason = _variant(found, plain)
-    return Choice(
+    return VariantChoice(
         variant,
         reason,
         any(there.rules for other, there in found.items() if other is not variant),
@@ -222,7 +243,7 @@ def _variant(found: Mapping[Variant, Presence], plain: Variant | None) -> tuple[
     return next(iter(found)), "it is installed"
 
 
-def workable(choice: Choice, families: Iterable[Family]) -> Choice:
+def workable(choice: VariantChoice, families: Iterable[Family]) -> VariantChoice:
     """Leave a variant of which the kernel refuses every table for the other one: a kernel may have half of nf_tables.
 
     Raise UnsupportedError, with what each said, if neither can have a chain.
@@ -232,14 +253,14 @@ def workable(choice: Choice, families: Iterable[Family]) -> Choice:
     family = next(iter(families))
     reasons: list[str] = []
     for variant in sorted(versions(family), key=lambda each: each is not choice.variant):
-        tool = Tool(family, variant, PURPOSE)
+        tool = IptablesTool(family, variant, PURPOSE)
         try:
             reason = _refused(tool, ())
         except LockedError:
             return choice
         if not reason:
             _clean(tool)
-            return choice if variant is choice.variant else Choice(variant, f"the other fails: {reasons[0]}")
+            return choice if variant is choice.variant else VariantChoice(variant, f"the other fails: {reasons[0]}")
         reasons.append(reason)
     raise UnsupportedError(
         f"{PURPOSE} cannot be used here, for the kernel refuses every chain: {'; '.join(reasons)}; "
@@ -247,21 +268,21 @@ def workable(choice: Choice, families: Iterable[Family]) -> Choice:
     )
 
 
-def probe(tool: Tool, settings: Settings) -> tuple[Settings, list[Note]]:
+def probe(tool: IptablesTool, settings: RuleSettings) -> tuple[RuleSettings, list[SetupNote]]:
     """Try what the rules need. Return the settings that this machine can do, and what is missing.
 
     Raise UnsupportedError if something is missing that nothing can replace. While others hold the xtables lock
     nothing is tried, and all is taken to be there.
     """
-    notes: list[Note] = []
+    notes: list[SetupNote] = []
     if settings.counters and (obstacle := ensure_counters((INVALID_COUNTER, LOCALHOST_COUNTER))):
         settings = replace(settings, counters=False)
-        notes.append(Note("nfacct", obstacle, "kube-proxy's two metrics of such counters are absent"))
+        notes.append(SetupNote("nfacct", obstacle, "kube-proxy's two metrics of such counters are absent"))
     needs = [need for need in _NEEDS if not need.feature or getattr(settings, need.feature)]
     try:
         refused = apart(lambda: _tried(tool, needs))
     except LockedError as error:
-        return settings, [Note(UNTRIED, str(error), "what is missing will show when rules are refused")]
+        return settings, [SetupNote(UNTRIED, str(error), "what is missing will show when rules are refused")]
     for need, reason in refused.items():
         if not reason:
             continue
@@ -271,18 +292,18 @@ def probe(tool: Tool, settings: Settings) -> tuple[Settings, list[Note]]:
                 f"load the kernel module (modprobe xt_{need.name}) or choose another --proxy-mode"
             )
         settings = replace(settings, **{need.feature: False})
-        notes.append(Note(need.name, f"it is for {need.purpose}: {reason}", need.instead))
+        notes.append(SetupNote(need.name, f"it is for {need.purpose}: {reason}", need.instead))
     return settings, notes
 
 
-def _tried(tool: Tool, needs: Sequence[Need]) -> dict[Need, str]:
+def _tried(tool: IptablesTool, needs: Sequence[Need]) -> dict[Need, str]:
     ensure_counters((INVALID_COUNTER, LOCALHOST_COUNTER))
     refused = {} if not _refused(tool, needs) else {need: _refused(tool, [need]) for need in needs}
     _clean(tool)
     return refused
 
 
-def affinity_note(clients: Path = _RECENT) -> Note | None:
+def affinity_note(clients: Path = _RECENT) -> SetupNote | None:
     """Return how many clients an endpoint remembers (`-m recent`), if that is the kernel's small default."""
     try:
         limit = int(clients.read_text(encoding="ascii"))
@@ -290,7 +311,7 @@ def affinity_note(clients: Path = _RECENT) -> Note | None:
         return None
     if limit >= 1000:
         return None
-    return Note(
+    return SetupNote(
         "session affinity",
         f"the kernel remembers {limit} clients an endpoint and forgets the oldest beyond that",
         "load its module with more: modprobe xt_recent ip_list_tot=10000 ip_list_hash_size=1024, or add "
@@ -298,7 +319,7 @@ def affinity_note(clients: Path = _RECENT) -> Note | None:
     )
 
 
-def _refused(tool: Tool, needs: Iterable[Need]) -> str:
+def _refused(tool: IptablesTool, needs: Iterable[Need]) -> str:
     """Write rules into a chain that nobody reaches; return why that is refused, "" if it is not."""
     lines: list[str] = []
     for table in (FILTER, NAT):
@@ -313,8 +334,6 @@ def _refused(tool: Tool, needs: Iterable[Need]) -> str:
     return ""
 
 
-def _clean(tool: Tool) -> None:
-    lines: list[str] = []
-    for table in (FILTER, NAT):
-        lines += [f"*{table}", f":{PROBE} - [0:0]", f"-X {PROBE}", "COMMIT"]
-    tool.restore("\n".join([*lines, ""]), _WAIT_SECONDS)
+def _clean(tool: IptablesTool) -> None:
+    lines = (f"*{table}\n:{PROBE} - [0:0]\n-X {PROBE}\nCOMMIT\n" for table in (FILTER, NAT))
+    tool.restore("".join(lines), _WAIT_SECONDS)

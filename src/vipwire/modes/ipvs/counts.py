@@ -15,11 +15,11 @@ from vipwire.errors import UnsupportedError
 from vipwire.linux.netlink.ipvs import Counters, Method, RealServerState, VirtualServer
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family
-from vipwire.modes.ipvs.hints import method_of
 from vipwire.modes.ipvs.marks import Marks, MarkScope
 from vipwire.modes.ipvs.objects import ranges
-from vipwire.modes.ipvs.objects.iptables_tool import Tool
-from vipwire.modes.ipvs.objects.servers import Servers
+from vipwire.modes.ipvs.objects.iptables_tool import ChainTool
+from vipwire.modes.ipvs.objects.servers import IpvsServers
+from vipwire.modes.ipvs.scheduling import method_of
 from vipwire.modes.xtables.save import counted_rules
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, RangeKey, ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
@@ -40,13 +40,15 @@ _REFUSING = {
 """Chains, and what each REJECT in them means."""
 
 
-def read_counts(family: Family, tool: Tool, plans: Iterable[ServicePlan], marks: Marks, *, endpoints: bool) -> Counts:
+def read_counts(
+    family: Family, tool: ChainTool, plans: Iterable[ServicePlan], marks: Marks, *, endpoints: bool
+) -> Counts:
     """Read the counters of these plans' Services, in the network namespace of the calling thread.
 
     Real servers cost a request for each virtual server: vipwire asks only for those of servers with connections.
     """
     named = origins(plans, marks)
-    with contextlib.closing(Servers(family)) as kernel:
+    with contextlib.closing(IpvsServers(family)) as kernel:
         servers = {server: counters for server, (_, counters) in kernel.services().items() if server in named}
         busy = [server for server, counters in servers.items() if counters.connections] if endpoints else []
         reals = {server: kernel.reals(server) for server in busy}

@@ -16,7 +16,8 @@ from typing import Any
 
 from vipwire.linux.netlink.ipvs import RealServer, VirtualServer
 from vipwire.modes.ipvs.leftovers import node_ports
-from vipwire.modes.ipvs.objects.names import ChainName, RangeRule
+from vipwire.modes.ipvs.objects.names import RangeRule
+from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Backend, Rendered

@@ -15,43 +15,38 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from vipwire.errors import CommitError
-from vipwire.linux.netlink.ipset import SetSpec
 from vipwire.linux.netlink.ipvs import Command, Forwarding, Method, RealServer, VirtualServer
 from vipwire.model.net import Address, Family
 from vipwire.model.problem import Problem
 from vipwire.modes.ipvs.counts import read_counts
-from vipwire.modes.ipvs.graceful_termination import GracefulTermination
-from vipwire.modes.ipvs.limits import LACKS
 from vipwire.modes.ipvs.marks import is_among, routing_mark
-from vipwire.modes.ipvs.objects.describe import describe_object
-from vipwire.modes.ipvs.objects.device import Device
+from vipwire.modes.ipvs.mode import LACKS
+from vipwire.modes.ipvs.objects.device import Device, socket_sources
 from vipwire.modes.ipvs.objects.direct_return import Pods
-from vipwire.modes.ipvs.objects.iptables_tool import Tool
+from vipwire.modes.ipvs.objects.iptables_tool import ChainTool
 from vipwire.modes.ipvs.objects.names import (
     MARKING,
     PORT_PROTOCOLS,
-    ChainName,
-    Entry,
     MarkRule,
     Object,
     ObjectKey,
     Receiver,
-    Route,
     Set,
-    SetName,
+    SetEntry,
     Vip,
+    VipRoute,
+    describe_object,
     owning_entries,
     set_name,
 )
-from vipwire.modes.ipvs.objects.parts import Parts, inverse, partition
+from vipwire.modes.ipvs.objects.parts import DeltaByKind, inverse, partition
 from vipwire.modes.ipvs.objects.policy_routing import PolicyRouting
-from vipwire.modes.ipvs.objects.proc_table import with_resting
-from vipwire.modes.ipvs.objects.servers import ServerCommand, Servers
+from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand, with_resting
 from vipwire.modes.ipvs.objects.sets import Sets
-from vipwire.modes.ipvs.objects.sockets import socket_sources
+from vipwire.modes.ipvs.render import DEFAULTS, IpvsSettings, Writing
 from vipwire.modes.ipvs.skeleton import KUBE_PROXYS, node_objects
-from vipwire.modes.ipvs.termination_policy import TerminationPolicy
-from vipwire.modes.ipvs.writing import DEFAULTS, Settings, Writing
+from vipwire.modes.ipvs.termination import GracefulTermination, TerminationPolicy
+from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.annotations import in_vain
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -67,19 +62,19 @@ class IpvsBackend:
     """IPVS of one family, in the network namespace in which this was made. Raise UnsupportedError without IPVS."""
 
     def __init__(
-        self, family: Family, settings: Settings = DEFAULTS, clock: Callable[[], float] = time.monotonic
+        self, family: Family, settings: IpvsSettings = DEFAULTS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.family = family
         self._clock = clock
         self._writing = Writing(family, settings)
         self._marks = self._writing.marks
-        self._servers = Servers(family)
-        self._device, self._sets, self._tool = Device(family), Sets(family), Tool(family)
+        self._servers = IpvsServers(family)
+        self._device, self._sets, self._tool = Device(family), Sets(family), ChainTool(family)
         self._policy_routing, self._pods = PolicyRouting(family), Pods(family)
         self._terminating = GracefulTermination()
         self._terminations = TerminationPolicy()
         self._direct = set_name(family, Set.DIRECT_RETURN)
-        self._chains = KUBE_PROXYS.union(_chains(node_objects(NodePlan(family))))
+        self._chains = KUBE_PROXYS.union(key for key in node_objects(NodePlan(family)) if isinstance(key, ChainName))
         self._lingering: set[Address] = set()
         """Addresses that stay on kube-ipvs0 as long as sockets of this node have them."""
         self._look_at = 0.0
@@ -185,7 +180,7 @@ class IpvsBackend:
         if self._lingering and now >= self._look_at:
             self._device.remove(self._without_sockets(self._lingering))
 
-    def _unused(self, parts: Parts) -> list[Address]:
+    def _unused(self, parts: DeltaByKind) -> list[Address]:
         """Choose the addresses that may leave kube-ipvs0: all but those that sockets of this node are bound to.
 
         kube-proxy has external and load balancer IPs there, and a process that connected to one has it as its source.
@@ -228,14 +223,13 @@ class IpvsBackend:
                 f"{describe_object(wrong[0])} is of another type: remove it (ipset destroy {wrong[0].set})"
             )
         coming = {**parts.entries.added, **{key: new for key, (_, new) in parts.entries.changed.items()}}
-        size = self._sets.create(_specs(parts.sets.added))
+        size = self._sets.create({name.set: spec for name, spec in parts.sets.added.items()})
         size += self._sets.add(coming)
         leaving = Delta(removed=parts.chains.removed)
         size += self._tool.write(Delta(parts.chains.added, parts.chains.changed))
         size += self._servers.apply(self._incoming(parts))
-        self._pods.prepare(
-            _pairs({**parts.receivers.added, **{k: v for k, (_, v) in parts.receivers.changed.items()}})
-        )
+        receivers = {**parts.receivers.added, **{k: v for k, (_, v) in parts.receivers.changed.items()}}
+        self._pods.prepare({(key.pod, key.vip): method for key, method in receivers.items()})
         size += self._policy_routing.add_routes([each.address for each in parts.routes.added])
         size += self._policy_routing.add([each.mark for each in parts.mark_rules.added])
         size += self._tool.write_rules(Delta(parts.rules.added, parts.rules.changed))
@@ -253,7 +247,7 @@ class IpvsBackend:
         size += self._sets.delete(parts.entries.removed)
         return size + self._sets.destroy([name.set for name in parts.sets.removed])
 
-    def _incoming(self, parts: Parts) -> Iterator[ServerCommand]:
+    def _incoming(self, parts: DeltaByKind) -> Iterator[ServerCommand]:
         """Yield what comes: behind each new virtual server its real servers, for without any it refuses."""
         reals: dict[VirtualServer, list[ServerCommand]] = defaultdict(list)
         for real, forwarding in parts.reals.added.items():
@@ -272,7 +266,7 @@ class IpvsBackend:
         for real, (_, forwarding) in parts.reals.changed.items():
             yield ServerCommand(Command.SET_DEST, real, forwarding)
 
-    def _outgoing(self, parts: Parts, *, drain: bool) -> Iterator[ServerCommand]:
+    def _outgoing(self, parts: DeltaByKind, *, drain: bool) -> Iterator[ServerCommand]:
         servers = parts.servers.removed
         now = self._clock()
         for real, forwarding in parts.reals.removed.items():
@@ -314,7 +308,7 @@ class IpvsBackend:
             objects.update((MarkRule(mark), None) for mark in marks)
             routed.update(self._policy_routing.routes())
         self._lingering |= routed.intersection(bound) if adopt else set()
-        objects.update((Route(address), None) for address in routed)
+        objects.update((VipRoute(address), None) for address in routed)
         objects.update((Vip(address), None) for address in bound if address not in self._lingering)
         objects.update(self._receivers(objects, adopt=adopt))
         chains, rules = self._tool.read(self._chains)
@@ -326,7 +320,7 @@ class IpvsBackend:
         vips = {
             key.element.address
             for key, value in entries
-            if isinstance(key, Entry) and key.set == self._direct and value == mark
+            if isinstance(key, SetEntry) and key.set == self._direct and value == mark
         }
         draining = {(self._vip(each.server), each.address) for each in self._terminating} if vips else ()
         for (pod, vip), how in self._pods.read().items() if vips else ():
@@ -349,7 +343,7 @@ class IpvsBackend:
         marks = {
             value
             for key, value in objects.items()
-            if isinstance(key, Entry) and key.set in marking and isinstance(value, int)
+            if isinstance(key, SetEntry) and key.set in marking and isinstance(value, int)
         }
 
         def test(server: VirtualServer) -> bool:
@@ -358,15 +352,3 @@ class IpvsBackend:
             return server[:3] in places or (server.protocol, server.port) in ports
 
         return test
-
-
-def _pairs(receivers: Mapping[Receiver, Method]) -> dict[tuple[Address, Address], Method]:
-    return {(key.pod, key.vip): method for key, method in receivers.items()}
-
-
-def _specs(sets: Mapping[SetName, SetSpec]) -> dict[str, SetSpec]:
-    return {name.set: spec for name, spec in sets.items()}
-
-
-def _chains(objects: Mapping[ObjectKey, Object]) -> Iterator[ChainName]:
-    return (key for key in objects if isinstance(key, ChainName))

@@ -19,25 +19,23 @@ from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Schedulin
 from vipwire.linux.netlink.socket import NetlinkError
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.ipvs.kernel import IpvsBackend
-from vipwire.modes.ipvs.objects.device import Device
+from vipwire.modes.ipvs.objects.device import Device, socket_sources
 from vipwire.modes.ipvs.objects.names import (
-    ChainName,
-    Entry,
     MarkRule,
     Object,
     ObjectKey,
     RangeRule,
-    Route,
     Set,
+    SetEntry,
     SetName,
     Vip,
+    VipRoute,
     set_name,
 )
 from vipwire.modes.ipvs.objects.sets import Sets
-from vipwire.modes.ipvs.objects.sockets import socket_sources
 from vipwire.modes.ipvs.ownership import GUARDS
 from vipwire.modes.spec import RemovalResult
-from vipwire.modes.xtables.ownership import Place
+from vipwire.modes.xtables.save import ChainName
 from vipwire.reconcile.delta import Delta
 
 _NET: Final = Path("/proc/thread-self/net")
@@ -46,7 +44,7 @@ _OVER: Final = frozenset({"NONE", "TIME_WAIT", "LAST_ACK", "CLOSE", "CLOSED", "L
 _IN_TURN: Final = Scheduling("rr")
 
 
-class Flow(NamedTuple):
+class IpvsConnection(NamedTuple):
     """A connection of IPVS: to which frontend, and which endpoint has it."""
 
     frontend: tuple[Address, int]
@@ -82,7 +80,7 @@ class IpvsRemains:
             self._found = find_ipvs(self._family)  # with the connections that came meanwhile
         return RemovalResult()
 
-    def held(self) -> frozenset[Place]:
+    def held(self) -> frozenset[ChainName]:
         """Return the chains that keep the host's own ports off the addresses, as long as these are in use."""
         return GUARDS if self._found is not None and self._found.in_use else frozenset()
 
@@ -133,7 +131,7 @@ def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
 def judge(
     family: Family,
     objects: dict[ObjectKey, Object],
-    flows: frozenset[Flow],
+    flows: frozenset[IpvsConnection],
     sources: frozenset[Address] = frozenset(),
 ) -> IpvsLeftovers:
     """Find the virtual servers whose connections are in use, and the addresses that these or sockets need. Pure."""
@@ -189,7 +187,7 @@ def node_ports(objects: Collection[ObjectKey]) -> frozenset[VirtualServer]:
     """Choose the virtual servers, of TCP and UDP, at addresses that are neither on kube-ipvs0 nor routed. Pure."""
     vips = {key.address for key in objects if isinstance(key, Vip)}
     routed = {set_name(family, Set.ROUTED) for family in Family}
-    vips |= {key.element.address for key in objects if isinstance(key, Entry) and key.set in routed}
+    vips |= {key.element.address for key in objects if isinstance(key, SetEntry) and key.set in routed}
     servers = (key for key in objects if isinstance(key, VirtualServer) and not key.mark)
     return frozenset(
         each for each in servers if each.protocol in (Protocol.TCP, Protocol.UDP) and each.address not in vips
@@ -209,27 +207,27 @@ def removable(left: IpvsLeftovers) -> dict[ObjectKey, Object]:
                 return key.server in left.busy
             case Vip(address):
                 return address in left.addresses
-            case MarkRule() | Route():
+            case MarkRule() | VipRoute():
                 return bool(left.busy)
-        return isinstance(key, SetName | Entry)
+        return isinstance(key, SetName | SetEntry)
 
     return {key: value for key, value in left.objects.items() if not stays(key)}
 
 
-def parse_flows(text: str, family: Family) -> frozenset[Flow]:
+def parse_flows(text: str, family: Family) -> frozenset[IpvsConnection]:
     """Read /proc/net/ip_vs_conn; leave out connections that are over, and those to sockets here. Pure.
 
     Format: ip_vs_conn_seq_show in net/netfilter/ipvs/ip_vs_conn.c; addresses and ports in hex.
 
         Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
     """
-    flows: set[Flow] = set()
+    flows: set[IpvsConnection] = set()
     for line in text.splitlines()[1:]:
         fields = line.split()
         if len(fields) < 8 or (":" in fields[3]) is not (family is Family.IPV6):
             continue
         template = int(fields[2], 16) == 0  # persistence: which endpoint a client is bound to
-        flow = Flow(_place(fields[3], fields[4]), _place(fields[5], fields[6]))
+        flow = IpvsConnection(_place(fields[3], fields[4]), _place(fields[5], fields[6]))
         if not template and fields[7] not in _OVER and flow.frontend != flow.endpoint:
             flows.add(flow)
     return frozenset(flows)

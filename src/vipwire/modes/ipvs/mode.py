@@ -1,10 +1,18 @@
-"""The ModeSpec of ipvs mode."""
+"""The ModeSpec of ipvs mode, and what annotations may ask for that this mode lacks."""
 
 from typing import Final
 
 from vipwire.config.modes import MetricGroup, ModeSettings
-from vipwire.modes.ipvs.limits import LACKS
+from vipwire.modes.lacks import ONLY_IN_USERSPACE
 from vipwire.modes.spec import Difference, ModeSpec, Tool
+from vipwire.plan.annotations import Balancing, Lack, Scope
+
+LACKS: Final = (
+    Lack("balancing", "'random' is not in ipvs mode: the node's scheduler takes its place", (Balancing.RANDOM,)),
+    Lack("scope", "'service' is not in ipvs mode: IPVS remembers a client for each port by itself", (Scope.SERVICE,)),
+    ONLY_IN_USERSPACE,
+)
+
 
 MODE: Final = ModeSpec(
     name="ipvs",

@@ -5,16 +5,16 @@ from typing import Final, cast
 
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects import ranges
-from vipwire.modes.ipvs.objects.names import ChainName, Rules
+from vipwire.modes.ipvs.objects.names import Rules
 from vipwire.modes.ipvs.skeleton import KUBE_PROXYS, node_objects
-from vipwire.modes.xtables.ownership import Link, Place, WholeChainOwner
-from vipwire.modes.xtables.save import BUILT_IN
+from vipwire.modes.xtables.ownership import ChainRule, WholeChainOwner
+from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.plan.node import NodePlan
 
 GUARDS: Final = frozenset(
     {
-        *(Place("filter", chain) for chain in ("KUBE-IPVS-FILTER", ranges.MARKS, ranges.NOBODY, ranges.STRAYS)),
-        *(Place("mangle", chain) for chain in ("KUBE-ROUTED", ranges.MARKS)),
+        *(ChainName("filter", chain) for chain in ("KUBE-IPVS-FILTER", ranges.MARKS, ranges.NOBODY, ranges.STRAYS)),
+        *(ChainName("mangle", chain) for chain in ("KUBE-ROUTED", ranges.MARKS)),
     }
 )
 """Keep the host's own ports off the addresses of kube-ipvs0, and lead open connections to IPVS: they stay with these.
@@ -47,10 +47,10 @@ class IpvsOwner(WholeChainOwner):
         """Report whether a chain is none of kube-proxy's."""
         return self.owns(table, chain) and (table, chain) not in _KUBE_PROXY_HAS
 
-    def words(self, table: str) -> frozenset[Link]:
+    def words(self, table: str) -> frozenset[ChainRule]:
         """Return the words of the jumps that we write."""
         return frozenset(
-            Link(chain, rule)
+            ChainRule(chain, rule)
             for (where, chain), rules in _chains(self._family).items()
             if where == table and chain in BUILT_IN
             for rule in rules

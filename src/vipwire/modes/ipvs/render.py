@@ -11,32 +11,35 @@ of one that is deleted. Of a frontend without endpoints the plan does not say wh
 the virtual servers of both pools.
 
 kube-ipvs0 has ClusterIPs only. Any host may have an external or load balancer IP, and any object may name it. So this
-node takes in packets to such an address at the Service's port alone: KUBE-ROUTED marks them, and a `Route` leads them
-to IPVS.
+node takes in packets to such an address at the Service's port alone: KUBE-ROUTED marks them, and a `VipRoute` leads
+them to IPVS.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from vipwire.linux.netlink.ipset import Element
 from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Address, Family, Prefix, Protocol
-from vipwire.modes.ipvs.hints import Hints, hints
 from vipwire.modes.ipvs.marks import Marks, MarkScope, routing_mark
 from vipwire.modes.ipvs.objects.names import (
-    Entry,
     MarkRule,
     Object,
     ObjectKey,
     RangeRule,
     Receiver,
-    Route,
     Set,
+    SetEntry,
     Vip,
+    VipRoute,
+    describe_object,
     set_name,
 )
 from vipwire.modes.ipvs.objects.ranges import filtering, hairpins, marking, masquerading, segments
+from vipwire.modes.ipvs.scheduling import method_of, scheduling_of
+from vipwire.modes.ipvs.skeleton import node_objects
+from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import (
     Action,
     Drop,
@@ -63,17 +66,9 @@ _NODE_PORT_SETS = {
 _DIRECT = (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
 
 
-@dataclass(frozen=True, slots=True)
-class RenderSettings:
-    """The settings that all Services share: the family, and the scheduler where no annotation names one."""
-
-    family: Family
-    scheduler: str
-
-
-def render(settings: RenderSettings, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
-    """Render one Service."""
-    writer = _Writer(settings, marks, plan)
+def render(family: Family, scheduler: str, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+    """Render one Service; `scheduler` is that of Services whose annotations name none."""
+    writer = _Writer(family, scheduler, marks, plan)
     for address in plan.cluster_ips:
         writer.vip(address)
     for frontend in plan.frontends:
@@ -81,17 +76,16 @@ def render(settings: RenderSettings, marks: Marks, plan: ServicePlan) -> Rendere
     for wide in plan.ranges:
         writer.wide(wide)
     if plan.health_check is not None:
-        writer.own[Entry(set_name(settings.family, Set.HEALTH_CHECK), Element(port=plan.health_check.port))] = 0
+        writer.own[SetEntry(set_name(family, Set.HEALTH_CHECK), Element(port=plan.health_check.port))] = 0
     return Rendered(writer.own, writer.shared)
 
 
 class _Writer:
     """Writes one Service's objects."""
 
-    def __init__(self, settings: RenderSettings, marks: Marks, plan: ServicePlan) -> None:
-        self._settings, self._marks, self._plan = settings, marks, plan
-        self._hints: Hints = hints(plan.wishes, settings.scheduler)
-        self._scheduling = Scheduling(self._hints.scheduler, self._hints.flags)
+    def __init__(self, family: Family, scheduler: str, marks: Marks, plan: ServicePlan) -> None:
+        self._family, self._marks, self._plan = family, marks, plan
+        self._scheduling, self._wanted_method = scheduling_of(plan.wishes, scheduler), method_of(plan.wishes)
         self.own: Objects = {}
         self.shared: Objects = {}
 
@@ -118,8 +112,12 @@ class _Writer:
         if method is not Method.MASQUERADE:
             self._return_directly(frontend, method)
             return
-        if self._hints.method is not method and frontend.kind in _DIRECT and not isinstance(frontend.action, Forward):
-            self._return_directly(frontend, self._hints.method)
+        if (
+            self._wanted_method is not method
+            and frontend.kind in _DIRECT
+            and not isinstance(frontend.action, Forward)
+        ):
+            self._return_directly(frontend, self._wanted_method)
         for which, element in _registers(frontend, addresses):
             self._entry(which, element)
 
@@ -136,7 +134,7 @@ class _Writer:
 
     def _route(self, address: Address, mark: int) -> None:
         """Route packets with a mark to IPVS, with the bit that asks for masquerading and without."""
-        self.shared[Route(address)] = None
+        self.shared[VipRoute(address)] = None
         self.shared.update((MarkRule(each), None) for each in (mark, mark | self._marks.avoid))
 
     def wide(self, wide: RangeFrontend) -> None:
@@ -156,7 +154,7 @@ class _Writer:
             self._route(address, mark)
         if method is not Method.MASQUERADE:
             if wide.key.protocol is Protocol.TCP:
-                self._rules((segments(wide, self._settings.family),))
+                self._rules((segments(wide, self._family),))
             self._receive(frontend.action, address, method)
             return
         if isinstance(action, Forward):
@@ -321,7 +319,7 @@ class _Writer:
             return Method.MASQUERADE
         if not isinstance(action, Forward) or any(target.port != frontend.key.port for target in action.pool):
             return Method.MASQUERADE
-        return self._hints.method
+        return self._wanted_method
 
     def _hairpins(self, pool: Pool, key: FrontendKey) -> None:
         for target in pool:
@@ -329,7 +327,6 @@ class _Writer:
             self._entry(Set.LOOP_BACK, element, shared=True)
 
     def _filter(self, frontend: Frontend, place: Element) -> None:
-        """Write whom the frontend rejects or drops."""
         if isinstance(frontend.action, Drop):
             self._entry(Set.NO_LOCAL_ENDPOINTS, place)
         elif isinstance(frontend.action, Reject):
@@ -345,7 +342,7 @@ class _Writer:
 
     def _entry(self, which: Set, element: Element, mark: int = 0, *, shared: bool = False) -> None:
         objects = self.shared if shared else self.own
-        objects[Entry(set_name(self._settings.family, which), element)] = mark
+        objects[SetEntry(set_name(self._family, which), element)] = mark
 
 
 def _registers(frontend: Frontend, addresses: tuple[Address, ...]) -> Iterator[tuple[Set, Element]]:
@@ -370,3 +367,52 @@ def _registers(frontend: Frontend, addresses: tuple[Address, ...]) -> Iterator[t
                     yield from ((which, Element(address, key.protocol, key.port)) for address in addresses)
                 else:
                     yield which, Element(port=key.port)
+
+
+@dataclass(frozen=True, slots=True)
+class IpvsSettings:
+    """The operator's choices: the scheduler of Services that name none, and the addresses never to touch."""
+
+    scheduler: str = "rr"
+    exclude: tuple[Prefix, ...] = ()
+
+
+DEFAULTS: Final = IpvsSettings()
+
+
+class Writing:
+    """What ipvs mode would write for one family, without a kernel.
+
+    `resting`: nothing finishes its connections where there is no kernel.
+    """
+
+    def __init__(self, family: Family, settings: IpvsSettings) -> None:
+        self.marks = Marks(avoid=0)
+        self.resting: Mapping[VirtualServer, Mapping[RealServer, Forwarding]] = {}
+        self._family, self._settings = family, settings
+
+    def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
+        """Render what belongs to no Service."""
+        self.marks.avoid = node.masquerade_mark
+        return node_objects(node)
+
+    def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+        """Render one Service."""
+        rendered = render(self._family, self._settings.scheduler, self.marks, plan)
+        if not self._settings.exclude:
+            return rendered
+        return replace(rendered, own={k: v for k, v in rendered.own.items() if not self.is_excluded(k)})
+
+    def is_excluded(self, key: ObjectKey) -> bool:
+        """Report whether a virtual server, or that of a real server, is one that we keep our hands off."""
+        server = key.server if isinstance(key, RealServer) else key
+        return isinstance(server, VirtualServer) and any(
+            server.address in prefix for prefix in self._settings.exclude
+        )
+
+    def describe(self, key: ObjectKey) -> str:
+        """Name an object for a person."""
+        return describe_object(key)
+
+    def close(self) -> None:
+        """Do nothing: it holds no socket."""

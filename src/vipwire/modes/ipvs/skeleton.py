@@ -25,17 +25,8 @@ from typing import Final
 from vipwire.model.net import Protocol
 from vipwire.modes.ipvs.marks import routing_mark
 from vipwire.modes.ipvs.objects import ranges
-from vipwire.modes.ipvs.objects.names import (
-    ChainName,
-    Object,
-    ObjectKey,
-    RangeRule,
-    Rules,
-    Set,
-    SetName,
-    set_name,
-    set_spec,
-)
+from vipwire.modes.ipvs.objects.names import Object, ObjectKey, RangeRule, Rules, Set, SetName, set_name, set_spec
+from vipwire.modes.xtables.save import ChainName
 from vipwire.modes.xtables.words import (
     LOCAL_DESTINATION,
     LOCAL_SOURCE,
@@ -127,7 +118,6 @@ class _Rules:
         }
 
     def nat(self) -> dict[str, Iterable[str]]:
-        """Write the chains of table nat."""
         portals = _jump("kubernetes service portals", "KUBE-SERVICES")
         return {
             "PREROUTING": [portals],
@@ -154,7 +144,6 @@ class _Rules:
         }
 
     def filter(self) -> dict[str, Iterable[str]]:
-        """Write the chains of table filter."""
         firewall = _jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL")
         nobody = _jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS")
         return {
@@ -272,7 +261,6 @@ class _Rules:
         )
 
     def _refusal(self) -> Rules:
-        """Refuse whatever comes here."""
         reset, unreachable = (refuse(self._node.family, protocol) for protocol in (Protocol.TCP, None))
         return (f"-p tcp {reset}", unreachable)
 

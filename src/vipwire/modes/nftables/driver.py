@@ -20,7 +20,7 @@ from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities, Remark, Re
 from vipwire.process import log
 
 if TYPE_CHECKING:
-    from vipwire.modes.xtables.ownership import Place
+    from vipwire.modes.xtables.save import ChainName
     from vipwire.reconcile.explainer import Explainer
 
 _KUBE_PROXYS: Final = "kube-proxy"
@@ -79,7 +79,7 @@ class TableRemains:
         """Delete the tables: nothing in them is asked about connections that there are."""
         return RemovalResult(removed=tuple(_remove_tables(self._family, ours=self._ours)))
 
-    def held(self) -> "frozenset[Place]":
+    def held(self) -> "frozenset[ChainName]":
         """Return nothing: this mode holds no chain."""
         return frozenset()
 

@@ -6,8 +6,14 @@ from typing import Final
 
 from vipwire.model.net import Address
 from vipwire.modes.userspace.entrance import entrances
-from vipwire.modes.userspace.names import CHAINS, FILTER, NODEPORT_NON_LOCAL
-from vipwire.modes.userspace.rule_words import NO_SUCH_PORT, NO_SUCH_SERVICE, OTHER_SOURCES
+from vipwire.modes.userspace.names import (
+    CHAINS,
+    FILTER,
+    NO_SUCH_PORT,
+    NO_SUCH_SERVICE,
+    NODEPORT_NON_LOCAL,
+    OTHER_SOURCES,
+)
 from vipwire.modes.xtables.save import counted_rules
 from vipwire.plan.plan import FrontendKind, Reason, ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
@@ -51,7 +57,6 @@ def service_counts(
 
 
 def _comments(plans: Iterable[ServicePlan]) -> Iterator[tuple[tuple[str, str], tuple[Refusal, Owner]]]:
-    """Yield what the comment of a rule for a protocol means."""
     yield ("", NO_SUCH_SERVICE), (Refusal.UNALLOCATED_CLUSTER_IP, None)
     for plan in plans:
         yield ("", f"{plan.name} {NO_SUCH_PORT}"), (Refusal.UNDEFINED_PORT, None)

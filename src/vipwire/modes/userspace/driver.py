@@ -1,18 +1,80 @@
-"""The Driver of userspace mode."""
+"""The Driver of userspace mode: chooses the variant of iptables, checks that it works, and builds the backends."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from vipwire.config.checks import port_range
 from vipwire.config.configuration import Config
+from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
+from vipwire.model.sysctl import Sysctl
 from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities
-from vipwire.modes.userspace import build as userspace
+from vipwire.modes.userspace.kernel import LIMIT_SECONDS, PURPOSE, UserspaceBackend, sights
 from vipwire.modes.userspace.leftovers import RelayRemains
 from vipwire.modes.userspace.mode import MODE
 from vipwire.modes.userspace.ownership import UserspaceOwner
 from vipwire.modes.userspace.settings import Bind, Choices
+from vipwire.modes.xtables.refusal import LockedError
+from vipwire.modes.xtables.tool import PROGRAM, IptablesTool, in_use
 from vipwire.reconcile.explainer import Explainer
+
+_PROBE: Final = (
+    "*nat\n:KUBE-PORTALS-PROBE - [0:0]\n"
+    '-A KUBE-PORTALS-PROBE -p tcp -m comment --comment "a/b" -m tcp --dport 1 -m addrtype --dst-type LOCAL '
+    "-m conntrack --ctstate NEW -j REDIRECT --to-ports 1\n"
+    "-F KUBE-PORTALS-PROBE\n-X KUBE-PORTALS-PROBE\nCOMMIT\n"
+)
+"""Makes a rule that nobody reaches, and removes it: NAT is what a kernel or a container lacks."""
+
+
+def choose(family: Family, *, tried: bool) -> IptablesTool:
+    """Choose the variant that this node uses; with `tried` only one with which this kernel can have our rules.
+
+    A kernel may list the tables of a variant and refuse every rule: then the other one is taken. Raise
+    UnsupportedError, with what each said, if there is none.
+    """
+    tools, errors = in_use(family, PURPOSE, limit=LIMIT_SECONDS)
+    if not tools and not errors:
+        raise UnsupportedError(
+            f"{PURPOSE} needs {PROGRAM[family]}-restore, which is not installed: install the package iptables, "
+            "or do without rules (--userspace-bind)"
+        )
+    for tool in tools:
+        if not tried:
+            return tool
+        try:
+            tool.restore(_PROBE)
+        except LockedError:  # what is missing will show when rules are refused
+            return tool
+        except CommitError as error:
+            errors.append(str(error))
+        else:
+            return tool
+    raise UnsupportedError(
+        f"{PURPOSE} needs NAT rules, and this kernel or user may not have them: {'; '.join(errors)}; "
+        "load iptable_nat, xt_REDIRECT, xt_addrtype and xt_conntrack, give CAP_NET_ADMIN, "
+        "or do without rules (--userspace-bind)"
+    )
+
+
+SYSCTLS = (Sysctl("net/ipv4/tcp_tw_reuse", 1),)
+"""A relay is a client of its endpoints: without it, 28,000 connections a minute to one endpoint use up all ports."""
+
+
+def build_backends(families: Iterable[Family], choices: Choices, *, prepare: bool) -> dict[Family, UserspaceBackend]:
+    """Build a backend for each family. With `prepare` it is going to be run: rules are tried, relays may be started.
+
+    Raise UnsupportedError if this machine cannot have the rules that are wanted.
+    """
+    tools = {family: choose(family, tried=prepare) if choices.bind is Bind.RULES else None for family in families}
+    sight = sights(tools.values())
+    return {family: UserspaceBackend(family, choices, tool, sight, runs=prepare) for family, tool in tools.items()}
+
+
+def leftovers(families: Iterable[Family], *, rules: bool = True) -> list[UserspaceBackend]:
+    """Build what removes all that this mode has left, whatever it was set to; without `rules` only relays."""
+    choices = Choices() if rules else Choices(bind=Bind.NONE)
+    return [UserspaceBackend(family, choices, None, runs=False) for family in families]
 
 
 def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
@@ -24,18 +86,18 @@ def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapp
         udp_timeout=config.udp_idle_timeout,
         localhost_node_ports=config.iptables.localhost_node_ports,
     )
-    return userspace.build(families, choices, prepare=prepare)
+    return build_backends(families, choices, prepare=prepare)
 
 
 def _explainer(family: Family, mode: Any) -> Explainer[Any, Any, Any]:
-    from vipwire.modes.userspace.explainer import UserspaceExplainer  # noqa: PLC0415  # not to run
+    from vipwire.modes.userspace.explain import UserspaceExplainer  # noqa: PLC0415  # not to run
 
     return UserspaceExplainer(family, mode.port_of)
 
 
 def _cleaners(families: Iterable[Family], *, rules: bool) -> Iterable[tuple[Family, Mode]]:
     """Build what has the relay retire, which needs no right, and with `rules` removes these."""
-    return [(left.family, left) for left in userspace.leftovers(families, rules=rules)]
+    return [(left.family, left) for left in leftovers(families, rules=rules)]
 
 
 def _remains(family: Family, running: ModeSpec) -> RelayRemains | None:
@@ -46,7 +108,7 @@ DRIVER: Final = Driver(
     build=_build,
     supposed=lambda config, families: _build(config, families, prepare=False),
     attempt=lambda _config, _families: None,
-    sysctls=lambda _: userspace.SYSCTLS,
+    sysctls=lambda _: SYSCTLS,
     priorities=NatPriorities(),
     explainer=_explainer,
     remarks=lambda _: (),

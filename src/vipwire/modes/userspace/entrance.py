@@ -7,8 +7,9 @@ client has asked for. An endpoint that keeps that port stands among the front's 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vipwire.model.net import Address
+from vipwire.model.net import Address, Protocol
 from vipwire.modes.xtables.words import ports
+from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, RangeFrontend, ServicePlan, Target
 from vipwire.relay.messages import Place
 
@@ -52,3 +53,11 @@ def entrances(plan: ServicePlan) -> Iterator[Entrance]:
     """Yield every way into a Service's ports."""
     yield from map(Entrance, plan.frontends)
     yield from (Entrance(wide.frontend, wide) for wide in plan.ranges)
+
+
+def asks_in_vain(node: NodePlan, entrance: Entrance) -> bool:
+    """Report whether a range cannot be served: rules lead to whatever address the interface has.
+
+    A datagram's port is found by the address at which it arrives, and a socket at any address does not tell that.
+    """
+    return entrance.wide is not None and node.address is None and entrance.frontend.key.protocol is Protocol.UDP

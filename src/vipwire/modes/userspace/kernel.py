@@ -19,16 +19,14 @@ from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.model.problem import Problem
 from vipwire.modes.userspace.counts import service_counts
-from vipwire.modes.userspace.describe import describe
 from vipwire.modes.userspace.entrance import Entrance, entrances
-from vipwire.modes.userspace.limits import shortcomings
-from vipwire.modes.userspace.names import FILTER, TABLES, Front, Key, Value
+from vipwire.modes.userspace.mode import shortcomings
+from vipwire.modes.userspace.names import FILTER, TABLES, Front, Key, Value, describe
 from vipwire.modes.userspace.render import render
 from vipwire.modes.userspace.script import Ports, read, removal, script
 from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.modes.userspace.skeleton import node_objects
-from vipwire.modes.userspace.tool import LIMIT_SECONDS, PURPOSE
-from vipwire.modes.xtables.tool import Tool, with_tables
+from vipwire.modes.xtables.tool import IptablesTool, with_tables
 from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, ServicePlan
@@ -36,8 +34,11 @@ from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import Counts
 from vipwire.reconcile.delta import Delta
 from vipwire.relay.client import Remote, ask_counts, relay_name
-from vipwire.relay.messages import Listener, Settings
+from vipwire.relay.messages import Listener, RelaySettings
 
+PURPOSE: Final = "userspace mode"
+LIMIT_SECONDS: Final = 60.0
+"""For the few rules of this mode; the relay's listeners wait meanwhile."""
 _LOOK_SECONDS: Final = 1.0
 _LOG: Final = logging.getLogger("vipwire.relay")
 
@@ -52,7 +53,7 @@ class UserspaceBackend:
         self,
         family: Family,
         choices: Choices,
-        tool: Tool | None,
+        tool: IptablesTool | None,
         sight: Generations | None = None,
         *,
         runs: bool = True,
@@ -60,7 +61,7 @@ class UserspaceBackend:
     ) -> None:
         self.family, self._choices, self._tool = family, choices, tool
         self._sight, self._clock, self._runs = sight, clock, runs
-        settings = Settings(choices.ports, choices.udp_timeout)
+        settings = RelaySettings(choices.ports, choices.udp_timeout)
         self._remote = Remote(relay_name(family), settings, starts=runs)
         self._seen: int | None = None
         self._node = NodePlan(family)
@@ -242,7 +243,7 @@ def _first(ports: Mapping[str, list[int]]) -> Ports:
     return lambda front: next(iter(ports.get(front, ())), 0)
 
 
-def sights(tools: Iterable[Tool | None]) -> Generations | None:
+def sights(tools: Iterable[IptablesTool | None]) -> Generations | None:
     """Build the detectors of commits, where all rules are of the variant that counts them."""
     tools = tuple(tools)
     return Generations() if tools and all(tool and tool.variant is Variant.NFT for tool in tools) else None

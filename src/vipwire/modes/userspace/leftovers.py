@@ -17,9 +17,9 @@ from vipwire.linux.netlink.conntrack import Flow
 from vipwire.linux.netlink.socket import DumpInterruptedError
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.spec import RemovalResult
-from vipwire.modes.xtables.ownership import Place
+from vipwire.modes.xtables.save import ChainName
 from vipwire.relay.client import Remote, relay_name
-from vipwire.relay.messages import Settings
+from vipwire.relay.messages import RelaySettings
 
 _ANYWHERE: Final = {Family.IPV4: Address(bytes(4)), Family.IPV6: Address(bytes(16))}
 
@@ -39,13 +39,13 @@ class RelayRemains:
         """Wait: the rules still lead to the relay."""
         return RemovalResult()
 
-    def held(self) -> frozenset[Place]:
+    def held(self) -> frozenset[ChainName]:
         """Return nothing: this mode holds no chain."""
         return frozenset()
 
     def after_rules(self) -> RemovalResult:
         """Tell the relay to retire, now that no rule leads to it."""
-        remote = Remote(relay_name(self._family), Settings((0, 0), 0.0), starts=False)
+        remote = Remote(relay_name(self._family), RelaySettings((0, 0), 0.0), starts=False)
         try:
             if self._retires is not None and time.monotonic() >= self._retires:
                 forget_relayed(self._family, remote)

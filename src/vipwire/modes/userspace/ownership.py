@@ -4,7 +4,7 @@ from typing import Final
 
 from vipwire.modes.userspace import names
 from vipwire.modes.userspace.names import CHAINS
-from vipwire.modes.xtables.ownership import Link, WholeChainOwner
+from vipwire.modes.xtables.ownership import ChainRule, WholeChainOwner
 
 _KUBE_PROXY_HAD: Final = frozenset(
     {
@@ -31,7 +31,7 @@ class UserspaceOwner(WholeChainOwner):
         """Report whether a chain is none of kube-proxy's, which had this mode up to 1.25."""
         return self.owns(table, chain) and chain not in _KUBE_PROXY_HAD
 
-    def words(self, table: str) -> frozenset[Link]:
+    def words(self, table: str) -> frozenset[ChainRule]:
         """Return nothing: no other mode jumps to these chains."""
         del table
         return frozenset()

@@ -13,27 +13,45 @@ through to a front of its own instead, and the filter drops the others: a relay 
 Rules lead datagrams from outside past that socket: IPVS, which takes what it still knows from ipvs mode before any
 socket does, sees another port then. Nobody would masquerade such a flow, once connection tracking has forgotten it.
 Without rules (`--userspace-bind`) there is one front for all, and its clients count as those of this node.
+
+What is not served is refused or dropped:
+
+    frontend     those who may come      all others
+    forwards     translated by now       dropped
+    refuses      refused                 dropped
+    drops        dropped                 dropped
+
+An address of this node may be a Service's, and serve other Services' node ports: one that nobody answers for leaves
+them alone. So there, and only there, refusals stand behind the node ports that are served.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.spread import Algorithm
 from vipwire.modes.userspace import names
-from vipwire.modes.userspace.entrance import Entrance, entrances
-from vipwire.modes.userspace.limits import asks_in_vain
-from vipwire.modes.userspace.names import FILTER, NAT, Front, Key, Rule, Value
-from vipwire.modes.userspace.refusing import denials, other_ports, sctp_refusal, serving
-from vipwire.modes.userspace.rule_words import named, packet, sources, translate
+from vipwire.modes.userspace.entrance import Entrance, asks_in_vain, entrances
+from vipwire.modes.userspace.names import (
+    FILTER,
+    NAT,
+    NO_SUCH_PORT,
+    OTHER_SOURCES,
+    Front,
+    Key,
+    Rule,
+    Value,
+    named,
+    sources,
+    translate,
+)
 from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.modes.userspace.skeleton import serves_loopback
-from vipwire.modes.xtables.words import NEW
+from vipwire.modes.xtables.words import NEW, comment, served, to
 from vipwire.plan.affinity import Memory, memory_of, sticky_actions
 from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import Forward, Frontend, ServicePlan
+from vipwire.plan.plan import Drop, Forward, Frontend, Reject, ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.relay.messages import Listener, Place, Share
 
@@ -51,8 +69,7 @@ def render(node: NodePlan, choices: Choices, plan: ServicePlan) -> Rendered[Key,
     return Rendered(writer.objects)
 
 
-@dataclass(frozen=True, slots=True)
-class _NamedForward:
+class _NamedForward(NamedTuple):
     """A front that rules lead to: its name and what it does."""
 
     name: str
@@ -77,14 +94,12 @@ class _Writer:
         self.objects: dict[Key, Value] = {}
 
     def rule(self, table: str, chain: str, words: str, front: str = "") -> None:
-        """Add a rule to this Service's objects."""
         self.objects[Rule(table, chain, words, front)] = 1
 
     def _add(self, rules: Iterable[Rule]) -> None:
         self.objects.update((rule, 1) for rule in rules)
 
     def entrance(self, entrance: Entrance) -> None:
-        """Write a frontend, at its port or at a range."""
         frontend = entrance.frontend
         relayed = frontend.key.protocol is not Protocol.SCTP
         if self._choices.bind is not Bind.RULES:
@@ -133,7 +148,7 @@ class _Writer:
         """Listen at a node port itself, and let whoever comes there, or is led past it, through the filter."""
         key, note = entrance.frontend.key, str(entrance.frontend.port_name)
         places = tuple(Place(address, key.port) for address in self._node_port_addresses())
-        words = f"{packet('', None, key.protocol, key.port, note)} {NEW}"
+        words = f"{served(key.protocol, key.port, note)} {NEW}"
         if places and key.protocol is Protocol.UDP:
             places = (self._own_place(), *places)
             self._lead(names.NODEPORT_CONTAINER, entrance, side)
@@ -146,7 +161,8 @@ class _Writer:
         frontend = entrance.frontend
         key = frontend.key
         for source in sources(frontend.allowed_sources):
-            words = packet(source, key.address, key.protocol, entrance.dport, str(frontend.port_name))
+            note = str(frontend.port_name)
+            words = served(key.protocol, entrance.dport, note, address=key.address, source=source)
             self.rule(NAT, chain, f"{words} {translate(self._node.address)}", side.name)
 
     def _without_rules(self, entrance: Entrance) -> None:
@@ -156,7 +172,6 @@ class _Writer:
             self._front(_NamedForward(entrance.front(), forward), entrance, self._direct_places(frontend))
 
     def _direct_places(self, frontend: Frontend) -> tuple[Place, ...]:
-        """Choose where clients reach a frontend themselves."""
         key, family = frontend.key, self._node.family
         if self._choices.bind is Bind.NONE:
             return (Place(_ANYWHERE[family], 0),)
@@ -208,7 +223,6 @@ class _Writer:
         return Place(self._node.address or _ANYWHERE[self._node.family], 0)
 
     def _node_port_addresses(self) -> Iterator[Address]:
-        """Choose the addresses on which node ports are sockets."""
         node = self._node
         if node.addresses or node.address is None:
             yield from self._plan.node_port_addresses
@@ -216,3 +230,60 @@ class _Writer:
             yield node.address
         if serves_loopback(node, self._choices):
             yield _LOOPBACK[node.family]
+
+
+_SCTP = "SCTP is not relayed"
+
+
+def denials(node: NodePlan, plan: ServicePlan, entrance: Entrance) -> Iterator[Rule]:
+    """Write what becomes of those who were not translated, or not to be accepted."""
+    frontend = entrance.frontend
+    dropping, rejecting = _chains(node, plan, frontend)
+    limited = frontend.allowed_sources is not None
+    match frontend.action:
+        case Reject(reason) if limited:
+            for source in sources(frontend.allowed_sources):
+                yield _rule(entrance, dropping, reason.value, f"-j {names.REFUSE}", source)._replace(first=True)
+        case Reject(reason):
+            yield _rule(entrance, rejecting, reason.value, f"-j {names.REFUSE}")
+        case Drop(reason):
+            yield _rule(entrance, dropping, reason.value, "-j DROP")
+    if limited and not isinstance(frontend.action, Drop):
+        yield _rule(entrance, dropping, f"{OTHER_SOURCES} to the {frontend.kind.value}", "-j DROP")
+
+
+def sctp_refusal(entrance: Entrance) -> Rule:
+    """Refuse what no relay can carry."""
+    chain = names.NODEPORT_FILTER if entrance.frontend.key.address is None else names.PORTALS_REJECT
+    return _rule(entrance, chain, _SCTP, f"-j {names.REFUSE}")
+
+
+def other_ports(plan: ServicePlan) -> Iterator[Rule]:
+    """Refuse the ports of ClusterIPs that no frontend names."""
+    for address in plan.cluster_ips:
+        note = comment(f"{plan.name} {NO_SUCH_PORT}")
+        yield Rule(FILTER, names.PORTALS_REJECT, f"{to(address)} {note} -j {names.REFUSE}")
+
+
+def serving(frontend: Frontend) -> Rule | None:
+    """Keep refusals at addresses of this node away from a node port that is served; None for other frontends."""
+    if frontend.key.address is not None or not (frontend.short_circuit or isinstance(frontend.action, Forward)):
+        return None
+    words = served(frontend.key.protocol, frontend.key.port, str(frontend.port_name))
+    return Rule(FILTER, names.PORTALS_OWN, f"{words} -j RETURN", first=True)
+
+
+def _chains(node: NodePlan, plan: ServicePlan, frontend: Frontend) -> tuple[str, str]:
+    address = frontend.key.address
+    if address is None:
+        return names.NODEPORT_FILTER, names.NODEPORT_FILTER
+    serves = any(address in prefix for prefix in node.node_port_addresses)
+    if address in plan.own_addresses and serves and isinstance(frontend.action, Reject):
+        return names.PORTALS_OWN_DENY, names.PORTALS_OWN_DENY
+    return names.PORTALS_DROP, names.PORTALS_REJECT
+
+
+def _rule(entrance: Entrance, chain: str, why: str, verdict: str, source: str = "") -> Rule:
+    key, port_name = entrance.frontend.key, entrance.frontend.port_name
+    words = served(key.protocol, entrance.dport, f"{port_name} {why}", address=key.address, source=source)
+    return Rule(FILTER, chain, f"{words} {verdict}")

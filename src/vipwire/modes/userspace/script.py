@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from vipwire.modes.userspace import names
-from vipwire.modes.userspace.names import CHAINS, NAT, PORT, TABLES, Chain, Front, Key, Rule, Value
-from vipwire.modes.xtables.save import BUILT_IN, read_tables, target
+from vipwire.modes.userspace.names import CHAINS, NAT, PORT, TABLES, Front, Key, Rule, Value
+from vipwire.modes.xtables.save import BUILT_IN, ChainName, read_tables, target
 from vipwire.reconcile.delta import Delta
 
 _LEADS: Final = re.compile(
@@ -45,7 +45,7 @@ def _table(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iter
 
 def _chains(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
     coming = {**delta.added, **{key: value for key, (_, value) in delta.changed.items()}}
-    chains = {key: value for key, value in coming.items() if isinstance(key, Chain) and key.table == table}
+    chains = {key: value for key, value in coming.items() if isinstance(key, ChainName) and key.table == table}
     yield from (f":{key.chain} - [0:0]" for key in chains)
     for key, rules in chains.items():
         yield from (f"-A {key.chain} {words}" for words in (rules if isinstance(rules, tuple) else ()))
@@ -69,7 +69,7 @@ def _of(table: str, objects: Mapping[Key, Value]) -> Iterator[tuple[Rule, int]]:
 
 
 def _deletions(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
-    gone = [key.chain for key in delta.removed if isinstance(key, Chain) and key.table == table]
+    gone = [key.chain for key in delta.removed if isinstance(key, ChainName) and key.table == table]
     yield from (f"-F {chain}" for chain in gone)
     yield from (f"-X {chain}" for chain in gone)
 
@@ -86,12 +86,12 @@ def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
     """
     found: dict[Key, Value] = {}
     times: Counter[Rule] = Counter()
-    members: dict[Chain, list[str]] = {}
+    members: dict[ChainName, list[str]] = {}
     for table, chains in read_tables(saved).items():
         ours = CHAINS.get(table, ())
         for chain, rules in chains.items():
             if chain in ours:
-                members[Chain(table, chain)] = rules
+                members[ChainName(table, chain)] = rules
             elif chain in BUILT_IN:
                 times.update(_jump(table, chain, words) for words in rules if target(words) in ours)
     for key, rules in members.items():
@@ -113,7 +113,7 @@ def _jump(table: str, chain: str, words: str) -> Rule:
     return Rule(table, chain, words, first=target(words) not in _LAST_JUMPS)
 
 
-def _members(key: Chain, rules: Iterable[str], fronts: Fronts) -> Iterator[Rule]:
+def _members(key: ChainName, rules: Iterable[str], fronts: Fronts) -> Iterator[Rule]:
     """Read the rules of a chain. One that should be first and is not counts as another: it is replaced."""
     at_head = True
     for words in rules:
@@ -123,7 +123,7 @@ def _members(key: Chain, rules: Iterable[str], fronts: Fronts) -> Iterator[Rule]
         yield _rule(key, words, fronts)._replace(first=at_head)
 
 
-def _rule(key: Chain, words: str, fronts: Fronts) -> Rule:
+def _rule(key: ChainName, words: str, fronts: Fronts) -> Rule:
     found = _LEADS.fullmatch(words)
     if found is not None:
         front = fronts.get((found["protocol"], int(found["port"])))

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 from vipwire.model.net import Family, Protocol
 from vipwire.modes.userspace import names
-from vipwire.modes.userspace.names import CHAINS, FILTER, NAT, Chain, Key, Rule, Rules, Value
-from vipwire.modes.userspace.rule_words import NO_SUCH_SERVICE
+from vipwire.modes.userspace.names import CHAINS, FILTER, NAT, NO_SUCH_SERVICE, Key, Rule, Rules, Value
 from vipwire.modes.userspace.settings import Bind, Choices
+from vipwire.modes.xtables.save import ChainName
 from vipwire.modes.xtables.words import LOCAL_DESTINATION, LOOPBACK, NEW, comment, from_pod, in_prefix, refuse, rule
 from vipwire.plan.node import NodePlan
 
@@ -36,7 +36,7 @@ def node_objects(node: NodePlan, choices: Choices) -> dict[Key, Value]:
         return {}
     fixed = {names.REFUSE: _refuse(node.family), names.PORTALS_FILTER: _portals_filter(node)}
     objects: dict[Key, Value] = {
-        Chain(table, chain): fixed.get(chain) for table, chains in CHAINS.items() for chain in chains
+        ChainName(table, chain): fixed.get(chain) for table, chains in CHAINS.items() for chain in chains
     }
     objects.update((rule, 1) for rule in _jumps(node, loopback=serves_loopback(node, choices)))
     objects[Rule(FILTER, names.PORTALS_OWN, f"-j {names.PORTALS_OWN_DENY}")] = 1

@@ -22,7 +22,7 @@ _LARGEST_PORT: Final = 0xFFFF
 
 
 @dataclass(slots=True)
-class Header:
+class PacketHeader:
     """The first packet of a connection as rules see it now. `translated`: DNAT has sent it where it goes."""
 
     packet: Packet
@@ -33,7 +33,7 @@ class Header:
     translated: bool = False
 
     @classmethod
-    def of(cls, packet: Packet) -> "Header":
+    def of(cls, packet: Packet) -> "PacketHeader":
         """Begin with a packet as it arrives, or as a process sends it."""
         return cls(packet, packet.source, packet.destination, packet.port)
 
@@ -46,7 +46,7 @@ class Lookup(NamedTuple):
     steps: tuple[Step, ...] = ()
 
 
-class Listed(NamedTuple):
+class ListedRule(NamedTuple):
     """A rule of a chain, in the words of iptables-save, and how it compares with the plan. No text: the chain itself.
 
     `shown` is what a person is shown of it, where that is not the text. `detail` is what the mode knows of the rule.
@@ -60,27 +60,27 @@ class Listed(NamedTuple):
 
 def compare_rules(
     seen: Sequence[str] | None, planned: Sequence[str], strange: ObjectState = ObjectState.DIFFERENT
-) -> Iterator[Listed]:
+) -> Iterator[ListedRule]:
     """Compare a chain's rules, in their order, with the planned ones; those that are missing come last.
 
     `seen` is None where the chain does not exist. `strange` is the state of rules that are not in the plan.
     """
     if seen is None:
         if planned:
-            yield Listed("", ObjectState.MISSING)
+            yield ListedRule("", ObjectState.MISSING)
         return
     at = 0
     for rule in seen:
         found = rule in planned[at:]
         at = planned.index(rule, at) + 1 if found else at
-        yield Listed(rule, ObjectState.PLANNED if found else strange)
-    yield from (Listed(rule, ObjectState.MISSING) for rule in planned if rule not in seen)
+        yield ListedRule(rule, ObjectState.PLANNED if found else strange)
+    yield from (ListedRule(rule, ObjectState.MISSING) for rule in planned if rule not in seen)
 
 
 class Surroundings:
     """Answers what rules ask beside the packet; None for what cannot be told. Each mode overrides its part."""
 
-    def rules(self, table: str, chain: str, header: Header) -> Iterable[Listed] | None:
+    def rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
         """List the rules of a chain that the packet may match, missing ones last; None if there is no such chain."""
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ class Surroundings:
         """Report whether an address is one of this node."""
         raise NotImplementedError
 
-    def look_up(self, name: str, fields: str, header: Header) -> Lookup | None:
+    def look_up(self, name: str, fields: str, header: PacketHeader) -> Lookup | None:
         """Look the packet up in an ipset."""
         del name, fields, header
         return None
@@ -118,7 +118,7 @@ class Judgement:
     effects: list[Effect] = field(default_factory=list)
 
 
-def judge(conditions: tuple[Condition, ...], header: Header, surroundings: Surroundings) -> Judgement:
+def judge(conditions: tuple[Condition, ...], header: PacketHeader, surroundings: Surroundings) -> Judgement:
     """Judge a packet by all conditions, in their order, until one does not hold.
 
     Behind one that cannot be told nothing is left to chance: what is drawn must be what the kernel would draw.
@@ -137,13 +137,13 @@ def judge(conditions: tuple[Condition, ...], header: Header, surroundings: Surro
     return judgement
 
 
-def would_hold(conditions: tuple[Condition, ...], header: Header, surroundings: Surroundings) -> bool:
+def would_hold(conditions: tuple[Condition, ...], header: PacketHeader, surroundings: Surroundings) -> bool:
     """Report whether a packet would meet a rule that is not there, whatever chance and memory say."""
     plain = tuple(each for each in conditions if each.option not in _WITH_EFFECT)
     return judge(plain, header, surroundings).holds is True
 
 
-def goes_here(header: Header, surroundings: Surroundings) -> bool:
+def goes_here(header: PacketHeader, surroundings: Surroundings) -> bool:
     """Report whether the packet is now for this node itself, by the packet or by what is around it."""
     packet = header.packet
     return (packet.to_node and header.destination == packet.destination) or surroundings.owns(header.destination)
@@ -158,11 +158,10 @@ def masked(text: str) -> tuple[int, int]:
 class _Judging:
     """The evaluation of one rule's conditions for one packet."""
 
-    def __init__(self, header: Header, surroundings: Surroundings, judgement: Judgement) -> None:
+    def __init__(self, header: PacketHeader, surroundings: Surroundings, judgement: Judgement) -> None:
         self._header, self._around, self._judgement = header, surroundings, judgement
 
     def holds(self, condition: Condition) -> bool | None:
-        """Judge by one condition."""
         try:
             found = _CONDITIONS[condition.option](self, condition)
         except (ValueError, KeyError, ZeroDivisionError, OverflowError):
@@ -279,7 +278,6 @@ def _within(address: Address, text: str) -> bool:
 
 
 def _ports(text: str) -> range:
-    """Read a port, or `FIRST:LAST`."""
     low, colon, high = text.partition(":")
     first, last = int(low or 0), int((high or _LARGEST_PORT) if colon else low)
     if not 0 <= first <= last <= _LARGEST_PORT:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from vipwire.modes.xtables.save import BUILT_IN, Chains, target
+from vipwire.modes.xtables.save import BUILT_IN, ChainName, Chains, target
 from vipwire.modes.xtables.variant import KUBELETS
 
 TABLES: Final = ("filter", "nat", "mangle")
@@ -23,14 +23,7 @@ Tables = Mapping[str, Chains]
 """What iptables-save shows, by table."""
 
 
-class Place(NamedTuple):
-    """A chain of a table."""
-
-    table: str
-    chain: str
-
-
-class Link(NamedTuple):
+class ChainRule(NamedTuple):
     """A rule in a chain, in the words of iptables-save without `-A CHAIN`."""
 
     chain: str
@@ -57,10 +50,10 @@ class RuleOwner(Protocol):
     def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
         """Choose the chains of a table that go with this mode. `kubelet`: it has made its own in this engine."""
 
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
         """Yield the rules that go with this mode from chains that stay, each as often as it is there."""
 
-    def words(self, table: str) -> frozenset[Link]:
+    def words(self, table: str) -> frozenset[ChainRule]:
         """Return the very words of such rules, where another mode's may be the same."""
 
 
@@ -78,11 +71,11 @@ class WholeChainOwner(ABC):
         del kubelet
         return frozenset(chain for chain in chains if self.owns(table, chain))
 
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
         """Yield all jumps from the kernel's own chains to these."""
         del kubelet
         for chain in BUILT_IN & chains.keys():
-            yield from (Link(chain, rule) for rule in chains[chain] if self.owns(table, target(rule)))
+            yield from (ChainRule(chain, rule) for rule in chains[chain] if self.owns(table, target(rule)))
 
 
 class VipwireOnlyOwner(WholeChainOwner):
@@ -99,14 +92,14 @@ class VipwireOnlyOwner(WholeChainOwner):
         """Return the same."""
         return self._owner.vipwires(table, chain)
 
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
         """Yield the rules that jump to these from chains that stay: whoever wrote them, it was not kube-proxy."""
         del kubelet
         for chain, rules in chains.items():
             if chain in BUILT_IN or self._owner.owns(table, chain):
-                yield from (Link(chain, rule) for rule in rules if self.vipwires(table, target(rule)))
+                yield from (ChainRule(chain, rule) for rule in rules if self.vipwires(table, target(rule)))
 
-    def words(self, table: str) -> frozenset[Link]:
+    def words(self, table: str) -> frozenset[ChainRule]:
         """Return the words of such rules."""
         return frozenset(link for link in self._owner.words(table) if self.vipwires(table, target(link.rule)))
 
@@ -120,21 +113,17 @@ class _KubeProxyOwner(WholeChainOwner):
         self._owners = owners
 
     def owns(self, table: str, chain: str) -> bool:
-        """Report whether a chain has a name of kube-proxy's."""
         return any(owner.owns(table, chain) and not owner.vipwires(table, chain) for owner in self._owners)
 
     def vipwires(self, table: str, chain: str) -> bool:
-        """Return False: these chains are not vipwire's alone."""
         del table, chain
         return False
 
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
-        """Yield the rules that jump to these."""
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
         found = (link for owner in self._owners for link in owner.links(table, chains, kubelet=kubelet))
         return (link for link in found if self.owns(table, target(link.rule)))
 
-    def words(self, table: str) -> frozenset[Link]:
-        """Return the words of such rules."""
+    def words(self, table: str) -> frozenset[ChainRule]:
         return frozenset(
             link for owner in self._owners for link in owner.words(table) if self.owns(table, target(link.rule))
         )
@@ -150,7 +139,7 @@ Owners = Mapping[str, RuleOwner]
 
 
 def census(
-    owners: Owners, tables: Mapping[str, Collection[str]], held: Collection[Place] = frozenset()
+    owners: Owners, tables: Mapping[str, Collection[str]], held: Collection[ChainName] = frozenset()
 ) -> dict[str, int]:
     """Count the chains by the mode that alone has such; modes without any are left out. Those `held` do not count."""
     counts: Counter[str] = Counter()
@@ -167,7 +156,7 @@ def removals(
     tables: Tables,
     leaving: Collection[RuleOwner],
     running: RuleOwner | None = None,
-    held: Collection[Place] = frozenset(),
+    held: Collection[ChainName] = frozenset(),
 ) -> Iterator[str]:
     """Write what removes modes from an engine, one text for each table that has something of theirs.
 
@@ -188,7 +177,7 @@ def removals(
             yield text
 
 
-def removal(table: str, chains: Chains, gone: Collection[str], links: Collection[Link]) -> str:
+def removal(table: str, chains: Chains, gone: Collection[str], links: Collection[ChainRule]) -> str:
     """Write what removes chains of a table, and rules of other chains; nothing where there is nothing.
 
     A chain that other rules jump to is only emptied.
@@ -197,7 +186,7 @@ def removal(table: str, chains: Chains, gone: Collection[str], links: Collection
     pinned: set[str] = set()
     for chain, rules in chains.items():
         for rule in rules if chain not in gone else ():
-            if Link(chain, rule) in links:
+            if ChainRule(chain, rule) in links:
                 lines.append(f"-D {chain} {rule}")
             else:
                 pinned.add(target(rule))

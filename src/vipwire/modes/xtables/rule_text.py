@@ -67,7 +67,7 @@ class Condition(NamedTuple):
         raise ValueError(f"{self.option} without {name}")
 
 
-class Rule(NamedTuple):
+class ParsedRule(NamedTuple):
     """The conditions of a rule, its target's name and the target's options; no target if it only counts.
 
     `goto`: the target is a chain that is not come back from. `unknown` is the first word that is not understood.
@@ -88,7 +88,7 @@ class Rule(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str) -> ParsedRule:
     """Read a rule without its `-A CHAIN`; raise DecodeError where its quotes do not end."""
     try:
         words = shlex.split(text)
@@ -103,7 +103,7 @@ class _Reader:
     def __init__(self, words: list[str]) -> None:
         self._words, self._at, self._module = words, 0, ""
 
-    def rule(self) -> Rule:
+    def rule(self) -> ParsedRule:
         """Read all of it, up to the first word that is not understood."""
         conditions: list[Condition] = []
         while self._at < len(self._words):
@@ -117,15 +117,15 @@ class _Reader:
                 continue
             condition = self._condition()
             if condition is None:
-                return Rule(tuple(conditions), unknown=self._words[first])
+                return ParsedRule(tuple(conditions), unknown=self._words[first])
             conditions.append(condition)
-        return Rule(tuple(conditions))
+        return ParsedRule(tuple(conditions))
 
-    def _target(self, conditions: tuple[Condition, ...]) -> Rule:
+    def _target(self, conditions: tuple[Condition, ...]) -> ParsedRule:
         word, *rest = self._words[self._at :]
         if not rest:
-            return Rule(conditions, unknown=word)
-        return Rule(conditions, rest[0], tuple(rest[1:]), word == "-g")
+            return ParsedRule(conditions, unknown=word)
+        return ParsedRule(conditions, rest[0], tuple(rest[1:]), word == "-g")
 
     def _condition(self) -> Condition | None:
         """Read one match; None where it is not understood."""

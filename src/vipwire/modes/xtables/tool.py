@@ -6,6 +6,7 @@ They run in the network namespace of the calling thread.
 import codecs
 import fcntl
 import os
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -52,7 +53,7 @@ class RuleTool(Protocol):
         """
 
 
-class Tool:
+class IptablesTool:
     """The programs of one family and variant. Raise UnsupportedError if they are not installed.
 
     `purpose` is what needs them, in words. A run that takes longer than `limit` seconds is ended; None for no limit.
@@ -163,17 +164,17 @@ class Tool:
             raise CommitError(f"{self.name}: {error}", transaction=transaction) from error
 
 
-def installed(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[Tool]:
+def installed(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:
     """Yield the tools of a family that are installed."""
     for variant in Variant:
         try:
-            tool = Tool(family, variant, purpose, limit=limit)
+            tool = IptablesTool(family, variant, purpose, limit=limit)
         except UnsupportedError:
             continue
         yield tool
 
 
-def with_tables(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[Tool]:
+def with_tables(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:
     """Yield the tools of a family that can have rules here.
 
     Asking the legacy one by a table's name would make it, and the other one fails on a kernel without its engine.
@@ -201,12 +202,12 @@ def legacy_tables(family: Family) -> tuple[str, ...]:
         return ()
 
 
-def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple[list[Tool], list[str]]:
+def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple[list[IptablesTool], list[str]]:
     """Order the tools that are installed by how surely this node uses each.
 
     Those that cannot be read are left out; the second result says why.
     """
-    saved: dict[Tool, str] = {}
+    saved: dict[IptablesTool, str] = {}
     errors: list[str] = []
     for tool in installed(family, purpose, limit=limit):
         try:
@@ -249,8 +250,6 @@ def _find(family: Family, variant: Variant, suffix: str) -> str | None:
 
 
 def _which(program: str) -> str | None:
-    import shutil  # noqa: PLC0415  # heavy, and nftables mode has no use for it
-
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_DIRECTORIES}")
 
 
@@ -278,7 +277,6 @@ def _given(text: Iterable[str]) -> Iterator[BinaryIO]:
 
 
 def _again(given: BinaryIO) -> str:
-    """Return what a program was given."""
     given.seek(0)
     return given.read().decode()
 
@@ -286,7 +284,6 @@ def _again(given: BinaryIO) -> str:
 def _call(
     command: list[str], given: BinaryIO | None = None, limit: float | None = None
 ) -> "subprocess.CompletedProcess[bytes]":
-    """Run a program on a text."""
     return subprocess.run(  # noqa: S603 - a path that `_which` has found, and no shell
         command,
         stdin=subprocess.DEVNULL if given is None else given,

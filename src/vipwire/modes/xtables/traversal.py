@@ -10,16 +10,16 @@ from typing import ClassVar, Final
 from vipwire.errors import DecodeError
 from vipwire.model.net import format_endpoint, parse_address
 from vipwire.modes.xtables.match import (
-    Header,
     Judgement,
-    Listed,
+    ListedRule,
+    PacketHeader,
     Surroundings,
     goes_here,
     judge,
     masked,
     would_hold,
 )
-from vipwire.modes.xtables.rule_text import Rule, parse_rule
+from vipwire.modes.xtables.rule_text import ParsedRule, parse_rule
 from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict
 
 _DEEPEST: Final = 16
@@ -34,19 +34,19 @@ _Outcome = tuple[Verdict | None, list[Effect]]
 """The verdict of a rule, None to go on, and its effects, if anything happens."""
 
 
-class UnknownRuleError(ValueError):
+class UnclearRuleError(ValueError):
     """A rule's effect cannot be told."""
 
 
 class Traversal:
     """One packet on its way. `ended` is the rule whose verdict ended the last built-in chain."""
 
-    def __init__(self, surroundings: Surroundings, header: Header) -> None:
+    def __init__(self, surroundings: Surroundings, header: PacketHeader) -> None:
         self._surroundings, self.header = surroundings, header
         self.steps: list[Step] = []
         self.uncertain = False
         self.masqueraded = False
-        self.ended: Listed | None = None
+        self.ended: ListedRule | None = None
         self._where, self._depth, self._tried = "", 0, 0
 
     def pass_hooks(self) -> Iterator[Verdict | None]:
@@ -78,12 +78,12 @@ class Traversal:
         """Note an object on the way that is no rule; without an effect: that it is missing."""
         self.steps.append(Step("", name, text, state, (effect,) if effect else ()))
 
-    def _chain(self, table: str, name: str, rules: Iterable[Listed]) -> Verdict | None:
+    def _chain(self, table: str, name: str, rules: Iterable[ListedRule]) -> Verdict | None:
         """Evaluate a chain; return the verdict that ended all, RETURN behind a goto, None to go on."""
         self._depth += 1
         try:
             if self._depth > _DEEPEST:
-                raise UnknownRuleError(name)
+                raise UnclearRuleError(name)
             for listed in rules:
                 if listed.state is ObjectState.MISSING:
                     self._missing(name, listed)
@@ -93,12 +93,12 @@ class Traversal:
             self._depth -= 1
         return None
 
-    def _missing(self, chain: str, listed: Listed) -> None:
+    def _missing(self, chain: str, listed: ListedRule) -> None:
         """Note a rule, or the chain itself, that is not there although the packet would meet it."""
         if not listed.text or would_hold(parse_rule(listed.text).conditions, self.header, self._surroundings):
             self.steps.append(self._step(chain, listed))
 
-    def _rule(self, table: str, chain: str, listed: Listed) -> Verdict | None:
+    def _rule(self, table: str, chain: str, listed: ListedRule) -> Verdict | None:
         """Try a rule; return its verdict, None to go on."""
         at = len(self.steps)
         try:
@@ -111,11 +111,11 @@ class Traversal:
             self.steps[at:at] = [self._step(chain, listed, *told), *judgement.steps]
         return verdict
 
-    def _tried_on(self, table: str, listed: Listed) -> tuple[Judgement, Verdict | None, list[Effect]]:
+    def _tried_on(self, table: str, listed: ListedRule) -> tuple[Judgement, Verdict | None, list[Effect]]:
         """Judge the packet by a rule, and do what it says; raise an error if it is not understood."""
         self._tried += 1
         if self._tried > _MOST_RULES:
-            raise UnknownRuleError(listed.text)
+            raise UnclearRuleError(listed.text)
         rule = parse_rule(listed.text)
         judgement = judge(rule.conditions, self.header, self._surroundings)
         if judgement.holds is False:
@@ -123,14 +123,13 @@ class Traversal:
             self.steps += [step for step in missing if step not in self.steps]
             return Judgement(holds=False), None, []
         if judgement.holds is None or rule.unknown:
-            raise UnknownRuleError(rule.unknown or listed.text)
+            raise UnclearRuleError(rule.unknown or listed.text)
         verdict, effects = self._act(table, rule)
         if verdict in _ENDS and self.ended is None:
             self.ended = listed
         return judgement, verdict, effects
 
-    def _act(self, table: str, rule: Rule) -> _Outcome:
-        """Execute a rule's target."""
+    def _act(self, table: str, rule: ParsedRule) -> _Outcome:
         if not rule.target:
             return None, []
         if verdict := _VERDICTS.get(rule.target):
@@ -141,11 +140,11 @@ class Traversal:
             return verdict if verdict in _ENDS else None, effects
         return self._jump(table, rule)
 
-    def _jump(self, table: str, rule: Rule) -> _Outcome:
+    def _jump(self, table: str, rule: ParsedRule) -> _Outcome:
         """Evaluate the chain of a jump; without steps in it there is nothing to tell."""
         rules = self._surroundings.rules(table, rule.target, self.header)
         if rules is None or rule.options:
-            raise UnknownRuleError(rule.target)
+            raise UnclearRuleError(rule.target)
         before = len(self.steps)
         verdict = self._chain(table, rule.target, rules)
         effect = Effect(Verdict.GOTO if rule.goto else Verdict.JUMP, rule.target)
@@ -154,11 +153,11 @@ class Traversal:
             return verdict, told
         return Verdict.RETURN if rule.goto else None, told
 
-    def _mark(self, rule: Rule) -> list[Effect]:
+    def _mark(self, rule: ParsedRule) -> list[Effect]:
         value, mask = masked(rule.option("--set-xmark"))
         return self._set_mark(self.header.mark & ~mask ^ value)
 
-    def _mark_of_set(self, rule: Rule) -> list[Effect]:
+    def _mark_of_set(self, rule: ParsedRule) -> list[Effect]:
         """Set the mark of a set's element: `-j SET --map-set NAME FIELDS --map-mark`."""
         name, *rest = rule.options[rule.options.index("--map-set") + 1 :]
         if rest[1:] != ["--map-mark"]:
@@ -173,7 +172,7 @@ class Traversal:
         self.header.mark = mark
         return [Effect(Verdict.MARK, f"{mark:#x}")]
 
-    def _translate(self, rule: Rule) -> list[Effect]:
+    def _translate(self, rule: ParsedRule) -> list[Effect]:
         text, header = rule.option("--to-destination"), self.header
         host, port = text, header.port
         if text.startswith("[") or text.count(":") == 1:
@@ -182,24 +181,24 @@ class Traversal:
         header.destination, header.port, header.translated = parse_address(host.strip("[]")), port, True
         return [Effect(Verdict.DNAT, format_endpoint(header.destination, header.port))]
 
-    def _redirect(self, rule: Rule) -> list[Effect]:
+    def _redirect(self, rule: ParsedRule) -> list[Effect]:
         self.header.port, self.header.translated = int(rule.option("--to-ports")), True
         return [Effect(Verdict.REDIRECT, self.header.port)]
 
-    def _masquerade(self, rule: Rule) -> list[Effect]:
+    def _masquerade(self, rule: ParsedRule) -> list[Effect]:
         del rule
         self.masqueraded = True
         return [Effect(Verdict.MASQUERADE)]
 
-    def _bound_segments(self, rule: Rule) -> list[Effect]:
+    def _bound_segments(self, rule: ParsedRule) -> list[Effect]:
         rule.option("--set-mss")
         return [Effect(Verdict.CLAMP)]
 
-    def _step(self, chain: str, listed: Listed, *effects: Effect) -> Step:
+    def _step(self, chain: str, listed: ListedRule, *effects: Effect) -> Step:
         name = "" if self._where.endswith(f" {chain}") else chain
         return Step(self._where, name, listed.shown or listed.text, listed.state, effects)
 
-    _CHANGES: ClassVar[dict[str, Callable[["Traversal", Rule], list[Effect]]]] = {
+    _CHANGES: ClassVar[dict[str, Callable[["Traversal", ParsedRule], list[Effect]]]] = {
         "MARK": _mark,
         "SET": _mark_of_set,
         "DNAT": _translate,

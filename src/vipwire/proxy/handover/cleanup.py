@@ -18,7 +18,8 @@ from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.modes.registry import driver_of, every_spec, spec_of
 from vipwire.modes.spec import ModeSpec
-from vipwire.modes.xtables.ownership import Owners, Place, Tables, VipwireOnlyOwner, all_of, census, removals
+from vipwire.modes.xtables.ownership import Owners, Tables, VipwireOnlyOwner, all_of, census, removals
+from vipwire.modes.xtables.save import ChainName
 from vipwire.modes.xtables.tool import RuleTool
 from vipwire.proxy.handover.kube_proxy import KubeProxy
 from vipwire.proxy.handover.leftovers import engines, owners, read_engine
@@ -68,7 +69,7 @@ def _beside(family: Family, kept: frozenset[str], beside: KubeProxy) -> Iterator
         for name in known
         if name not in kept and (found := driver_of(spec_of(name)).remains(family, running)) is not None
     }
-    held: set[Place] = set()
+    held: set[ChainName] = set()
     for each in remains.values():
         with contextlib.suppress(UnsupportedError):
             each.before_rules()
@@ -83,7 +84,7 @@ def _beside(family: Family, kept: frozenset[str], beside: KubeProxy) -> Iterator
 
 
 def _rules(
-    tool: RuleTool, known: Owners, kept: frozenset[str], held: frozenset[Place], beside: KubeProxy
+    tool: RuleTool, known: Owners, kept: frozenset[str], held: frozenset[ChainName], beside: KubeProxy
 ) -> Iterator[Cleaned]:
     tables = read_engine(tool)
     leaving = [VipwireOnlyOwner(owner) if name in kept else owner for name, owner in known.items()]

@@ -19,12 +19,12 @@ from vipwire.model.net import Family
 from vipwire.model.value import Value
 from vipwire.modes.registry import driver_of, every_spec, spec_of
 from vipwire.modes.spec import ModeSpec, Remains, RemovalResult
-from vipwire.modes.xtables.ownership import TABLES, Owners, Place, RuleOwner, Tables, census, removals
-from vipwire.modes.xtables.save import read_table
-from vipwire.modes.xtables.tool import RuleTool, Tool, with_tables
+from vipwire.modes.xtables.ownership import TABLES, Owners, RuleOwner, Tables, census, removals
+from vipwire.modes.xtables.save import ChainName, read_table
+from vipwire.modes.xtables.tool import IptablesTool, RuleTool, with_tables
 
 
-def engines(family: Family) -> Iterator[Tool]:
+def engines(family: Family) -> Iterator[IptablesTool]:
     """Yield the tools of a family that can have rules here."""
     return with_tables(family, "removing rules of other modes")
 
@@ -35,7 +35,9 @@ def owners(family: Family) -> Owners:
     return {name: owner for name, owner in found if owner is not None}
 
 
-def remove_rules(tool: Tool, running: str = "", *, held: Collection[Place] = frozenset()) -> dict[str, int]:
+def remove_rules(
+    tool: IptablesTool, running: str = "", *, held: Collection[ChainName] = frozenset()
+) -> dict[str, int]:
     """Remove the chains that other modes than `running` have left in one engine; tell how many of each mode.
 
     `running` is empty where the mode that runs writes no rules into this engine. The chains `held` stay. Raise
@@ -53,7 +55,7 @@ def remove_rules(tool: Tool, running: str = "", *, held: Collection[Place] = fro
     return found
 
 
-def modes_of(tool: Tool) -> frozenset[str]:
+def modes_of(tool: IptablesTool) -> frozenset[str]:
     """Name the modes that have chains in an engine. Raise OSError if it cannot be read."""
     return frozenset(census(owners(tool.family), _chains(tool)))
 
@@ -71,7 +73,7 @@ def disarm(tool: RuleTool) -> None:
         tool.restore(text)
 
 
-def _chains(tool: Tool) -> Mapping[str, Collection[str]]:
+def _chains(tool: IptablesTool) -> Mapping[str, Collection[str]]:
     return tool.chains_by_table(TABLES)
 
 
@@ -131,7 +133,7 @@ class Leftovers:
             found = self._found(family)
             for mode, each in found.items():
                 note(mode, family, each.before_rules())
-            held = frozenset[Place]().union(*(each.held() for each in found.values()))
+            held = frozenset[ChainName]().union(*(each.held() for each in found.values()))
             removed += self._rules(family, held)
             for mode, each in found.items():
                 note(mode, family, each.after_rules())
@@ -146,7 +148,7 @@ class Leftovers:
                     self._remains[spec.name, family] = each
         return {mode: each for (mode, where), each in self._remains.items() if where is family}
 
-    def _rules(self, family: Family, held: frozenset[Place]) -> Iterator[Removed]:
+    def _rules(self, family: Family, held: frozenset[ChainName]) -> Iterator[Removed]:
         for tool in engines(family):
             running = self._running.name if self._variants[family] == tool.variant.value else ""
             for mode, chains in remove_rules(tool, running, held=held).items():

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from vipwire.errors import CommitError
 from vipwire.process import log
 from vipwire.relay.client import Remote
-from vipwire.relay.messages import RelayCounters, Settings
+from vipwire.relay.messages import RelayCounters, RelaySettings
 from vipwire_l7.gateway.run.relayed import Relayed, relayed
 from vipwire_l7.ingress.run.controller import Controller
 
@@ -78,7 +78,7 @@ class DatagramRelay:
     def __init__(self, folder: Path, controller: Controller, registry: CollectorRegistry, timeout: float) -> None:
         """`timeout`: seconds of silence after which a client is forgotten."""
         self._controller = controller
-        self._remote = Remote(datagram_relay_name(folder), Settings((0, 0), timeout), starts=True)
+        self._remote = Remote(datagram_relay_name(folder), RelaySettings((0, 0), timeout), starts=True)
         self._counters = DatagramCounters()
         registry.register(self._counters)
         self._ended = False

@@ -15,7 +15,7 @@ from tests.fakes.values import ip
 
 from vipwire.linux.netlink.ipvs import Command, Flag, Forwarding, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Address, Family, Protocol
-from vipwire.modes.ipvs.objects.servers import ServerCommand, Servers
+from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand
 
 pytestmark = pytest.mark.kernel
 
@@ -40,7 +40,7 @@ def _namespace() -> Iterator[None]:
 def connected(*virtual: VirtualServer) -> list[list[str]]:
     """Connect to both addresses; return the lines of IPVS' table of connections and templates."""
     reals = [ip(f"10.244.0.{number}") for number in range(2, 6)]
-    with contextlib.closing(Servers(Family.IPV4)) as servers, contextlib.ExitStack() as stack:
+    with contextlib.closing(IpvsServers(Family.IPV4)) as servers, contextlib.ExitStack() as stack:
         for server in virtual:
             servers.apply([ServerCommand(Command.NEW_SERVICE, server, STICKY)])
             real = (RealServer(server, address, TARGET) for address in reals)

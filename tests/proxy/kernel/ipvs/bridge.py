@@ -17,9 +17,9 @@ from vipwire.linux.netlink.ipvs import Timeouts
 from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
-from vipwire.modes.ipvs import start
+from vipwire.modes.ipvs.driver import build_backends, ipvs_sysctls
 from vipwire.modes.ipvs.kernel import IpvsBackend
-from vipwire.modes.ipvs.writing import Settings
+from vipwire.modes.ipvs.render import IpvsSettings
 from vipwire.plan.node import NodePlan, PodBridge
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler
@@ -84,7 +84,7 @@ def program(family: Family, policy: TrafficPolicy) -> IpvsBackend:
     there = Endpoint(parse_address(pod(family, SERVER)), ready=True, serving=True, terminating=False, node="node-1")
     ports = (EndpointPort("", Protocol.TCP, 8080),)
     piece = EndpointSlice(named("web-1"), service.name, family, ports, (there,))
-    backend = IpvsBackend(family, Settings())
+    backend = IpvsBackend(family, IpvsSettings())
     reconciler = Reconciler(backend)
     reconciler.desire_node(backend.render_node(node))
     for name, change in Planner(node).update([service.name], lambda _: (service, [piece])).items():
@@ -99,8 +99,8 @@ def policy(request: pytest.FixtureRequest) -> Iterator[TrafficPolicy]:
     found: TrafficPolicy = request.param
     with own_network():
         build_bridge()
-        apply_sysctls(start.ipvs_sysctls((6, 1), strict_arp=False))
-        for backend in start.build(Family, Settings(), Timeouts()).values():
+        apply_sysctls(ipvs_sysctls((6, 1), strict_arp=False))
+        for backend in build_backends(Family, IpvsSettings(), Timeouts()).values():
             backend.close()
         backends = [program(family, found) for family in Family]
         command = [

@@ -19,7 +19,7 @@ from tests.proxy.kernel.ipvs.proxy import (
 
 from vipwire.linux.netlink.ipvs import Command, Forwarding, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Family
-from vipwire.modes.ipvs.objects.servers import ServerCommand, Servers
+from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure
 from vipwire_lab.lab.cluster import Lab
@@ -54,7 +54,7 @@ def test_a_new_endpoint_is_not_flooded_by_a_scheduler_that_counts_connections(
 
 def active(lab: Lab, family: Family) -> dict[bytes, int]:
     """Read how many connections each real server has open; they need not be those of this test."""
-    with lab.inside(NODE), closing(Servers(family)) as servers:
+    with lab.inside(NODE), closing(IpvsServers(family)) as servers:
         return {row.real.address: row.active for row in servers.rows(servers.services())}
 
 
@@ -157,7 +157,7 @@ def crowded(lab: Lab, host: str, family: Family) -> Iterator[list[RealServer]]:
     """Have many virtual servers in the network namespace of a host, each with one real server, for a while."""
     place = ip("203.0.113.99" if family is Family.IPV4 else "2001:db8:113::99")
     reals = [RealServer(VirtualServer(17, place, port), place, 80) for port in range(7000, 7100)]
-    with lab.inside(host), closing(Servers(family)) as servers:
+    with lab.inside(host), closing(IpvsServers(family)) as servers:
         try:
             servers.apply(ServerCommand(Command.NEW_SERVICE, real.server, Scheduling("rr")) for real in reals)
             servers.apply(ServerCommand(Command.NEW_DEST, real, Forwarding(1)) for real in reals)
@@ -172,7 +172,7 @@ def test_all_is_read_though_other_network_namespaces_have_virtual_servers(lab: L
     with ExitStack() as stack:
         for host in ("client", NODE):
             reals = stack.enter_context(crowded(lab, host, family))
-        with closing(Servers(family)) as servers:  # the last host is the inner one
+        with closing(IpvsServers(family)) as servers:  # the last host is the inner one
             found = {row.real for row in servers.rows({real.server for real in reals})}
     assert found == set(reals)
 

@@ -29,9 +29,9 @@ from vipwire.linux.host.settings import apply_sysctls
 from vipwire.linux.netlink.ipvs import Counters, Timeouts
 from vipwire.model.net import Family, Prefix, Protocol
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
-from vipwire.modes.ipvs.objects.servers import Servers
-from vipwire.modes.ipvs.start import ipvs_sysctls
-from vipwire.modes.ipvs.writing import Settings
+from vipwire.modes.ipvs.driver import ipvs_sysctls
+from vipwire.modes.ipvs.objects.servers import IpvsServers
+from vipwire.modes.ipvs.render import IpvsSettings
 from vipwire.reconcile.delta import diff
 from vipwire_lab.lab.cluster import Lab
 from vipwire_lab.lab.outcome import Outcome, ProbeResult, pods_of
@@ -273,7 +273,7 @@ def test_an_unknown_scheduler_holds_up_its_service_only(lab: Lab, proxy: IpvsPro
 
 def test_an_unknown_scheduler_of_the_node_is_found_at_start(lab: Lab) -> None:
     with pytest.raises(UnsupportedError, match="load the module ip_vs_nosuch"):
-        IpvsProxy(lab, Settings("nosuch"))
+        IpvsProxy(lab, IpvsSettings("nosuch"))
     assert "198.51.100.0" not in lab.run(NODE, ["ipvsadm", "-Sn"]).stdout
 
 
@@ -319,7 +319,7 @@ def test_what_is_not_ours_is_never_touched(lab: Lab) -> None:
 
 def test_excluded_addresses_are_left_alone(lab: Lab) -> None:
     lab.run(NODE, ["ipvsadm", "-A", "-t", "10.96.0.10:80", "-s", "wlc"])
-    settings = Settings(exclude=(Prefix.parse("10.96.0.0/16"),))
+    settings = IpvsSettings(exclude=(Prefix.parse("10.96.0.0/16"),))
     with proxied(lab, settings) as proxy:
         proxy.put(web(external_ips=addresses(EXTERNAL)), *slices(lab, "web", TWO))
         assert "-A -t 10.96.0.10:80 -s wlc" in proxy.saved()
@@ -339,7 +339,7 @@ def test_a_virtual_server_that_stands_where_a_service_needs_it_is_taken_over(lab
 def test_timeouts_are_set_and_zero_leaves_what_there_is(lab: Lab, shared: IpvsProxy) -> None:
     del shared
     with lab.inside(NODE):
-        servers = Servers(Family.IPV4)
+        servers = IpvsServers(Family.IPV4)
     before = servers.timeouts()
     servers.set_timeouts(Timeouts(1234, 0, 56))
     assert servers.timeouts() == Timeouts(1234, before.tcp_fin, 56)
@@ -353,7 +353,7 @@ def test_a_flow_is_forgotten_when_its_time_is_up(lab: Lab, proxy: IpvsProxy, fam
     port = ServicePort("", Protocol.UDP, 80)
     proxy.put(web(ports=(port,)), *slices(lab, "web", TWO, 80, Protocol.UDP))
     with lab.inside(NODE):
-        servers = Servers(family)
+        servers = IpvsServers(family)
     before = servers.timeouts()
     servers.set_timeouts(Timeouts(0, 0, 1))
     try:
@@ -465,7 +465,7 @@ def test_packets_lead_to_pods_that_answer_past_the_director(
     lab: Lab, proxy: IpvsProxy, family: Family, forwarding: str
 ) -> None:
     """The Pod on the other node answers the client directly: the director sees its packets in one direction only."""
-    other = Line(lab, family, Settings(), "node-2")
+    other = Line(lab, family, IpvsSettings(), "node-2")
     with contextlib.ExitStack() as stack:
         stack.callback(other.backend.close)
         stack.callback(lambda: clear(lab, other))
@@ -535,7 +535,7 @@ def counters(lab: Lab, family: Family, address: str, connections: int) -> Counte
     The kernel adds up its counters every two seconds, and gives a real server that comes back its old ones.
     """
     with lab.inside(NODE):
-        servers = Servers(family)
+        servers = IpvsServers(family)
     try:
         for _ in range(400):
             (direct_return,) = [key for key in servers.services() if key.address == ip(EXTERNAL[family])]

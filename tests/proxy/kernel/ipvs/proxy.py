@@ -14,15 +14,14 @@ from vipwire.model.endpoint import Endpoint, EndpointPort, EndpointSlice
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Prefix, Protocol, family_of, parse_address
 from vipwire.model.service import Service, ServicePort
-from vipwire.modes.ipvs import start
+from vipwire.modes.ipvs.driver import build_backends, ipvs_sysctls
 from vipwire.modes.ipvs.kernel import IpvsBackend
-from vipwire.modes.ipvs.objects.describe import describe_object
 from vipwire.modes.ipvs.objects.device import Device
-from vipwire.modes.ipvs.objects.names import Entry, MarkRule, Object, ObjectKey, Route, Vip
+from vipwire.modes.ipvs.objects.names import MarkRule, Object, ObjectKey, SetEntry, Vip, VipRoute, describe_object
 from vipwire.modes.ipvs.objects.policy_routing import PolicyRouting
-from vipwire.modes.ipvs.objects.servers import Servers
+from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.objects.sets import Sets
-from vipwire.modes.ipvs.writing import Settings
+from vipwire.modes.ipvs.render import IpvsSettings
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler, Report
@@ -52,7 +51,7 @@ class Clock:
 class Line:
     """One family of one proxy: plans, objects, kernel."""
 
-    def __init__(self, lab: Lab, family: Family, settings: Settings, host: str = NODE) -> None:
+    def __init__(self, lab: Lab, family: Family, settings: IpvsSettings, host: str = NODE) -> None:
         self.family = family
         self.clock = Clock()
         self._lab, self._host = lab, host
@@ -76,27 +75,27 @@ class Line:
         """Find what no node has without Services, and read no more than that takes."""
         with contextlib.ExitStack() as stack:
             with self._lab.inside(self._host):
-                servers = stack.enter_context(contextlib.closing(Servers(self.family)))
+                servers = stack.enter_context(contextlib.closing(IpvsServers(self.family)))
                 sets = stack.enter_context(contextlib.closing(Sets(self.family)))
                 device = stack.enter_context(contextlib.closing(Device(self.family)))
                 routing = stack.enter_context(contextlib.closing(PolicyRouting(self.family)))
             yield from servers.services()
-            yield from (key for key in sets.read() if isinstance(key, Entry))
+            yield from (key for key in sets.read() if isinstance(key, SetEntry))
             yield from map(Vip, device.addresses())
             yield from map(MarkRule, routing.marks())
-            yield from map(Route, routing.routes())
+            yield from map(VipRoute, routing.routes())
 
 
 class IpvsProxy:
     """ipvs mode of both families on the lab's first node."""
 
-    def __init__(self, lab: Lab, settings: Settings | None = None, *, empty: bool = True) -> None:
+    def __init__(self, lab: Lab, settings: IpvsSettings | None = None, *, empty: bool = True) -> None:
         self.lab = lab
-        self._settings = settings or Settings()
+        self._settings = settings or IpvsSettings()
         self.objects: dict[ObjectName, tuple[Service, tuple[EndpointSlice, ...]]] = {}
         with lab.inside(NODE):
-            apply_sysctls(start.ipvs_sysctls((6, 1), strict_arp=False))
-            for backend in start.build(Family, self._settings, Timeouts()).values():
+            apply_sysctls(ipvs_sysctls((6, 1), strict_arp=False))
+            for backend in build_backends(Family, self._settings, Timeouts()).values():
                 backend.close()
             self.lines = {family: Line(lab, family, self._settings) for family in Family}
         if empty:  # otherwise nothing is written before the first Service is put
@@ -243,7 +242,7 @@ def addresses(of: dict[Family, str]) -> tuple[Any, ...]:
 
 
 @contextlib.contextmanager
-def proxied(lab: Lab, settings: Settings | None = None, *, empty: bool = True) -> Iterator[IpvsProxy]:
+def proxied(lab: Lab, settings: IpvsSettings | None = None, *, empty: bool = True) -> Iterator[IpvsProxy]:
     """Have ipvs mode for a while, and nothing of it afterwards."""
     proxy = IpvsProxy(lab, settings, empty=empty)
     try:

@@ -8,24 +8,64 @@ it names something of Kubernetes.
 """
 
 import errno
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire.linux.netlink.message import NLM_F_DUMP_INTR, messages
-from vipwire.linux.netlink.nftables import decode, encode
+from vipwire.linux.netlink.attributes import TYPE_MASK
+from vipwire.linux.netlink.message import HEADER, NLM_F_DUMP_INTR, messages
+from vipwire.linux.netlink.nftables import decode, encode, wire
 from vipwire.linux.netlink.nftables.decode import chain_names
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import DumpInterruptedError, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.modes.iptables.access.nft_compare import expressions_at, holds
 from vipwire.modes.iptables.access.tool_access import NAMES_US, Known
 from vipwire.modes.iptables.rules.names import FIREWALL, TABLES, Rules
 from vipwire.modes.iptables.rules.read import is_ours
-from vipwire.modes.xtables.binary.expressions import Encoder
-from vipwire.modes.xtables.binary.shown import Reader
+from vipwire.modes.xtables.binary.expressions import COUNTER_NUMBERS, Encoder, Halves
+from vipwire.modes.xtables.binary.shown import RuleReader
 from vipwire.modes.xtables.binary.words import UnknownRuleError
 from vipwire.modes.xtables.save import Chains
+
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_HANDLE: Final = 12
+_NUMBERS: Final = len(COUNTER_NUMBERS)
+
+
+def expressions_at(request: bytes) -> int:
+    """Return how far into its message the first rule of a chain has its expressions; `request` asked for the chain.
+
+    Both begin with a header, the table and the chain.
+    """
+    return HEADER.size + len(request) + _HANDLE
+
+
+def holds(dump: bytes, begin: int, rules: Iterable[Halves]) -> bool:
+    """Report whether the messages of a dump are just these rules, without taking them apart. Pure.
+
+    `begin` is what `expressions_at` says. The kernel lists a rule as table, chain, handle, the handle of the rule
+    before it, and expressions (nf_tables_fill_rule_info). All are of one chain, so that only the expressions can
+    differ, and of these the numbers of the counter do not matter. A rule with anything beside has another length.
+    """
+    at, end = 0, len(dump)
+    for before, after, _ in rules:
+        expressions = at + begin
+        counter = expressions + _ATTRIBUTE.size + len(before)
+        behind = counter + _NUMBERS
+        following = behind + len(after)
+        if following > end or HEADER.unpack_from(dump, at)[0] != following - at:
+            return False
+        size, kind = _ATTRIBUTE.unpack_from(dump, expressions)
+        if size != following - expressions or kind & TYPE_MASK != wire.RULE_EXPRESSIONS:
+            return False
+        if not (dump.startswith(before, expressions + _ATTRIBUTE.size) and dump.startswith(after, behind)):
+            return False
+        if not at:
+            begin += _HANDLE
+        at = following
+    return at == end
+
 
 DATAGRAM: Final = 1 << 15
 """More than the kernel ever answers at once to a dump."""
@@ -39,7 +79,7 @@ class TableReader:
     sock: NetlinkSocket
     family: Family
     encoder: Encoder
-    words: Reader
+    words: RuleReader
 
     def read(self, known: Callable[[], Known]) -> dict[str, Chains]:
         """Read all tables that we write; one that is not there is empty.

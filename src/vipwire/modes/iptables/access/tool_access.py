@@ -1,15 +1,32 @@
 """Reads and writes rules by the tools; what speaks to the kernel itself falls back to this."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from vipwire.modes.iptables.access.lock_wait import LockWait
 from vipwire.modes.iptables.rules.names import TABLES, Rules
 from vipwire.modes.iptables.rules.script import Run
-from vipwire.modes.xtables.save import Chains
-from vipwire.modes.xtables.save_stream import read_stream
-from vipwire.modes.xtables.tool import RuleTool
+from vipwire.modes.xtables.refusal import LockedError
+from vipwire.modes.xtables.save import Chains, read_stream
+from vipwire.modes.xtables.tool import WAIT_SECONDS, RuleTool
+
+
+@dataclass(slots=True)
+class LockWait:
+    """The time to wait for the lock. Nothing else is done meanwhile, so after a wait in vain the next is short."""
+
+    seconds: int = WAIT_SECONDS
+
+    def restore(self, tool: RuleTool, text: Iterable[str]) -> None:
+        """Pass a text to a tool."""
+        try:
+            tool.restore(text, self.seconds)
+        except LockedError:
+            self.seconds = 1
+            raise
+        self.seconds = WAIT_SECONDS
+
 
 Known: TypeAlias = Mapping[str, Mapping[str, Rules]]
 """By table: what chains should hold, as far as that is known. Who holds just that is read as these very rules."""
@@ -74,4 +91,4 @@ class ToolAccess:
         return Written(size, run.tables)
 
     def close(self) -> None:
-        """Have nothing to close."""
+        """Do nothing: the tools are programs."""

@@ -12,7 +12,7 @@ from vipwire.modes.iptables.rules import names
 from vipwire.modes.iptables.rules.names import JUMP, Key, tree_root
 from vipwire.modes.iptables.rules.read import is_ours
 from vipwire.modes.iptables.rules.skeleton import guards, jump_keys
-from vipwire.modes.xtables.ownership import Link
+from vipwire.modes.xtables.ownership import ChainRule
 from vipwire.modes.xtables.save import Chains
 
 _OWN: Final = frozenset({names.CLUSTER_IPS, names.RANGES, names.NO_SUCH_PORT, names.NOT_POD_MASQ})
@@ -44,27 +44,26 @@ class IptablesOwner:
             found.add(names.FIREWALL)
         return frozenset(found)
 
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[Link]:
+    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
         """Yield the rules that have our very words; those about KUBE-FIREWALL only where they can go."""
         known, used = self.words(table), self._used(chains)
         for chain, rules in chains.items():
             for rule in rules:
-                link = Link(chain, rule)
+                link = ChainRule(chain, rule)
                 if link in known and not (
                     guards(Key(JUMP, table, chain, rule)) and (kubelet or (used and chain != names.FIREWALL))
                 ):
                     yield link
 
-    def words(self, table: str) -> frozenset[Link]:
+    def words(self, table: str) -> frozenset[ChainRule]:
         """Return the words of our rules in chains that are not ours."""
         return _words(table)
 
     def _used(self, chains: Chains) -> bool:
-        """Report whether there are rules of others in KUBE-FIREWALL."""
         own = {link.rule for link in self.words(names.FILTER) if link.chain == names.FIREWALL}
         return not own.issuperset(chains.get(names.FIREWALL, ()))
 
 
 @cache
-def _words(table: str) -> frozenset[Link]:
-    return frozenset(Link(key.chain, str(key.detail)) for key in jump_keys() if key.table == table)
+def _words(table: str) -> frozenset[ChainRule]:
+    return frozenset(ChainRule(key.chain, str(key.detail)) for key in jump_keys() if key.table == table)

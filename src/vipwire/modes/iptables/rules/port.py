@@ -13,7 +13,7 @@ from vipwire.modes.iptables.rules import names
 from vipwire.modes.iptables.rules.choice import choices
 from vipwire.modes.iptables.rules.frontend_code import encode
 from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, FILTER, NAT, Key, Rules, endpoint_chains, port_chains
-from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.skeleton import needs_not_pod_chain
 from vipwire.modes.iptables.rules.words import counted, remember, seen
 from vipwire.modes.xtables.words import (
@@ -38,7 +38,7 @@ from vipwire.plan.plan import (
 )
 
 
-class End(NamedTuple):
+class EndpointWords(NamedTuple):
     """An endpoint in words: its address, with its port, its chain, the comment of the rules that lead there.
 
     The comment has a blank behind it; it is empty where there are very many endpoints, as kube-proxy has it.
@@ -56,7 +56,7 @@ class PortWriter:
     WIDE: ClassVar = False
 
     def __init__(
-        self, node: NodePlan, settings: Settings, name: ServicePortName, frontends: Iterable[Frontend]
+        self, node: NodePlan, settings: RuleSettings, name: ServicePortName, frontends: Iterable[Frontend]
     ) -> None:
         self._node, self._settings, self._name = node, settings, name
         self._family, self._text, self._label = node.family, str(name), name.protocol.label
@@ -65,7 +65,7 @@ class PortWriter:
         self._endpoint_chain = endpoint_chains(name, wide=self.WIDE)
         self._frontends = tuple(frontends)
         self._external = next((f for f in self._frontends if f.kind is not FrontendKind.CLUSTER_IP), None)
-        self._ends: dict[Target, End] = {}
+        self._ends: dict[Target, EndpointWords] = {}
 
     def objects(self) -> Iterator[tuple[Key, Rules]]:
         """Yield every chain and entry."""
@@ -108,11 +108,9 @@ class PortWriter:
         return served(key.protocol, key.port, note, *matches, address=key.address)
 
     def _taken(self, frontend: Frontend) -> str:
-        """Write the rule that takes a frontend's traffic to its chains."""
         return rule(self._served(frontend, f"{self._text} {frontend.kind.value}"), f"-j {self._entrance(frontend)}")
 
     def _entrance(self, frontend: Frontend) -> str:
-        """Name the chain that a frontend's traffic enters."""
         if frontend.kind is not FrontendKind.CLUSTER_IP:
             return self._chains.external if frontend.allowed_sources is None else self._firewall(frontend)
         local = isinstance(frontend.action, Forward) and frontend.action.policy is TrafficPolicy.LOCAL
@@ -153,7 +151,6 @@ class PortWriter:
         return (*(rule(f"-s {prefix}", words, verdict) for prefix in admitted), self._others_dropped(frontend))
 
     def _guarded(self, frontend: Frontend) -> Rules:
-        """Drop what the firewall's chain has not let in."""
         if frontend.allowed_sources is None or not reachable(frontend):
             return ()
         return (self._others_dropped(frontend),)
@@ -181,19 +178,19 @@ class PortWriter:
             end = self._end(target)
             yield f"{end.note}{match} -j {end.chain}" if match else f"{end.note}-j {end.chain}"
 
-    def _memory(self, forward: Forward, end: "End") -> str:
+    def _memory(self, forward: Forward, end: "EndpointWords") -> str:
         """Name the list of an endpoint's clients: kube-proxy's, or one for all ports of the Service."""
         if forward.shared_affinity:
             return names.shared_memory(self._name.service, end.address)
         return end.chain
 
-    def _end(self, target: Target) -> "End":
+    def _end(self, target: Target) -> "EndpointWords":
         end = self._ends.get(target)
         if end is None:
             address = format_address(target.address)
             text = f"{address}:{target.port}" if self._family is Family.IPV4 else f"[{address}]:{target.port}"
             note = "" if self._node.crowded else f"{comment(f'{self._text} -> {text}')} "
-            end = self._ends[target] = End(address, text, self._endpoint_chain(text), note)
+            end = self._ends[target] = EndpointWords(address, text, self._endpoint_chain(text), note)
         return end
 
     def _mark_cluster_ip(self, frontend: Frontend, masquerade: Masquerade) -> Iterator[str]:

@@ -26,7 +26,7 @@ _JUMPS: Final = frozenset(jump_keys())
 
 
 @dataclass(slots=True)
-class Seen:
+class ObservedRules:
     """Our objects, and those of our chains that others' rules jump to, which cannot be deleted."""
 
     objects: dict[Key, Rules] = field(default_factory=dict)
@@ -38,9 +38,11 @@ def is_ours(table: str, chain: str) -> bool:
     return (table, chain) in names.WHOLE or rank(chain) > 0 or tree_root(table, chain) is not None
 
 
-def read(family: Family, tables: Mapping[str, Chains], dispatches: Mapping[tuple[str, str], Dispatch]) -> Seen:
+def read(
+    family: Family, tables: Mapping[str, Chains], dispatches: Mapping[tuple[str, str], Dispatch]
+) -> ObservedRules:
     """Find our objects, and load the dispatch chains with what they hold."""
-    seen = Seen()
+    seen = ObservedRules()
     for name, found in tables.items():
         trees: dict[str, dict[str, Sequence[str]]] = {}
         for chain, rules in found.items():
@@ -59,7 +61,7 @@ def read(family: Family, tables: Mapping[str, Chains], dispatches: Mapping[tuple
     return seen
 
 
-def _foreign(table: str, chain: str, rules: Iterable[str], seen: Seen) -> None:
+def _foreign(table: str, chain: str, rules: Iterable[str], seen: ObservedRules) -> None:
     """Find what is ours in a chain that is not: jumps, as often as they are there; and note who else uses ours."""
     for rule in rules:
         if "KUBE-" not in rule and chain != names.FIREWALL:

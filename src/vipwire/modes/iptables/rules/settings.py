@@ -9,7 +9,7 @@ from vipwire.plan.node import NodePlan
 _IPV4_LOOPBACK = Address(b"\x7f\0\0\1")
 
 
-class Settings(Value, frozen=True):
+class RuleSettings(Value, frozen=True):
     """The operator's choices and the machine's abilities.
 
     `localhost_node_ports`: node ports answer on 127.0.0.1 as well. `drop_invalid`: what conntrack calls INVALID is
@@ -27,7 +27,7 @@ class Settings(Value, frozen=True):
     affinity: bool = True
     source_hash: bool = True
 
-    def on(self, node: NodePlan) -> "Settings":
+    def on(self, node: NodePlan) -> "RuleSettings":
         """Restrict the settings to what makes sense on a node.
 
         Loopback serves node ports in IPv4 only, and only where `nodePortAddresses` does not leave it out.

@@ -21,7 +21,7 @@ from typing import Final
 from vipwire.model.net import Family, Prefix, Protocol
 from vipwire.modes.iptables.rules import names
 from vipwire.modes.iptables.rules.names import CHAIN, FILTER, JUMP, NAT, ROOT, TABLES, Key, Rules
-from vipwire.modes.iptables.rules.settings import Settings
+from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.words import counted
 from vipwire.modes.xtables.words import (
     LOCAL_DESTINATION,
@@ -83,7 +83,7 @@ def guards(key: Key) -> bool:
     return key.kind == JUMP and names.FIREWALL in (key.chain, str(key.detail).rpartition(" ")[2])
 
 
-def node_objects(node: NodePlan, settings: Settings) -> dict[Key, Rules]:
+def node_objects(node: NodePlan, settings: RuleSettings) -> dict[Key, Rules]:
     """Render everything that belongs to no Service."""
     settings = settings.on(node)
     objects: dict[Key, Rules] = {Key(CHAIN, table, names.CANARY): () for table in TABLES}
@@ -121,7 +121,6 @@ def _to_cluster_ips(node: NodePlan) -> Iterator[str]:
 
 
 def _to_ranges(node: NodePlan) -> Iterator[str]:
-    """Send what no port has taken to the ranges of ports."""
     if node.port_ranges:
         yield f"{comment('kubernetes ranges of ports')} -j {names.RANGES}"
 
@@ -138,7 +137,7 @@ def needs_not_pod_chain(node: NodePlan) -> bool:
     return isinstance(node.pod_traffic, PodPrefixes) and len(node.pod_traffic.prefixes) > 1
 
 
-def _postrouting(node: NodePlan, settings: Settings) -> Rules:
+def _postrouting(node: NodePlan, settings: RuleSettings) -> Rules:
     masquerade = "-j MASQUERADE --random-fully" if settings.random_fully else "-j MASQUERADE"
     return (
         f"-m mark ! --mark {own_mask(node.masquerade_mark)} -j RETURN",
@@ -148,7 +147,7 @@ def _postrouting(node: NodePlan, settings: Settings) -> Rules:
     )
 
 
-def _forward(node: NodePlan, settings: Settings) -> Rules:
+def _forward(node: NodePlan, settings: RuleSettings) -> Rules:
     invalid = rule(
         "-m conntrack --ctstate INVALID", counted(names.INVALID_COUNTER) if settings.counters else "", "-j DROP"
     )
@@ -160,8 +159,7 @@ def _forward(node: NodePlan, settings: Settings) -> Rules:
     )
 
 
-def _node_ports(node: NodePlan, settings: Settings) -> Iterator[str]:
-    """Send what goes to an address of this node that serves node ports to KUBE-NODEPORTS."""
+def _node_ports(node: NodePlan, settings: RuleSettings) -> Iterator[str]:
     note = comment("kubernetes service nodeports; NOTE: this must be the last rule in this chain")
     jump = f"-j {names.NODE_PORTS}"
     loopback = LOOPBACK[node.family]

@@ -4,10 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from vipwire.linux.netlink.ipvs import Forwarding, RealServer, VirtualServer
-from vipwire.model.net import Address, Family
-from vipwire.modes.ipvs.explain.objects import KernelObjects
-from vipwire.modes.ipvs.explain.rules import Node
-from vipwire.modes.ipvs.explain.templates import find_template
+from vipwire.model.net import Address, Family, Protocol
+from vipwire.modes.ipvs.explain.objects import IpvsNode, KernelObjects
 from vipwire.modes.ipvs.explain.walk import follow
 from vipwire.modes.ipvs.objects.commands import commands
 from vipwire.modes.ipvs.objects.names import DEVICE, Object, ObjectKey
@@ -16,13 +14,53 @@ from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import Explainer, Walk, merge
 from vipwire.reconcile.steps import End, ObjectState, Step
 
+
+def find_template(
+    lines: Iterable[str], server: VirtualServer, client: Address, taking: Mapping[Address, int]
+) -> tuple[Address, int, float] | None:
+    """Find to which real server a template among IPVS's connections binds a client, for how many more seconds.
+
+    `taking` are the real servers that take connections, address and port: who is bound to another is free.
+
+    A line of /proc/net/ip_vs_conn (ip_vs_conn_seq_show in net/netfilter/ipvs/ip_vs_conn.c) has addresses and ports in
+    hex. A template has no client's port. That of a virtual server of a mark has the protocol IP, and the mark as the
+    first four bytes of the VIP's place.
+
+        Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
+        TCP C0A80001 0000 0A600001 0050 0AF4010B 0050 NONE             97
+    """
+    protocol = "IP" if server.mark else Protocol(server.protocol).name
+    for line in lines:
+        fields = line.split()
+        if len(fields) < 9 or fields[0] != protocol or fields[2] != "0000":
+            continue
+        try:
+            source, place, target = (_address(fields[at]) for at in (1, 3, 5))
+            seconds = float(fields[8])
+        except ValueError:
+            continue
+        if source == client and target in taking and _names(place, int(fields[4], 16), server):
+            return target, taking[target], seconds
+    return None
+
+
+def _names(place: Address, port: int, server: VirtualServer) -> bool:
+    if server.mark:
+        return int.from_bytes(place[:4]) == server.mark
+    return (place, port) == (server.address, server.port)
+
+
+def _address(text: str) -> Address:
+    return Address(bytes.fromhex(text.replace(":", "")))
+
+
 _CONNECTIONS = Path("/proc/thread-self/net/ip_vs_conn")
 
 
 Resting = Callable[[], Mapping[VirtualServer, Mapping[RealServer, Forwarding]]]
 
 
-class IpvsExplainer(Explainer[ObjectKey, Object, Node]):
+class IpvsExplainer(Explainer[ObjectKey, Object, IpvsNode]):
     """Explains ipvs mode's objects of one family, in the network namespace of the calling thread.
 
     What is observed lacks the real servers that finish their connections. `resting` tells of them, as they were when
@@ -39,13 +77,13 @@ class IpvsExplainer(Explainer[ObjectKey, Object, Node]):
 
     def arrange(
         self, observed: Mapping[ObjectKey, Object], wanted: Mapping[ObjectKey, Object], own: frozenset[Address]
-    ) -> Node:
+    ) -> IpvsNode:
         """Arrange the objects by kind."""
         held = KernelObjects.of(observed)
         held.reals.update((server, dict(reals)) for server, reals in self._resting().items())
-        return Node(self.family, held, KernelObjects.of(wanted), own)
+        return IpvsNode(self.family, held, KernelObjects.of(wanted), own)
 
-    def follow(self, objects: Node, packet: Packet) -> Walk:
+    def follow(self, objects: IpvsNode, packet: Packet) -> Walk:
         """Follow a packet, with what IPVS remembers of its client."""
         held = objects.held
         if held == KernelObjects():

@@ -11,6 +11,8 @@ Sources: net/netfilter/ipvs/ip_vs_*.c.
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import reduce
+from operator import xor
 from typing import Final
 
 from vipwire.linux.netlink.ipvs import Flag, Forwarding, RealServer, Scheduling
@@ -77,12 +79,11 @@ def _by_source(
     """Hash as ip_vs_sh_hashkey does, into buckets that ip_vs_sh_reassign has dealt to the real servers by weight."""
     buckets = [real for real, how in reals for _ in range(max(1, how.weight))]
     weights = dict(reals)
+    first = (_folded(client) * _GOLDEN & 0xFFFFFFFF) >> _SHIFT
 
     def bucket(offset: int) -> RealServer:
-        key = (_folded(client) * _GOLDEN & 0xFFFFFFFF) >> _SHIFT
-        return buckets[((offset + key) % _BUCKETS) % len(buckets)]
+        return buckets[((offset + first) % _BUCKETS) % len(buckets)]
 
-    first = (_folded(client) * _GOLDEN & 0xFFFFFFFF) >> _SHIFT
     if weights[bucket(0)].weight:
         return bucket(0)
     if not falls_back:
@@ -95,8 +96,4 @@ def _by_source(
 
 def _folded(address: Address) -> int:
     """Fold an address into 32 bits; IPv6's four words are combined by exclusive or."""
-    words = [int.from_bytes(address[at : at + 4]) for at in range(0, len(address), 4)]
-    folded = 0
-    for word in words:
-        folded ^= word
-    return folded
+    return reduce(xor, (int.from_bytes(address[at : at + 4]) for at in range(0, len(address), 4)))

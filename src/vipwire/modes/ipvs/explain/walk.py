@@ -13,11 +13,10 @@ from typing import Any
 
 from vipwire.linux.netlink.ipvs import Method, RealServer, VirtualServer
 from vipwire.model.net import Address, format_address, format_endpoint
-from vipwire.modes.ipvs.explain.rules import Node
+from vipwire.modes.ipvs.explain.objects import IpvsNode
 from vipwire.modes.ipvs.explain.shares import choice, connection_shares
-from vipwire.modes.ipvs.objects.describe import describe_server
-from vipwire.modes.ipvs.objects.names import DEVICE
-from vipwire.modes.xtables.match import Header
+from vipwire.modes.ipvs.objects.names import DEVICE, describe_server
+from vipwire.modes.xtables.match import PacketHeader
 from vipwire.modes.xtables.traversal import Traversal
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import Path
@@ -26,7 +25,7 @@ from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, sta
 _METHODS = {Method.MASQUERADE: "by translation", Method.ROUTE: "as it is", Method.TUNNEL: "in a tunnel"}
 
 
-def follow(node: Node, packet: Packet) -> tuple[VirtualServer | None, list[Path]]:
+def follow(node: IpvsNode, packet: Packet) -> tuple[VirtualServer | None, list[Path]]:
     """Follow the first packet of a connection: to the virtual server that takes it, and from there on each path."""
     walker = _Walker(node, packet)
     server = walker.pass_hooks()
@@ -38,13 +37,12 @@ def follow(node: Node, packet: Packet) -> tuple[VirtualServer | None, list[Path]
 class _Walker:
     """Takes a packet from hook to hook. `end` is that of a packet that is refused on the way."""
 
-    def __init__(self, node: Node, packet: Packet) -> None:
-        self.node, self.packet, self.header = node, packet, Header.of(packet)
+    def __init__(self, node: IpvsNode, packet: Packet) -> None:
+        self.node, self.packet, self.header = node, packet, PacketHeader.of(packet)
         self.tables = Traversal(node, self.header)
         self.end = End.UNTOUCHED
 
     def path(self, **more: Any) -> Path:
-        """Return the path so far."""
         return Path(list(self.tables.steps), uncertain=self.tables.uncertain, **more)
 
     def pass_hooks(self) -> VirtualServer | None:
@@ -65,7 +63,6 @@ class _Walker:
         return None
 
     def refused(self, table: str, chain: str) -> bool:
-        """Pass a built-in chain; report whether the packet ended there."""
         verdict = self.tables.hook(table, chain)
         if verdict is None or verdict.end is None:
             return False

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from vipwire.modes.ipvs.objects.names import ChainName, RangeRule, Rules
+from vipwire.modes.ipvs.objects.names import RangeRule, Rules
 from vipwire.modes.ipvs.objects.ranges import DYNAMIC, leads
-from vipwire.modes.xtables.save import BUILT_IN, read_tables, target
+from vipwire.modes.xtables.save import BUILT_IN, ChainName, read_tables, target
 from vipwire.reconcile.delta import Delta
 
 TABLES: Final = ("mangle", "nat", "filter")

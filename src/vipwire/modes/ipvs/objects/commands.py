@@ -10,25 +10,24 @@ from vipwire.linux.netlink.ipset import SetSpec, SetType
 from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Family, Protocol, format_address, format_endpoint
 from vipwire.modes.ipvs.objects.chains import TABLES, single
-from vipwire.modes.ipvs.objects.describe import describe_element
 from vipwire.modes.ipvs.objects.names import (
     DEVICE,
     ROUTE_TABLE,
     RULE_PRIORITY,
     TUNNELS,
-    ChainName,
-    Entry,
     Object,
     ObjectKey,
     RangeRule,
     Receiver,
-    Route,
     Rules,
+    SetEntry,
     SetName,
     Vip,
+    VipRoute,
+    describe_element,
 )
 from vipwire.modes.ipvs.objects.parts import partition
-from vipwire.modes.xtables.save import BUILT_IN
+from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.reconcile.delta import Delta
 
 _SERVICES = {Protocol.TCP: "-t", Protocol.UDP: "-u", Protocol.SCTP: "--sctp-service"}
@@ -77,12 +76,10 @@ class _Writer:
         self._iptables = "ip6tables" if self._six else "iptables"
 
     def create(self, name: SetName, spec: SetSpec) -> str:
-        """Create a set."""
         kind = "range 0-65535" if spec.type is SetType.PORT else f"family {'inet6' if self._six else 'inet'}"
         return f"ipset create {name.set} {spec.type.value} {kind}{' skbinfo' if spec.marks else ''}"
 
-    def entry(self, verb: str, entry: Entry, mark: int = 0) -> str:
-        """Add or delete an element."""
+    def entry(self, verb: str, entry: SetEntry, mark: int = 0) -> str:
         return f"ipset {verb} {entry.set} {describe_element(entry.element)}{f' skbmark {mark:#x}' if mark else ''}"
 
     def chains(self, delta: Delta[ChainName, Rules]) -> Iterator[str]:
@@ -109,7 +106,6 @@ class _Writer:
         yield from (self._table(key, "-X") for key in ours)
 
     def range_rules(self, delta: Delta[RangeRule, int]) -> Iterator[str]:
-        """Add and delete single rules."""
         for table in TABLES:
             lines = (line for line in single(table, delta) if line.startswith("-"))
             yield from (f"{self._iptables} -t {table} {line}" for line in lines)
@@ -118,7 +114,6 @@ class _Writer:
         return f"{self._iptables} -t {key.table} {verb} {key.chain} {rest}".rstrip()
 
     def server(self, verb: str, server: VirtualServer, how: Scheduling | None = None) -> str:
-        """Add, edit or delete a virtual server."""
         words = ["ipvsadm", verb, self._place(server)]
         if how is not None:
             words += ["-s", how.scheduler]
@@ -129,7 +124,6 @@ class _Writer:
         return " ".join(words)
 
     def real(self, verb: str, real: RealServer, how: Forwarding | None = None) -> str:
-        """Add, edit or delete a real server."""
         words = ["ipvsadm", verb, self._place(real.server), "-r", format_endpoint(real.address, real.port)]
         if how is not None:
             words += [_METHODS[how.method], "-w", str(how.weight)]
@@ -150,12 +144,11 @@ class _Writer:
         yield from (f"{self._ip} address {verb} {text} dev {DEVICE}{how}" for text in texts)
 
     def rules(self, verb: str, marks: Iterable[int]) -> Iterator[str]:
-        """Add or delete rules that lead marks to IPVS."""
         yield from (
             f"{self._ip} rule {verb} fwmark {mark:#x} lookup {ROUTE_TABLE} priority {RULE_PRIORITY}" for mark in marks
         )
 
-    def routes(self, verb: str, routes: Iterable[Route]) -> Iterator[str]:
+    def routes(self, verb: str, routes: Iterable[VipRoute]) -> Iterator[str]:
         """Add or delete routes by which marked packets come to this node; an earlier vipwire had one for all."""
         for address in (route.address for route in routes):
             place = format_address(address) if any(address) else "default"

@@ -6,17 +6,116 @@ device that is down neither answers ARP nor gets link-local addresses. Sources: 
 
 import errno
 import os
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
 
 from vipwire.errors import CommitError
 from vipwire.linux.netlink.batch import Request, send_batch
 from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL
-from vipwire.linux.netlink.route import DELETE_ADDRESS, GET_ROUTE, LOCAL, NEW_ADDRESS, decode_route, route_request
+from vipwire.linux.netlink.route import (
+    DELETE_ADDRESS,
+    DELETE_LINK,
+    GET_ADDRESS,
+    GET_LINK,
+    GET_ROUTE,
+    LOCAL,
+    NEW_ADDRESS,
+    NEW_LINK,
+    NO_DETECTION,
+    SCOPE_LINK,
+    InterfaceAddress,
+    address,
+    addresses_request,
+    decode_address,
+    decode_link,
+    decode_route,
+    link,
+    route_request,
+)
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
-from vipwire.model.net import Address, Family, format_address
-from vipwire.modes.ipvs.objects.links import create_link, delete_link, link_addresses, link_index, vip_on
+from vipwire.model.net import Address, Family, family_of, format_address
 from vipwire.modes.ipvs.objects.names import DEVICE
+
+
+def link_index(netlink: NetlinkSocket, name: str) -> int | None:
+    """Find a link; None if there is none of that name."""
+    try:
+        answers = netlink.request(GET_LINK, link(name=name))
+    except NetlinkError as error:
+        if error.errno != errno.ENODEV:
+            raise
+        return None
+    return decode_link(answers[0].payload).number
+
+
+def create_link(netlink: NetlinkSocket, name: str, kind: str, data: bytes = b"", *, up: bool = False) -> None:
+    """Create a link of a kind, with attributes of that kind. Raise NetlinkError; EEXIST where there is one."""
+    netlink.request(NEW_LINK, link(name=name, kind=kind, data=data, up=up or None), NLM_F_CREATE | NLM_F_EXCL)
+
+
+def delete_link(netlink: NetlinkSocket, index: int) -> None:
+    """Delete a link."""
+    netlink.request(DELETE_LINK, link(index))
+
+
+def link_names(netlink: NetlinkSocket) -> dict[int, str]:
+    """Read all links: the name of each index."""
+    links = (decode_link(payload) for payload in netlink.dump(GET_LINK, link()))
+    return {each.number: each.name for each in links}
+
+
+def link_addresses(netlink: NetlinkSocket, family: Family) -> Iterator[InterfaceAddress]:
+    """Read the addresses of one family on all links."""
+    decoded = [decode_address(payload) for payload in netlink.dump(GET_ADDRESS, addresses_request(family))]
+    return (item for item in decoded if item is not None)
+
+
+def vip_on(index: int, vip: Address) -> bytes:
+    """Encode the addition of a VIP to a link or its deletion, so that no packet takes it for its source by itself.
+
+    For that in IPv4 it has the scope of the link, and in IPv6 it is deprecated from the start.
+    """
+    if family_of(vip) is Family.IPV4:
+        return address(index, vip, scope=SCOPE_LINK)
+    return address(index, vip, flags=NO_DETECTION, deprecated=True)  # a VIP is on every node on purpose
+
+
+_NET: Final = Path("/proc/thread-self/net")
+_SOCKETS_OVER: Final = frozenset({"06", "07", "0A"})
+"""TIME_WAIT, CLOSE and LISTEN, as /proc/net/tcp writes states."""
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+"""How the address of an IPv4 connection of an IPv6 socket begins."""
+
+
+def socket_sources() -> frozenset[Address]:
+    """Read the addresses of this node's connected sockets."""
+    tables = (_NET / name for name in ("tcp", "udp", "tcp6", "udp6"))
+    return frozenset(
+        each for table in tables if table.exists() for each in parse_sources(table.read_text(encoding="ascii"))
+    )
+
+
+def parse_sources(text: str) -> frozenset[Address]:
+    """Read the local addresses of connected sockets from a table of /proc/net. Pure.
+
+    Format: Documentation/networking/proc_net_tcp.rst; an address is in words of 32 bits in this machine's order.
+    """
+    found: set[Address] = set()
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        if fields[3] not in _SOCKETS_OVER:
+            found.add(_native(fields[1].partition(":")[0]))
+    return frozenset(found)
+
+
+def _native(digits: str) -> Address:
+    words = [bytes.fromhex(digits[at : at + 8]) for at in range(0, len(digits), 8)]
+    address = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
+    return Address(address.removeprefix(_MAPPED))
+
 
 _LOOKS, _PAUSE, _LAST = 100, 0.001, 64
 

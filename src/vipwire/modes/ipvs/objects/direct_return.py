@@ -21,7 +21,7 @@ from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL
 from vipwire.linux.netlink.route import DELETE_ADDRESS, NEW_ADDRESS
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
 from vipwire.model.net import Address, Family, format_address, is_loopback
-from vipwire.modes.ipvs.objects.links import (
+from vipwire.modes.ipvs.objects.device import (
     create_link,
     delete_link,
     link_addresses,
@@ -93,10 +93,12 @@ class Pods:
                     delete_link(link, index)
 
     def _prepare(self, link: NetlinkSocket, pod: Address, vip: Address, method: Method) -> None:
-        index = _LO
-        if method is Method.TUNNEL:
-            index = self._tunnel(link, pod)
-        _tolerating(link, errno.EEXIST, NEW_ADDRESS, vip_on(index, vip), NLM_F_CREATE | NLM_F_EXCL)
+        index = self._tunnel(link, pod) if method is Method.TUNNEL else _LO
+        try:
+            link.request(NEW_ADDRESS, vip_on(index, vip), NLM_F_CREATE | NLM_F_EXCL)
+        except NetlinkError as error:
+            if error.errno != errno.EEXIST:
+                raise
 
     def _tunnel(self, link: NetlinkSocket, pod: Address) -> int:
         if (index := link_index(link, self._name)) is None:
@@ -125,14 +127,6 @@ class Pods:
 
 def _namespaces() -> list[Path]:
     return [path for directory in DIRECTORIES if directory.is_dir() for path in sorted(directory.iterdir())]
-
-
-def _tolerating(link: NetlinkSocket, harmless: int, kind: int, payload: bytes, flags: int) -> None:
-    try:
-        link.request(kind, payload, flags)
-    except NetlinkError as error:
-        if error.errno != harmless:
-            raise
 
 
 @contextlib.contextmanager

@@ -3,8 +3,9 @@
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.chains import PROBE, parse_save, parted, restore_text, rules_text
-from vipwire.modes.ipvs.objects.names import ChainName, RangeRule, Rules
+from vipwire.modes.ipvs.objects.names import RangeRule, Rules
 from vipwire.modes.xtables import tool as xtables
+from vipwire.modes.xtables.save import ChainName
 from vipwire.reconcile.delta import Delta
 
 _PURPOSE = "ipvs mode"
@@ -12,14 +13,14 @@ _LIMIT_SECONDS = 60.0
 """For rules that are few whatever the number of Services."""
 
 
-class Tool:
+class ChainTool:
     """iptables of one family, in the variant (legacy or nft) that this node uses."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
-        self._chosen: xtables.Tool | None = None
+        self._chosen: xtables.IptablesTool | None = None
 
-    def require(self) -> xtables.Tool:
+    def require(self) -> xtables.IptablesTool:
         """Choose the variant, once. Raise UnsupportedError unless one of them works."""
         if self._chosen is None:
             self._chosen = self._choose()
@@ -52,7 +53,7 @@ class Tool:
         """The variant, `legacy` or `nft`. Raise UnsupportedError if neither works."""
         return self.require().variant.value
 
-    def _choose(self) -> xtables.Tool:
+    def _choose(self) -> xtables.IptablesTool:
         tools, errors = xtables.in_use(self._family, _PURPOSE, limit=_LIMIT_SECONDS)
         for tool in tools:
             try:

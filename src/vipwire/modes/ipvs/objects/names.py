@@ -21,7 +21,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from vipwire.linux.netlink.ipset import Element, SetSpec, SetType
 from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
-from vipwire.model.net import Address, Family
+from vipwire.model.net import Address, Family, Prefix, Protocol, format_address, format_endpoint
+from vipwire.modes.xtables.save import ChainName
 
 DEVICE: Final = "kube-ipvs0"
 TUNNELS: Final = {Family.IPV4: "vipwire-tunnel4", Family.IPV6: "vipwire-tunnel6"}
@@ -43,7 +44,7 @@ class MarkRule(NamedTuple):
     mark: int
 
 
-class Route(NamedTuple):
+class VipRoute(NamedTuple):
     """A route of ROUTE_TABLE: packets to the address come to IPVS although it is not this node's.
 
     The table tells it from a `Vip`: tuples with the same fields are equal.
@@ -66,18 +67,11 @@ class SetName(NamedTuple):
     set: str
 
 
-class Entry(NamedTuple):
+class SetEntry(NamedTuple):
     """An element of an ipset."""
 
     set: str
     element: Element
-
-
-class ChainName(NamedTuple):
-    """A chain of iptables."""
-
-    table: str
-    chain: str
 
 
 class RangeRule(NamedTuple):
@@ -94,7 +88,7 @@ class RangeRule(NamedTuple):
 
 Rules: TypeAlias = tuple[str, ...]
 ObjectKey: TypeAlias = (
-    VirtualServer | RealServer | Vip | MarkRule | Route | Receiver | SetName | Entry | ChainName | RangeRule
+    VirtualServer | RealServer | Vip | MarkRule | VipRoute | Receiver | SetName | SetEntry | ChainName | RangeRule
 )
 Object: TypeAlias = Scheduling | Forwarding | Method | SetSpec | Rules | int | None
 
@@ -188,5 +182,56 @@ def owning_entries(family: Family, keys: Iterable[ObjectKey]) -> Iterator[tuple[
     """Yield the elements by which a virtual server of one family is known as ours, each with its set."""
     owning = {set_name(family, which): which for which in OWNING}
     for key in keys:
-        if isinstance(key, Entry) and (which := owning.get(key.set)) is not None:
+        if isinstance(key, SetEntry) and (which := owning.get(key.set)) is not None:
             yield which, key.element
+
+
+def describe_object(key: ObjectKey) -> str:
+    """Name an object."""
+    if isinstance(key, VirtualServer | RealServer):
+        return describe_server(key)
+    if isinstance(key, SetName | SetEntry | ChainName | RangeRule):
+        return _describe_rules(key)
+    match key:
+        case Vip(address):
+            return f"VIP {format_address(address)}"
+        case MarkRule(mark):
+            return f"ip rule fwmark {mark:#x}"
+        case VipRoute(address, table):
+            return f"ip route local {format_address(address)} table {table}"
+        case Receiver(pod, vip):
+            return f"{format_address(vip)} in the Pod {format_address(pod)}"
+
+
+def _describe_rules(key: SetName | SetEntry | ChainName | RangeRule) -> str:
+    match key:
+        case SetName(name):
+            return f"ipset {name}"
+        case SetEntry(name, element):
+            return f"ipset {name} {describe_element(element)}"
+        case ChainName(table, chain):
+            return f"iptables -t {table} chain {chain}"
+        case RangeRule(table, chain, words):
+            return f"iptables -t {table} -A {chain} {words}"
+
+
+def describe_server(key: VirtualServer | RealServer) -> str:
+    """Name a virtual or real server as ipvsadm lists it."""
+    if isinstance(key, RealServer):
+        return f"{describe_server(key.server)} -> {format_endpoint(key.address, key.port)}"
+    if key.mark:
+        return f"FWM {key.mark}"
+    return f"{Protocol(key.protocol).name} {format_endpoint(key.address, key.port)}"
+
+
+def describe_element(element: Element) -> str:
+    """Print an element as ipset does."""
+    parts = [format_address(element.address)] if element.address else []
+    if element.port:
+        label = f"{Protocol(element.protocol).label}:" if element.protocol else ""
+        parts.append(f"{label}{element.port}")
+    if isinstance(element.other, Prefix):
+        parts.append(str(element.other))
+    elif element.other is not None:
+        parts.append(format_address(element.other))
+    return ",".join(parts)

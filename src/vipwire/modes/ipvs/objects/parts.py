@@ -7,49 +7,49 @@ from typing import Any
 from vipwire.linux.netlink.ipset import SetSpec
 from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.modes.ipvs.objects.names import (
-    ChainName,
-    Entry,
     MarkRule,
     Object,
     ObjectKey,
     RangeRule,
     Receiver,
-    Route,
     Rules,
+    SetEntry,
     SetName,
     Vip,
+    VipRoute,
 )
+from vipwire.modes.xtables.save import ChainName
 from vipwire.reconcile.delta import Delta
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class DeltaByKind:
     """One difference for each kind of object."""
 
     sets: Delta[SetName, SetSpec] = field(default_factory=Delta)
-    entries: Delta[Entry, int] = field(default_factory=Delta)
+    entries: Delta[SetEntry, int] = field(default_factory=Delta)
     chains: Delta[ChainName, Rules] = field(default_factory=Delta)
     servers: Delta[VirtualServer, Scheduling] = field(default_factory=Delta)
     reals: Delta[RealServer, Forwarding] = field(default_factory=Delta)
     vips: Delta[Vip, None] = field(default_factory=Delta)
     mark_rules: Delta[MarkRule, None] = field(default_factory=Delta)
-    routes: Delta[Route, None] = field(default_factory=Delta)
+    routes: Delta[VipRoute, None] = field(default_factory=Delta)
     receivers: Delta[Receiver, Method] = field(default_factory=Delta)
     rules: Delta[RangeRule, int] = field(default_factory=Delta)
 
 
-def partition(delta: Delta[ObjectKey, Object]) -> Parts:
+def partition(delta: Delta[ObjectKey, Object]) -> DeltaByKind:
     """Sort a difference."""
-    parts = Parts()
+    parts = DeltaByKind()
     by_type: Mapping[type, Delta[Any, Any]] = {
         SetName: parts.sets,
-        Entry: parts.entries,
+        SetEntry: parts.entries,
         ChainName: parts.chains,
         VirtualServer: parts.servers,
         RealServer: parts.reals,
         Vip: parts.vips,
         MarkRule: parts.mark_rules,
-        Route: parts.routes,
+        VipRoute: parts.routes,
         Receiver: parts.receivers,
         RangeRule: parts.rules,
     }

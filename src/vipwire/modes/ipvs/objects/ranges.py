@@ -18,11 +18,11 @@ range has rules of its own, each in a chain that holds nothing else (`skeleton` 
 from collections.abc import Iterator
 from typing import Final
 
-from vipwire.model.net import Family, Prefix
+from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.names import RangeRule
 from vipwire.modes.xtables.save import target
 from vipwire.modes.xtables.words import LOCAL_SOURCE, NEW, host, ports, served
-from vipwire.plan.plan import Drop, Forward, Frontend, FrontendKind, RangeFrontend, Reject
+from vipwire.plan.plan import Drop, Forward, FrontendKind, RangeFrontend, Reject
 
 LOCAL_MARKS: Final = "KUBE-IPVS-RANGES-LOCAL"
 MARKS: Final = "KUBE-IPVS-RANGES"
@@ -89,7 +89,7 @@ def hairpins(wide: RangeFrontend, forward: Forward) -> Iterator[RangeRule]:
             words = served(
                 wide.key.protocol,
                 ports(wide.key.first, wide.key.last),
-                _note(wide.frontend),
+                str(wide.frontend.port_name),
                 address=each.address,
                 source=f"-s {host(each.address)}",
             )
@@ -113,19 +113,12 @@ def filtering(wide: RangeFrontend, *, own: bool, bound: bool) -> Iterator[RangeR
         return
     for table in _FILTERS:
         for prefix in frontend.allowed_sources:
-            yield RangeRule(table, FIREWALL, f"{_served(wide, source=_from(prefix))} -j RETURN")
+            source = f"-s {prefix}" if prefix.length else ""
+            yield RangeRule(table, FIREWALL, f"{_served(wide, source=source)} -j RETURN")
         yield RangeRule(table, FIREWALL, f"{_served(wide)} -j DROP")
-
-
-def _from(prefix: Prefix) -> str:
-    return f"-s {prefix}" if prefix.length else ""
-
-
-def _note(frontend: Frontend) -> str:
-    return str(frontend.port_name)
 
 
 def _served(wide: RangeFrontend, *matches: str, source: str = "") -> str:
     key = wide.key
     span = ports(key.first, key.last)
-    return served(key.protocol, span, _note(wide.frontend), *matches, address=key.address, source=source)
+    return served(key.protocol, span, str(wide.frontend.port_name), *matches, address=key.address, source=source)

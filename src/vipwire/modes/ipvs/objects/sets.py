@@ -21,7 +21,7 @@ from vipwire.linux.netlink.ipset import (
 from vipwire.linux.netlink.message import Acknowledgement
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.modes.ipvs.objects.names import Entry, Object, ObjectKey, Set, SetName, set_name
+from vipwire.modes.ipvs.objects.names import Object, ObjectKey, Set, SetEntry, SetName, set_name
 
 _REASONS = {
     4100: "the set is in use",  # IPSET_ERR_BUSY
@@ -71,7 +71,7 @@ class Sets:
             for part in found:
                 if part.type:
                     objects[SetName(name)] = _spec(part.type, marks=part.marks)
-                objects.update((Entry(name, element), mark) for element, mark in part.elements)
+                objects.update((SetEntry(name, element), mark) for element, mark in part.elements)
         return objects
 
     def create(self, specs: Mapping[str, SetSpec]) -> int:
@@ -87,15 +87,15 @@ class Sets:
         requests = [Request(IpsetMessage.DESTROY, named(self._family, name)) for name in names]
         return self._send(requests, names, "destroy")
 
-    def add(self, entries: Mapping[Entry, int]) -> int:
+    def add(self, entries: Mapping[SetEntry, int]) -> int:
         """Add elements; return the bytes sent."""
         return self._change(IpsetMessage.ADD, entries, "add to")
 
-    def delete(self, entries: Mapping[Entry, int]) -> int:
+    def delete(self, entries: Mapping[SetEntry, int]) -> int:
         """Delete elements; return the bytes sent."""
         return self._change(IpsetMessage.DELETE, entries, "delete from")
 
-    def _change(self, kind: IpsetMessage, entries: Mapping[Entry, int], verb: str) -> int:
+    def _change(self, kind: IpsetMessage, entries: Mapping[SetEntry, int], verb: str) -> int:
         by_set: dict[str, list[tuple[Element, int]]] = {}
         for entry, mark in entries.items():
             by_set.setdefault(entry.set, []).append((entry.element, mark if kind is IpsetMessage.ADD else 0))

@@ -17,10 +17,9 @@ from vipwire.linux.netlink.nftables import expressions as nft
 from vipwire.linux.netlink.nftables.elements import Verdict
 from vipwire.linux.netlink.nftables.wire import Code
 from vipwire.model.net import Family
-from vipwire.modes.xtables.binary.codec import Extension
 from vipwire.modes.xtables.binary.matches import mark, match, ports
 from vipwire.modes.xtables.binary.targets import TARGETS, dnat, target
-from vipwire.modes.xtables.binary.words import Head, Range, UnknownRuleError, address_of, head
+from vipwire.modes.xtables.binary.words import Extension, Range, RuleHead, UnknownRuleError, address_of, head
 
 COUNTER: Final = nft.counter()
 _WORD: Final = 0
@@ -110,7 +109,6 @@ class Encoder:
         return b""
 
     def _from_endpoint(self, matches: str) -> tuple[bytes, int] | None:
-        """Encode the match of an endpoint's address."""
         if not matches.startswith(" -s ") or not matches.endswith(self._one) or matches.find(" ", 4) > 0:
             return None
         return self._source + address_of(self._family, matches[4 : -len(self._one)]) + COUNTER_DATA, 0
@@ -148,7 +146,7 @@ class Encoder:
         return _wrapped("target", target(self._family, words))
 
 
-def _interface(found: Head) -> list[bytes]:
+def _interface(found: RuleHead) -> list[bytes]:
     name = found.interface.encode()
     if not name:
         return []
@@ -157,13 +155,13 @@ def _interface(found: Head) -> list[bytes]:
     return [nft.meta(_WORD, nft.META_IIFNAME), nft.cmp(_WORD, operation, value)]
 
 
-def _protocol(found: Head) -> list[bytes]:
+def _protocol(found: RuleHead) -> list[bytes]:
     if not found.protocol:
         return []
     return [nft.meta(_WORD, nft.META_L4PROTO), nft.cmp(_WORD, nft.CMP_EQ, bytes([found.protocol]))]
 
 
-def _addresses(family: Family, found: Head) -> list[bytes]:
+def _addresses(family: Family, found: RuleHead) -> list[bytes]:
     parts: list[bytes] = []
     for each, offset in ((found.source, SOURCE[family]), (found.destination, DESTINATION[family])):
         if each is not None:

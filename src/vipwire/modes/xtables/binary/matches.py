@@ -10,8 +10,15 @@ from functools import lru_cache
 from typing import Final
 
 from vipwire.model.net import Address, Family, format_address
-from vipwire.modes.xtables.binary.codec import LARGEST_PORT, Codec, Extension, checked, known, text_of
-from vipwire.modes.xtables.binary.words import UnknownRuleError
+from vipwire.modes.xtables.binary.words import (
+    LARGEST_PORT,
+    Codec,
+    Extension,
+    UnknownRuleError,
+    checked,
+    known,
+    text_of,
+)
 
 _ANY_PORT: Final = (0, LARGEST_PORT)
 _PORTS: Final = re.compile(r"--dport (\d+)(?::(\d+))?")
@@ -55,39 +62,29 @@ def port_words(first: int, last: int) -> str:
     return f"--dport {first}" if first == last else f"--dport {first}:{last}"
 
 
-_TCP: Final = struct.Struct("=4H4B")
-_UDP: Final = struct.Struct("=4HB")
 _SCTP: Final = struct.Struct("=4H260x12s3I")
 _SCTP_DESTINATION_PORTS: Final = 2
 _NO_CHUNKS: Final = b"\xff\0\0" * 4
 
 
-def _tcp(_: Family, words: str) -> bytes:
-    return _TCP.pack(*_ANY_PORT, *ports(words), 0, 0, 0, 0)
+def _ported(size: int, layout: str) -> Codec:
+    """Return the codec of a match of which rules of ours use the destination ports alone."""
+    fields = struct.Struct(layout)
+    unused = (0,) * (len(fields.unpack(bytes(fields.size))) - 4)
 
+    def read(_: Family, words: str) -> bytes:
+        return fields.pack(*_ANY_PORT, *ports(words), *unused)
 
-def _udp(_: Family, words: str) -> bytes:
-    return _UDP.pack(*_ANY_PORT, *ports(words), 0)
+    def write(family: Family, data: bytes) -> str:
+        return checked(read, family, port_words(*fields.unpack_from(data)[2:4]), data)
+
+    return Codec(0, size, read, write)
 
 
 def _sctp(_: Family, words: str) -> bytes:
     # Without a port libxt_sctp.c leaves zeros and does not look at them.
     both = ports(words) if words else (0, 0)
     return _SCTP.pack(*both, 0, 0, _NO_CHUNKS, 0, _SCTP_DESTINATION_PORTS * bool(words), 0)
-
-
-def _tcp_words(_: Family, data: bytes) -> str:
-    first, second, low, high, *options = _TCP.unpack_from(data)
-    if (first, second) != _ANY_PORT or any(options):
-        raise UnknownRuleError("a match of TCP that is not ours")
-    return port_words(low, high)
-
-
-def _udp_words(_: Family, data: bytes) -> str:
-    first, second, low, high, options = _UDP.unpack_from(data)
-    if (first, second) != _ANY_PORT or options:
-        raise UnknownRuleError("a match of UDP that is not ours")
-    return port_words(low, high)
 
 
 def _sctp_words(family: Family, data: bytes) -> str:
@@ -250,8 +247,8 @@ def _nfacct_words(family: Family, data: bytes) -> str:
 
 MATCHES: Final[Mapping[str, Codec]] = {
     "comment": Codec(0, 256, _comment, _comment_words),
-    "tcp": Codec(0, 16, _tcp, _tcp_words),
-    "udp": Codec(0, 16, _udp, _udp_words),
+    "tcp": _ported(16, "=4H4B"),
+    "udp": _ported(16, "=4HB"),
     "sctp": Codec(0, 296, _sctp, _sctp_words),
     "mark": Codec(1, 16, _mark, _mark_words),
     "conntrack": Codec(3, 168, _conntrack, _conntrack_words),

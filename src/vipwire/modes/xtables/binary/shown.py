@@ -13,7 +13,6 @@ from vipwire.linux.netlink.attributes import attributes, number_of, text_of, wal
 from vipwire.linux.netlink.nftables import expressions as nft
 from vipwire.linux.netlink.nftables.wire import Code
 from vipwire.model.net import Address, Family, format_address
-from vipwire.modes.xtables.binary.codec import Extension
 from vipwire.modes.xtables.binary.expressions import (
     COUNTER,
     COUNTER_DATA,
@@ -27,7 +26,7 @@ from vipwire.modes.xtables.binary.expressions import (
 )
 from vipwire.modes.xtables.binary.matches import MATCHES, mark_words, match_words, port_words
 from vipwire.modes.xtables.binary.targets import TARGETS, size_of, target_words
-from vipwire.modes.xtables.binary.words import LABELS, Head, Range, UnknownRuleError, write_head
+from vipwire.modes.xtables.binary.words import LABELS, Extension, Range, RuleHead, UnknownRuleError, write_head
 
 _KEPT: Final = 1 << 12
 _NAME_AT: Final = 8
@@ -40,7 +39,7 @@ _LEADING: Final = {Code.JUMP & 0xFFFFFFFF: ("-j", Code.JUMP), Code.GOTO & 0xFFFF
 _INTERFACE: Final = re.compile(r"[\w.@:-]{1,15}", re.ASCII)
 
 
-class Reader:
+class RuleReader:
     """Reads the rules of one family."""
 
     def __init__(self, family: Family) -> None:
@@ -50,7 +49,7 @@ class Reader:
         self._encode = Encoder(family)
         self._begins = _begins(family)
         self._extension: Callable[[bytes], str] = lru_cache(_KEPT)(self._read_match)
-        self._natives: Callable[[bytes, int], tuple[Head, str]] = lru_cache(_KEPT)(self._read_natives)
+        self._natives: Callable[[bytes, int], tuple[RuleHead, str]] = lru_cache(_KEPT)(self._read_natives)
 
     def __call__(self, expressions: bytes) -> str:
         """Write a rule in words, without `-A CHAIN`."""
@@ -87,12 +86,12 @@ class Reader:
             address = Address(run[len(self._source) :])
             return f"-s {format_address(address)}/{self._family.bits}", [], 0
         head, found = self._natives(run, protocol)
-        if head != Head() and not alone:
+        if head != RuleHead() and not alone:
             raise UnknownRuleError("an address behind a match")
         return write_head(head), [found] if found else [], head.protocol or protocol
 
-    def _read_natives(self, run: bytes, protocol: int) -> tuple[Head, str]:
-        head = Head()
+    def _read_natives(self, run: bytes, protocol: int) -> tuple[RuleHead, str]:
+        head = RuleHead()
         matches: list[str] = []
         elements = [_named(element) for element in _elements(run)]
         while elements:
@@ -110,12 +109,11 @@ class Reader:
         return head, "".join(matches)
 
     def _check(self, words: str, run: bytes) -> None:
-        """Raise UnknownRuleError unless these words mean just these bytes."""
         whole = self._encode(words.lstrip()).expressions
         if whole != run + COUNTER:
             raise UnknownRuleError(f"more than these words say: {words!r}")
 
-    def _meta(self, head: Head, key: int, rest: "list[_Named]") -> tuple[Head, str]:
+    def _meta(self, head: RuleHead, key: int, rest: "list[_Named]") -> tuple[RuleHead, str]:
         mask = _mask(rest)
         operation, value = _compared(rest)
         inverted = operation == nft.CMP_NEQ
@@ -130,8 +128,8 @@ class Reader:
         raise UnknownRuleError(f"a field of a packet that is not ours: {key}")
 
     def _payload(
-        self, head: Head, fields: dict[int, memoryview], rest: "list[_Named]", protocol: int
-    ) -> tuple[Head, str]:
+        self, head: RuleHead, fields: dict[int, memoryview], rest: "list[_Named]", protocol: int
+    ) -> tuple[RuleHead, str]:
         base, offset, size = (number_of(fields[kind]) for kind in (2, 3, 4))
         if base == nft.TRANSPORT_HEADER and (offset, size) == (2, 2) and LABELS.get(protocol) in {"tcp", "udp"}:
             return head, f"{LABELS[protocol]} {port_words(*_ports(rest))}"

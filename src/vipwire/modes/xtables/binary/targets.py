@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vipwire.model.net import Address, Family, format_address
-from vipwire.modes.xtables.binary.codec import LARGEST_PORT, Codec, Extension, known
-from vipwire.modes.xtables.binary.words import UnknownRuleError, address_of
+from vipwire.modes.xtables.binary.words import LARGEST_PORT, Codec, Extension, UnknownRuleError, address_of, known
 
 _REJECT: Final = {
     Family.IPV4: {"--reject-with icmp-port-unreachable": 3, "--reject-with tcp-reset": 7},

@@ -5,8 +5,13 @@
 
 Only the words that iptables mode writes are known; whatever else a rule says raises UnknownRuleError, and is left to
 the tools.
+
+Each match and target is a name, a revision and a struct (include/uapi/linux/netfilter/xt_*.h and nf_nat.h), filled up
+to a multiple of 8 bytes. The revisions are the newest that the kernel has, as iptables takes them. What another
+revision wrote raises UnknownRuleError, and so does all else that is not ours.
 """
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -26,7 +31,7 @@ class Range(NamedTuple):
     inverted: bool = False
 
 
-class Head(NamedTuple):
+class RuleHead(NamedTuple):
     """What stands before the matches; `protocol` is 0 and `interface` empty where any will do."""
 
     source: Range | None = None
@@ -40,7 +45,7 @@ PROTOCOLS: Final = {each.label: each.value for each in Protocol}
 LABELS: Final = {number: label for label, number in PROTOCOLS.items()}
 
 
-def head(family: Family, words: str) -> Head:
+def head(family: Family, words: str) -> RuleHead:
     """Read what stands before the matches."""
     found: dict[str, tuple[str, bool]] = {}
     inverted = False
@@ -57,10 +62,10 @@ def head(family: Family, words: str) -> Head:
     label, protocol_inverted = found.get("-p", ("", False))
     if protocol_inverted or interface == "+" or len(interface) > 15 or (label and label not in PROTOCOLS):
         raise UnknownRuleError(f"unknown words of a rule: {words!r}")
-    return Head(source, destination, interface, interface_inverted, PROTOCOLS.get(label, 0))
+    return RuleHead(source, destination, interface, interface_inverted, PROTOCOLS.get(label, 0))
 
 
-def write_head(head: Head) -> str:
+def write_head(head: RuleHead) -> str:
     """Write what stands before the matches, as iptables-save orders it."""
     words: list[str] = []
     for option, found in (("-s", head.source), ("-d", head.destination)):
@@ -113,3 +118,42 @@ def _written(found: Range) -> str:
     width = 8 * len(found.mask)
     contiguous = bits == (1 << width) - (1 << width - length)
     return f"{format_address(found.address)}/{length if contiguous else format_address(found.mask)}"
+
+
+LARGEST_PORT: Final = 0xFFFF
+
+
+class Extension(NamedTuple):
+    """A match or a target as the kernel keeps it."""
+
+    name: str
+    revision: int
+    data: bytes
+
+
+class Codec(NamedTuple):
+    """The struct of one match or target: `read` takes its words and returns it, `write` is the way back."""
+
+    revision: int
+    size: int
+    read: Callable[[Family, str], bytes]
+    write: Callable[[Family, bytes], str]
+
+
+def checked(read: Callable[[Family, str], bytes], family: Family, words: str, data: bytes) -> str:
+    """Return words if they mean just these data."""
+    if read(family, words).ljust(len(data), b"\0") != data:
+        raise UnknownRuleError(f"more than these words say: {words!r}")
+    return words
+
+
+def known(words: Mapping[bytes, str], data: bytes) -> str:
+    """Find the words of data; raise UnknownRuleError if there are none."""
+    if data not in words:
+        raise UnknownRuleError(f"nothing of ours: {data.hex()}")
+    return words[data]
+
+
+def text_of(data: bytes) -> str:
+    """Read a text that fills its place with NULs."""
+    return data.partition(b"\0")[0].decode("ascii", errors="replace")

@@ -1,14 +1,24 @@
-"""The counters of rules, read from the kernel without the tools: which rule of which chain has seen how many packets.
+"""Reads the counters of rules without the tools; converts them to counts of Service ports, endpoints and refusals.
 
 Of each rule only its place, its comment and its counter are decoded. iptables-nft's rules come in a dump of nf_tables
 (net/netfilter/nf_tables_api.c; a comment is the match `comment`), those of iptables-legacy as one block of memory
 (struct ipt_replace and ipt_entry in linux/netfilter_ipv4/ip_tables.h, where a chain begins with a target ERROR that
 holds its name).
+
+Rules of the nat table see the first packet of a connection: the rule that translates to an endpoint counts its
+connections. Comments identify the rules of the filter table that reject or drop.
+
+A rewritten rule begins at 0: an endpoint's rule when the endpoint comes back, a refusing rule also when its
+neighbours in the tree change. A `Ledger` keeps the earlier numbers, so that a proxy's counts only grow; packets that
+a rule counts between a scrape and its replacement are lost.
 """
 
+import re
 import struct
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
@@ -16,10 +26,14 @@ from vipwire.linux.netlink.attributes import TYPE_MASK
 from vipwire.linux.netlink.nftables.encode import list_rules
 from vipwire.linux.netlink.nftables.wire import RULE_CHAIN, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.model.names import ServicePortName
 from vipwire.model.net import Family
 from vipwire.modes.iptables.access.nft_dump import DATAGRAM, chains_of
+from vipwire.modes.iptables.rules.names import FILTER, NAT, UNALLOCATED, endpoint_chain
 from vipwire.modes.xtables.legacy import LegacySocket
 from vipwire.modes.xtables.variant import Variant
+from vipwire.plan.plan import Forward, Reason, ServicePlan, Target
+from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
 
 
 class RuleCounter(NamedTuple):
@@ -144,3 +158,105 @@ def _comment(block: bytes, at: int, end: int) -> str:
 
 def _text(value: bytes) -> str:
     return value.partition(b"\0")[0].decode(errors="replace")
+
+
+TRANSLATING: Final = 1
+"""The place of the rule in an endpoint's chain that translates to it."""
+
+_ENTRY: Final = re.compile(
+    rf"(\S+) (?:({Reason.NO_ENDPOINTS.value})|({Reason.NO_LOCAL_ENDPOINTS.value})"
+    r"|(traffic not accepted by KUBE-FW-\S+)|(traffic not accepted by KUBE-NPFW-\S+)|(has no such port))$"
+)
+_REFUSALS: Final = (
+    Refusal.NO_ENDPOINTS,
+    Refusal.NO_LOCAL_ENDPOINTS,
+    Refusal.SOURCE_RANGE,
+    Refusal.NODE_PORT_SOURCE_RANGE,
+    Refusal.UNDEFINED_PORT,
+)
+
+
+@dataclass(slots=True)
+class _Account:
+    """The count of one rule: its last value, and what it had counted before it was replaced."""
+
+    shown: int = 0
+    before: int = 0
+
+    def take(self, shown: int) -> int:
+        if shown < self.shown:
+            self.before += self.shown
+        self.shown = shown
+        return self.before + shown
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The numbers of rules, also of rules that are gone. Safe to use from several threads."""
+
+    accounts: dict[Hashable, dict[str, _Account]] = field(default_factory=dict)
+    gone: dict[Hashable, int] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, owner: Hashable, shown: Mapping[str, int]) -> dict[str, int]:
+        """Store the numbers of an owner's rules; return them with earlier ones. `gone` has those of former rules."""
+        accounts = self.accounts.setdefault(owner, {})
+        for rule in accounts.keys() - shown.keys():
+            account = accounts.pop(rule)
+            self.gone[owner] = self.gone.get(owner, 0) + account.before + account.shown
+        return {rule: accounts.setdefault(rule, _Account()).take(number) for rule, number in shown.items()}
+
+
+def endpoints_of(plans: Iterable[ServicePlan]) -> dict[ServicePortName, dict[str, EndpointName]]:
+    """Name the endpoint of each endpoint's chain, by Service port; one with a range has two."""
+    targets: dict[ServicePortName, set[tuple[Target, bool]]] = {}
+    for plan in plans:
+        ranges = ((each.frontend, True) for each in plan.ranges)
+        for frontend, wide in (*((each, False) for each in plan.frontends), *ranges):
+            known = targets.setdefault(frontend.port_name, set())
+            for action in (frontend.action, frontend.short_circuit):
+                if isinstance(action, Forward):
+                    known.update((target, wide) for target in action.pool)
+    return {
+        name: {
+            endpoint_chain(name, str(each), wide=wide): EndpointName(name, each.address, each.port)
+            for each, wide in known
+        }
+        for name, known in targets.items()
+    }
+
+
+def count(
+    ends: Mapping[ServicePortName, Mapping[str, EndpointName]],
+    tables: Mapping[str, Iterable[RuleCounter]],
+    ledger: Ledger,
+    *,
+    endpoints: bool,
+) -> Counts:
+    """Convert the rules of the tables nat and filter. Pure but for the ledger."""
+    shown = {rule.chain: rule.packets for rule in tables[NAT] if rule.place == TRANSLATING}
+    counts, names = Counts(endpoints=endpoints), {str(name): name for name in ends}
+    refused = Counts()
+    for rule in tables[FILTER]:
+        for reason, owner in _reason(rule.comment, names):
+            refused.add(reason, owner, rule.packets)
+    with ledger.lock:
+        for name, chains in ends.items():
+            counted = ledger.take(name, {chain: shown[chain] for chain in chains if chain in shown})
+            counts.add(Measure.CONNECTIONS, name, ledger.gone.get(name, 0))
+            for chain, number in counted.items():
+                counts.add_endpoint(Measure.CONNECTIONS, chains[chain], number)
+        for (reason, owner), number in refused.refusals().items():
+            counts.add(reason, owner, ledger.take((reason, owner), {"": number})[""])
+    return counts
+
+
+def _reason(comment: str, names: Mapping[str, ServicePortName]) -> Iterator[tuple[Refusal, Owner]]:
+    if comment == UNALLOCATED:
+        yield Refusal.UNALLOCATED_CLUSTER_IP, None
+    elif match := _ENTRY.match(comment):
+        refusal = _REFUSALS[next(at for at, group in enumerate(match.groups()[1:]) if group)]
+        if refusal is Refusal.UNDEFINED_PORT:
+            yield refusal, None
+        elif match[1] in names:
+            yield refusal, names[match[1]]

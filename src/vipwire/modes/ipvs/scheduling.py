@@ -8,12 +8,11 @@ decide that, not the weights of the moment: while its scheduler is exchanged, a 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Final
 
-from vipwire.linux.netlink.ipvs import Flag, Method
+from vipwire.linux.netlink.ipvs import Flag, Method, Scheduling
 from vipwire.plan.annotations import Balancing, Forwarding, SchedulerFlag, Wishes
 
 _FLAGS: Final = {
@@ -42,31 +41,18 @@ _METHODS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """How IPVS balances a Service. `drain_seconds` None: until the last connection has ended."""
-
-    scheduler: str
-    flags: Flag
-    method: Method = Method.MASQUERADE
-    drain_seconds: int | None = None
-
-
-def hints(asked: Wishes, default_scheduler: str) -> Hints:
+def scheduling_of(asked: Wishes, default_scheduler: str) -> Scheduling:
     """Translate what is asked for; `default_scheduler` is the node's."""
-    scheduler = asked.scheduler or _by_algorithm(asked) or default_scheduler
+    algorithm = _ALGORITHMS.get(asked.balancing, "") if asked.balancing is not None else ""
+    scheduler = asked.scheduler or algorithm or default_scheduler
     if "weights" in asked.given or asked.slow_start is not None:
         scheduler = _WITH_WEIGHTS.get(scheduler, scheduler)
-    return Hints(scheduler, _flags_of(asked, scheduler), _METHODS[asked.forwarding], asked.drain_seconds)
+    return Scheduling(scheduler, _flags_of(asked, scheduler))
 
 
 def method_of(asked: Wishes) -> Method:
     """Translate how packets are to get to endpoints."""
     return _METHODS[asked.forwarding]
-
-
-def _by_algorithm(asked: Wishes) -> str:
-    return _ALGORITHMS.get(asked.balancing, "") if asked.balancing is not None else ""
 
 
 def _flags_of(asked: Wishes, scheduler: str) -> Flag:

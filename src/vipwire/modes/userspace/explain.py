@@ -1,14 +1,15 @@
 """userspace mode for people: differences as lines to read, and a packet's way through rules to a listener. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address, format_endpoint
-from vipwire.modes.userspace.explain_rules import FrontRules, PortOf
-from vipwire.modes.userspace.names import Front, Key, Value
+from vipwire.modes.userspace.names import PORT, Front, Key, Rule, Value
 from vipwire.modes.userspace.script import script
-from vipwire.modes.xtables.match import Header, goes_here
+from vipwire.modes.xtables.match import ListedRule, PacketHeader, Surroundings, compare_rules, goes_here
+from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.modes.xtables.traversal import Traversal
 from vipwire.modes.xtables.words import RESTORE
 from vipwire.plan.resolve import Packet
@@ -26,6 +27,62 @@ from vipwire.reconcile.explainer import (
 )
 from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, state_of
 from vipwire.relay.messages import Listener, Place
+
+PortOf = Callable[[str], int]
+"""Tells at which port a front is; 0 if that is not known."""
+_NO_PORT: Final = "0"
+
+
+@dataclass
+class FrontRules(Surroundings):
+    """The rules that were observed, beside those that should be; `own` are this node's addresses."""
+
+    observed: Mapping[Key, Value]
+    wanted: Mapping[Key, Value]
+    own: frozenset[Address]
+    port_of: PortOf
+    _members: dict[ChainName, list[Rule]] = field(default_factory=dict)
+    _planned: dict[ChainName, list[Rule]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for objects, found in ((self.observed, self._members), (self.wanted, self._planned)):
+            for key in objects:
+                if isinstance(key, Rule):
+                    found.setdefault(ChainName(key.table, key.chain), []).append(key)
+
+    def owns(self, address: Address) -> bool:
+        """Report whether an address is this node's."""
+        return address in self.own
+
+    def rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
+        """List a chain, the rules that are first before the others; None if it is neither there nor planned."""
+        del header
+        key = ChainName(table, chain)
+        if chain not in BUILT_IN and key not in self.observed and key not in self.wanted:
+            return None
+        seen, planned = self.observed.get(key), self.wanted.get(key)
+        if isinstance(seen, tuple) or isinstance(planned, tuple):  # a chain whose rules never change
+            there, meant = (each if isinstance(each, tuple) else () for each in (seen, planned))
+            strange = ObjectState.DIFFERENT if key in self.wanted else ObjectState.FOREIGN
+            return compare_rules(there if key in self.observed else None, meant, strange)
+        return self._listed(key)
+
+    def _listed(self, key: ChainName) -> Iterator[ListedRule]:
+        if key in self.wanted and key not in self.observed:
+            yield ListedRule("", ObjectState.MISSING)
+        missing = (rule for rule in self._planned.get(key, ()) if rule not in self.observed)
+        for rule in (*sorted(self._members.get(key, ()), key=lambda rule: not rule.first), *missing):
+            yield self._rule(rule, state_of(rule, self.observed, self.wanted))
+
+    def _rule(self, rule: Rule, state: ObjectState) -> ListedRule:
+        """Fill in the port of the front, where the relay has told it."""
+        if not rule.front:
+            return ListedRule(rule.words, state)
+        port = self.port_of(rule.front)
+        words = rule.words.replace(PORT, str(port) if port else _NO_PORT)
+        shown = words if port else rule.words.replace(PORT, f"<port of {rule.front}>")
+        return ListedRule(words, state, shown, rule.front)
+
 
 _UNKNOWN_PORT: Final = 65535
 _CHOICES: Final = {
@@ -83,7 +140,7 @@ class _Way:
     """The way of one packet through translation, the filter and the listener. `relayed`: a listener took it."""
 
     def __init__(self, rules: FrontRules, packet: Packet) -> None:
-        self._rules, self._packet, self._header = rules, packet, Header.of(packet)
+        self._rules, self._packet, self._header = rules, packet, PacketHeader.of(packet)
         self._tables = Traversal(rules, self._header)
         self.relayed = False
 
@@ -125,7 +182,6 @@ class _Way:
         return None
 
     def _relay(self, front: Front) -> Iterator[Path]:
-        """Yield a path for each endpoint of a listener."""
         listener, note = self._rules.observed.get(front), self._tables.note
         if not isinstance(listener, Listener):
             note(f"listener {front.front}".rstrip())
@@ -149,7 +205,6 @@ def _admits(sources: Iterable[tuple[bytes, int]], source: Address) -> bool:
 
 
 def _listening(listener: Listener) -> str:
-    """Describe what a listener does."""
     binds = ", ".join(_place(each, "any port") for each in listener.binds)
     to = ", ".join(_place(share.place, "the client's port") for share in listener.shares)
     return f"listen for {listener.name} at {binds}/{Protocol(listener.protocol).label}, {listener.algorithm}: {to}"

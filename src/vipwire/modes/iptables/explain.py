@@ -1,30 +1,89 @@
-"""A packet's way through the rules of this mode: which rules `modes.xtables.traversal` tries, hook by hook. Pure.
+"""iptables mode for people: its objects as iptables-restore reads them, and a packet's way through the rules.
 
-Chance is a parameter: `skipped` is how many of the rules that match by chance let the packet pass. Only the chain of
-a pool has such rules, so that as many paths as it has of them, and one more, are all that can happen.
-
-Of a dispatch chain only the entries of the packet's own frontend are tried: no other can match, in whatever order.
+`modes.xtables.traversal` follows the packet; here is which rules it tries, hook by hook. Chance is a parameter:
+`skipped` is how many of the rules that match by chance let the packet pass. Only the chain of a pool has such rules,
+so that as many paths as it has of them, and one more, are all that can happen. Of a dispatch chain only the entries
+of the packet's own frontend are tried: no other can match, in whatever order.
 """
 
+import pathlib
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
-from vipwire.model.net import Address, Family, Protocol
-from vipwire.modes.iptables.rules import bpf, names
+from vipwire.model.net import Address, Family, Protocol, parse_address
+from vipwire.modes.iptables.kernel import IptablesBackend
+from vipwire.modes.iptables.rules import names
+from vipwire.modes.iptables.rules.choice import run_program
 from vipwire.modes.iptables.rules.frontend_code import ANY_PORT, decode, encode
 from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, ROOT, ROOTS, Key, Rules
 from vipwire.modes.iptables.rules.read import last_port
 from vipwire.modes.iptables.rules.skeleton import jump_keys
-from vipwire.modes.xtables.match import Header, Listed, Surroundings, compare_rules
+from vipwire.modes.xtables.match import ListedRule, PacketHeader, Surroundings, compare_rules
 from vipwire.modes.xtables.save import BUILT_IN
 from vipwire.modes.xtables.traversal import Traversal
+from vipwire.modes.xtables.words import RESTORE
 from vipwire.plan.plan import FrontendKey
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.explainer import BY_CHANCE, BY_HASH, IN_TURN, Path, Walk, merge
+from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.explainer import BY_CHANCE, BY_HASH, IN_TURN, Explainer, Path, Walk, merge
 from vipwire.reconcile.steps import ObjectState, Verdict
+
+_LISTS: Final = pathlib.Path("/proc/thread-self/net/xt_recent")
+_CLOCK: Final = pathlib.Path("/proc/timer_list")
+_ENTRY: Final = re.compile(r"^src=(\S+) .*?last_seen: (\d+) ", re.MULTILINE)
+_JIFFIES: Final = re.compile(r"^jiffies: (\d+)$", re.MULTILINE)
+_RATES: Final = (100, 250, 300, 1000)
+_EARLY: Final = 300
+_WRAP: Final = 1 << 32
+
+
+class Recent:
+    """What the kernel remembers of clients (`-m recent`) in the calling thread's network namespace, at one moment.
+
+    A file of /proc/net/xt_recent is a list; one that cannot be read is empty:
+
+        src=10.244.1.13 ttl: 63 last_seen: 4339285431 oldest_pkt: 1 4339285431
+
+    Times are in jiffies, which /proc/timer_list tells for now. How many there are in a second the kernel does not
+    say: it is the usual number with which they agree with the time since the start (they begin 5 minutes before 2^32,
+    include/linux/jiffies.h).
+    """
+
+    def __init__(self, lists: pathlib.Path = _LISTS, clock: pathlib.Path = _CLOCK) -> None:
+        self._lists, self._clock = lists, clock
+        self._now: tuple[int, int] | None = None
+
+    def seen(self, name: str, client: Address) -> float | None:
+        """Return how many seconds ago a client was last seen; None if the list does not have it."""
+        try:
+            text = (self._lists / name).read_text(encoding="ascii")
+            for address, last in _ENTRY.findall(text):
+                if parse_address(address) == client:
+                    now, rate = self._time()
+                    return max(0.0, (now - int(last)) / rate)
+        except (OSError, ValueError):
+            pass
+        return None
+
+    def _time(self) -> tuple[int, int]:
+        if self._now is None:
+            found = _JIFFIES.search(self._clock.read_text(encoding="ascii"))
+            if found is None:
+                raise ValueError("the kernel does not tell its jiffies")
+            now = int(found[1])
+            self._now = now, ticks_per_second(now, time.clock_gettime(time.CLOCK_BOOTTIME))
+        return self._now
+
+
+def ticks_per_second(jiffies: int, uptime: float) -> int:
+    """Return the kernel's HZ, from a count of jiffies and the uptime at which it was read."""
+    return min(_RATES, key=lambda rate: abs(_WRAP - _EARLY * rate + uptime * rate - jiffies))
+
 
 _JUMPS: Final = jump_keys()[::-1]
 """Each was put before all others of its chain: the last comes first."""
@@ -34,7 +93,7 @@ Recall = Callable[[str], float | None]
 
 
 @dataclass(frozen=True)
-class Table:
+class RuleTables:
     """The observed rules, the wanted ones, and this node's own addresses."""
 
     family: Family
@@ -56,7 +115,7 @@ class Table:
 
 
 @dataclass(slots=True)
-class Run(Path):
+class ChancePath(Path):
     """One path. `more` is whether other paths are left.
 
     `met` is how many seconds more the client is remembered in the list that it was found in.
@@ -66,7 +125,7 @@ class Run(Path):
     met: float | None = None
 
 
-def walk(table: Table, packet: Packet, recall: Recall = lambda _: None) -> Walk:
+def walk(table: RuleTables, packet: Packet, recall: Recall = lambda _: None) -> Walk:
     """Follow a packet in every way that chance may take, and as a client that is remembered."""
     runs = [run(table, packet)]
     while runs[-1].more:
@@ -78,9 +137,9 @@ def walk(table: Table, packet: Packet, recall: Recall = lambda _: None) -> Walk:
     return merge(runs, remembered=remembered, affinity=affinity)
 
 
-def run(table: Table, packet: Packet, skipped: int = 0, recall: Recall = lambda _: None) -> Run:
+def run(table: RuleTables, packet: Packet, skipped: int = 0, recall: Recall = lambda _: None) -> ChancePath:
     """Follow the first packet of a connection through the chains that it meets."""
-    done, header = Run(), Header.of(packet)
+    done, header = ChancePath(), PacketHeader.of(packet)
     way = Traversal(_Rules(table, packet, done, skipped, recall), header)
     for verdict in way.pass_hooks():
         if verdict is Verdict.DNAT:
@@ -95,16 +154,14 @@ def run(table: Table, packet: Packet, skipped: int = 0, recall: Recall = lambda 
 class _Rules(Surroundings):
     """The rules of one family as one packet meets them, with what they ask for."""
 
-    def __init__(self, table: Table, packet: Packet, done: Run, skipped: int, recall: Recall) -> None:
+    def __init__(self, table: RuleTables, packet: Packet, done: ChancePath, skipped: int, recall: Recall) -> None:
         self._table, self._packet, self._run = table, packet, done
         self._left, self._recall = skipped, recall
 
     def owns(self, address: Address) -> bool:
-        """Report whether an address is this node's."""
         return address in self._table.own
 
     def draw(self, chance: Fraction, *, in_turn: bool) -> bool:
-        """Decide a rule that depends on chance or on whose turn it is."""
         self._run.choice = IN_TURN if in_turn else BY_CHANCE
         if self._left:
             self._left -= 1
@@ -115,7 +172,6 @@ class _Rules(Surroundings):
         return True
 
     def recall(self, name: str, seconds: int) -> bool:
-        """Report whether the client is in a list and was seen so recently."""
         ago = self._recall(name)
         if ago is None or ago > seconds:
             return False
@@ -125,9 +181,9 @@ class _Rules(Surroundings):
     def run_program(self, code: str, source: Address) -> bool:
         """Run our program, which hashes the client's address; raise ValueError for any other."""
         self._run.choice = BY_HASH
-        return bpf.matches(code, source)
+        return run_program(code, source)
 
-    def rules(self, table: str, chain: str, header: Header) -> Iterable[Listed] | None:
+    def rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
         """List a chain; None if it is neither there nor planned. Of a dispatch chain, what this packet may match."""
         keys = list(self._keys(table, chain, header))
         known = chain in BUILT_IN or (table, chain) in ROOTS
@@ -135,7 +191,7 @@ class _Rules(Surroundings):
             return None
         return self._listed(keys)
 
-    def _keys(self, table: str, chain: str, header: Header) -> Iterator[Key]:
+    def _keys(self, table: str, chain: str, header: PacketHeader) -> Iterator[Key]:
         if (table, chain) in ROOTS:
             yield from (Key(ENTRY, table, chain, code) for code in self._codes(table, chain, header))
             yield Key(ROOT, table, chain)
@@ -144,12 +200,12 @@ class _Rules(Surroundings):
         if chain not in BUILT_IN:
             yield Key(CHAIN, table, chain)
 
-    def _listed(self, keys: Iterable[Key]) -> Iterator[Listed]:
+    def _listed(self, keys: Iterable[Key]) -> Iterator[ListedRule]:
         for key in keys:
             strange = ObjectState.DIFFERENT if key in self._table.wanted else ObjectState.FOREIGN
             yield from compare_rules(self._table.observed.get(key, ()), self._table.wanted.get(key, ()), strange)
 
-    def _codes(self, table: str, root: str, header: Header) -> tuple[int, ...]:
+    def _codes(self, table: str, root: str, header: PacketHeader) -> tuple[int, ...]:
         family, protocol = self._table.family, self._packet.protocol
         if root == names.CLUSTER_IPS:
             return (encode(family, FrontendKey(header.destination, *ANY_PORT)),)
@@ -158,3 +214,26 @@ class _Rules(Surroundings):
             return tuple(dict.fromkeys(code for ports, code in ranges if header.port in ports))
         keys = (FrontendKey(address, protocol, header.port) for address in (header.destination, None))
         return tuple(encode(family, key) for key in keys)
+
+
+class IptablesExplainer(Explainer[Key, Rules, RuleTables]):
+    """Explains the rules of one family, in the network namespace of the calling thread."""
+
+    def __init__(self, backend: IptablesBackend) -> None:
+        super().__init__(RESTORE[backend.family])
+        self._backend = backend
+
+    def script(self, delta: Delta[Key, Rules]) -> Iterable[str]:
+        """Write a difference as a sync would: the input of `iptables-restore --noflush`."""
+        return [line for text in self._backend.script(delta) for line in text.splitlines()]
+
+    def arrange(
+        self, observed: Mapping[Key, Rules], wanted: Mapping[Key, Rules], own: frozenset[Address]
+    ) -> RuleTables:
+        """Keep the rules as they are."""
+        return RuleTables(self._backend.family, observed, wanted, own)
+
+    def follow(self, objects: RuleTables, packet: Packet) -> Walk:
+        """Follow a packet through the rules, with what the kernel remembers of its source."""
+        recent = Recent()
+        return walk(objects, packet, lambda name: recent.seen(name, packet.source))

@@ -1,1 +1,0 @@
-"""Counts of iptables mode: reads them from its rules."""

@@ -1,1 +1,0 @@
-"""iptables mode explained: a packet's way through the rules that the kernel holds."""
