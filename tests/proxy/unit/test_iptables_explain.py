@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -61,39 +60,6 @@ def way(
     return walk(table, asked, **recall)  # type: ignore[arg-type]
 
 
-def test_a_pod_reaches_either_endpoint_as_itself(world: World) -> None:
-    found = way(world, packet(POD, "10.96.0.1"))
-    assert found.end is End.ANSWERED
-    shares = found.shares or {}
-    assert set(shares.values()) == {Fraction(1, 2)}
-    assert not found.masqueraded
-    assert {step.state for step in found.steps} == {ObjectState.PLANNED}
-
-
-@pytest.mark.parametrize(
-    ("asked", "end"),
-    [
-        (packet(CLIENT, "1.2.3.4"), End.ANSWERED),
-        (packet(OTHER, "1.2.3.4"), End.DROPPED),
-        (packet(CLIENT, NODE, 30080, to_node=True), End.ANSWERED),
-        (packet(NODE, "10.96.0.1", from_node=True), End.ANSWERED),
-        (packet(CLIENT, "10.96.0.2"), End.REJECTED),
-        (packet(CLIENT, "10.96.0.1", 81), End.REJECTED),
-        (packet(CLIENT, "10.96.200.1"), End.DROPPED),
-        (packet(CLIENT, "1.2.3.5"), End.DROPPED),
-        (packet(POD, "1.2.3.5"), End.ANSWERED),
-        (packet(CLIENT, "198.51.100.1"), End.UNTOUCHED),
-        (packet(CLIENT, NODE, 22, to_node=True), End.UNTOUCHED),
-    ],
-    ids=lambda value: value.value if isinstance(value, End) else f"{value.destination.hex()}:{value.port}",
-)
-def test_what_becomes_of_others(world: World, asked: Packet, end: End) -> None:
-    found = way(world, asked)
-    assert found.end is end
-    if end is End.ANSWERED and found.masqueraded:
-        assert found.masqueraded == {target[0] for target in found.shares or {} if target}
-
-
 @pytest.mark.parametrize(
     ("algorithm", "said"),
     [("random", BY_CHANCE), ("round-robin", IN_TURN), ("source-hash", f"{BY_ADDRESS}, the same on every node")],
@@ -104,17 +70,6 @@ def test_how_an_endpoint_is_chosen_is_what_the_rules_do(algorithm: str, said: st
     made.put(chosen, slice_of("web", endpoint("10.1.0.1"), endpoint("10.2.0.1")))
     made.sync()
     assert way(made, packet(POD, "10.96.0.1")).choice == said
-
-
-def test_where_nobody_answers_only_those_who_may_come_are_told() -> None:
-    """All others are dropped, as where somebody answers."""
-    made = World()
-    ranges = (cidr("203.0.113.0/25"), cidr("198.51.100.0/24"))
-    made.put(service("none", "10.96.0.2", load_balancer_ips=ips("1.2.3.4"), source_ranges=ranges))
-    made.sync()
-    found = {source: way(made, packet(source, "1.2.3.4")).end for source in (CLIENT, "198.51.100.1", OTHER, POD)}
-    assert list(found.values()) == [End.REJECTED, End.REJECTED, End.DROPPED, End.DROPPED]
-    assert not diff(objects(made), objects(made))
 
 
 @pytest.mark.parametrize(("count", "more"), [(4, []), (5, []), (6, [2])])
@@ -133,10 +88,6 @@ def test_affinity_without_rules_for_it_is_said(world: World) -> None:
     forgetting.put(service("sticky", "10.96.0.4", affinity_seconds=60), slice_of("sticky", endpoint("10.1.0.1")))
     forgetting.sync()
     assert "not remembered" in way(forgetting, sticky).affinity
-
-
-def test_the_outside_is_masqueraded(world: World) -> None:
-    assert way(world, packet(CLIENT, "10.96.0.1")).masqueraded
 
 
 def test_a_remembered_client_is_told_with_what_is_left(world: World) -> None:

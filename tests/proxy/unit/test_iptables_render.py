@@ -4,22 +4,15 @@ from typing import Any
 
 import pytest
 from tests.fakes.iptables_world import PLAIN, World
-from tests.fakes.values import HERE, cidr, endpoint, ip, ips, node_plan, port, service, slice_of
+from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, port, service, slice_of
 
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
-from vipwire.modes.iptables.explain import RuleTables, walk
 from vipwire.modes.iptables.mode import shortcomings
-from vipwire.modes.iptables.rules.render import render
 from vipwire.modes.iptables.rules.settings import RuleSettings
-from vipwire.modes.iptables.rules.skeleton import node_objects
-from vipwire.modes.iptables.rules.words import chance
 from vipwire.plan.frontends import plan_service
-from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes
-from vipwire.plan.resolve import Packet
-from vipwire.reconcile.steps import End
 
 LOCAL = TrafficPolicy.LOCAL
 FLAT = RuleSettings(counters=False, tree=False)
@@ -36,36 +29,6 @@ def world_of(subject: Service, *endpoints: str, **fields: Any) -> World:
     world.put(subject, slice_of("web", *(endpoint(text, HERE) for text in endpoints)))
     world.sync()
     return world
-
-
-def test_the_example_of_one_service_with_one_endpoint() -> None:
-    world = World()
-    name = ObjectName("ns1", "svc1")
-    subject = Service(name, (port(80, "p80"),), ips("172.30.0.41"))
-    piece = slice_of("svc1", endpoint("10.180.0.1"), ports=(EndpointPort("p80", Protocol.TCP, 80),))
-    world.put(subject, piece)
-    world.sync()
-    assert world.chain("KUBE-SERVICES") == [
-        (
-            '-d 172.30.0.41/32 -p tcp -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp --dport 80 '
-            "-j KUBE-SVC-XPGD46QRK7WJZT7O"
-        ),
-        (
-            '-m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" '
-            "-m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"
-        ),
-    ]
-    assert world.chain("KUBE-SVC-XPGD46QRK7WJZT7O") == [
-        (
-            '! -s 10.0.0.0/8 -d 172.30.0.41/32 -p tcp -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp '
-            "--dport 80 -j KUBE-MARK-MASQ"
-        ),
-        '-m comment --comment "ns1/svc1:p80 -> 10.180.0.1:80" -j KUBE-SEP-SXIVWICOYRO3J4NJ',
-    ]
-    assert world.chain("KUBE-SEP-SXIVWICOYRO3J4NJ") == [
-        '-s 10.180.0.1/32 -m comment --comment "ns1/svc1:p80" -j KUBE-MARK-MASQ',
-        '-p tcp -m comment --comment "ns1/svc1:p80" -m tcp -j DNAT --to-destination 10.180.0.1:80',
-    ]
 
 
 @pytest.mark.parametrize(
@@ -114,14 +77,6 @@ def test_there_are_as_many_rules_as_kube_proxy_has_for_load_balancers(
     assert (world.count("filter"), world.count("nat")) == counts
 
 
-def test_chances_are_printed_as_the_kernel_keeps_them() -> None:
-    assert [chance(options).rpartition(" ")[2] for options in (2, 3, 7)] == [
-        "0.50000000000",
-        "0.33333333349",
-        "0.14285714272",
-    ]
-
-
 def test_among_very_many_endpoints_theirs_are_rules_without_comments_as_kube_proxy_has_them() -> None:
     world = world_of(service("web", "10.96.0.1", affinity_seconds=60), "10.1.0.1", "10.1.0.2", crowded=True)
     assert [rule for rule in world.chain(suffix(world, "SVC")) if "KUBE-SEP" in rule] == [
@@ -148,70 +103,6 @@ def _choices(world: World) -> list[str]:
     """Name the endpoints' chains in the order in which they are chosen."""
     rules = world.chain(suffix(world, "SVC"))
     return list(dict.fromkeys(rule.rpartition(" ")[2] for rule in rules if "KUBE-SEP" in rule))
-
-
-def test_without_the_match_recent_there_is_no_affinity() -> None:
-    world = World(settings=RuleSettings(counters=False, affinity=False))
-    world.put(service(affinity_seconds=60), slice_of("web", endpoint("10.1.0.1")))
-    world.sync()
-    assert "recent" not in world.tables.save("nat")
-
-
-@pytest.mark.parametrize(
-    ("traffic", "first"),
-    [
-        (PodPrefixes((cidr("10.0.0.0/8"),)), "! -s 10.0.0.0/8 -d 10.96.0.1/32 -p tcp"),
-        (PodBridge("cbr0"), "-d 10.96.0.1/32 ! -i cbr0 -p tcp"),
-        (PodInterfaces("veth"), "-d 10.96.0.1/32 ! -i veth+ -p tcp"),
-    ],
-)
-def test_who_is_no_pod_is_masqueraded_at_a_cluster_ip(traffic: object, first: str) -> None:
-    world = world_of(service(), "10.1.0.1", pod_traffic=traffic)
-    rule = world.chain(suffix(world, "SVC"))[0]
-    assert rule.startswith(first)
-    assert rule.endswith("-j KUBE-MARK-MASQ")
-
-
-def test_several_prefixes_of_pods_share_a_chain_that_says_who_is_none() -> None:
-    prefixes = PodPrefixes((cidr("10.0.0.0/9"), cidr("10.128.0.0/9")))
-    world = world_of(service(), "10.1.0.1", pod_traffic=prefixes)
-    assert world.chain(suffix(world, "SVC"))[0].endswith("-j KUBE-NOT-POD-MASQ")
-    assert world.chain("KUBE-NOT-POD-MASQ") == [
-        "-s 10.0.0.0/9 -j RETURN",
-        "-s 10.128.0.0/9 -j RETURN",
-        "-j KUBE-MARK-MASQ",
-    ]
-
-
-def test_masquerade_all_has_no_exception_and_no_detector_has_no_rule() -> None:
-    everything = world_of(service(), "10.1.0.1", masquerade_all=True)
-    assert everything.chain(suffix(everything, "SVC"))[0].startswith("-d 10.96.0.1/32 -p tcp")
-    nobody = world_of(service(), "10.1.0.1", pod_traffic=None)
-    assert "MASQ" not in "".join(nobody.chain(suffix(nobody, "SVC")))
-
-
-def test_an_endpoint_at_a_node_port_that_is_for_some_sources_only_is_reached_by_way_of_another_service() -> None:
-    node = node_plan(Family.IPV4)
-    here = "192.168.0.2"
-    guarded = service(
-        "guarded",
-        "10.96.0.2",
-        port(node_port=30080),
-        annotations=(("vipwire.io/nodeport-source-ranges", "203.0.113.0/25"),),
-    )
-    behind = slice_of("web", endpoint(here, "node-1"), ports=[EndpointPort("", Protocol.TCP, 30080)])
-    plans = [
-        plan_service(node, service(), [behind]),
-        plan_service(node, guarded, [slice_of("guarded", endpoint("10.2.0.1"))]),
-    ]
-    objects = dict(node_objects(node, FLAT))
-    for plan in plans:
-        objects.update(render(node, FLAT, plan).own)
-    table = RuleTables(Family.IPV4, objects, objects, frozenset({ip(here)}))
-    packet = Packet(ip("10.1.0.9"), ip("10.96.0.1"), Protocol.TCP, 80, "eth0")
-    assert walk(table, packet).end is End.ANSWERED
-    past = packet._replace(destination=ip(here), port=30080, to_node=True)
-    assert walk(table, past).end is End.DROPPED
 
 
 def test_a_health_check_port_is_accepted_once_for_every_port_of_the_service() -> None:
@@ -282,18 +173,6 @@ def test_jumps_stand_in_kube_proxys_order() -> None:
         "FORWARD": ["KUBE-PROXY-FIREWALL", "KUBE-FORWARD", "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES"],
         "OUTPUT": ["KUBE-FIREWALL", "KUBE-PROXY-FIREWALL", "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES"],
     }
-
-
-def test_ipv6_has_the_same_rules_in_its_own_words() -> None:
-    world = World(node=node_plan(Family.IPV6))
-    subject = service("web", "fd00::1", affinity_seconds=5, external_ips=ips("2001:db8::9"))
-    world.put(subject, slice_of("web", endpoint("fd00:10::7"), family=Family.IPV6))
-    world.put(service("none", "fd00::2"))
-    world.sync()
-    assert '-d fd00::1/128 -p tcp -m comment --comment "default/web cluster IP"' in world.tables.save("nat")
-    assert "-j DNAT --to-destination [fd00:10::7]:8080" in world.tables.save("nat")
-    assert "--mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource" in world.tables.save("nat")
-    assert "--reject-with icmp6-port-unreachable" in world.tables.save("filter")
 
 
 def test_the_longest_names_make_comments_that_fit() -> None:

@@ -1,7 +1,6 @@
 """How an endpoint is chosen: each rule's share of what comes to it, turns, and a hash that a program of BPF makes."""
 
 from collections import Counter
-from fractions import Fraction
 
 import pytest
 
@@ -16,19 +15,6 @@ POOL = tuple(Target(parse_address(f"10.1.0.{number}"), 80, local=False) for numb
 def chosen(spread: Spread, *, hashes: bool = True) -> list[tuple[str, int]]:
     forward = Forward(POOL, Masquerade.NEVER, spread=spread)
     return [(match, POOL.index(target)) for match, target in choices(Family.IPV4, forward, hashes=hashes)]
-
-
-@pytest.mark.parametrize("weights", [(), (3, 1, 2), (1, 100, 7), (5, 5, 5)])
-@pytest.mark.parametrize("algorithm", [Algorithm.RANDOM, Algorithm.MAGLEV])
-def test_each_gets_its_share_by_chance(algorithm: Algorithm, weights: tuple[int, ...]) -> None:
-    left, shares = Fraction(1), []
-    for match, _ in chosen(Spread(algorithm, weights)):
-        chance = Fraction(match.rpartition(" ")[2]) if match else Fraction(1)
-        shares.append(left * chance)
-        left *= 1 - chance
-    total = sum(weights) or 3
-    for share, weight in zip(shares, weights or (1, 1, 1), strict=True):
-        assert abs(share - Fraction(weight, total)) < Fraction(1, 10**8)
 
 
 def test_kube_proxys_chances_are_as_it_writes_them() -> None:
@@ -68,10 +54,6 @@ def test_clients_are_spread_by_their_address_and_always_go_to_the_same(
         found[at] += 1
     for target, weight in zip(POOL, weights or (1, 1, 1), strict=True):
         assert abs(found[target] / len(clients) - weight / (sum(weights) or 3)) < 0.05
-
-
-def test_without_the_match_a_hash_is_chance() -> None:
-    assert chosen(Spread(Algorithm.SOURCE_HASH), hashes=False) == chosen(Spread())
 
 
 def test_a_program_that_is_not_ours_is_not_run() -> None:

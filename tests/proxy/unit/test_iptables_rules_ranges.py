@@ -1,17 +1,15 @@
 """Ranges of ports in rules: chains of their own, a DNAT that keeps the port, refusals, and the way of packets."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import pytest
 from tests.fakes.iptables_world import World
-from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, service, slice_of
+from tests.fakes.values import endpoint, ips, node_plan, service, slice_of
 
 from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Protocol, parse_address
-from vipwire.model.service import Service, ServicePort, TrafficPolicy
+from vipwire.model.service import Service, ServicePort
 from vipwire.modes.iptables.counts import Ledger, RuleCounter, count, endpoints_of
 from vipwire.modes.iptables.explain import RuleTables, walk
 from vipwire.modes.iptables.rules.names import FILTER, NAT
@@ -20,7 +18,6 @@ from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.counts import Measure
 from vipwire.reconcile.explainer import Walk
-from vipwire.reconcile.steps import End
 
 NODE = replace(node_plan(), port_ranges=True)
 CLIENT, POD = "203.0.113.2", "10.1.0.9"
@@ -57,63 +54,6 @@ def targets(found: Walk) -> set[tuple[str, int]]:
 def _words(target: object) -> tuple[str, int]:
     assert isinstance(target, tuple)
     return ".".join(map(str, target[0])), target[1]
-
-
-@pytest.mark.parametrize("port", [10000, 10123, 20000])
-def test_the_clients_port_is_kept_where_the_endpoints_is_the_services(port: int) -> None:
-    world = world_of(ranged(external_ips=ips("1.2.3.4")), *PODS)
-    for vip in ("10.96.0.1", "1.2.3.4"):
-        found = way(read(world), vip, port)
-        assert targets(found) == {(pod, port) for pod in PODS}
-        assert set((found.shares or {}).values()) == {Fraction(1, 2)}
-        assert found.masqueraded
-
-
-def test_a_pod_is_not_masqueraded_at_a_range() -> None:
-    assert not way(read(world_of(ranged(), *PODS)), "10.96.0.1", 10123, POD).masqueraded
-
-
-def test_a_node_port_in_the_range_goes_to_the_port_of_the_endpoint() -> None:
-    world = world_of(ranged(node_port=15000), *PODS)
-    seen = world.backend.observe()
-    at = parse_address("192.168.0.2")
-    packet = Packet(parse_address(CLIENT), at, Protocol.TCP, 15000, "eth0", to_node=True)
-    assert targets(walk(RuleTables(Family.IPV4, seen, seen, frozenset({at})), packet)) == {
-        (pod, 10000) for pod in PODS
-    }
-
-
-EXTERNAL: dict[str, Any] = {"external_ips": ips("1.2.3.4")}
-BALANCER: dict[str, Any] = {"load_balancer_ips": ips("1.2.3.4")}
-
-
-@pytest.mark.parametrize(
-    ("fields", "pods", "vip", "end"),
-    [
-        ({}, (), "10.96.0.1", End.REJECTED),
-        (EXTERNAL, (), "1.2.3.4", End.REJECTED),
-        (EXTERNAL | {"external_policy": TrafficPolicy.LOCAL}, ("10.2.0.1",), "1.2.3.4", End.DROPPED),
-        (BALANCER | {"source_ranges": (cidr("192.168.0.0/24"),)}, PODS, "1.2.3.4", End.DROPPED),
-        (BALANCER | {"source_ranges": (cidr("203.0.113.0/24"),)}, PODS, "1.2.3.4", End.ANSWERED),
-    ],
-)
-def test_nobody_local_nobody_at_all_and_sources_that_may_not(
-    fields: dict[str, Any], pods: Sequence[str], vip: str, end: End
-) -> None:
-    subject = ranged(**fields)
-    world = World(node=NODE)
-    elsewhere = (endpoint(pod, "node-2" if pod.startswith("10.2.") else HERE) for pod in pods)
-    world.put(subject, slice_of("rtp", *elsewhere, ports=(EndpointPort("", Protocol.TCP, 10000),)))
-    world.sync()
-    assert way(read(world), vip, 10123).end is end
-    assert way(read(world), vip, 10123).end is way(read(world), vip, 10000).end
-
-
-def test_no_port_outside_of_the_range_is_touched() -> None:
-    world = world_of(ranged(external_ips=ips("1.2.3.4")), *PODS)
-    for port in (9999, 20001):
-        assert way(read(world), "1.2.3.4", port).end is End.UNTOUCHED
-        assert way(read(world), "10.96.0.1", port).end is End.REJECTED
 
 
 def test_what_is_read_back_is_what_was_written_and_goes_without_a_trace() -> None:

@@ -1,6 +1,5 @@
 """Explaining ipvs mode without a kernel: rules as data, shares by scheduler, templates, commands, a packet's way."""
 
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from vipwire.linux.netlink.ipset import Element
 from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.modes.ipvs.explain.explainer import IpvsExplainer, find_template
-from vipwire.modes.ipvs.explain.shares import connection_shares
 from vipwire.modes.ipvs.marks import Marks
 from vipwire.modes.ipvs.objects.commands import commands
 from vipwire.modes.ipvs.objects.names import (
@@ -32,7 +30,7 @@ from vipwire.modes.xtables.rule_text import parse_rule
 from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.delta import Delta, diff
+from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN, Walk
 from vipwire.reconcile.steps import End, ObjectState, Verdict
 
@@ -66,36 +64,6 @@ def test_every_rule_of_ours_is_understood() -> None:
                 for text in value:
                     assert isinstance(text, str)
                     assert not parse_rule(text).unknown, text
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "weights", "shares"),
-    [
-        ("rr", (1, 3), (Fraction(1, 2), Fraction(1, 2))),
-        ("wrr", (1, 3), (Fraction(1, 4), Fraction(3, 4))),
-        ("wlc", (0, 3), (None, Fraction(1))),
-        ("fo", (1, 3), (None, Fraction(1))),
-        ("mh", (1, 1), (Fraction(1, 2), Fraction(1, 2))),
-        ("wrr", (0, 0), (None, None)),
-    ],
-)
-def test_shares(scheduler: str, weights: tuple[int, int], shares: tuple[Fraction | None, ...]) -> None:
-    reals = {real: Forwarding(weight) for real, weight in zip(PODS, weights, strict=True)}
-    found = connection_shares(Scheduling(scheduler), reals, CLIENT)
-    assert tuple(found.get(real) for real in PODS) == shares
-
-
-def test_a_source_has_one_server_and_falls_back_from_one_that_drains() -> None:
-    both = dict.fromkeys(PODS, Forwarding(1))
-    hashed = Scheduling("sh", Flag.SCHEDULER_1)
-    clients = [ip(f"203.0.113.{number}") for number in range(1, 60)]
-    chosen = {client: tuple(connection_shares(hashed, both, client)) for client in clients}
-    assert set(chosen.values()) == {(PODS[0],), (PODS[1],)}
-    draining = {PODS[0]: Forwarding(0), PODS[1]: Forwarding(1)}
-    assert {tuple(connection_shares(hashed, draining, client)) for client in clients} == {(PODS[1],)}
-    without = {client: tuple(connection_shares(Scheduling("sh"), draining, client)) for client in clients}
-    assert all(found in ((PODS[1],), ()) for found in without.values())
-    assert () in without.values()
 
 
 def test_templates() -> None:
@@ -191,15 +159,6 @@ def test_commands_of_ipv6() -> None:
     assert lines[-1] == "ip -6 address add fd00:96::1/128 dev kube-ipvs0 nodad preferred_lft 0"
 
 
-def test_what_is_as_planned_is_answered_by_both() -> None:
-    held = objects()
-    walk = walked(held, held)
-    assert walk.end is End.ANSWERED
-    assert walk.shares == {(address, 8080): Fraction(1, 2) for address in ips("10.0.0.1", "10.0.0.2")}
-    assert {step.state for step in walk.steps} == {ObjectState.PLANNED}
-    assert not diff(held, held)
-
-
 @pytest.mark.parametrize(
     ("missing", "end", "said"),
     [
@@ -229,24 +188,6 @@ def test_what_others_have_put_behind_a_service_is_named() -> None:
     assert walk.shares is not None
     assert (stranger.address, 8080) in walk.shares
     assert [step.object for step in walk.steps if step.state is ObjectState.FOREIGN] == ["-> 10.0.0.9:8080"]
-
-
-def test_who_finishes_its_connections_counts_for_a_hash_of_the_source() -> None:
-    """The kernel deals its buckets to those without weight, too, and observed objects lack them."""
-    wanted = objects(annotations=(("vipwire.io/algorithm", "source-hash"),))
-    reals = {key: how for key, how in wanted.items() if isinstance(key, RealServer) and isinstance(how, Forwarding)}
-    gone = RealServer(WEB, ip("10.0.0.9"), 8080)
-    explainer = IpvsExplainer(Family.IPV4, lambda: {WEB: {gone: Forwarding(0), **reals}})
-    met: set[tuple[Address, int] | None] = set()
-    for number in range(1, 60):
-        packet = Packet(ip(f"203.0.113.{number}"), ip("10.96.0.1"), Protocol.TCP, 80, "eth0")
-        walk = explainer.walk(wanted, wanted, packet)
-        hashed = Scheduling("sh", Flag.SCHEDULER_1)
-        expected = connection_shares(hashed, {gone: Forwarding(0), **reals}, packet.source)
-        assert walk.shares == {(real.address, real.port): share for real, share in expected.items()}
-        assert ((Verdict.FINISH,), ObjectState.PLANNED) in {(step.verdicts, step.state) for step in walk.steps}
-        met |= walk.shares.keys()
-    assert met == {(real.address, real.port) for real in reals}
 
 
 @pytest.mark.parametrize(
@@ -287,11 +228,3 @@ def test_a_virtual_server_without_its_servers_refuses_and_they_are_named(persist
 def test_nothing_in_the_kernel() -> None:
     walk = walked({}, objects())
     assert (walk.end, walk.steps[0].state) == (End.UNTOUCHED, ObjectState.MISSING)
-
-
-def test_a_cluster_ip_that_nobody_has_is_dropped_and_another_port_rejected() -> None:
-    held = objects()
-    assert walked(held, held, "10.96.9.9").end is End.DROPPED
-    stray = walked(held, held, "10.96.0.1", 81)
-    assert (stray.end, stray.refuses_strays) == (End.REJECTED, True), "the address is this node's own here"
-    assert walked(held, held, "203.0.113.1").end is End.UNTOUCHED

@@ -42,32 +42,6 @@ def rules(objects: dict[Key, Value], chain: str) -> list[str]:
     return [key.words for key in objects if isinstance(key, Rule) and key.chain == chain]
 
 
-def test_where_the_node_has_no_address_packets_are_redirected() -> None:
-    objects = rendered(service(), LOCAL, address=None)
-    ((_, listener),) = fronts(objects).items()
-    assert listener.binds == (Place(bytes(4), 0),)
-    assert rules(objects, names.PORTALS_CONTAINER)[0].endswith("-j REDIRECT --to-ports {port}")
-
-
-def test_a_node_port_is_a_socket_on_every_address_that_serves_it() -> None:
-    own = (ip("192.168.0.2"), ip("192.168.1.2"))
-    objects = rendered(service("web", "10.96.0.1", port(80, node_port=30080)), LOCAL, addresses=own)
-    listener = fronts(objects)["default/web node port node port 30080/tcp"]
-    assert listener.binds == tuple(Place(address, 30080) for address in (*own, b"\x7f\0\0\1"))
-    assert rules(objects, names.NODEPORT_CONTAINER) == []
-    assert rules(objects, names.NODEPORT_NON_LOCAL) == [
-        '-p tcp -m comment --comment "default/web" -m tcp --dport 30080 -m conntrack --ctstate NEW -j ACCEPT'
-    ]
-
-
-def test_a_node_port_that_no_address_serves_has_no_socket() -> None:
-    for protocol in (Protocol.TCP, Protocol.UDP):
-        subject = service("web", "10.96.0.1", port(53, "dns", protocol, node_port=30053))
-        objects = rendered(subject, LOCAL, addresses=(ip("192.168.0.2"),), node_port_addresses=())
-        assert [name for name in fronts(objects) if "node port" in name] == []
-        assert rules(objects, names.NODEPORT_CONTAINER) == []
-
-
 @pytest.mark.parametrize(
     ("family", "cluster_ip", "loopback"),
     [(Family.IPV4, "10.96.0.1", "127.0.0.1"), (Family.IPV6, "fd00:10:96::1", "::1")],
@@ -89,13 +63,6 @@ def test_node_ports_are_served_on_loopback_of_both_families_unless_that_is_left_
         assert (Place(ip(loopback), 30080) in listener.binds) is expected
 
 
-def test_an_address_of_the_node_that_serves_no_node_ports_is_refused_like_any_other() -> None:
-    own = (ip("192.168.0.2"),)
-    objects = rendered(service(external_ips=own), addresses=own, node_port_addresses=())
-    assert [words for words in rules(objects, names.PORTALS_REJECT) if "192.168.0.2" in words]
-    assert rules(objects, names.PORTALS_OWN_DENY) == []
-
-
 @pytest.mark.parametrize(("wanted", "expected"), [(True, ""), (False, "! -d 127.0.0.0/8 ")])
 def test_rules_for_node_ports_leave_loopback_alone_where_it_serves_none(wanted: bool, expected: str) -> None:  # noqa: FBT001
     objects = node_objects(node_plan(), Choices(localhost_node_ports=wanted))
@@ -103,23 +70,6 @@ def test_rules_for_node_ports_leave_loopback_alone_where_it_serves_none(wanted: 
     jumps = [words for words in jumps if "--dst-type LOCAL" in words]
     assert len(jumps) == 3
     assert all(words.startswith(f"{expected}-m ") for words in jumps)
-
-
-@pytest.mark.parametrize(
-    ("annotations", "algorithm"),
-    [
-        ({}, "round-robin"),
-        ({"vipwire.io/algorithm": "random"}, "random"),
-        ({"vipwire.io/algorithm": "least-connections"}, "least-connections"),
-        ({"vipwire.io/algorithm": "maglev"}, "maglev"),
-        ({"vipwire.io/algorithm": "fastest"}, "round-robin"),
-    ],
-)
-def test_connections_are_dealt_in_turn_unless_a_service_asks_otherwise(
-    annotations: dict[str, str], algorithm: str
-) -> None:
-    (listener,) = fronts(rendered(service(annotations=tuple(annotations.items())), LOCAL)).values()
-    assert listener.algorithm == algorithm
 
 
 def test_frontends_of_a_port_share_what_they_remember_and_ask_those_of_the_other_policy() -> None:
