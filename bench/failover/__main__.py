@@ -40,7 +40,7 @@ from bench.failover.machines import ECHO, NODES, OWNED, RIVAL, RIVAL_PORT, Machi
 from bench.failover.rounds import rounds
 from bench.failover.servers import Servers
 
-from vipwire_lab.demo.apiserver import program
+from vipwire_lab.demo.standalone import program
 from vipwire_lab.lab.cluster import Lab
 from vipwire_lab.lab.continuous import Connection
 from vipwire_lab.net.topology import make_topology

@@ -15,9 +15,9 @@ from typing import Any, Final
 import yaml
 from bench.failover.clients import PORT
 
-from vipwire_lab.demo.process import Listened
+from vipwire_lab.demo.stage import Listened
 from vipwire_lab.lab.cluster import Lab
-from vipwire_lab.net.lan import port as lan_port
+from vipwire_lab.net.links import lan_port
 from vipwire_lab.net.topology import UNDERLAY
 from vipwire_up.announcing.choose import choose
 

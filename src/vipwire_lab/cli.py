@@ -2,27 +2,33 @@
 
 import json
 import os
+import statistics
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from vipwire.config.modes import mode_names
 from vipwire.model.text import whole_number
+from vipwire.process.columns import Column, Grid
 from vipwire.process.removed_option import refuse
 from vipwire.process.terminal import note, plain_errors, say
-from vipwire_lab import report
-from vipwire_lab.compare import measure, table
+from vipwire_lab.compare import measure
 from vipwire_lab.compare.tour import tour as show_modes
 from vipwire_lab.compare.tour import wait_for_enter
 from vipwire_lab.demo.scenes import run_demo
+from vipwire_lab.echo import sockets as raw_sockets
 from vipwire_lab.lab import manifests as kubernetes
 from vipwire_lab.lab import state
-from vipwire_lab.lab.called import search_path
 from vipwire_lab.lab.cluster import Lab, take_down_stale
-from vipwire_lab.lab.outcome import ProbeOptions, Target
+from vipwire_lab.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
 from vipwire_lab.lab.probe import probe
-from vipwire_lab.net.topology import make_topology
+from vipwire_lab.lab.state import as_called, search_path
+from vipwire_lab.net.topology import Client, Node, make_topology
 from vipwire_lab.proxies import folder_of, start_proxies
 from vipwire_lab.window import show_page
 
@@ -71,9 +77,9 @@ def up(name: str, pods: str, ports: str, machines: int | None, mode: str | None)
             except BaseException:
                 built.down()
                 raise
-        report.show(built)
+        show_lab(built)
         if mode:
-            report.show_proxies(built, mode, folder_of(built))
+            show_proxies(built, mode, folder_of(built))
 
 
 @lab.command()
@@ -135,9 +141,9 @@ def probe_command(context: click.Context, /, name: str, output: str, host: str, 
         target = Target.parse(destination)
         results = probe(found.netns(host), target, ProbeOptions(**how))
     if output == "json":
-        click.echo(json.dumps([report.result_object(result) for result in results], indent=2))
+        click.echo(json.dumps([result_object(result) for result in results], indent=2))
     else:
-        report.show_results(host, target, results)
+        show_results(host, target, results)
     context.exit(int(not all(result.answer for result in results)))
 
 
@@ -151,7 +157,7 @@ def show(name: str, output: str) -> None:
         if output == "json":
             click.echo(json.dumps({"name": name} | asdict(found.topology), indent=2))
         else:
-            report.show(found)
+            show_lab(found)
 
 
 @lab.command(short_help="Serve the page of a node's proxy.")
@@ -198,7 +204,7 @@ def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
     if output == "json":
         click.echo(json.dumps(document, indent=2))
     else:
-        table.show(report.console(), document, wide=output == "wide")
+        measure.show(lab_console(), document, wide=output == "wide")
 
 
 @lab.command(short_help="Show each mode for a screen, with its own tools.")
@@ -231,3 +237,87 @@ def _numbers(option: str, text: str, least: int, most: int) -> tuple[int, ...]:
             f"{text!r}: write numbers from {least} to {most}, with commas between", param_hint=option
         )
     return tuple(number for number in numbers if number is not None)
+
+
+_COLOURS = {Outcome.ANSWERED: "green", Outcome.TIMED_OUT: "yellow"}
+_WIDTH_OF_A_FILE = 140
+
+
+def show_lab(lab: Lab) -> None:
+    """Print a lab's hosts, and how to go on."""
+    rows: list[list[str | Text]] = []
+    for host in lab.topology.hosts():
+        match host:
+            case Node():
+                what, colour = f"node in {host.zone}", "cyan"
+            case Client():
+                what, colour = f"outside, by way of {host.gateway}", "magenta"
+            case _:
+                ports = ", ".join(map(str, host.ports))
+                what, colour = f"Pod on {host.node}, answers on {ports}", "green"
+        namespace = state.namespace_of(lab.name, host.name)
+        rows.append([Text(host.name, style=colour), what, "\n".join(host.addresses), namespace])
+    screen = lab_console()
+    screen.print(f"lab {lab.name}", style="bold", markup=False)
+    columns = [Column("host"), Column("what it is", prose=True), Column("addresses"), Column("namespace", rank=1)]
+    screen.print(Grid(columns, rows), overflow="ignore", crop=False)
+    if not raw_sockets.in_kernel():
+        screen.print("This kernel has no SCTP sockets: Pods and probes speak SCTP themselves.", style="yellow")
+    option = "" if lab.name == "demo" else f" --name {lab.name}"
+    target = lab.topology.pods[0].addresses[0] if lab.topology.pods else lab.topology.nodes[0].addresses[0]
+    screen.print(as_called(f"Try: vipwire lab probe{option} client {target}:80"), style="dim", highlight=False)
+
+
+def show_results(host: str, target: Target, results: Sequence[ProbeResult]) -> None:
+    """Print who answered how often, whom they saw, and how long it took."""
+    groups: dict[tuple[str, str, str], list[ProbeResult]] = {}
+    for result in results:
+        groups.setdefault((_words(result), result.pod, result.saw), []).append(result)
+    rows: list[list[str | Text]] = []
+    for (words, pod, saw), group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        colour = _COLOURS.get(group[0].outcome, "red")
+        middle = statistics.median(result.duration for result in group) * 1000
+        rows.append([str(len(group)), Text(words, style=colour), pod or "-", saw or "-", f"{middle:.2f}"])
+    columns = [Column("times"), Column("outcome"), Column("by"), Column("which saw"), Column("median ms", rank=1)]
+    screen = lab_console()
+    screen.print(f"{host} to {target}", style="bold", markup=False)
+    screen.print(Grid(columns, rows), overflow="ignore", crop=False)
+
+
+def show_proxies(lab: Lab, mode: str, folder: Path) -> None:
+    """Print what runs on the nodes, and what to try."""
+    name = "" if lab.name == "demo" else f" --name {lab.name}"
+    node = lab.topology.nodes[0].name
+    log = state.directory_of(lab.name) / f"proxy-{node}.log"
+    lines = (
+        f"vipwire lab probe{name} client 10.96.0.10:80 -n 20",
+        f"vipwire lab exec{name} {node} -- vipwire status",
+        f"vipwire lab exec{name} {node} -- vipwire explain --from 203.0.113.2 10.96.0.10:80",
+        f"vipwire lab view{name}",
+        f"vipwire lab down{name}",
+    )
+    screen = lab_console()
+    screen.print(f"\nA proxy in {mode} mode runs on each node. It watches {folder}.", soft_wrap=True)
+    screen.print(f"Its log: {log}", soft_wrap=True)
+    for line in lines:
+        screen.print(f"  {as_called(line)}", style="dim", highlight=False, soft_wrap=True)
+
+
+def result_object(result: ProbeResult) -> dict[str, Any]:
+    """Build the JSON object of an attempt."""
+    return asdict(result) | {
+        "outcome": result.outcome.value,
+        "error": os.strerror(result.errno) if result.errno else None,
+    }
+
+
+def _words(result: ProbeResult) -> str:
+    if result.outcome is Outcome.UNREACHABLE and result.errno:
+        return f"{result.outcome.value}: {os.strerror(result.errno)}"
+    return result.outcome.value
+
+
+def lab_console() -> Console:
+    """Build the console for the lab's tables; in a file nothing is cut."""
+    made = Console()
+    return made if made.is_terminal else Console(width=_WIDTH_OF_A_FILE)

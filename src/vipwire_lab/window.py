@@ -54,7 +54,6 @@ async def _pass_on(namespace: Path, port: int) -> None:
 
 
 async def _connected(namespace: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry one connection there and back."""
     with closing(writer):
         with netns.inside(namespace):
             inner = socket.socket()

@@ -33,7 +33,9 @@ _MODULES: Final = (
     "vipwire.cli.proxy",
     "vipwire.config.file",
     "vipwire.config.flags",
-    "vipwire.inspect.drain.command",
+    "vipwire.inspect.drain",
+    "vipwire.process.early_signals",
+    "vipwire.process.log",
     "vipwire_up.machine_cli",
     "vipwire_up.joining.run",
 )

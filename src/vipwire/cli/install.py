@@ -20,7 +20,7 @@ from vipwire.process.terminal import plain_errors, say, warn
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class Unit:
     """A command as a service: its rights, and what it writes."""
 
     about: str
@@ -51,15 +51,13 @@ def _haproxy(name: str) -> tuple[str, ...]:
 
 _PROXY_RIGHTS: Final = "CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE"
 SERVICES: Final = {
-    "up": Service(
-        "API server, proxy and DNS", _PROXY_RIGHTS, _NETWORK, "--bind-address=127.0.0.1", (*_KERNEL, *_KEPT)
-    ),
-    "join": Service("member of a cluster", _PROXY_RIGHTS, _NETWORK, "", (*_KERNEL, *_KEPT)),
-    "ingress": Service(
+    "up": Unit("API server, proxy and DNS", _PROXY_RIGHTS, _NETWORK, "--bind-address=127.0.0.1", (*_KERNEL, *_KEPT)),
+    "join": Unit("member of a cluster", _PROXY_RIGHTS, _NETWORK, "", (*_KERNEL, *_KEPT)),
+    "ingress": Unit(
         "Ingress controller", _HAPROXY_RIGHTS, _INTERNET, "--publish-address=127.0.0.1", _haproxy("ingress")
     ),
-    "gateway": Service("Gateway controller", _HAPROXY_RIGHTS, _INTERNET, "", _haproxy("gateway")),
-    "dns": Service(
+    "gateway": Unit("Gateway controller", _HAPROXY_RIGHTS, _INTERNET, "", _haproxy("gateway")),
+    "dns": Unit(
         "DNS for Services",
         "CAP_NET_BIND_SERVICE",
         "AF_UNIX AF_INET AF_INET6 AF_NETLINK",

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 from vipwire import __version__
 from vipwire.model.text import nearest
-from vipwire.process.early_signals import end_by_sigterm
+from vipwire.process.early_signals import end_by_sigterm, remember
 from vipwire.process.terminal import usage_error
 
 if TYPE_CHECKING:
@@ -35,18 +35,18 @@ _ELSEWHERE: Final = {
     "diff": ("vipwire.inspect.cli", "diff", "Show what a sync would change in the kernel."),
     "explain": ("vipwire.inspect.cli", "explain", "Explain what happens to a packet, and which rules it meets."),
     "trace": (
-        "vipwire.inspect.live.commands",
+        "vipwire.inspect.trace",
         "trace",
         "Follow connections to Services and the endpoints they get.",
     ),
-    "top": ("vipwire.inspect.live.commands", "top", "Show live rates for every Service and endpoint."),
+    "top": ("vipwire.inspect.top", "top", "Show live rates for every Service and endpoint."),
     "view": (
         "vipwire.inspect.page.command",
         "view",
         "Serve a page that shows all of this live, for a browser.",
     ),
     "drain": (
-        "vipwire.inspect.drain.command",
+        "vipwire.inspect.drain",
         "drain",
         "Stop sending new connections to an endpoint from this node.",
     ),
@@ -69,7 +69,6 @@ _ELSEWHERE: Final = {
     "dns": ("vipwire_up.dns.cli", "dns", "Answer DNS queries for Services, and forward all others."),
     "store": ("vipwire_up.cli", "store", "Back up and restore the objects of `vipwire up`."),
     "install": ("vipwire.cli.install", "install", "Install vipwire as a service of this machine."),
-    "completion": ("vipwire.cli.completion", "completion", "Print a script that completes commands in a shell."),
 }
 """Commands that are imported when they are used: module, attribute, and what they do."""
 _EXTRAS: Final = {"vipwire_l7": "l7", "vipwire_up": "up", "vipwire_lab": "lab"}
@@ -77,6 +76,15 @@ _EXTRAS: Final = {"vipwire_l7": "l7", "vipwire_up": "up", "vipwire_lab": "lab"}
 _REMOVED: Final = {"man": "the Debian package has the manual pages, and `make man` writes them"}
 
 
+SHELLS: Final = ("bash", "zsh", "fish")
+VARIABLE: Final = "_VIPWIRE_COMPLETE"
+"""Where the shell says that it wants completions; the name is click's, made of the program's."""
+_INSTALL: Final = """\
+\b
+bash:  echo 'eval "$(vipwire completion bash)"' >> ~/.bashrc
+zsh:   echo 'eval "$(vipwire completion zsh)"' >> ~/.zshrc       (after compinit)
+fish:  vipwire completion fish > ~/.config/fish/completions/vipwire.fish
+"""
 _TASKS: Final = {
     "Serve Services": ("proxy", "up", "join", "leave", "token", "ingress", "gateway", "dns", "cleanup"),
     "Look": ("status", "view", "explain", "plan", "diff", "top", "trace", "check"),
@@ -88,7 +96,6 @@ _TASKS: Final = {
 
 @contextlib.contextmanager
 def _extra_named(name: Callable[[], str]) -> Iterator[None]:
-    """Turn the lack of a package into an error that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -168,10 +175,8 @@ class LazyGroup(click.Group):
         **extra: Any,
     ) -> Any:
         """Run a command, or tell a shell how a command line could go on."""
-        if "_VIPWIRE_COMPLETE" in os.environ:
-            from vipwire.cli.completion import prepare  # noqa: PLC0415  # only a shell wants it
-
-            prepare()
+        if VARIABLE in os.environ:
+            _join_split_words()
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
@@ -193,9 +198,7 @@ class GoFlagsCommand(click.Command):
 
             self.params = list(flag_options())
             return super().parse_args(ctx, args)
-        from vipwire.process import early_signals  # noqa: PLC0415  # only needed by this command
-
-        early_signals.remember()
+        remember()
         from vipwire.cli.proxy import given_flags  # noqa: PLC0415  # from here on a SIGHUP ends nothing
 
         given = given_flags(args)
@@ -238,9 +241,7 @@ def main() -> None:
 )
 def proxy(given: "Given") -> None:
     """Run the proxy, or do the one thing that a flag asks for instead."""
-    from vipwire.cli.proxy import run  # noqa: PLC0415  # not for --help
-
-    sys.exit(run(given))
+    sys.exit(_run(given))
 
 
 @main.command(
@@ -253,15 +254,42 @@ def proxy(given: "Given") -> None:
 )
 def cleanup(given: "Given") -> None:
     """Remove what was programmed."""
+    sys.exit(_run({**given, "cleanup": True}))
+
+
+def _run(given: "Given") -> int:
     from vipwire.cli.proxy import run  # noqa: PLC0415  # not for --help
 
-    sys.exit(run({**given, "cleanup": True}))
+    return run(given)
 
 
 @main.command()
 def version() -> None:
     """Show the version."""
     click.echo(f"vipwire {__version__}")
+
+
+@main.command(epilog=_INSTALL, short_help="Print a script that completes commands in a shell.")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print a script that completes commands, flags and values in a shell."""
+    made = get_completion_class(shell)
+    if made is None:
+        raise click.UsageError(f"{shell}: not known; allowed are {', '.join(SHELLS)}")
+    click.echo(made(click.Group("vipwire"), {}, "vipwire", VARIABLE).source())
+
+
+def _join_split_words() -> None:
+    """Join the words that bash has split, where it asks for completions.
+
+    Bash parts words at `=`: `--proxy-mode=ip` comes as three, of which click does not expect the one in the middle.
+    """
+    if os.environ[VARIABLE] != "bash_complete":
+        return
+    words, at = os.environ.get("COMP_WORDS", "").split("\n"), int(os.environ.get("COMP_CWORD", "0"))
+    kept = [index for index, word in enumerate(words) if word != "=" or index == at]
+    os.environ["COMP_WORDS"] = "\n".join(words[index] for index in kept)
+    os.environ["COMP_CWORD"] = str(sum(index < at for index in kept))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from vipwire.http.wire import Answer, HttpError, Wire
+from vipwire.http.wire import HttpError, Response, Wire
 from vipwire.model.net import bracketed
 from vipwire.model.value import Value
 
@@ -77,7 +77,7 @@ class Client:
         *,
         timeout: float,  # noqa: ASYNC109 - bounds the whole answer, which outlives this call
         body: bytes | None = None,
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[Response]:
         """Send a request and give its answer, its head read. `target` is a path with a query; `timeout` in seconds.
 
         Raises HttpError, OSError, and TimeoutError when the answer is not complete in time.
@@ -94,7 +94,7 @@ class Client:
             timer.cancel()
             self._release(server, wire)
 
-    async def _send(self, server: Server, request: bytes, *, again: bool) -> tuple[Wire, Answer]:
+    async def _send(self, server: Server, request: bytes, *, again: bool) -> tuple[Wire, Response]:
         kept = self._kept.get(server)
         wire = kept.pop() if kept else await _connect(server)
         wire.on_idle_end = _nothing

@@ -41,7 +41,7 @@ class Wire(asyncio.Protocol):
         self.used = 0
         """How many requests it has carried."""
         self.on_idle_end: Callable[[Wire], None] = _ignored
-        self._answer: Answer | None = None
+        self._answer: Response | None = None
         self._parser: Any = None
         self._ended = False
 
@@ -76,10 +76,10 @@ class Wire(asyncio.Protocol):
             reason = f": {error}" if error else ""
             self._answer.fail(HttpError(f"the server closed the connection before the answer was complete{reason}"))
 
-    def send(self, request: bytes) -> "Answer":
+    def send(self, request: bytes) -> "Response":
         """Send a request and return its answer, which is still to come. The one before must have been released."""
         self.used += 1
-        self._answer = Answer(self)
+        self._answer = Response(self)
         self._parser = httptools.HttpResponseParser(self._answer)
         if self._ended:
             self._answer.fail(HttpError("the server closed the connection before the answer was complete"))
@@ -109,7 +109,7 @@ class Wire(asyncio.Protocol):
             self.transport.abort()
 
 
-class Answer:
+class Response:
     """The answer to one request: `head()` waits for status and header fields, then the body is read once.
 
     `headers` has the names in small letters; of a name that comes twice, the last value. Everything that waits raises

@@ -20,6 +20,8 @@ from vipwire.errors import UnsupportedError
 from vipwire.inspect import decisions, difference
 from vipwire.inspect.check.facts import gather
 from vipwire.inspect.check.findings import check_document, check_view, judge
+from vipwire.inspect.check.ipvs_facts import read_leaving
+from vipwire.inspect.check.leave_ipvs import judge_leaving, leave_document, leave_exit, leave_view
 from vipwire.inspect.command import show
 from vipwire.inspect.command.options import (
     EVERYWHERE,
@@ -35,18 +37,13 @@ from vipwire.inspect.command.options import (
 from vipwire.inspect.earlier.look import earlier_chains, earlier_for
 from vipwire.inspect.explain.document import explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain as explanation_of
-from vipwire.inspect.explain.packet import read_packet
+from vipwire.inspect.explain.packet import find_services, read_packet
 from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
-from vipwire.inspect.explain.suggestions import find_services
-from vipwire.inspect.leave_ipvs.document import leave_document, leave_exit, leave_view
-from vipwire.inspect.leave_ipvs.judge import judge as judge_leaving
-from vipwire.inspect.leave_ipvs.look import look
-from vipwire.inspect.live.flows import flows_of
+from vipwire.inspect.node.flows import flows_of
 from vipwire.inspect.node.situation import Situation, opened, take
 from vipwire.inspect.node.source import follow, make_source, read_objects
 from vipwire.inspect.status.counts import observed_counts
-from vipwire.inspect.status.document import Document, status_document
-from vipwire.inspect.status.proxy import proxy_document
+from vipwire.inspect.status.document import Document, proxy_document, status_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Family
@@ -57,13 +54,12 @@ from vipwire.process.terminal import warn
 
 
 def _looked(config: Config) -> Situation:
-    """Read the objects and the kernel once."""
     with opened(config) as kernel:
         return take(config, read_objects(config), kernel)
 
 
 @dataclass(frozen=True)
-class Scope:
+class OutputOptions:
     """Which Services, how to print them, and whether to go on: the options that commands about Services share."""
 
     config: Config
@@ -108,7 +104,7 @@ def _service_command(
             **own: Any,
         ) -> None:
             services = scoped(service, namespace, everywhere=everywhere)
-            body(Scope(config, services, output, interval, watch, details=bool(service)), **own)
+            body(OutputOptions(config, services, output, interval, watch, details=bool(service)), **own)
 
         about = click.argument("service", default="", metavar="[SERVICE]")
         return click.command(cls=kind)(about(NAMESPACE(EVERYWHERE(output(WATCH(INTERVAL(run)))))))
@@ -117,7 +113,7 @@ def _service_command(
 
 
 @_service_command(SERVICES_OUTPUT)
-def status(scope: Scope) -> None:
+def status(scope: OutputOptions) -> None:
     """Show Services: their addresses, how many endpoints are in use, and whether the kernel agrees.
 
     SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace; with it, every address is listed and every
@@ -136,7 +132,9 @@ def status(scope: Scope) -> None:
     scope.show(document, lambda made: status_view(made, wide=scope.output == "wide", details=scope.details))
 
 
-def _follow(scope: Scope, document: Callable[[Any], Document], view: Callable[[Document], RenderableType]) -> None:
+def _follow(
+    scope: OutputOptions, document: Callable[[Any], Document], view: Callable[[Document], RenderableType]
+) -> None:
     """Print anew whenever something looks different, on a terminal in place."""
     last: list[Document] = []
     with Live(console=show.console(), auto_refresh=False, transient=False) as live:
@@ -161,7 +159,7 @@ def _follow(scope: Scope, document: Callable[[Any], Document], view: Callable[[D
 
 
 @_service_command(SERVICES_OUTPUT)
-def plan(scope: Scope) -> None:
+def plan(scope: OutputOptions) -> None:
     """Show what vipwire decided for each Service, and why: who answers where, whom they see, what is dropped.
 
     SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace.
@@ -175,7 +173,7 @@ def plan(scope: Scope) -> None:
 
 @_service_command(NAMED_OUTPUT, CompareCommand)
 @click.option("--family", type=click.Choice(["ipv4", "ipv6"]), help="Show this family only.")
-def diff(scope: Scope, family: str | None) -> None:
+def diff(scope: OutputOptions, family: str | None) -> None:
     """Show what a sync would change in the kernel, without changing it.
 
     Prints the commands of the mode's own tool, under a comment that names it. iptables has a tool for each family:
@@ -199,7 +197,6 @@ def diff(scope: Scope, family: str | None) -> None:
 
 
 def _script_view(document: Document) -> Text:
-    """Write what the tools take, for a look that goes on."""
     lines = [line for family in document["families"] for line in difference.script_lines(family)]
     if difference.diff_exit(document) == 0:
         lines.append("# nothing would change")
@@ -226,7 +223,7 @@ def _style(line: str) -> str:
 
 
 def _leave_ipvs(config: Config, output: str) -> None:
-    leaving, obstacles = look(config)
+    leaving, obstacles = read_leaving(config)
     document = leave_document(leaving, judge_leaving(leaving), obstacles)
     show.print_view(document, output, lambda made: leave_view(made, wide=output == "wide"))
     sys.exit(leave_exit(document))
@@ -260,7 +257,7 @@ def explain(
     config: Config, destination: str, output: str, interval: float, *, flow: bool, watch: bool, **client: str
 ) -> None:
     """Explain a packet."""
-    scope = Scope(config, "", output, interval, watch)
+    scope = OutputOptions(config, "", output, interval, watch)
     made: Document = {}
 
     def document(situation: Situation) -> Document:
@@ -308,7 +305,7 @@ def check(config: Config, output: str, interval: float, *, leave_ipvs: bool, wat
         if watch or output == "name":
             raise click.UsageError("--leave-ipvs looks once: leave out --watch and -o name")
         _leave_ipvs(config, output)
-    mode, scope, last = config.proxy_mode, Scope(config, "", output), None
+    mode, scope, last = config.proxy_mode, OutputOptions(config, "", output), None
     while True:
         document = check_document(judge(gather(config), mode), mode)
         if document != last:

@@ -6,8 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from vipwire.inspect.command.names import endpoint_text, service_text
-from vipwire.inspect.command.show import coloured, plural
+from vipwire.inspect.command.show import coloured, endpoint_text, plural, service_text
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import Document, service_document, share_text

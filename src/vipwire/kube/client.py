@@ -12,7 +12,7 @@ from typing import Generic, Protocol
 
 from vipwire import __version__
 from vipwire.http.client import reason_of
-from vipwire.http.wire import Answer
+from vipwire.http.wire import Response
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import (
     ANSWER_TIMEOUT,
@@ -105,14 +105,14 @@ class ApiSource(Generic[K, T]):
             watch.failed(reason_of(error), self._clock())
 
     async def _refused(
-        self, watch: ResourceWatch[K, T], response: Answer, emit: Callable[[EventOf[K, T]], None]
+        self, watch: ResourceWatch[K, T], response: Response, emit: Callable[[EventOf[K, T]], None]
     ) -> None:
         body = await response.read_at_most(1 << 16)
         wait = retry_after(response.headers.get("retry-after", ""), time.time())
         _emit_all(watch.refused(response.status, body, self._clock(), wait), emit)
 
     async def _stream(
-        self, watch: ResourceWatch[K, T], response: Answer, emit: Callable[[EventOf[K, T]], None]
+        self, watch: ResourceWatch[K, T], response: Response, emit: Callable[[EventOf[K, T]], None]
     ) -> None:
         def take(data: bytes) -> bool:
             for event in watch.received(data, clock()):

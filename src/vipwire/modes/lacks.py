@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from vipwire.plan.annotations import Forwarding, Lack
+from vipwire.plan.annotations import ForwardingMethod, Lack
 
 ONLY_IN_USERSPACE: Final = Lack("proxy_protocol", "is in userspace mode only: endpoints get no header")
 
@@ -13,6 +13,10 @@ def only_in_ipvs(instead_of_forwarding: str) -> tuple[Lack, ...]:
         Lack("scheduler", "is in ipvs mode only: endpoints are chosen by vipwire.io/algorithm"),
         Lack("scheduler_flags", "is in ipvs mode only"),
         Lack("hash_flags", "is in ipvs mode only"),
-        Lack("forwarding", f"is in ipvs mode only: {instead_of_forwarding}", (Forwarding.DIRECT, Forwarding.TUNNEL)),
+        Lack(
+            "forwarding",
+            f"is in ipvs mode only: {instead_of_forwarding}",
+            (ForwardingMethod.DIRECT, ForwardingMethod.TUNNEL),
+        ),
         Lack("drain_seconds", "is in ipvs mode only: connections go on until they end"),
     )

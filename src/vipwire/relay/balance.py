@@ -26,7 +26,7 @@ MOST_CLIENTS: Final = 65536
 _MOST_SLOTS: Final = 4096
 
 
-class Choice(enum.Enum):
+class BalancingAlgorithm(enum.Enum):
     """The algorithm that chooses an endpoint; the value is the annotation's."""
 
     ROUND_ROBIN = "round-robin"
@@ -124,7 +124,7 @@ class Pool:
         self._order: list[BalancedEndpoint] = []
         self._next = 0
         self._affinity = 0.0
-        self._choice = Choice.ROUND_ROBIN
+        self._choice = BalancingAlgorithm.ROUND_ROBIN
 
     def take(self, listener: Listener, memory: ClientMemory, beside: ClientMemory | None = None) -> None:
         """Set a listener's endpoints and how to choose among them. Endpoints that stay keep what was counted.
@@ -139,7 +139,7 @@ class Pool:
             self.targets[share.place] = target
         self.memory, self._beside, self._affinity = memory, beside, float(listener.affinity)
         self._identities = {memory.identity(place): target for place, target in reversed(self.targets.items())}
-        choice = Choice(listener.algorithm)
+        choice = BalancingAlgorithm(listener.algorithm)
         if choice is not self._choice or listener.shares != self._shares:
             self._choice, self._shares = choice, listener.shares
             self._order, self._next = self._ordered(), 0
@@ -188,15 +188,15 @@ class Pool:
     def _fresh(self, client: str, port: int, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:
         size = len(self._order)
         match self._choice:
-            case Choice.ROUND_ROBIN:
+            case BalancingAlgorithm.ROUND_ROBIN:
                 return self._turned(now, tried)
-            case Choice.LEAST_CONNECTIONS:
+            case BalancingAlgorithm.LEAST_CONNECTIONS:
                 candidates = sorted(self._from(self._begin()), key=lambda target: target.open / target.weight)
                 return first(candidates, now, tried)[1]
-            case Choice.RANDOM:
+            case BalancingAlgorithm.RANDOM:
                 begin = int(self._chance() * size)
-            case Choice.SOURCE_HASH | Choice.MAGLEV:
-                key = f"{client} {port}" if self._choice is Choice.MAGLEV else client
+            case BalancingAlgorithm.SOURCE_HASH | BalancingAlgorithm.MAGLEV:
+                key = f"{client} {port}" if self._choice is BalancingAlgorithm.MAGLEV else client
                 digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
                 begin = int.from_bytes(digest) % size
         return first(self._from(begin), now, tried)[1]
@@ -226,11 +226,11 @@ class Pool:
         targets = list(self.targets.values())
         if not targets:
             return []
-        if self._choice in (Choice.SOURCE_HASH, Choice.MAGLEV):
+        if self._choice in (BalancingAlgorithm.SOURCE_HASH, BalancingAlgorithm.MAGLEV):
             names = [target.place.address + target.place.port.to_bytes(2) for target in targets]
             return list(slots(Spread(Algorithm(self._choice.value), _weights(targets)), targets, names, _MOST_SLOTS))
         self._shuffle(targets)
-        if self._choice is Choice.LEAST_CONNECTIONS:
+        if self._choice is BalancingAlgorithm.LEAST_CONNECTIONS:
             return targets
         most = max(_MOST_SLOTS, len(targets))
         return list(slots(Spread(Algorithm.ROUND_ROBIN, _weights(targets)), targets, [], most))

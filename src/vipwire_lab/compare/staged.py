@@ -11,8 +11,7 @@ from typing import Final
 
 from vipwire.config.modes import mode_names
 from vipwire_lab.demo import objects
-from vipwire_lab.demo.connecting import own_cgroup
-from vipwire_lab.demo.stage import NODE, Stage, Sync
+from vipwire_lab.demo.stage import NODE, Stage, Sync, own_cgroup
 from vipwire_lab.kernel import Guest, inside, obstacle, run
 from vipwire_lab.net.errors import LabError
 

@@ -129,7 +129,6 @@ def _excerpt(stage: Stage, sight: Sight) -> list[str]:
 
 
 def _way(stage: Stage) -> Iterator[str]:
-    """Explain a packet of a Pod."""
     command = [sys.executable, "-m", "vipwire", "explain", "--from=10.244.1.11", f"{objects.WEB}:80", "-o", "json"]
     done = stage.lab.run(NODE, command, check=False)
     for step in json.loads(done.stdout)["kernel"]["path"][:_LINES]:

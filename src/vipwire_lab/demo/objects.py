@@ -14,6 +14,11 @@ if shutil.which("ip"):  # it builds an Ethernet, on which addresses can move
     TOPOLOGY = dataclasses.replace(DEFAULT, lan=("node-1", "node-2", "client"))
 PODS = TOPOLOGY.pods
 LOCAL_PODS = tuple(pod for pod in PODS if pod.node == "node-1")
+POD, OTHER_POD = PODS[:2]
+CLIENT, CLIENT_ADDRESS, CLIENT_IPV6 = "client", "203.0.113.2", "2001:db8:113::2"
+NODE_ADDRESS = "192.168.0.1"
+MANY = 100
+"""Connections of a scene: so many reach every Pod."""
 POD_CIDRS = "10.244.0.0/16,fd00:10:244::/48"
 
 WEB, WEB_IPV6 = "10.96.0.10", "fd00:10:96::10"

@@ -1,17 +1,25 @@
-"""The demo as a whole: its scenes in order, its beginning, a look at the table, and its verdict.
+"""The demo: its scenes in order, and its verdict. The scenes of `vipwire up` are in `standalone`.
 
 Each scene shows something, says why it is so, and checks that it is so.
 """
 
+import contextlib
 import shutil
 import signal
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
-from vipwire_lab.demo import changes, connecting, objects, standalone, traffic
+from vipwire.model.net import Protocol
+from vipwire_lab.demo import objects, standalone
 from vipwire_lab.demo.narrator import Narrator
-from vipwire_lab.demo.stage import NODE, Stage, as_lines
-from vipwire_lab.lab.called import as_called
+from vipwire_lab.demo.objects import CLIENT, CLIENT_ADDRESS, CLIENT_IPV6, MANY, NODE_ADDRESS, OTHER_POD, POD
+from vipwire_lab.demo.stage import FAMILIES, NODE, Stage, Sync, as_lines, own_cgroup
+from vipwire_lab.lab.continuous import Connection
+from vipwire_lab.lab.outcome import Outcome
+from vipwire_lab.lab.state import as_called
+from vipwire_lab.net.errors import LabError
 
 _MAP = """\
 client 203.0.113.2 ─ network ─┬─ node-1 192.168.0.1 ─ pod-1a 10.244.1.11, pod-1b .12, pod-1c .13
@@ -107,23 +115,6 @@ def in_the_kernel(stage: Stage, narrator: Narrator) -> None:
     )
 
 
-SCENES: Sequence[Callable[[Stage, Narrator], None]] = (
-    opening,
-    traffic.from_a_pod,
-    traffic.from_outside,
-    traffic.over_ipv6,
-    changes.endpoint_leaves,
-    changes.service_appears,
-    traffic.nobody_there,
-    traffic.clients_stick,
-    in_the_kernel,
-    changes.proxy_restarts,
-    changes.cleaned_up,
-    connecting.at_connect,
-    standalone.without_a_cluster,
-)
-
-
 def _excerpt(listing: str) -> Iterator[str]:
     """Extract from a listing what lies inside the table, and of the elements those of web."""
     for line in listing.expandtabs(2).splitlines()[1:-1]:
@@ -142,3 +133,247 @@ def _terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+_AT_ONCE = 1.0
+"""Seconds. A SYN that nobody refuses is repeated after one second: whoever is refused sooner was told at once."""
+
+
+def from_a_pod(stage: Stage, narrator: Narrator) -> None:
+    """Connect from a Pod to a ClusterIP."""
+    narrator.chapter(f"A Pod asks the ClusterIP {objects.WEB} of Service web, {MANY} times")
+    results = stage.lab.probe(POD.name, objects.WEB, 80, count=MANY)
+    narrator.results(results)
+    narrator.check_answers(results, objects.PODS, "all 5 Pods, chosen at random")
+    others = [result for result in results if result.pod != POD.name]
+    narrator.check(
+        f"the others saw {POD.name}'s own address: no source NAT between Pods",
+        holds=all(result.saw == POD.addresses[0] for result in others),
+    )
+    itself = [result for result in results if result.pod == POD.name]
+    narrator.check(
+        f"{POD.name} was also sent to itself, and saw its node: else its answer would not pass the NAT",
+        holds=bool(itself) and all(result.saw != POD.addresses[0] for result in itself),
+    )
+    udp = stage.lab.probe(POD.name, objects.WEB, 53, Protocol.UDP, count=20)
+    narrator.check("UDP works the same way", holds=all(result.answer for result in udp))
+
+
+def from_outside(stage: Stage, narrator: Narrator) -> None:
+    """Connect from outside to a node port, and to a load balancer's address."""
+    narrator.chapter("A client outside asks a node port, then a load balancer's address")
+    port = objects.WEB_NODE_PORT
+    narrator.say(f"{CLIENT} to {NODE_ADDRESS}:{port}, which is web's node port:")
+    results = stage.lab.probe(CLIENT, NODE_ADDRESS, port, count=MANY)
+    narrator.results(results)
+    narrator.check_answers(results, objects.PODS, "all 5 Pods, on both nodes")
+    narrator.check(
+        "they saw node-1, so that their answers come back through it",
+        holds={result.saw for result in results} == {NODE_ADDRESS},
+    )
+    narrator.say(f"{CLIENT} to {objects.SHOP_IP}:80, Service shop with externalTrafficPolicy: Local:")
+    results = stage.lab.probe(CLIENT, objects.SHOP_IP, 80, count=MANY)
+    narrator.results(results)
+    narrator.check_answers(results, objects.LOCAL_PODS, "the Pods on this node only")
+    narrator.check(
+        "which is why they can see who the client really is",
+        holds={r.saw for r in results} == {CLIENT_ADDRESS},
+    )
+
+
+def over_ipv6(stage: Stage, narrator: Narrator) -> None:
+    """Connect over IPv6."""
+    narrator.chapter("The same over IPv6")
+    results = stage.lab.probe(OTHER_POD.name, objects.WEB_IPV6, 80, count=MANY)
+    narrator.check_answers(results, objects.PODS, f"[{objects.WEB_IPV6}]:80 from {OTHER_POD.name}: all 5 Pods")
+    results = stage.lab.probe(CLIENT, objects.SHOP_IPV6, 80, count=MANY)
+    narrator.check_answers(results, objects.LOCAL_PODS, f"[{objects.SHOP_IPV6}]:80 from {CLIENT}: the Pods on node-1")
+    narrator.check(f"and they saw {CLIENT_IPV6}", holds={result.saw for result in results} == {CLIENT_IPV6})
+
+
+def nobody_there(stage: Stage, narrator: Narrator) -> None:
+    """Connect to a Service without endpoints."""
+    narrator.chapter("A Service without endpoints refuses, at once")
+    for host in (POD.name, CLIENT):
+        (result,) = stage.lab.probe(host, objects.EMPTY, 80, timeout=3.0)
+        narrator.check(
+            f"{host} to {objects.EMPTY}:80: {result.outcome.value} after {result.duration * 1000:.1f} ms",
+            holds=result.outcome is Outcome.REFUSED and result.duration < _AT_ONCE,
+        )
+
+
+def clients_stick(stage: Stage, narrator: Narrator) -> None:
+    """Connect to a Service with session affinity."""
+    narrator.chapter(f"Session affinity: each client of {objects.STICKY} stays where it went first")
+    clients = (
+        (CLIENT, CLIENT_ADDRESS),
+        (CLIENT, "203.0.113.130"),
+        *((pod.name, pod.addresses[0]) for pod in objects.PODS[:3]),
+    )
+    for host, source in clients:
+        results = stage.lab.probe(host, objects.STICKY, 80, source=source, count=20, parallel=1)
+        who = {result.pod for result in results}
+        names = ", ".join(sorted(who))
+        narrator.check(f"20 connections from {source}: all to {names}", holds=len(who) == 1 and "" not in who)
+
+
+def endpoint_leaves(stage: Stage, narrator: Narrator) -> None:
+    """Remove an endpoint under an open connection, and bring it back."""
+    with stage.lab.connect(CLIENT, NODE_ADDRESS, objects.WEB_NODE_PORT) as connection:
+        going = connection.answer.pod
+        narrator.chapter(f"{going} leaves while a connection to it is open, and comes back")
+        rest = [pod for pod in objects.PODS if pod.name != going]
+        narrator.say(f"{going} is taken out of web's EndpointSlices:")
+        narrator.quote(as_lines(stage.change("web", objects.web(rest))))
+        results = stage.lab.probe(POD.name, objects.WEB, 80, count=MANY)
+        narrator.check_answers(results, rest, f"the other 4, never {going}")
+        narrator.check("the open connection lives on", holds=_alive(connection))
+    narrator.say("It is put back:")
+    narrator.quote(as_lines(stage.change("web", objects.web())))
+    results = stage.lab.probe(POD.name, objects.WEB, 80, count=MANY)
+    narrator.check_answers(results, objects.PODS, "all 5 again")
+
+
+def service_appears(stage: Stage, narrator: Narrator) -> None:
+    """Create a Service."""
+    narrator.chapter("A Service appears")
+    before = stage.lab.probe(POD.name, objects.LATE, 80)
+    narrator.check(f"{objects.LATE} is nobody's: {before[0].outcome.value}", holds=not before[0].answer)
+    narrator.say("late.yaml is put into the folder:")
+    stage.write("late", objects.late())
+    seconds, result = stage.until_answered(POD.name, objects.LATE, 80)
+    narrator.check(f"{seconds * 1000:.0f} ms later {result.pod} answers", holds=bool(result.answer))
+
+
+def proxy_restarts(stage: Stage, narrator: Narrator) -> None:
+    """Restart the proxy under traffic."""
+    narrator.chapter("vipwire is restarted under traffic")
+    (before,) = stage.lab.probe(CLIENT, objects.STICKY, 80)
+    with (
+        stage.lab.connect(CLIENT, NODE_ADDRESS, objects.WEB_NODE_PORT) as connection,
+        stage.lab.continuous(POD.name, objects.WEB, 80) as stream,
+    ):
+        stream.wait_for(20)
+        status = stage.proxy.stop() if stage.proxy else 1
+        narrator.check("it ends on SIGTERM with status 0 and leaves its rules", holds=status == 0)
+        stream.wait_for(20)
+        with narrator.waiting("starting vipwire"):
+            syncs = stage.start_proxy()
+        stream.wait_for(20)
+        alive = _alive(connection)
+    narrator.quote(as_lines(syncs))
+    narrator.check("the new process found all as it should be: 0 objects written", holds=_nothing_written(syncs))
+    report = stream.report
+    narrator.check(
+        f"{report.attempts} connections were made meanwhile, {len(report.failures)} failed",
+        holds=not report.failures,
+    )
+    narrator.check("an open connection lives on", holds=alive)
+    (after,) = stage.lab.probe(CLIENT, objects.STICKY, 80)
+    narrator.check(
+        f"the client of the sticky Service still goes to {before.pod}",
+        holds=bool(before.pod) and after.pod == before.pod,
+    )
+
+
+def cleaned_up(stage: Stage, narrator: Narrator) -> None:
+    """Remove the rules."""
+    narrator.chapter("vipwire cleanup")
+    if stage.proxy:
+        stage.proxy.stop()
+    removed = stage.cleanup()
+    narrator.check(
+        "it says that it removed the tables of both families",
+        holds=all(f"ip_family={family}" in removed for family in FAMILIES) and "removed" in removed,
+    )
+    (result,) = stage.lab.probe(CLIENT, objects.WEB, 80)
+    narrator.check(
+        f"{objects.WEB} is an address like any other again: {result.outcome.value}", holds=not result.answer
+    )
+    narrator.check("a second cleanup finds nothing to remove", holds="removed" not in stage.cleanup())
+
+
+def _alive(connection: Connection) -> bool:
+    try:
+        return connection.exchange(b"still there?\n") == b"still there?\n"
+    except OSError:
+        return False
+
+
+def _nothing_written(syncs: Sequence[Sync]) -> bool:
+    return all(sync.written == 0 and sync.size == 0 and bool(sync.observed) for sync in syncs)
+
+
+_PORT = 80
+_ESTABLISHED = "01"
+
+
+def at_connect(stage: Stage, narrator: Narrator) -> None:
+    """Connect a process of the node in ebpf mode."""
+    narrator.chapter("ebpf mode: a socket is given an endpoint when it connects")
+    with contextlib.ExitStack() as stack:
+        try:
+            cgroup = stack.enter_context(own_cgroup())
+            more = ("--proxy-mode=ebpf", f"--ebpf-cgroup={cgroup}", "--ebpf-clients=node")
+            narrator.quote(f"node-1$ vipwire {' '.join((*stage.proxy_command, *more))}")
+            syncs = stage.start_proxy(more)
+        except (LabError, OSError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            narrator.say(f"This machine cannot show it: {reason}")
+            return
+        narrator.quote(as_lines(syncs))
+        _connected(stage, narrator)
+        _without_rules(stage, narrator)
+        narrator.check("it ends with status 0", holds=stage.proxy is not None and stage.proxy.stop() == 0)
+        narrator.check("cleanup removes its programs", holds="removed" in stage.cleanup())
+
+
+def _connected(stage: Stage, narrator: Narrator) -> None:
+    with stage.lab.inside(NODE):
+        client = socket.create_connection((objects.WEB, _PORT), timeout=15)
+        table = Path("/proc/thread-self/net/tcp").read_text(encoding="ascii")
+    with client:
+        told, real = client.getpeername()[0], _peer(table, client.getsockname()[1])
+    narrator.quote(f"what the process is told:   {told}:{_PORT}\nthe kernel's own table:     {real}")
+    pods = [address for pod in objects.PODS for address in pod.addresses]
+    narrator.check(
+        "the process speaks with a Pod directly, and knows the Service only",
+        holds=told == objects.WEB and real.rpartition(":")[0] in pods,
+    )
+
+
+def _without_rules(stage: Stage, narrator: Narrator) -> None:
+    """Take all rules away: what is given an endpoint at connect() needs none."""
+    if shutil.which("nft", path="/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin") is None:
+        return
+    narrator.quote("node-1$ nft flush ruleset")
+    stage.lab.run(NODE, ["nft", "flush", "ruleset"])
+    results = stage.lab.probe(NODE, objects.WEB, _PORT, count=MANY)
+    narrator.check_answers(results, objects.PODS, "all 5, without a rule")
+
+
+def _peer(table: str, port: int) -> str:
+    """Read the far end of a connection from /proc/net/tcp; "" if it is not there."""
+    for line in table.splitlines()[1:]:
+        _, local, remote, state = line.split()[:4]
+        if state == _ESTABLISHED and int(local.partition(":")[2], 16) == port:
+            address, _, far = remote.partition(":")
+            return f"{socket.inet_ntoa(bytes.fromhex(address)[::-1])}:{int(far, 16)}"
+    return ""
+
+
+SCENES: Sequence[Callable[[Stage, Narrator], None]] = (
+    opening,
+    from_a_pod,
+    from_outside,
+    over_ipv6,
+    endpoint_leaves,
+    service_appears,
+    nobody_there,
+    clients_stick,
+    in_the_kernel,
+    proxy_restarts,
+    cleaned_up,
+    at_connect,
+    standalone.without_a_cluster,
+)

@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +22,6 @@ from typing import Any, Self
 from vipwire.model.net import Protocol
 from vipwire.process.files import replace_file
 from vipwire_lab.demo.objects import POD_CIDRS, TOPOLOGY
-from vipwire_lab.demo.process import Listened
 from vipwire_lab.lab import state
 from vipwire_lab.lab.cluster import Lab
 from vipwire_lab.lab.manifests import Manifest, as_yaml
@@ -57,6 +57,55 @@ class Sync:
         observed = f"read {self.observed} objects, " if self.observed is not None else ""
         counts = f"added {self.added}, changed {self.changed}, removed {self.removed}"
         return f"{self.family}: {observed}{counts}; {self.size} bytes, {self.seconds * 1000:.1f} ms"
+
+
+class Listened:
+    """A running process of ours; `name` is what errors call it."""
+
+    def __init__(self, name: str, process: subprocess.Popen[Any]) -> None:
+        self._name, self._process = name, process
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._over = False
+        self._reader = threading.Thread(target=self._read, name=f"{name} log", daemon=True)
+        self._reader.start()
+
+    def mark(self) -> int:
+        """Remember how far its output has come, for `until`."""
+        with self._news:
+            return len(self._lines)
+
+    def until(self, enough: Callable[[Sequence[str]], bool], patience: float, since: int = 0) -> list[str]:
+        """Wait until the lines after a mark are enough; give them. Raise LabError if that does not happen."""
+        deadline = time.monotonic() + patience
+        with self._news:
+            while not enough(lines := self._lines[since:]):
+                if self._over or not self._news.wait(deadline - time.monotonic()):
+                    what = "ended" if self._over else f"has not said it for {patience:.0f} s"
+                    raise LabError(f"{self._name} {what}; it said:\n" + "\n".join(self._lines[-12:]))
+            return lines
+
+    def end(self, patience: float, number: signal.Signals = signal.SIGTERM) -> int:
+        """End it as a service manager does, or by another signal, and return its exit status."""
+        self._process.send_signal(number)
+        try:
+            status = self._process.wait(patience)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            self._process.wait()
+            raise LabError(f"{self._name} has not ended within {patience:.0f} s of {number.name}") from error
+        self._reader.join()
+        return status
+
+    def _read(self) -> None:
+        with self._process.stdout or open(os.devnull) as lines:  # noqa: PTH123 - nothing to read
+            for line in lines:
+                with self._news:
+                    self._lines.append(line.rstrip())
+                    self._news.notify_all()
+        with self._news:
+            self._over = True
+            self._news.notify_all()
 
 
 class Proxy(Listened):
@@ -212,3 +261,22 @@ def _parse(line: str) -> Sync | None:
     added, changed, removed, size = (int(fields[name]) for name in ("added", "changed", "removed", "bytes"))
     observed = int(fields["observed"]) if "observed" in fields else None
     return Sync(fields["ip_family"], added, changed, removed, size, observed, float(fields["seconds"]))
+
+
+@contextlib.contextmanager
+def own_cgroup() -> Iterator[Path]:
+    """Be in a cgroup of this process's own for a while: programs are to see no other's sockets."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    root = next((Path(words[1]) for words in mounts if words[2] == "cgroup2"), None)
+    if root is None:
+        raise LabError("cgroup2 is not mounted")
+    lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    home = next(line.removeprefix("0::/") for line in lines if line.startswith("0::"))
+    own = root / f"vipwire-demo-{os.getpid()}"
+    own.mkdir()
+    try:
+        (own / "cgroup.procs").write_text(str(os.getpid()))
+        yield own
+    finally:
+        (root / home / "cgroup.procs").write_text(str(os.getpid()))
+        own.rmdir()

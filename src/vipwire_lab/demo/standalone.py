@@ -1,21 +1,109 @@
 """The scenes of `vipwire up`: kubectl, health checks and names, without a cluster."""
 
-from vipwire_lab.demo import machines, objects
-from vipwire_lab.demo.apiserver import Standalone, program
-from vipwire_lab.demo.narrator import Narrator
-from vipwire_lab.demo.stage import NODE, Stage
-from vipwire_lab.demo.traffic import CLIENT, MANY, NODE_ADDRESS, POD
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
 
+import yaml
+
+from vipwire_lab.demo import objects
+from vipwire_lab.demo.narrator import Narrator
+from vipwire_lab.demo.objects import CLIENT, MANY, NODE_ADDRESS, POD
+from vipwire_lab.demo.stage import NODE, Listened, Stage
+from vipwire_lab.lab.cluster import Lab
+from vipwire_lab.lab.continuous import Continuous
+from vipwire_lab.lab.manifests import Manifest
+from vipwire_lab.net import links
+from vipwire_lab.net.errors import LabError
+from vipwire_lab.net.topology import UNDERLAY
+
+OTHER: Final = "node-2"
+ADDRESS: Final = "10.0.0.66"
+"""An address that node-2 has while both machines are there: who has which one follows from the names."""
+_LAN_FLAGS: Final = (
+    "--bind-address",
+    "0.0.0.0",  # noqa: S104
+    "--announce-interface",
+    "lan0",
+    "--load-balancer-range",
+    f"{ADDRESS}/32",
+)
+_LONGEST: Final = 10.0
+"""Seconds without an answer that the scene still calls a failover."""
 POOL = "198.51.100.64/28"
 DNS = "10.96.0.10"
 _DOMAIN = "hello.default.svc.cluster.local"
 _FLAGS = (
     *("--node-name", NODE, "--dns-address", NODE_ADDRESS, "--load-balancer-range", POOL),
-    *(machines.FLAGS if objects.TOPOLOGY.lan else ()),
+    *(_LAN_FLAGS if objects.TOPOLOGY.lan else ()),
 )
 _PATIENCE = 60.0
+"""Seconds until a start, an end, or an answer that kubectl waits for, is an error."""
 _SILENT = 0.3
 """Seconds after which a connection in a lab is taken for unanswered."""
+
+
+def program(name: str) -> str | None:
+    """Find a program that may not be installed."""
+    return shutil.which(name, path=os.environ.get("PATH", os.defpath) + ":/usr/local/bin:/usr/bin:/bin")
+
+
+class Standalone:
+    """A running `vipwire up`, its data in a folder."""
+
+    def __init__(self, lab: Lab, node: str, folder: Path, kubectl: str) -> None:
+        self._lab, self._node, self.folder, self._kubectl = lab, node, folder, kubectl
+        self.process: Listened | None = None
+
+    def start(self, *flags: str) -> list[str]:
+        """Start it; return what it says of itself."""
+        command = [sys.executable, "-m", "vipwire", "up", "--data-dir", str(self.folder), *flags]
+        # A session of its own: Ctrl-C is for the demo, which then ends it.
+        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
+        options |= {"stderr": subprocess.STDOUT, "start_new_session": True}
+        self.process = Listened("vipwire up", self._lab.popen(self._node, command, **options))
+        lines = self.process.until(lambda said: any(line.startswith("try:") for line in said), _PATIENCE)
+        return [line for line in lines if not line.startswith(("ts=", "try:"))]
+
+    def kubectl(self, *arguments: str) -> str:
+        """Run kubectl on the node; return what it prints. Raise LabError with what it says if it fails."""
+        done = self._run([self._kubectl, *arguments])
+        if done.returncode:
+            raise LabError(f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}")
+        return done.stdout
+
+    def make_token(self) -> str:
+        """Make a token; return the command with which a machine joins."""
+        command = [sys.executable, "-m", "vipwire", "token", "create", "--data-dir", str(self.folder)]
+        return self._lab.run(self._node, command, timeout=_PATIENCE).stdout.strip()
+
+    def apply(self, objects: list[Manifest]) -> str:
+        """Apply objects."""
+        path = self.folder / "applied.yaml"
+        path.write_text(yaml.safe_dump_all(objects, sort_keys=False))
+        return self.kubectl("apply", "-f", str(path))
+
+    def until(self, holds: Callable[[str], bool], *arguments: str) -> tuple[float, str]:
+        """Run kubectl until its answer is as wanted; return after how many seconds, and the answer."""
+        began = time.monotonic()
+        while time.monotonic() - began < _PATIENCE:
+            if holds(answer := self.kubectl(*arguments)):
+                return time.monotonic() - began, answer
+        raise LabError(f"kubectl {' '.join(arguments)} still says: {answer}")
+
+    def _run(self, command: list[str]) -> "subprocess.CompletedProcess[str]":
+        environment: Mapping[str, str] = os.environ | {
+            "KUBECONFIG": str(self.folder / "admin.kubeconfig"),
+            "HOME": str(self.folder),  # where it keeps its cache
+        }
+        return self._lab.run(self._node, command, timeout=_PATIENCE, check=False, env=environment)
 
 
 def without_a_cluster(stage: Stage, narrator: Narrator) -> None:
@@ -42,7 +130,7 @@ def without_a_cluster(stage: Stage, narrator: Narrator) -> None:
     _balanced(stage, narrator, here)
     _health_checked(stage, narrator, here)
     _named(stage, narrator, here)
-    machines.killed(stage, narrator, here)
+    killed(stage, narrator, here)
     _deleted(stage, narrator, here)
 
 
@@ -110,7 +198,6 @@ def _show(narrator: Narrator, here: Standalone, *arguments: str) -> None:
 
 
 def _addresses(here: Standalone) -> tuple[str, str]:
-    """Read hello's ClusterIP and its load balancer's address."""
     path = "jsonpath={.spec.clusterIP} {.status.loadBalancer.ingress[0].ip}"
     _, said = here.until(lambda said: len(said.split()) == 2, "get", "service", "hello", "-o", path)
     inside, outside = said.split()
@@ -119,3 +206,91 @@ def _addresses(here: Standalone) -> tuple[str, str]:
 
 def _readiness_of(pod: str) -> tuple[str, ...]:
     return "get", "pod", pod, "-o", 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
+
+
+def killed(stage: Stage, narrator: Narrator, here: Standalone) -> None:
+    """Let a machine join, and kill the one that has an address."""
+    narrator.chapter("A second machine joins, takes an address, and is killed")
+    if not stage.lab.topology.lan:
+        narrator.say(
+            "There is no ip command on this machine to build an Ethernet with. (Debian: apt install iproute2)"
+        )
+        return
+    joined = _join(stage, narrator, here)
+    here.apply([_service()])
+    with narrator.waiting("the address goes to its owner"):
+        _until_owner(here, OTHER)
+        _until_heard(stage)
+        stage.until_seen(CLIENT, ADDRESS, 80, objects.PODS)
+    results = stage.lab.probe(CLIENT, ADDRESS, 80, count=MANY)
+    narrator.check_answers(results, objects.PODS, f"all 5 Pods, at {ADDRESS}, which {OTHER} has")
+    narrator.say(
+        f"{OTHER} loses its plug: its cable is cut, and its process killed, while the client goes on asking."
+    )
+    with stage.lab.continuous(CLIENT, ADDRESS, 80, timeout=0.2) as stream:
+        stream.wait_for(20)
+        began = time.monotonic()
+        stage.lab.run(UNDERLAY, ["ip", "link", "set", links.lan_port(OTHER), "down"])
+        joined.end(_PATIENCE, signal.SIGKILL)
+        seconds = _outage(stream, began)
+    narrator.check(f"nobody answers for {seconds:.1f} s; then {NODE} does", holds=seconds < _LONGEST)
+    with narrator.waiting(f"the Pods on {OTHER} leave"):
+        stage.until_gone(CLIENT, ADDRESS, 80, objects.PODS[-1])
+    narrator.quote(f"{NODE}$ kubectl get nodes\n{here.kubectl('get', 'nodes')}")
+    _until_owner(here, NODE)
+    results = stage.lab.probe(CLIENT, ADDRESS, 80, count=MANY)
+    narrator.check_answers(results, objects.LOCAL_PODS, f"the Pods on {NODE} alone")
+
+
+def _join(stage: Stage, narrator: Narrator, here: Standalone) -> Listened:
+    command = here.make_token().split()
+    words = [*command[1:], "--node-name", OTHER, "--node-lease-seconds", "2", "--announce-interface", "lan0"]
+    shown = " ".join(f"{word[:16]}…" if word.startswith("sha256:") else word for word in command)
+    narrator.quote(f"{NODE}$ vipwire token create\n{shown}")
+    narrator.quote(f"{OTHER}$ {shown} \\\n            {' '.join(words[len(command) - 1 :])}")
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
+    options |= {"stderr": subprocess.STDOUT, "start_new_session": True}
+    started = [sys.executable, "-m", "vipwire", *words, "--data-dir", str(stage.folder / OTHER)]
+    joined = Listened("vipwire join", stage.lab.popen(OTHER, started, **options))
+    with narrator.waiting("joining"):
+        joined.until(lambda said: any(line.startswith("joined as") for line in said), _PATIENCE)
+    return joined
+
+
+def _outage(stream: Continuous, began: float) -> float:
+    """Wait until connections succeed again; give the seconds since something began."""
+    while True:
+        failed, good = len(stream.report.failures), sum(stream.report.pods.values())
+        stream.wait_for(1)
+        now = stream.report
+        if failed and len(now.failures) == failed and sum(now.pods.values()) > good:
+            return time.monotonic() - began
+        if time.monotonic() - began > _PATIENCE:
+            raise LabError(f"{ADDRESS} has not failed, or not come back, for {_PATIENCE:.0f} s")
+
+
+def _until_owner(here: Standalone, node: str) -> None:
+    lease = f"vipwire-address-{ADDRESS.replace('.', '-')}"
+    path = "jsonpath={.items[*].spec.holderIdentity}"
+    where = ("-n", "kube-system", f"--field-selector=metadata.name={lease}")
+    here.until(lambda said: said == node, "get", "leases", *where, "-o", path)
+
+
+def _until_heard(stage: Stage) -> None:
+    """Wait until the client sends to the owner: what began through the earlier one ends as it changes over."""
+
+    def ethernet(host: str, *command: str) -> str:
+        found = json.loads(stage.lab.run(host, ["ip", "-j", *command, "dev", "lan0"]).stdout or "[]")
+        return str(found[0].get("lladdr") or found[0].get("address")) if found else ""
+
+    owner, began = ethernet(OTHER, "link", "show"), time.monotonic()
+    while ethernet(CLIENT, "neigh", "show", "to", ADDRESS) != owner:
+        if time.monotonic() - began > _PATIENCE:
+            raise LabError(f"the client has not heard for {_PATIENCE:.0f} s that {OTHER} has {ADDRESS}")
+        stage.lab.probe(CLIENT, ADDRESS, 80, count=1, timeout=0.5)
+
+
+def _service() -> Manifest:
+    ports = [{"name": "http", "port": 80, "targetPort": objects.HELLO_PORT}]
+    spec = {"type": "LoadBalancer", "loadBalancerIP": ADDRESS, "selector": {"app": "hello"}, "ports": ports}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front"}, "spec": spec}

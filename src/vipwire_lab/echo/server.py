@@ -22,9 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vipwire_lab.echo.datagram import DatagramEcho
-from vipwire_lab.echo.sctp_sockets import RawEcho, open_raw
-from vipwire_lab.echo.stream import StreamEcho
+from vipwire_lab.echo.answer import Answer, Peer, http_response
+from vipwire_lab.echo.sockets import DatagramEcho, RawEcho, open_raw
 from vipwire_lab.net import netns
 from vipwire_lab.net.errors import LabError
 
@@ -34,7 +33,77 @@ _TYPES = {
     "UDP": (socket.SOCK_DGRAM, socket.IPPROTO_UDP),
     "SCTP": (socket.SOCK_STREAM, socket.IPPROTO_SCTP),
 }
+_METHODS = (b"GET ", b"HEAD ")
+_HEAD_LIMIT = 65536
 _NO_SUCH_PROTOCOL = {errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT, errno.EAFNOSUPPORT}
+
+
+class StreamEcho(asyncio.Protocol):
+    """One accepted connection, over TCP or SCTP. It is in `connections` as long as it is open.
+
+    The first line that a client sends is answered with who is here; the rest is echoed. So a short probe is one
+    exchange, and a long one can tell at any time whether its connection still lives. The server does not speak first,
+    for an HTTP client would take that for the response: a request that begins as HTTP is answered in HTTP.
+    """
+
+    def __init__(self, host: str, node: str, protocol: str, connections: set["StreamEcho"]) -> None:
+        self._who = (host, node, protocol)
+        self._connections = connections
+        self._transport: asyncio.Transport
+        self._request = b""
+        self._greeted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember whom we saw."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio's interface is wider than what it does
+        self._transport = transport
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        del exc
+        self._connections.discard(self)
+
+    def abort(self) -> None:
+        """End it at once, as the end of a Pod does."""
+        self._transport.abort()
+
+    def pause_writing(self) -> None:
+        """Stop reading while the client does not read."""
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read from the client again."""
+        self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Answer first, then echo."""
+        if self._greeted:
+            self._transport.write(data)
+            return
+        self._request += data
+        if not self._request.startswith(_METHODS):
+            self._greet(self._request.partition(b"\n")[2])
+        elif b"\r\n\r\n" in self._request or len(self._request) > _HEAD_LIMIT:
+            self._greeted = True
+            self._transport.write(http_response(self._answer()))
+            self._transport.close()
+
+    def eof_received(self) -> bool:
+        """Answer those that only listen, too; asyncio closes the connection after what is written."""
+        if not self._greeted:
+            self._greet(b"")
+        return False
+
+    def _greet(self, rest: bytes) -> None:
+        self._greeted = True
+        self._request = b""
+        self._transport.write(self._answer().encode() + rest)
+
+    def _answer(self) -> Answer:
+        peer = self._transport.get_extra_info("peername")
+        local = self._transport.get_extra_info("sockname")
+        return Answer(*self._who, Peer(peer[0], peer[1]), Peer(local[0], local[1]))
 
 
 class Servers:

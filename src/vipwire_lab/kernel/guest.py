@@ -2,13 +2,11 @@
 
 import os
 import shutil
-import subprocess
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 MARK: Final = "VIPWIRE_LAB_KERNEL"
 """The environment variable that names the `GuestKernel` inside."""
@@ -60,39 +58,6 @@ class Words:
     further: str
     line: str
     settle: str
-
-
-class Machine(Protocol):
-    """Boots one kind of kernel: it runs `init` in `home` on the machine's files, as its first process."""
-
-    @property
-    def words(self) -> Words:
-        """What is particular to it in the script."""
-        ...
-
-    @property
-    def modules(self) -> Path:
-        """The folder with a folder of modules for each release, as depmod leaves it."""
-        ...
-
-    def obstacle(self) -> str:
-        """Return why this machine cannot boot it, and what to install; "" if it can."""
-        ...
-
-    def mount(self, number: int, folder: Path) -> str:
-        """Write the command for the shell that mounts a folder of the machine, writable, below the working directory.
-
-        `number` is its place among those of the guest.
-        """
-        ...
-
-    def command(self, home: Path, guest: Guest, writable: Sequence[Path], lines: Sequence[int]) -> list[str]:
-        """Write the command that boots it: its console on stdout, and its lines into these file descriptors."""
-        ...
-
-    def confess(self, home: Path, process: subprocess.Popen[bytes]) -> None:
-        """Make the kernel print on the console what its tasks wait for. Raise OSError if it cannot hear."""
-        ...
 
 
 def inside() -> GuestKernel | None:

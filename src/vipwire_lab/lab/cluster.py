@@ -23,11 +23,11 @@ from vipwire.linux.bpf.namespaces import cookie_of
 from vipwire.linux.bpf.pins import OURS, of_node
 from vipwire.model.net import Family, Protocol
 from vipwire_lab.echo import servers
-from vipwire_lab.lab import leftovers, state
+from vipwire_lab.lab import state
 from vipwire_lab.lab.continuous import Connection, Continuous
 from vipwire_lab.lab.outcome import ProbeOptions, ProbeOptionWords, ProbeResult, Target
 from vipwire_lab.lab.probe import probe
-from vipwire_lab.net import lan, links, netns, rtnetlink
+from vipwire_lab.net import links, netns, rtnetlink
 from vipwire_lab.net.errors import LabError
 from vipwire_lab.net.processes import ProcessId, reap
 from vipwire_lab.net.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology
@@ -57,7 +57,7 @@ class Lab:
     @classmethod
     def attach_any(cls, name: str) -> Self | None:
         """Find a lab to take down, also one whose files are damaged; None if nothing of this name is left."""
-        if not (state.directory_of(name).exists() or leftovers.namespaces_of(name, state.DIRECTORY)):
+        if not (state.directory_of(name).exists() or state.namespaces_of(name)):
             return None
         try:
             return cls.attach(name)
@@ -79,7 +79,7 @@ class Lab:
         directory = state.create(self.name, self.topology, None if stays else ProcessId.of(os.getpid()))
         foreign = [host for host in self.topology.names() if self.netns(host).exists()]
         if foreign:
-            leftovers.remove(directory)
+            state.remove(directory)
             taken = state.namespace_of(self.name, foreign[0])
             raise LabError(f"the network namespace {taken} exists already, and not as part of a lab")
         try:
@@ -99,10 +99,10 @@ class Lab:
             process.wait()
         reap(ended)
         self._remove_programs()
-        left = leftovers.namespaces_of(self.name, state.DIRECTORY)
+        left = state.namespaces_of(self.name)
         for namespace in left | {state.namespace_of(self.name, host) for host in self.topology.names()}:
             netns.delete(namespace)
-        leftovers.remove(directory)
+        state.remove(directory)
 
     def _remove_programs(self) -> None:
         """Remove what proxies in ebpf mode have left: it is the machine's, and does not go with a namespace."""
@@ -235,14 +235,14 @@ class Lab:
             with self.inside(host):
                 rtnetlink.apply(requests)
         if self.topology.lan:
-            lan.build({host: self.netns(host) for host in (UNDERLAY, *self.topology.lan)}, self.topology)
+            links.build_lan({host: self.netns(host) for host in (UNDERLAY, *self.topology.lan)}, self.topology)
 
 
 def take_down_stale() -> list[str]:
     """Take down the labs whose owner has died, and sweep what is left of others; return their names."""
-    leftovers.sweep_drafts(state.DIRECTORY)
-    abandoned = [name for name in state.labs() if leftovers.is_abandoned(state.directory_of(name))]
-    stale = sorted({*abandoned, *leftovers.orphans(state.DIRECTORY)})
+    state.sweep_drafts()
+    abandoned = [name for name in state.labs() if state.is_abandoned(state.directory_of(name))]
+    stale = sorted({*abandoned, *state.orphans()})
     for name in stale:
         if found := Lab.attach_any(name):
             found.down()

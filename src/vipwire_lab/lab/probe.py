@@ -13,6 +13,7 @@ import os
 import secrets
 import selectors
 import socket
+import struct
 import sys
 import termios
 import time
@@ -20,10 +21,9 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from vipwire.model.net import Protocol
-from vipwire_lab.echo import sctp_sockets as raw_sockets
+from vipwire_lab.echo import sockets as raw_sockets
 from vipwire_lab.echo.answer import HELLO, Answer, Peer
 from vipwire_lab.lab.outcome import Outcome, ProbeOptions, ProbeResult, Target
-from vipwire_lab.lab.progress import SIZE, progress
 from vipwire_lab.net import netns
 from vipwire_lab.net.errors import LabError
 
@@ -154,7 +154,6 @@ def _queued_error(opened: socket.socket) -> int:
 
 
 def _progress(opened: socket.socket) -> str:
-    """Say how far a TCP connection came; "" of another protocol."""
     if opened.type != socket.SOCK_STREAM or opened.proto == socket.IPPROTO_SCTP:
         return ""
     unread = int.from_bytes(fcntl.ioctl(opened, termios.FIONREAD, bytes(4)), sys.byteorder)
@@ -235,3 +234,37 @@ def _wait(selector: selectors.BaseSelector, results: dict[int, ProbeResult], wai
                 attempt.finish(selector, results, Outcome.TIMED_OUT)
         return allowed
     return spent
+
+
+_STATE = struct.Struct("=B")
+_UNACKED_AT, _REPEATED_AT, _RECEIVED_AT, _UNSENT_AT = 24, 100, 128, 144
+_UNSIGNED, _LONG = struct.Struct("=I"), struct.Struct("=Q")
+SIZE = _UNSENT_AT + _UNSIGNED.size
+"""Bytes of tcp_info that are needed; Linux 4.6 has them all."""
+_ESTABLISHED, _SYN_SENT = 1, 2
+
+
+def progress(info: bytes, unread: int = 0) -> str:
+    """Say how far a TCP connection came that was not answered in time; "" if the kernel tells less than that.
+
+    `info` is the kernel's tcp_info of the client's socket (include/uapi/linux/tcp.h), `unread` the bytes that wait in
+    the socket. Together they tell a lost packet from a silent server.
+    """
+    if len(info) < SIZE:
+        return ""
+    (state,) = _STATE.unpack_from(info)
+    unacknowledged, repeated, unsent = (
+        _UNSIGNED.unpack_from(info, place)[0] for place in (_UNACKED_AT, _REPEATED_AT, _UNSENT_AT)
+    )
+    (received,) = _LONG.unpack_from(info, _RECEIVED_AT)
+    again = f"sent again {repeated} times" if repeated else "not sent again"
+    if state == _SYN_SENT:
+        return f"its SYN has no answer, {again}"
+    where = "connected" if state == _ESTABLISHED else f"in TCP state {state}"
+    if unread:
+        return f"{where}, {unread} bytes of an answer have come and are not read"
+    if unsent:
+        return f"{where}, {unsent} bytes of what it said have not been sent"
+    if unacknowledged:
+        return f"{where}, what it said is not acknowledged, {again}"
+    return f"{where}, what it said is acknowledged, {received} bytes have come"

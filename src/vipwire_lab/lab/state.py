@@ -2,27 +2,37 @@
 
     /run/vipwire-lab/NAME/lab.json      its topology: says which namespaces are ours, also if only half were made
     /run/vipwire-lab/NAME/*.pid         the processes it started (see `processes`)
-    /run/vipwire-lab/NAME/owner         the process that it shall not outlive, if it has one (see `leftovers`)
+    /run/vipwire-lab/NAME/owner         the process that it shall not outlive, if it has one
     /run/vipwire-lab/NAME/echo.socket, echo.log, ...
     /run/vipwire-lab/NAME/state         what its proxies keep: --state-dir
 
 The directory appears whole, by a rename, before anything else is made: so of two that build the same lab one fails,
-and what a killed one has made is found.
+and what a killed one has made is found. Of labs whose command was killed:
+
+    young                                  somebody may just be making it: it counts as up
+    a namespace or a process of it exists  it is up
+    nothing of it exists                   only its directory is left: whoever looks for labs removes that
+    its owner has died                     a test or a demo that was killed: `vipwire lab down --stale` ends it
+
+A lab of `vipwire lab up` has no owner: it is meant to stay. Two that sweep at once take turns (flock on the parent),
+and a directory is renamed before it is emptied: so nobody removes a lab that somebody else makes of the same name.
 """
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from vipwire_lab.lab import leftovers
-from vipwire_lab.lab.called import as_called
+from vipwire_lab.net import netns
 from vipwire_lab.net.errors import LabError
 from vipwire_lab.net.processes import ProcessId, end
 from vipwire_lab.net.topology import Topology
@@ -76,7 +86,7 @@ def namespace_of(name: str, host: str) -> str:
 def create(name: str, topology: Topology, owner: ProcessId | None = None) -> Path:
     """Claim the name; raise LabError if there is a lab of this name already."""
     target = directory_of(name)
-    leftovers.sweep(target)
+    sweep(target)
     try:
         DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=DIRECTORY))
@@ -85,7 +95,7 @@ def create(name: str, topology: Topology, owner: ProcessId | None = None) -> Pat
     try:
         (fresh / "lab.json").write_bytes(msgspec.json.encode(topology))
         if owner:
-            owner.write(fresh / leftovers.OWNER)
+            owner.write(fresh / OWNER)
         fresh.rename(target)
     except OSError as error:
         shutil.rmtree(fresh)
@@ -101,7 +111,7 @@ def load(name: str) -> Topology:
     """Read which hosts a lab has; raise LabError if there is none of this name."""
     path = directory_of(name) / "lab.json"
     try:
-        content = path.read_bytes() if leftovers.is_up(path.parent) else None
+        content = path.read_bytes() if is_up(path.parent) else None
     except FileNotFoundError:
         content = None
     if content is None:
@@ -115,14 +125,13 @@ def load(name: str) -> Topology:
 def labs() -> tuple[str, ...]:
     """Name every lab that is up on this machine. Directories of others are swept."""
     found = [path for path in DIRECTORY.glob("[!.]*") if _NAME.fullmatch(path.name)]
-    up = [path for path in found if leftovers.is_up(path)]
+    up = [path for path in found if is_up(path)]
     for path in set(found) - set(up):
-        leftovers.sweep(path)
+        sweep(path)
     return tuple(sorted(path.name for path in up))
 
 
 def _others() -> str:
-    """Say which labs are up, in a few words."""
     names = labs()
     more = len(names) - _SHOWN
     rest = f" and {more} {'others' if more > 1 else 'other'}" if more > 0 else ""
@@ -135,3 +144,117 @@ def end_processes(directory: Path) -> list[ProcessId]:
     found = [process for process in read if process]
     end(found)
     return found
+
+
+OWNER: Final = "owner"
+"""The file with the process that a lab shall not outlive."""
+_YOUNG_SECONDS: Final = 60.0
+_UNNAMED: Final = re.compile(r"vipwire-(t(\d+)-[0-9a-f]{4})-.+")
+
+
+def is_up(directory: Path) -> bool:
+    """Report whether anything of a lab exists, or may do so in a moment."""
+    try:
+        return _is_young(directory) or _has_namespaces(directory.name) or _has_processes(directory)
+    except FileNotFoundError:
+        return False
+
+
+def is_abandoned(directory: Path) -> bool:
+    """Report whether a lab's owner has died."""
+    owner = ProcessId.read(directory / OWNER)
+    return owner is not None and not _runs(owner)
+
+
+def sweep(directory: Path) -> None:
+    """Remove a lab's directory if nothing else of the lab exists, and this process may."""
+    with _locked(directory.parent) as allowed:
+        if allowed and not is_up(directory):
+            remove(directory)
+
+
+def remove(directory: Path) -> None:
+    """Remove a lab's directory, if it is there."""
+    if not directory.exists():
+        return
+    aside = Path(tempfile.mkdtemp(prefix=".old-", dir=directory.parent))
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            directory.rename(aside / directory.name)
+    finally:
+        shutil.rmtree(aside)
+
+
+def sweep_drafts() -> None:
+    """Remove the directories that were being made or removed when their command was killed."""
+    for draft in (*DIRECTORY.glob(".new-*"), *DIRECTORY.glob(".old-*")):
+        with contextlib.suppress(OSError):
+            if not _is_young(draft):
+                shutil.rmtree(draft)
+
+
+def namespaces_of(name: str) -> set[str]:
+    """Name the namespaces that exist of a lab, also where its directory is gone; none that another lab has."""
+    mine = f"vipwire-{name}-"
+    others = [f"vipwire-{path.name}-" for path in DIRECTORY.glob(f"{name}-*")]
+    found = {path.name for path in netns.DIRECTORY.glob(f"{mine}*")}
+    return {each for each in found if not each.startswith(tuple(others))}
+
+
+def orphans() -> list[str]:
+    """Name the labs of dead processes of which only namespaces are left: those that `Lab` has named itself."""
+    names = [path.name for path in netns.DIRECTORY.glob("vipwire-t*")]
+    found = {(match[1], int(match[2])) for name in names if (match := _UNNAMED.fullmatch(name))}
+    return sorted(name for name, pid in found if not (DIRECTORY / name).exists() and ProcessId.of(pid) is None)
+
+
+@contextlib.contextmanager
+def _locked(parent: Path) -> Iterator[bool]:
+    """Take the turn to sweep; False for who may not remove anything here."""
+    if not os.access(parent, os.W_OK):
+        yield False
+        return
+    lock = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield True
+    finally:
+        os.close(lock)
+
+
+def _is_young(directory: Path) -> bool:
+    return abs(time.time() - directory.stat().st_mtime) < _YOUNG_SECONDS
+
+
+def _has_namespaces(name: str) -> bool:
+    return any(netns.DIRECTORY.glob(f"vipwire-{name}-*"))
+
+
+def _has_processes(directory: Path) -> bool:
+    return any(_runs(process) for path in directory.glob("*.pid") if (process := ProcessId.read(path)))
+
+
+def _runs(process: ProcessId) -> bool:
+    return ProcessId.of(process.pid) == process
+
+
+_LAB: Final = re.compile(r"\bvipwire (?=lab\b)")
+_SYSTEM: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
+
+
+def as_called(text: str) -> str:
+    """Write `vipwire lab …` in a text as this program was called."""
+    return _LAB.sub(lambda _: f"{_program()} ", text)
+
+
+def _program() -> str:
+    if shutil.which("vipwire"):
+        return "vipwire"
+    called = Path(sys.argv[0])
+    return f"{sys.executable} -m vipwire" if called.name == "__main__.py" else sys.argv[0]
+
+
+def search_path(path: str) -> str:
+    """Give the PATH of a command in the lab: the caller's, then this program's folder, then the system's."""
+    own = Path(sys.executable).parent
+    return os.pathsep.join(dict.fromkeys([*filter(None, path.split(os.pathsep)), str(own), *_SYSTEM]))

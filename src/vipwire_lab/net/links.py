@@ -14,12 +14,17 @@ client and is unknown goes to that client's gateway node; replies of other nodes
 masquerade breaks the connection as it would in reality.
 """
 
+import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Final
 
 from vipwire.linux.netlink.route import LOOPBACK
 from vipwire.model.net import Family
-from vipwire_lab.net import rtnetlink
+from vipwire_lab.net import netns, rtnetlink
+from vipwire_lab.net.errors import LabError
 from vipwire_lab.net.rtnetlink import IPAddress, IPNetwork, Request
 from vipwire_lab.net.topology import UNDERLAY, Client, Node, Pod, Topology
 
@@ -153,7 +158,47 @@ def _parsed(addresses: tuple[str, ...]) -> list[IPAddress]:
 
 
 def _source(host: Node | Pod | Client | None) -> dict[int, IPAddress]:
-    """Find the primary address of each family: the first one."""
     if host is None:
         return {}
     return {address.version: address for address in reversed(_parsed(host.addresses))}
+
+
+BRIDGE: Final = "lan"
+
+
+def build_lan(namespaces: Mapping[str, Path], topology: Topology) -> None:
+    """Build one Ethernet for some hosts: a bridge in the underlay, and an interface lan0 in each host.
+
+    The lab's other wires are between routers. This one is for ARP, NDP, and addresses that move to another machine.
+    Raise LabError without iproute2, or if the kernel has no bridges.
+    """
+    _run_ip(namespaces[UNDERLAY], _bridge_lines(topology, namespaces))
+    for host in topology.lan:
+        lines = [f"address add {each} dev lan0 nodad" for each in topology.lan_addresses(host) if ":" in each]
+        lines += [f"address add {each} dev lan0" for each in topology.lan_addresses(host) if ":" not in each]
+        _run_ip(namespaces[host], ["link set lan0 up", *lines])
+
+
+def lan_port(host: str) -> str:
+    """Name the bridge's end of a host's wire: set it down to cut the host off."""
+    return f"lan-{host}"[:15]
+
+
+def _bridge_lines(topology: Topology, namespaces: Mapping[str, Path]) -> Iterator[str]:
+    yield f"link add {BRIDGE} type bridge forward_delay 0 mcast_snooping 0"
+    yield f"link set {BRIDGE} up"
+    for host in topology.lan:
+        yield f"link add {lan_port(host)} type veth peer name lan0 netns {namespaces[host].name}"
+        yield f"link set {lan_port(host)} master {BRIDGE}"
+        yield f"link set {lan_port(host)} up"
+
+
+def _run_ip(namespace: Path, lines: Iterator[str] | list[str]) -> None:
+    batch = "".join(f"{line}\n" for line in lines)
+    with netns.inside(namespace):
+        try:
+            done = subprocess.run(["ip", "-batch", "-"], input=batch, capture_output=True, text=True, check=False)  # noqa: S607
+        except FileNotFoundError as error:
+            raise LabError("a lab with an Ethernet needs the command ip (Debian: apt install iproute2)") from error
+    if done.returncode:
+        raise LabError(f"cannot build the lab's Ethernet: {done.stderr.strip()}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire_lab.demo import objects, scenes, traffic
+from vipwire_lab.demo import objects, scenes
 from vipwire_lab.demo.narrator import Narrator
 from vipwire_lab.demo.stage import Stage
 from vipwire_lab.net.errors import LabError
@@ -94,7 +94,7 @@ def test_it_says_so_when_something_is_not_as_said(stage: Stage, capsys: pytest.C
     scenes.opening(stage, narrator)
     assert not narrator.failures
     stage.change("web", objects.web(objects.PODS[1:]))
-    traffic.from_a_pod(stage, narrator)
+    scenes.from_a_pod(stage, narrator)
     assert any("answered, by all 5 Pods" in failure for failure in narrator.failures)
     assert scenes.verdict(narrator) == 1
     assert "NOT as said" in capsys.readouterr().out

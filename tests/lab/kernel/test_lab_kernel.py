@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vipwire_lab import kernel
-from vipwire_lab.kernel.emulated import Emulated
+from vipwire_lab.kernel.machines import Emulated
 from vipwire_lab.net.errors import LabError
 
 pytestmark = pytest.mark.kernel

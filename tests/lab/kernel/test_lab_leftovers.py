@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from vipwire_lab.cli import lab as command
-from vipwire_lab.lab import leftovers, state
+from vipwire_lab.lab import state
 from vipwire_lab.lab.cluster import Lab, take_down_stale
 from vipwire_lab.net import netns
 from vipwire_lab.net.errors import LabError
@@ -70,7 +70,7 @@ def test_a_lab_of_which_nothing_runs_is_not_up_and_its_directory_is_swept(folder
 @pytest.mark.usefixtures("folder")
 def test_a_lab_that_may_just_be_made_is_left_alone() -> None:
     directory = state.create(unused(), DEFAULT)
-    leftovers.sweep(directory)
+    state.sweep(directory)
     assert state.labs() == (directory.name,)
 
 
@@ -110,7 +110,7 @@ def test_drafts_of_killed_commands_are_swept_when_they_are_old(folder: Path) -> 
         (folder / name).mkdir()
         (folder / name / "lab.json").touch()
         aged(folder / name)
-    leftovers.sweep_drafts(folder)
+    state.sweep_drafts()
     assert [path.name for path in folder.iterdir()] == [".new-young"]
 
 

@@ -9,7 +9,7 @@ from tests.proxy.unit.inspected import HTTP, PODS, make_config
 from vipwire.cli.main import main
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError
-from vipwire.inspect.drain.consequences import concerned, newly_unserved, read_drain, require_concerned
+from vipwire.inspect.drain import concerned, newly_unserved, read_drain, require_concerned
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
 from vipwire.inspect.explain.packet import read_packet

@@ -8,10 +8,19 @@ from tests.fakes.values import cidr, ip, ips, port, service
 
 from vipwire.config.configuration import Config
 from vipwire.config.file import read_config
+from vipwire.inspect.check.ipvs_facts import owned
+from vipwire.inspect.check.leave_ipvs import (
+    SCHEDULERS,
+    Consequence,
+    IpvsServer,
+    IpvsState,
+    Leaving,
+    judge_leaving,
+    leave_document,
+    leave_exit,
+    leave_view,
+)
 from vipwire.inspect.command.show import console
-from vipwire.inspect.leave_ipvs.document import leave_document, leave_exit, leave_view
-from vipwire.inspect.leave_ipvs.judge import SCHEDULERS, Difference, IpvsState, Leaving, Level, Server, judge
-from vipwire.inspect.leave_ipvs.kernel import owned
 from vipwire.linux.netlink.ipset import Element
 from vipwire.linux.netlink.ipvs import Flag, Scheduling, Timeouts, VirtualServer
 from vipwire.model.net import Family
@@ -24,11 +33,13 @@ NETWORKS = (cidr("192.168.0.0/24"), cidr("10.9.0.0/24"))
 NFTABLES, IPVS = Config(mode="nftables"), Config(mode="ipvs")
 
 
-def server(text: str, number: int = 80, scheduler: str = "rr", **fields: Any) -> Server:
+def server(text: str, number: int = 80, scheduler: str = "rr", **fields: Any) -> IpvsServer:
     persistence = fields.pop("persistence", 0)
     flags = Flag.PERSISTENT if persistence else Flag.NONE
     how = Scheduling(scheduler, flags, persistence)
-    return Server(VirtualServer(fields.pop("protocol", 6), ip(text), number), how, fields.pop("ours", True), **fields)
+    return IpvsServer(
+        VirtualServer(fields.pop("protocol", 6), ip(text), number), how, fields.pop("ours", True), **fields
+    )
 
 
 def leaving(config: Config = NFTABLES, conf: str = CONF, **kernel: Any) -> Leaving:
@@ -48,13 +59,13 @@ def leaving(config: Config = NFTABLES, conf: str = CONF, **kernel: Any) -> Leavi
     return Leaving(config, IpvsState(**{**usual, **kernel}), found, services, at)
 
 
-def found(what: Leaving) -> dict[str, Difference]:
-    return {each.area: each for each in judge(what)}
+def found(what: Leaving) -> dict[str, Consequence]:
+    return {each.area: each for each in judge_leaving(what)}
 
 
 def test_a_plain_node_loses_pings_and_objects_and_says_what_to_use_instead() -> None:
     changes = found(leaving())
-    assert {area for area, each in changes.items() if each.level is Level.OTHERWISE} == {"ping", "objects"}
+    assert {area for area, each in changes.items() if each.level == "otherwise"} == {"ping", "objects"}
     assert changes["ping"].now == "1 ClusterIP answers ping, on kube-ipvs0: 10.96.0.1"
     assert changes["ping"].then == "refused (ICMP port unreachable)"
     assert changes["objects"].now.startswith("1 virtual server, 1 address on kube-ipvs0, 1 ipset, 14 chains")
@@ -62,24 +73,24 @@ def test_a_plain_node_loses_pings_and_objects_and_says_what_to_use_instead() -> 
 
 
 def test_staying_with_ipvs_changes_nothing() -> None:
-    document = leave_document(leaving(IPVS), judge(leaving(IPVS)), ())
+    document = leave_document(leaving(IPVS), judge_leaving(leaving(IPVS)), ())
     assert (document["otherwise"], leave_exit(document)) == (0, 0)
 
 
 @pytest.mark.parametrize(
     ("scheduler", "level", "todo"),
     [
-        ("rr", Level.NOTE, "vipwire.io/algorithm: round-robin"),
-        ("sh", Level.OTHERWISE, "vipwire.io/algorithm: source-hash"),
-        ("mh", Level.OTHERWISE, "vipwire.io/algorithm: maglev"),
-        ("lc", Level.OTHERWISE, "--proxy-mode=ipvs"),
-        ("dh", Level.OTHERWISE, "--proxy-mode=ipvs"),
-        ("twos", Level.OTHERWISE, "--proxy-mode=ipvs"),
+        ("rr", "note", "vipwire.io/algorithm: round-robin"),
+        ("sh", "otherwise", "vipwire.io/algorithm: source-hash"),
+        ("mh", "otherwise", "vipwire.io/algorithm: maglev"),
+        ("lc", "otherwise", "--proxy-mode=ipvs"),
+        ("dh", "otherwise", "--proxy-mode=ipvs"),
+        ("twos", "otherwise", "--proxy-mode=ipvs"),
     ],
 )
-def test_each_scheduler_has_a_nearest_algorithm_or_another_way(scheduler: str, level: Level, todo: str) -> None:
+def test_each_scheduler_has_a_nearest_algorithm_or_another_way(scheduler: str, level: str, todo: str) -> None:
     change = found(leaving(servers=(server("10.96.0.1", scheduler=scheduler),)))["scheduler"]
-    assert change.level is level
+    assert change.level == level
     assert change.now.startswith(f"{scheduler} for default/web:http: ")
     assert todo in change.todo
 
@@ -97,40 +108,40 @@ def test_every_scheduler_of_the_kernel_is_known() -> None:
 def test_node_ports_at_addresses_that_will_not_serve_them_are_named_with_the_flag_that_keeps_them() -> None:
     servers = tuple(server(str(each), 30080, node_port=True) for each in ("192.168.0.2", "10.9.0.2"))
     change = found(leaving(servers=servers))["node ports"]
-    assert change.level is Level.OTHERWISE
+    assert change.level == "otherwise"
     assert change.now == "1 node port (default/web:http) answers at 10.9.0.2, 192.168.0.2"
     assert change.then == "they answer at 192.168.0.2"
     assert change.todo.startswith("--nodeport-addresses=10.9.0.2/32,192.168.0.2/32")
     everywhere = replace(leaving(servers=servers), node_ports={Family.IPV4: (cidr("0.0.0.0/0"),)})
-    assert found(everywhere)["node ports"].level is Level.SAME
+    assert found(everywhere)["node ports"].level == "same"
 
 
 def test_an_external_address_of_the_nodes_own_network_loses_its_arp_answers() -> None:
     vips = frozenset(ips("10.96.0.1", "192.168.0.77", "203.0.113.1"))
     changes = found(leaving(vips=vips))
-    assert changes["ARP"].level is Level.OTHERWISE
+    assert changes["ARP"].level == "otherwise"
     assert changes["ARP"].now.startswith("the node answers ARP for 192.168.0.77 on every interface")
-    assert [each.now for each in judge(leaving(vips=vips)) if each.area == "ping"][1] == (
+    assert [each.now for each in judge_leaving(leaving(vips=vips)) if each.area == "ping"][1] == (
         "2 external addresses answer ping, on kube-ipvs0: 192.168.0.77, 203.0.113.1"
     )
     strict = found(leaving(vips=vips, sysctls={"net/ipv4/conf/all/arp_ignore": 1}))["ARP"]
-    assert (strict.level, "arp_ignore=0" in strict.todo) == (Level.NOTE, True)
+    assert (strict.level, "arp_ignore=0" in strict.todo) == ("note", True)
 
 
 def test_virtual_servers_of_others_stay_those_of_excluded_cidrs_by_name() -> None:
     conf = f"{CONF}ipvs: {{excludeCIDRs: [192.168.99.0/24]}}\n"
     servers = (server("192.168.99.1", 7777, ours=False), server("172.16.0.1", 53, protocol=17, ours=False))
-    foreign = [each for each in judge(leaving(conf=conf, servers=servers)) if each.area == "foreign"]
+    foreign = [each for each in judge_leaving(leaving(conf=conf, servers=servers)) if each.area == "foreign"]
     assert [each.now for each in foreign] == [
         "1 virtual server in excludeCIDRs 192.168.99.0/24: tcp 192.168.99.1:7777",
         "1 virtual server of nobody's ipset: udp 172.16.0.1:53",
     ]
-    assert {each.level for each in foreign} == {Level.NOTE}
+    assert {each.level for each in foreign} == {"note"}
 
 
 def test_masquerading_that_only_the_old_section_has_is_otherwise() -> None:
     conf = f"{CONF}iptables: {{masqueradeAll: true, masqueradeBit: 15}}\n"
-    changes = [each for each in judge(leaving(conf=conf)) if each.area == "masquerading"]
+    changes = [each for each in judge_leaving(leaving(conf=conf)) if each.area == "masquerading"]
     assert [each.todo for each in changes] == [
         "write nftables.masqueradeAll: true",
         "write nftables.masqueradeBit: 15",
@@ -146,10 +157,10 @@ def test_timeouts_affinity_connections_sctp_and_settings_are_told() -> None:
         server("10.96.0.1", 9000, protocol=132),
     )
     sysctls = {"net/netfilter/nf_conntrack_tcp_timeout_established": 86400, "net/ipv4/vs/conntrack": 1}
-    changes = judge(leaving(servers=servers, timeouts=Timeouts(7200, 120, 300), sysctls=sysctls))
+    changes = judge_leaving(leaving(servers=servers, timeouts=Timeouts(7200, 120, 300), sysctls=sysctls))
     said = {each.now: each for each in changes}
     timeouts = said["an idle TCP connection is forgotten after 7200 s (IPVS), UDP after 300 s"]
-    assert (timeouts.level, timeouts.then) == (Level.OTHERWISE, "after 86400 s (connection tracking)")
+    assert (timeouts.level, timeouts.then) == ("otherwise", "after 86400 s (connection tracking)")
     assert timeouts.todo == "--conntrack-tcp-timeout-established=7200s keeps it"
     areas = {each.area: each for each in changes}
     assert "10800 s" in areas["affinity"].now
@@ -161,8 +172,8 @@ def test_timeouts_affinity_connections_sctp_and_settings_are_told() -> None:
 
 
 def test_a_mode_that_cannot_run_here_comes_first() -> None:
-    first, *_ = judge(replace(leaving(), lacks="the kernel has no nf_tables"))
-    assert (first.area, first.level) == ("mode", Level.OTHERWISE)
+    first, *_ = judge_leaving(replace(leaving(), lacks="the kernel has no nf_tables"))
+    assert (first.area, first.level) == ("mode", "otherwise")
     assert "the kernel has no nf_tables" in first.then
 
 
@@ -170,18 +181,18 @@ def test_without_ipvs_there_is_nothing_to_leave_and_what_nobody_can_see_is_statu
     empty = Leaving(
         NFTABLES, IpvsState(), Configured("/configz", read_config(CONF.replace("ipvs", "iptables")).config)
     )
-    document = leave_document(empty, judge(empty), ())
+    document = leave_document(empty, judge_leaving(empty), ())
     assert leave_exit(document) == 0
     assert [each["then"] for each in document["changes"]] == ["nothing of ipvs to leave"]
     blind = Leaving(NFTABLES, IpvsState(obstacle="IPVS: Operation not permitted"))
-    document = leave_document(blind, judge(blind), ["the kernel: IPVS: Operation not permitted"])
+    document = leave_document(blind, judge_leaving(blind), ["the kernel: IPVS: Operation not permitted"])
     assert leave_exit(document) == 2
 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_the_table_says_now_and_then_and_what_to_do(*, wide: bool) -> None:
     screen = console()
-    made = leave_document(leaving(), judge(leaving()), ["Services: nobody answers"])
+    made = leave_document(leaving(), judge_leaving(leaving()), ["Services: nobody answers"])
     with screen.capture() as capture:
         screen.print(leave_view(made, wide=wide))
     said = capture.get()

@@ -9,7 +9,7 @@ import pytest
 
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError
-from vipwire.inspect.leave_ipvs.look import config_map
+from vipwire.inspect.check.ipvs_facts import config_map
 
 PATH = "/api/v1/namespaces/kube-system/configmaps/kube-proxy"
 CONF = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n"

@@ -2,11 +2,10 @@
 
 import pytest
 
-from vipwire.inspect.command.names import names_of
-from vipwire.inspect.command.show import console
-from vipwire.inspect.live.flows import FlowNotification, Frontends
-from vipwire.inspect.live.top import Rates, top_view
-from vipwire.inspect.live.trace import Tracer, event_view, summary_view
+from vipwire.inspect.command.show import console, names_of
+from vipwire.inspect.node.flows import FlowNotification, Frontends
+from vipwire.inspect.top import Rates, top_view
+from vipwire.inspect.trace import Tracer, event_view, summary_view
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange, FlowEvent
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address

@@ -6,8 +6,7 @@ import pytest
 from tests.proxy.unit.inspected import Shelf, example, look, make_config
 
 from vipwire.errors import ConfigError
-from vipwire.inspect.explain.packet import read_packet
-from vipwire.inspect.explain.suggestions import find_services
+from vipwire.inspect.explain.packet import find_services, read_packet
 from vipwire.inspect.node.situation import Situation
 from vipwire.model.net import Protocol, format_address
 

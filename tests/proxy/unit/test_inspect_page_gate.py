@@ -3,7 +3,7 @@
 import pytest
 
 from vipwire.http.server import Request
-from vipwire.inspect.page.gate import COOKIE, Gate, is_loopback
+from vipwire.inspect.page.gate import COOKIE, AccessControl, is_loopback
 
 TOKEN = "0123456789abcdef" * 2
 
@@ -13,7 +13,7 @@ def request(host: str = "127.0.0.1:10247", path: str = "/api/diff", method: str 
     return Request(method, path, {}, {"host": host, **fields})
 
 
-def status(gate: Gate, asked: Request) -> int:
+def status(gate: AccessControl, asked: Request) -> int:
     refused = gate.refusal(asked)
     return 200 if refused is None else refused.status
 
@@ -22,30 +22,30 @@ def status(gate: Gate, asked: Request) -> int:
     "host", ["127.0.0.1:10247", "localhost:1", "[::1]:10247", "10.0.0.9", "LOCALHOST", "Node-1:2"]
 )
 def test_an_address_and_an_allowed_name_may_be_used(host: str) -> None:
-    assert status(Gate(frozenset({"node-1"})), request(host)) == 200
+    assert status(AccessControl(frozenset({"node-1"})), request(host)) == 200
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example:10247", "", "localhost.evil.example", "node-1"]
 )
 def test_any_other_name_is_refused_for_it_may_be_rebound(host: str) -> None:
-    assert status(Gate(), request(host)) == 403
+    assert status(AccessControl(), request(host)) == 403
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_a_page_of_another_site_reads_nothing(site: str) -> None:
-    assert status(Gate(), request(sec_fetch_site=site)) == 403
-    assert status(Gate(), request(sec_fetch_site="same-origin")) == 200
-    assert status(Gate(), request(path="/", sec_fetch_site=site)) == 200, "a link may lead to the page"
+    assert status(AccessControl(), request(sec_fetch_site=site)) == 403
+    assert status(AccessControl(), request(sec_fetch_site="same-origin")) == 200
+    assert status(AccessControl(), request(path="/", sec_fetch_site=site)) == 200, "a link may lead to the page"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_it_is_for_reading_only(method: str) -> None:
-    assert status(Gate(), request(method=method)) == 405
+    assert status(AccessControl(), request(method=method)) == 405
 
 
 def test_a_token_is_shown_as_a_cookie_or_a_bearer() -> None:
-    gate = Gate(token=TOKEN)
+    gate = AccessControl(token=TOKEN)
     assert status(gate, request()) == 401
     assert status(gate, request(cookie=f"other=1; {COOKIE}={TOKEN}")) == 200
     assert status(gate, request(authorization=f"Bearer {TOKEN}")) == 200
@@ -56,11 +56,11 @@ def test_a_token_is_shown_as_a_cookie_or_a_bearer() -> None:
 
 
 def test_only_the_right_token_lets_in_by_the_address() -> None:
-    gate = Gate(token=TOKEN)
+    gate = AccessControl(token=TOKEN)
     assert gate.entering(Request("GET", "/", {"token": TOKEN}, {}))
     assert not gate.entering(Request("GET", "/", {"token": "wrong"}, {}))
     assert not gate.entering(Request("GET", "/api/diff", {"token": TOKEN}, {}))
-    assert not Gate().entering(Request("GET", "/", {"token": ""}, {}))
+    assert not AccessControl().entering(Request("GET", "/", {"token": ""}, {}))
 
 
 def test_loopback_is_of_both_families() -> None:

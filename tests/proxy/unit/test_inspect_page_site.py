@@ -14,11 +14,10 @@ from tests.proxy.unit.inspected import example, look, make_config, programmed
 from vipwire.errors import ConfigError
 from vipwire.http.server import Reply, Request, Stream
 from vipwire.inspect.page.board import Board
-from vipwire.inspect.page.gate import COOKIE, Gate
-from vipwire.inspect.page.look import Look
+from vipwire.inspect.page.command import read_token
+from vipwire.inspect.page.gate import COOKIE, AccessControl
+from vipwire.inspect.page.look import Look, row_of
 from vipwire.inspect.page.questions import question_of
-from vipwire.inspect.page.rows import row_of
-from vipwire.inspect.page.serving import read_token
 from vipwire.inspect.page.site import MOST_READERS, SAFE, PageSite
 from vipwire.inspect.status.document import service_document
 
@@ -28,7 +27,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\n\nevent: head\ndata: {}"
 
 def make_site(folder: Path, board: Board | None = None, token: str = "") -> PageSite:
     config = make_config(folder, example())
-    return PageSite(Gate(token=token), board or Board(), Look(config, lambda _word, _document: None))
+    return PageSite(AccessControl(token=token), board or Board(), Look(config, lambda _word, _document: None))
 
 
 def asked(site: PageSite, path: str, **query: str) -> Reply | Stream:

@@ -11,16 +11,14 @@ from tests.proxy.unit.inspected import REFUSING, Teller, example, look, make_con
 from vipwire.inspect.check.findings import Finding, Level, check_document, check_view
 from vipwire.inspect.command import show
 from vipwire.inspect.decisions import plan_document, plan_view
-from vipwire.inspect.explain.document import explain_document, explain_view
+from vipwire.inspect.explain.document import Way, explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain
-from vipwire.inspect.explain.packet import read_packet
-from vipwire.inspect.explain.suggestions import find_services
-from vipwire.inspect.explain.way import Way
-from vipwire.inspect.live.top import top_view
-from vipwire.inspect.live.trace import BEHIND_THE_TIME, event_view
+from vipwire.inspect.explain.packet import find_services, read_packet
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import status_document
 from vipwire.inspect.status.tables import status_view
+from vipwire.inspect.top import top_view
+from vipwire.inspect.trace import BEHIND_THE_TIME, event_view
 from vipwire.process.columns import Prose
 
 WIDTHS = (80, 120, 200)

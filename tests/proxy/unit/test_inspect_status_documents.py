@@ -16,8 +16,7 @@ from vipwire.inspect.decisions import plan_document, plan_view
 from vipwire.inspect.difference import diff_document, diff_exit, script_lines
 from vipwire.inspect.explain.document import explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain
-from vipwire.inspect.explain.packet import read_packet
-from vipwire.inspect.explain.suggestions import find_services
+from vipwire.inspect.explain.packet import find_services, read_packet
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import status_document
 from vipwire.inspect.status.tables import status_view

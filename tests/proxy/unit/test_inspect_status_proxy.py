@@ -12,7 +12,7 @@ from tests.proxy.unit.inspected import example, make_config
 
 from vipwire.cli.main import main
 from vipwire.config.flags import explicit_flags
-from vipwire.inspect.status.proxy import proxy_text
+from vipwire.inspect.status.tables import proxy_text
 from vipwire.process.single_instance import Holder
 from vipwire.proxy.start import record as app_record
 from vipwire.proxy.start.record import ProxyRecord, Recorder, open_record

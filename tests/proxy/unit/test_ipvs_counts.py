@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.fakes.values import endpoint, ip, ips, node_plan, port, service, slice_of
 
-from vipwire.linux.netlink.ipvs import Counters, Forwarding, Method, RealServerState, VirtualServer
+from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServerState, TrafficStats, VirtualServer
 from vipwire.model.net import Address, Protocol
 from vipwire.model.service import TrafficPolicy
 from vipwire.modes.ipvs.counts import Origin, origins, refusals, service_counts
@@ -50,7 +50,7 @@ def test_every_virtual_server_of_a_service_port_counts_for_it() -> None:
         VirtualServer(6, EXTERNAL, 80): NAME,
         **{VirtualServer(6, address, 30080): NAME for address in NODE},
     }
-    each = Counters(1, 10, 20, 100, 200)
+    each = TrafficStats(1, 10, 20, 100, 200)
     counted = service_counts(named, dict.fromkeys(named, each), {})
     assert counted == traffic(NAME, 4, 40, 400, 80, 800)
 
@@ -67,8 +67,8 @@ def test_what_returns_directly_is_not_known() -> None:
     named = origins([planned(annotations=(("vipwire.io/forwarding", "dsr"),))], marks)
     marked = VirtualServer(0, Address(b""), 0, marks.mark(EXTERNAL_KEY))
     assert named[marked] == Origin(NAME, both_ways=False, port=80)
-    state = RealServerState(POD, 80, Forwarding(1, Method.ROUTE), 1, 0, Counters(2, 20, 0, 200, 0))
-    of_port = service_counts(named, {marked: Counters(2, 20, 0, 200, 0)}, {})
+    state = RealServerState(POD, 80, Forwarding(1, Method.ROUTE), 1, 0, TrafficStats(2, 20, 0, 200, 0))
+    of_port = service_counts(named, {marked: TrafficStats(2, 20, 0, 200, 0)}, {})
     assert of_port == traffic(NAME, 2, 20, 200)
     endpoint_name = EndpointName(NAME, POD, 80)
     of_endpoint = service_counts(named, {}, {marked: [state]})
@@ -77,7 +77,7 @@ def test_what_returns_directly_is_not_known() -> None:
 
 def test_an_endpoint_is_the_sum_of_its_real_servers() -> None:
     named = origins([planned()], Marks(0x4000))
-    state = RealServerState(POD, 8080, Forwarding(1), 2, 3, Counters(1, 2, 3, 4, 5))
+    state = RealServerState(POD, 8080, Forwarding(1), 2, 3, TrafficStats(1, 2, 3, 4, 5))
     counted = service_counts(named, {}, {server: [state] for server in named})
     name = EndpointName(NAME, POD, 8080)
     assert counted == traffic(name, 4, 8, 16, 12, 20) | connections(name, 8, 12)

@@ -12,7 +12,16 @@ from vipwire.modes.iptables.mode import LACKS as IPTABLES
 from vipwire.modes.ipvs.mode import LACKS as IPVS
 from vipwire.modes.nftables.mode import LACKS as NFTABLES
 from vipwire.modes.userspace.mode import LACKS as USERSPACE
-from vipwire.plan.annotations import NOTHING, Balancing, Forwarding, Lack, Wishes, in_vain, read_weights, read_wishes
+from vipwire.plan.annotations import (
+    NOTHING,
+    Balancing,
+    ForwardingMethod,
+    Lack,
+    Wishes,
+    in_vain,
+    read_weights,
+    read_wishes,
+)
 from vipwire.plan.annotations.words import WORDS
 
 
@@ -152,7 +161,7 @@ def test_weights_alone_are_read_by_the_same_function() -> None:
 
 
 def test_a_wish_that_a_mode_does_not_fulfil_is_told_by_the_key_that_made_it() -> None:
-    lacks = (Lack("forwarding", "packets are translated", (Forwarding.TUNNEL,)), Lack("drain_seconds", "never"))
+    lacks = (Lack("forwarding", "packets are translated", (ForwardingMethod.TUNNEL,)), Lack("drain_seconds", "never"))
     name = ObjectName("default", "web")
     (problem,) = in_vain(name, asking_kube_router("dsr", "tunnel"), lacks)
     assert str(problem) == (

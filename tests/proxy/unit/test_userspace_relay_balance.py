@@ -10,7 +10,7 @@ from vipwire.relay.balance import (
     MOST_CLIENTS,
     REST_SECONDS,
     BalancedEndpoint,
-    Choice,
+    BalancingAlgorithm,
     ClientMemory,
     Pool,
 )
@@ -237,7 +237,7 @@ def test_a_memory_is_swept_of_those_who_stay_away() -> None:
 
 
 def test_every_choice_is_a_word_of_the_annotation() -> None:
-    assert {choice.value for choice in Choice} == {
+    assert {choice.value for choice in BalancingAlgorithm} == {
         "round-robin",
         "random",
         "least-connections",

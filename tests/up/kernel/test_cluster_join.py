@@ -12,8 +12,8 @@ import pytest
 from tests.up.kernel.test_cluster_up_packets import PATIENCE, Cluster, names, until
 from tests.up.unit.cluster_process import CLIENTS
 
-from vipwire_lab.demo.apiserver import Standalone
-from vipwire_lab.demo.process import Listened
+from vipwire_lab.demo.stage import Listened
+from vipwire_lab.demo.standalone import Standalone
 from vipwire_lab.lab.cluster import Lab
 from vipwire_lab.net.topology import make_topology
 from vipwire_up.announcing.choose import choose

@@ -14,7 +14,7 @@ import pytest
 from tests.fakes.browser import chromium
 from tests.up.unit.cluster_process import CLIENTS
 
-from vipwire_lab.demo.apiserver import Standalone
+from vipwire_lab.demo.standalone import Standalone
 from vipwire_lab.lab.cluster import Lab
 from vipwire_lab.net.topology import Pod, make_topology
 

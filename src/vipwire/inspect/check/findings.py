@@ -9,7 +9,7 @@ from rich.text import Text
 
 from vipwire.inspect.check.facts import Facts, ForeignTable
 from vipwire.inspect.command.show import coloured, plural, remedied, table
-from vipwire.inspect.earlier.effects import Effect
+from vipwire.inspect.earlier.effects import RuleEffect
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.modes.registry import every_spec, spec_of
 from vipwire.process.columns import Column
@@ -214,7 +214,7 @@ def _earlier(facts: Facts, mode: str) -> Iterator[Finding]:
     """Name the chains of others that decide before the mode: those that translate take connections from Services."""
     del mode
     for each in facts.earlier:
-        level = Level.WARNING if Effect.TRANSLATE in each.effects else Level.NOTE
+        level = Level.WARNING if RuleEffect.TRANSLATE in each.effects else Level.NOTE
         remedy = "`vipwire explain` says whether it concerns a Service; if so, give the chain a later priority"
         yield Finding("earlier", f"{each.table} {each.chain}", level, str(each), remedy)
 

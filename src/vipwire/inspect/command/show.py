@@ -1,7 +1,7 @@
-"""Prints documents: as JSON or YAML with all their fields, or as tables on a terminal."""
+"""Prints documents: as JSON, YAML or names for a program, laid out for a person; and the words that views share."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, Rend
 from rich.segment import Segment
 from rich.text import Text
 
-from vipwire.inspect.command.names import names_of
+from vipwire.linux.netlink.conntrack import FlowChange
 from vipwire.model.text import visible_document, visible_lines
 from vipwire.model.times import parse_time
 from vipwire.process.columns import Column, Grid, Prose
@@ -60,12 +60,27 @@ def json_text(document: Any, indent: int | None = None) -> str:
 def print_view(document: Any, output: str, view: Callable[[Any], RenderableType], *, soft_wrap: bool = False) -> None:
     """Print a document: laid out by `view` for a person, or as JSON, YAML or names for a program."""
     if output == "name":
-        for name in names_of(document):
-            say(name)
+        _print_names(document)
     elif output in ("json", "yaml"):
         print_document(document, output)
     else:
         write(console(), view(visible_document(document)), soft_wrap=soft_wrap)
+
+
+def print_item(document: Any, output: str) -> None:
+    """Print one of many documents for a program: a line of JSON, a document of YAML, or names."""
+    if output == "json":
+        click.echo(json_text(document))
+    elif output == "yaml":
+        click.echo("---")
+        print_document(document, output)
+    else:
+        _print_names(document)
+
+
+def _print_names(document: Any) -> None:
+    for name in names_of(document):
+        say(name)
 
 
 def write(screen: Console, view: RenderableType, *, soft_wrap: bool = False) -> None:
@@ -138,6 +153,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
+def listed(words: Sequence[str], most: int = 5) -> str:
+    """Join words by commas; of many only the first, and how many there are more."""
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
 def size_text(size: float) -> str:
     """Write bytes for a person: `999 B`, `1.5 kB`, `20 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -150,3 +170,50 @@ def size_text(size: float) -> str:
 def shown_time(seconds: float | None) -> str | None:
     """Write a time (seconds since the epoch) as RFC 3339, in UTC."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def service_text(service: Any) -> str:
+    """Write the namespace and name of a Service: `default/web`."""
+    return f"{service['namespace']}/{service['name']}"
+
+
+def port_text(service: Any, port: Any) -> str:
+    """Write a Service port: `default/web:http`, without the colon if it has no name."""
+    return service_text(service) + (f":{port['name']}" if port["name"] else "")
+
+
+def endpoint_text(part: Any) -> str:
+    """Write an address and port: `10.0.0.1:80`, `[fd00::1]:80`, `10.0.0.1:80-89`."""
+    address, last = part["address"], f"-{part['lastPort']}" if "lastPort" in part else ""
+    return f"[{address}]:{part['port']}{last}" if ":" in address else f"{address}:{part['port']}{last}"
+
+
+def names_of(document: Any) -> Iterable[str]:
+    """Name the Services, endpoints, findings or objects of a document; none of a document that sums up."""
+    kind = document.get("kind", "Event")
+    return _NAMES[kind](document) if kind in _NAMES else ()
+
+
+def _services(document: Any) -> Iterable[str]:
+    return map(service_text, document["services"])
+
+
+def _new_connection(event: Any) -> Iterable[str]:
+    return (event["endpoint"],) if event["event"] == FlowChange.NEW.value and event["endpoint"] else ()
+
+
+_NAMES: Final[Mapping[str, Callable[[Any], Iterable[str]]]] = {
+    "Status": _services,
+    "Plan": _services,
+    "Explanation": lambda document: map(endpoint_text, document["endpoints"]),
+    "Check": lambda document: (
+        f"{each['area']}/{each['what']}" for each in document["findings"] if each["level"] in ("bad", "warning")
+    ),
+    "Diff": lambda document: (name for family in document["families"] for name in family["objects"]),
+    "Drain": lambda document: (document["endpoint"],),
+    "DrainList": lambda document: (each["endpoint"] for each in document["drained"]),
+    "Top": lambda document: dict.fromkeys(
+        row["service"].rpartition(":")[0] or row["service"] for row in document["rows"]
+    ),
+    "Event": _new_connection,
+}

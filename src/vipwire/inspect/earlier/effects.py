@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 
-class Effect(enum.Enum):
+class RuleEffect(enum.Enum):
     """What decides about a packet before vipwire does; the value is what JSON has."""
 
     TRANSLATE = "translate"
@@ -20,63 +20,51 @@ class Effect(enum.Enum):
     OTHER = "other"
 
 
-class Rule(NamedTuple):
+class RuleOutcome(NamedTuple):
     """A rule for one packet. `ends`: the packet certainly goes no further in this chain."""
 
-    effects: frozenset[Effect] = frozenset()
+    effects: frozenset[RuleEffect] = frozenset()
     chains: tuple[str, ...] = ()
     ends: bool = False
 
 
-NOTHING: Final = Rule()
+NOTHING: Final = RuleOutcome()
 _NAMES: Final = {
-    **dict.fromkeys(("DNAT", "SNAT", "REDIRECT", "MASQUERADE", "NETMAP", "DNPT", "SNPT"), Effect.TRANSLATE),
-    **dict.fromkeys(("DROP", "REJECT", "TARPIT"), Effect.DROP),
-    **dict.fromkeys(("QUEUE", "NFQUEUE"), Effect.QUEUE),
-    **dict.fromkeys(("TPROXY", "SYNPROXY"), Effect.DIVERT),
-    "NOTRACK": Effect.UNTRACK,
+    **dict.fromkeys(("DNAT", "SNAT", "REDIRECT", "MASQUERADE", "NETMAP", "DNPT", "SNPT"), RuleEffect.TRANSLATE),
+    **dict.fromkeys(("DROP", "REJECT", "TARPIT"), RuleEffect.DROP),
+    **dict.fromkeys(("QUEUE", "NFQUEUE"), RuleEffect.QUEUE),
+    **dict.fromkeys(("TPROXY", "SYNPROXY"), RuleEffect.DIVERT),
+    "NOTRACK": RuleEffect.UNTRACK,
 }
 _HARMLESS: Final = frozenset(
     (
-        *(
-            "AUDIT",
-            "CHECKSUM",
-            "CLASSIFY",
-            "CONNMARK",
-            "CONNSECMARK",
-            "CT",
-            "DSCP",
-            "ECN",
-            "HL",
-            "HMARK",
-            "IDLETIMER",
-        ),
-        *("LED", "LOG", "MARK", "NFLOG", "RATEEST", "SECMARK", "SET", "TCPMSS", "TCPOPTSTRIP", "TEE", "TOS", "TRACE"),
-        *("TTL", "ULOG"),
+        *("AUDIT", "CHECKSUM", "CLASSIFY", "CONNMARK", "CONNSECMARK", "CT", "DSCP", "ECN", "HL", "HMARK"),
+        *("IDLETIMER", "LED", "LOG", "MARK", "NFLOG", "RATEEST", "SECMARK", "SET", "TCPMSS", "TCPOPTSTRIP", "TEE"),
+        *("TOS", "TRACE", "TTL", "ULOG"),
     )
 )
 
 
-def of_target(name: str) -> frozenset[Effect]:
+def of_target(name: str) -> frozenset[RuleEffect]:
     """Return what a target of xtables does; a target that is not known may do anything."""
     if name in _HARMLESS:
         return frozenset()
-    return frozenset({_NAMES.get(name, Effect.OTHER)})
+    return frozenset({_NAMES.get(name, RuleEffect.OTHER)})
 
 
 def effects_of(
     start: str,
-    rules: Callable[[str], Sequence[Rule]],
+    rules: Callable[[str], Sequence[RuleOutcome]],
     *,
     drops: bool,
     ours: Callable[[str], bool],
     ends_at_ours: bool,
-) -> frozenset[Effect]:
+) -> frozenset[RuleEffect]:
     """Collect what a base chain and all chains that it leads to may do. `drops`: its policy is drop.
 
     The chains `ours` are passed over. With `ends_at_ours` vipwire decides there, so that nothing behind counts.
     """
-    found: set[Effect] = set()
+    found: set[RuleEffect] = set()
     seen, waiting = {start}, [start]
     while waiting:
         name = waiting.pop()
@@ -89,21 +77,11 @@ def effects_of(
                 break
         else:
             if drops and name == start:
-                found.add(Effect.DROP)
+                found.add(RuleEffect.DROP)
     return frozenset(found)
 
 
-def words(effects: Iterable[Effect]) -> str:
+def words(effects: Iterable[RuleEffect]) -> str:
     """Write effects for a person: `translate or drop`."""
-    names = [_WORDS[each] for each in Effect if each in effects]
+    names = ["change" if each is RuleEffect.OTHER else each.value for each in RuleEffect if each in effects]
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-_WORDS: Final = {
-    Effect.TRANSLATE: "translate",
-    Effect.DROP: "drop",
-    Effect.QUEUE: "queue",
-    Effect.DIVERT: "divert",
-    Effect.UNTRACK: "untrack",
-    Effect.OTHER: "change",
-}

@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from vipwire.config.configuration import Config
 from vipwire.errors import CommitError, DecodeError
-from vipwire.inspect.earlier.effects import Effect, Rule, effects_of, words
-from vipwire.inspect.earlier.legacy_rule import PRIORITIES, read_legacy_rule
-from vipwire.inspect.earlier.nf_rule import Seen, read_rule
+from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, effects_of, of_target, words
+from vipwire.inspect.earlier.nf_rule import KnownPacket, read_rule
 from vipwire.linux.netlink.attributes import string
 from vipwire.linux.netlink.nftables import decode, encode, wire
 from vipwire.linux.netlink.nftables.elements import Verdict, decode_elements
@@ -25,8 +24,10 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Family, family_of
 from vipwire.modes.registry import driver_of, selected
 from vipwire.modes.spec import BEHIND_ALL, NatPriorities
+from vipwire.modes.xtables.match import PacketHeader, Surroundings, judge
 from vipwire.modes.xtables.ownership import RuleOwner
-from vipwire.modes.xtables.save import read_table
+from vipwire.modes.xtables.rule_text import parse_rule
+from vipwire.modes.xtables.save import read_table, target
 from vipwire.modes.xtables.tool import RuleTool, legacy_tables, with_tables
 from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.resolve import Packet
@@ -38,6 +39,12 @@ _CONNTRACK: Final = -200
 _SECONDS: Final = 10
 _NAMES: Final = {_INET: "inet", NFPROTO[Family.IPV4]: "ip", NFPROTO[Family.IPV6]: "ip6"}
 _LEGACY: Final = {Family.IPV4: "iptables-legacy", Family.IPV6: "ip6tables-legacy"}
+_PRIORITIES: Final = {"raw": -300, "mangle": -150, "nat": -100}
+"""The tables whose chains a packet meets before it is routed (include/uapi/linux/netfilter_ipv4.h)."""
+_PASS: Final = frozenset({"ACCEPT", "RETURN"})
+_ENDS: Final = frozenset({"ACCEPT", "RETURN", "DROP", "REJECT", "DNAT", "REDIRECT", "NETMAP", "QUEUE", "NFQUEUE"})
+_MARK, _STATE = "--mark", "--ctstate"
+"""Conditions on what earlier rules and connection tracking have said of the packet."""
 _POLICY: Final = re.compile(r"^:(\S+) DROP\b", re.MULTILINE)
 
 
@@ -49,7 +56,7 @@ class EarlierChain(NamedTuple):
     chain: str
     hook: str
     priority: int
-    effects: frozenset[Effect]
+    effects: frozenset[RuleEffect]
 
     def __str__(self) -> str:
         place = f"{self.hook} {self.priority}"
@@ -64,7 +71,7 @@ class EarlierChain(NamedTuple):
             "chain": self.chain,
             "hook": self.hook,
             "priority": self.priority,
-            "may": [each.value for each in Effect if each in self.effects],
+            "may": [each.value for each in RuleEffect if each in self.effects],
         }
 
 
@@ -116,8 +123,8 @@ class _Looking:
         return hook in self._hooks and priority <= (last if kind == "nat" else max(last, _NAT))
 
     def _effects(
-        self, table: str, chain: str, rules: Callable[[str], Sequence[Rule]], *, drops: bool
-    ) -> frozenset[Effect]:
+        self, table: str, chain: str, rules: Callable[[str], Sequence[RuleOutcome]], *, drops: bool
+    ) -> frozenset[RuleEffect]:
         def ours(name: str) -> bool:
             return self._owner is not None and self._owner.owns(table, name)
 
@@ -134,7 +141,7 @@ class _Looking:
                 continue
             if not self._before(hook.type, names.get(hook.hook, ""), hook.priority):
                 continue
-            seen = Seen.of(self._packet, tracked=hook.priority > _CONNTRACK)
+            seen = KnownPacket.of(self._packet, tracked=hook.priority > _CONNTRACK)
             reader = _Reader(netlink, chain.family, chain.table, seen)
             if effects := self._effects(chain.table, chain.name, reader.rules, drops=hook.policy == "drop"):
                 table = f"{_NAMES[chain.family]} {chain.table}"
@@ -149,7 +156,7 @@ class _Looking:
                         yield from self._legacy_table(tool, table)
 
     def _legacy_table(self, tool: RuleTool, table: str) -> Iterator[EarlierChain]:
-        kind, priority = "nat" if table == "nat" else "filter", PRIORITIES.get(table, 0)
+        kind, priority = "nat" if table == "nat" else "filter", _PRIORITIES.get(table, 0)
         hooks = [hook for hook in self._hooks if self._before(kind, hook, priority)]
         if not hooks:
             return
@@ -162,19 +169,19 @@ class _Looking:
                 where = f"{_LEGACY[self._family]} {table}"
                 yield EarlierChain(self._family, where, name, hook, priority, effects)
 
-    def _legacy_rules(self, chains: Mapping[str, Sequence[str]], tracked: bool, name: str) -> list[Rule]:  # noqa: FBT001
+    def _legacy_rules(self, chains: Mapping[str, Sequence[str]], tracked: bool, name: str) -> list[RuleOutcome]:  # noqa: FBT001
         texts = chains.get(name, ())
-        return [read_legacy_rule(text, self._packet, self._own, chains, tracked=tracked) for text in texts]
+        return [_read_legacy_rule(text, self._packet, self._own, chains, tracked=tracked) for text in texts]
 
 
 class _Reader:
     """Reads chains of one nf_tables table, each when a rule leads there: a table may have very many."""
 
-    def __init__(self, netlink: NetlinkSocket, family: int, table: str, seen: Seen) -> None:
+    def __init__(self, netlink: NetlinkSocket, family: int, table: str, seen: KnownPacket) -> None:
         self._netlink, self._seen, self._table = netlink, seen, table
         self._head = wire.header(family)
 
-    def rules(self, chain: str) -> list[Rule]:
+    def rules(self, chain: str) -> list[RuleOutcome]:
         """Read the rules of a chain."""
         request = self._head + string(wire.RULE_TABLE, self._table) + string(wire.RULE_CHAIN, chain)
         found = (decode.rule(payload) for payload in self._netlink.dump(MessageType.GETRULE, request))
@@ -185,3 +192,44 @@ class _Reader:
         request = self._head + string(wire.ELEMENTS_TABLE, self._table) + string(wire.ELEMENTS_SET, name)
         dumped = self._netlink.dump(MessageType.GETSETELEM, request)
         return [each.verdict for payload in dumped for each in decode_elements(payload, 0, 0) if each.verdict]
+
+
+class _Node(Surroundings):
+    def __init__(self, own: Collection[Address]) -> None:
+        self._own = own
+
+    def owns(self, address: Address) -> bool:
+        """Report whether an address is one of this node."""
+        return address in self._own
+
+
+def _read_legacy_rule(
+    text: str, packet: Packet | None, own: Collection[Address], chains: Collection[str], *, tracked: bool
+) -> RuleOutcome:
+    """Tell what a rule may do; `own` are the node's addresses, `chains` those of its table.
+
+    `tracked`: connection tracking has seen the packet, and knows that the connection is new.
+    """
+    holds = _holds(text, packet, own, unknown={_MARK} if tracked else {_MARK, _STATE})
+    name = target(text)
+    if holds is False or not name:
+        return NOTHING
+    certain = holds is True
+    if name in chains:
+        return RuleOutcome(chains=(name,), ends=certain and " -g " in f" {text}")
+    untracks = name == "CT" and "--notrack" in text.split()
+    effects = frozenset({RuleEffect.UNTRACK}) if untracks else of_target(name) if name not in _PASS else frozenset()
+    return RuleOutcome(effects, ends=certain and name in _ENDS)
+
+
+def _holds(text: str, packet: Packet | None, own: Collection[Address], *, unknown: Collection[str]) -> bool | None:
+    try:
+        rule = parse_rule(text)
+    except (DecodeError, ValueError):
+        return None
+    conditions = tuple(each for each in rule.conditions if each.option not in unknown)
+    doubtful = bool(rule.unknown) or len(conditions) < len(rule.conditions)
+    if packet is None:
+        return None if conditions or doubtful else True
+    held = judge(conditions, PacketHeader.of(packet), _Node(own)).holds
+    return None if held is True and doubtful else held

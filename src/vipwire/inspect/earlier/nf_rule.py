@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.inspect.earlier.effects import NOTHING, Effect, Rule, of_target
+from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, of_target
 from vipwire.linux.netlink.attributes import attributes, number_of, text_of, walk
 from vipwire.linux.netlink.nftables import expressions as nft
 from vipwire.linux.netlink.nftables.elements import Verdict, decode_verdict
@@ -31,11 +31,11 @@ _NEW: Final = (8).to_bytes(4, sys.byteorder)
 """The connection's state as `ct state` loads it (NF_CT_STATE_BIT of IP_CT_NEW)."""
 _RETURNED, _QUEUE = Code.RETURN, 3
 _EFFECTS: Final = {
-    **dict.fromkeys(("nat", "redir", "masq"), Effect.TRANSLATE),
-    "reject": Effect.DROP,
-    "queue": Effect.QUEUE,
-    **dict.fromkeys(("tproxy", "synproxy"), Effect.DIVERT),
-    "notrack": Effect.UNTRACK,
+    **dict.fromkeys(("nat", "redir", "masq"), RuleEffect.TRANSLATE),
+    "reject": RuleEffect.DROP,
+    "queue": RuleEffect.QUEUE,
+    **dict.fromkeys(("tproxy", "synproxy"), RuleEffect.DIVERT),
+    "notrack": RuleEffect.UNTRACK,
 }
 _ENDING: Final = frozenset({"nat", "redir", "masq", "reject", "queue"})
 _PASSING: Final = frozenset({"counter", "log", "last", "objref", "dup", "flow_offload"})
@@ -44,7 +44,7 @@ _CONNTRACK: Final = struct.Struct("=146x3H")
 _STATE, _STATE_NEW = 1, 8
 
 
-class Seen(NamedTuple):
+class KnownPacket(NamedTuple):
     """What is known of a packet at a hook: bytes of its headers, and metadata by nft's key."""
 
     network: _Bytes
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
     state: _Bytes
 
     @classmethod
-    def of(cls, packet: Packet | None, *, tracked: bool) -> "Seen":
+    def of(cls, packet: Packet | None, *, tracked: bool) -> "KnownPacket":
         """Say what is known; nothing without a packet. `tracked`: connection tracking has seen it."""
         network: _Bytes = [None] * 40
         state: _Bytes = [*_NEW] if tracked else [None] * 4
@@ -73,7 +73,7 @@ class Seen(NamedTuple):
         return cls(network, [None, None, *packet.port.to_bytes(2)], meta, state)
 
 
-def read_rule(expressions: bytes, seen: Seen, verdicts: Verdicts) -> Rule:
+def read_rule(expressions: bytes, seen: KnownPacket, verdicts: Verdicts) -> RuleOutcome:
     """Tell what a rule may do; one that cannot be decoded may do anything."""
     reading = _Reading(seen, verdicts)
     try:
@@ -83,18 +83,18 @@ def read_rule(expressions: bytes, seen: Seen, verdicts: Verdicts) -> Rule:
             if reading.holds is False:
                 return NOTHING
     except (DecodeError, KeyError, IndexError, struct.error):
-        return Rule(frozenset({Effect.OTHER}))
-    return Rule(frozenset(reading.effects), tuple(reading.chains), reading.ends and reading.holds is True)
+        return RuleOutcome(frozenset({RuleEffect.OTHER}))
+    return RuleOutcome(frozenset(reading.effects), tuple(reading.chains), reading.ends and reading.holds is True)
 
 
 class _Reading:
     """One rule in the reading. `holds` is None once something cannot be told."""
 
-    def __init__(self, seen: Seen, verdicts: Verdicts) -> None:
+    def __init__(self, seen: KnownPacket, verdicts: Verdicts) -> None:
         self._seen, self._verdicts = seen, verdicts
         self._registers: _Bytes = [None] * _REGISTERS
         self.holds: bool | None = True
-        self.effects: set[Effect] = set()
+        self.effects: set[RuleEffect] = set()
         self.chains: list[str] = []
         self.ends = False
 
@@ -130,7 +130,7 @@ class _Reading:
         elif (base == nft.NETWORK_HEADER and 8 <= offset < 40 and length >= 4) or (
             base == nft.TRANSPORT_HEADER and offset < 4
         ):  # an address or a port is written, not a checksum or a field of one byte
-            self.effects.add(Effect.TRANSLATE)
+            self.effects.add(RuleEffect.TRANSLATE)
 
     def meta(self, data: _Attributes) -> None:
         if 1 in data:
@@ -191,9 +191,9 @@ class _Reading:
         if verdict.chain:
             self.chains.append(verdict.chain)
         if verdict.code == Code.DROP:
-            self.effects.add(Effect.DROP)
+            self.effects.add(RuleEffect.DROP)
         elif verdict.code & 0xFF == _QUEUE and verdict.code > 0:
-            self.effects.add(Effect.QUEUE)
+            self.effects.add(RuleEffect.QUEUE)
         self.ends = verdict.code in (Code.DROP, Code.ACCEPT, Code.GOTO, _RETURNED)
 
     def match(self, data: _Attributes) -> None:
@@ -216,9 +216,9 @@ class _Reading:
         name, info = text_of(data[1]), bytes(data[3])
         found = of_target(name)
         if name == "CT" and info[0] & 1:  # XT_CT_NOTRACK, the first bit of struct xt_ct_target_info
-            found = frozenset({Effect.UNTRACK})
+            found = frozenset({RuleEffect.UNTRACK})
         self.effects |= found
-        self.ends = bool(found & {Effect.TRANSLATE, Effect.DROP, Effect.QUEUE})
+        self.ends = bool(found & {RuleEffect.TRANSLATE, RuleEffect.DROP, RuleEffect.QUEUE})
 
 
 def _place(register: memoryview) -> int:

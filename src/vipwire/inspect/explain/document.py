@@ -1,25 +1,26 @@
 """The document of an explanation, and how it looks on a terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Final
+from itertools import groupby
+from typing import Any, Final
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from vipwire.inspect.command.names import endpoint_text
-from vipwire.inspect.command.show import coloured, shown_time, table
+from vipwire.inspect.command.show import coloured, endpoint_text, shown_time, table
 from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, seen_source
 from vipwire.inspect.explain.reasons import reasons
-from vipwire.inspect.explain.way import Way
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import format_address, format_endpoint
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import from_pod
-from vipwire.process.columns import Prose
+from vipwire.process.columns import GAP, NARROWEST_PROSE, Column, Prose, unbroken
 from vipwire.proxy.serve.service_health import ServiceHealthCheck
 from vipwire.reconcile.explainer import Walk
+from vipwire.reconcile.steps import ObjectState
 
 _MANY = 20
 _BEHIND_THE_DOT: Final = 4
@@ -188,3 +189,64 @@ def _flows(flows: list[Document]) -> Iterator[RenderableType]:
         for each in flows
     ]
     yield table(["tracked client", "to", "goes to", "answers go to", "expires in", "answered"], rows)
+
+
+_HOLDS: Final = frozenset({".", ":", "goto", "jump"})
+"""Words that hold those beside them together: of an element's key, its value, its verdict."""
+_COLUMNS: Final = (
+    Column("on the way"),
+    Column("rule or element", prose=True, holds=_HOLDS),
+    Column("what it does", prose=True, rank=1),
+    Column("state"),
+)
+_RULE_INDENT: Final = 2
+_FOLDED_INDENT: Final = 6
+Step = Mapping[str, Any]
+
+
+class Way:
+    """The steps of a packet, as a document has them."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+        self._planned = all(step["state"] == ObjectState.PLANNED.value for step in steps)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield a table if it fits without breaking an element, else a list."""
+        if console.is_terminal and self._least_width() > options.max_width:
+            yield from self._list(options.max_width)
+        else:
+            yield self._table()
+
+    def _table(self) -> RenderableType:
+        rows = [[step["object"], step["text"], step["effect"], coloured(step["state"])] for step in self._steps]
+        if self._planned:
+            return table(_COLUMNS[:-1], [row[:-1] for row in rows])
+        return table(_COLUMNS, rows)
+
+    def _least_width(self) -> int:
+        widths = [
+            max((cell_len(step["object"]) for step in self._steps), default=0),
+            max((cell_len(word) for step in self._steps for word in unbroken(step["text"], _HOLDS)), default=0),
+            NARROWEST_PROSE,
+            0 if self._planned else max(cell_len(step["state"]) for step in self._steps),
+        ]
+        return sum(widths) + len(GAP) * sum(map(bool, widths[1:]))
+
+    def _list(self, width: int) -> Iterator[RenderableType]:
+        for place, steps in groupby(self._steps, key=lambda step: str(step["object"])):
+            yield Prose(Text(place, "bold"), _FOLDED_INDENT)
+            yield from _lines(steps, width)
+
+
+def _lines(steps: Iterable[Step], width: int) -> Iterator[RenderableType]:
+    for step in steps:
+        rule = Text(" " * _RULE_INDENT + step["text"])
+        effect = Text.assemble(("→ ", "dim"), (step["effect"], "dim"))
+        if step["state"] != ObjectState.PLANNED.value:
+            effect.append(", ").append_text(coloured(step["state"]))
+        if rule.cell_len + len(GAP) + effect.cell_len <= width:
+            yield Prose(rule.append(GAP).append_text(effect), _FOLDED_INDENT)
+        else:
+            yield Prose(rule, _FOLDED_INDENT, _HOLDS)
+            yield Prose(Text(" " * _FOLDED_INDENT).append_text(effect), _FOLDED_INDENT + 2)

@@ -7,25 +7,25 @@ flows     what connection tracking holds          ┘
 """
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
+from vipwire.inspect.command.show import listed
 from vipwire.inspect.earlier.look import EarlierChain
-from vipwire.inspect.explain.health_checks import checks_at
-from vipwire.inspect.explain.suggestions import listed
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import share_text, shares
 from vipwire.inspect.status.usage import DrainedTarget, EjectedTarget, drained, ejected
 from vipwire.linux.netlink.conntrack import Flow
-from vipwire.model.net import Address, family_of, format_address, format_endpoint
+from vipwire.model.net import Address, Protocol, family_of, format_address, format_endpoint, is_loopback
 from vipwire.model.service import Service, ServicePort
 from vipwire.model.spread import Algorithm
-from vipwire.plan.plan import Forward, Frontend, Target
+from vipwire.plan.plan import Forward, Frontend, Target, joint_health_check
 from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
 from vipwire.proxy.serve.service_health import ServiceHealthCheck
+from vipwire.proxy.sync.node_plan import health_check_prefixes
 from vipwire.reconcile.explainer import Direct, Endpoint, Walk
 from vipwire.reconcile.steps import End
 
@@ -269,7 +269,6 @@ def _same_shares(planned: Mapping[Endpoint, Fraction], held: _Shares) -> bool:
 
 
 def _share_differences(planned: Mapping[Endpoint, Fraction], held: _Shares) -> Iterable[str]:
-    """Describe how two distributions differ."""
     if None in held:
         yield f"{share_text(held[None])} of new connections go to nobody"
     if left_out := [format_endpoint(*target) for target, share in planned.items() if share and target not in held]:
@@ -292,3 +291,34 @@ def seen_source(explanation: Explanation, target: Target) -> Address | None:
     if target.address in explanation.situation.own_addresses and not packet.from_node:
         return packet.source
     return explanation.source_towards(target.address) or explanation.side.node.address
+
+
+Check = tuple[int, ServiceHealthCheck]
+"""A port, and what is answered there."""
+
+
+def health_checks(situation: Situation) -> Iterator[Check]:
+    """List the health checks that the plans ask for."""
+    for name in sorted({name for side in situation.sides for name in side.plans}):
+        check = joint_health_check(side.plans.get(name) for side in situation.sides)
+        if check is not None:
+            yield check.port, ServiceHealthCheck(name, check.local_endpoints)
+
+
+def answers_checks(situation: Situation, packet: Packet) -> bool:
+    """Report whether health checks are answered where a packet goes, if no rule keeps it from there."""
+    here = packet.to_node or packet.destination in situation.vips
+    if not here or (is_loopback(packet.destination) and not packet.from_node):
+        return False
+    chosen = health_check_prefixes(situation.config)
+    return not chosen or any(packet.destination in prefix for prefix in chosen)
+
+
+def checks_at(situation: Situation, packet: Packet) -> tuple[ServiceHealthCheck, ...]:
+    """Return for whom vipwire answers a packet that no frontend takes.
+
+    Of several Services that ask for one port, which only manifests can, the last that came to it is answered for.
+    """
+    if packet.protocol is not Protocol.TCP or not answers_checks(situation, packet):
+        return ()
+    return tuple(check for port, check in health_checks(situation) if port == packet.port)

@@ -1,16 +1,18 @@
-"""The words of a packet: `10.96.0.10:80`, `[fd00::10]:53/udp`, `default/web:http`, and where it comes from."""
+"""Reads a packet or a Service as a person writes it: `[fd00::10]:53/udp`, `default/web:http`."""
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from vipwire.errors import ConfigError
-from vipwire.inspect.explain.health_checks import answers_checks, health_checks
-from vipwire.inspect.explain.suggestions import find_services, listed, meant, similar_addresses
 from vipwire.inspect.node.situation import Situation
+from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Protocol, family_of, format_address, is_loopback, parse_address
 from vipwire.model.service import Service, ServicePort
 from vipwire.model.text import port_number
-from vipwire.plan.plan import FrontendKey
-from vipwire.plan.resolve import Packet, serves_node_ports
+from vipwire.plan.resolve import Packet
+
+_NEAR: Final = 3
 
 
 def read_packet(situation: Situation, source: str, destination: str, interface: str = "") -> Packet:
@@ -108,31 +110,33 @@ def _own_address(situation: Situation, family: Family) -> Address:
     raise ConfigError(f"this node has no {family.value} address: say with --from where the packet comes from")
 
 
-def hints(situation: Situation, packet: Packet) -> Iterator[str]:
-    """Suggest destinations near to one that no frontend has."""
-    side = situation.side(family_of(packet.destination))
-    if side is None:
-        return
-    keys, checks = side.plan.frontends, dict(health_checks(situation))
-    here = [_port_text(key) for key in keys if key.address == packet.destination]
-    if packet.to_node and serves_node_ports(side.node, packet.destination):
-        here += [_port_text(key) for key in keys if key.address is None]
-    if answers_checks(situation, packet):
-        here += [f"{port}/tcp (health check)" for port in checks]
-    if here:
-        yield f"served at this address: {listed(sorted(set(here)), 8)}"
-        return
-    owners = {key.address: str(frontend.port_name) for key, frontend in keys.items() if key.address is not None}
-    if near := similar_addresses(packet.destination, owners):
-        yield f"near it: {', '.join(near)}"
-    if packet.to_node:
-        return
-    elsewhere = f"but {format_address(packet.destination)} is no address of this node"
-    if packet.port in {key.port for key in keys if key.address is None}:
-        yield f"{packet.port} is a node port, {elsewhere}"
-    if check := checks.get(packet.port):
-        yield f"{packet.port} is the health check of {check.service}, {elsewhere}"
+def find_services(services: Mapping[ObjectName, Service], text: str) -> list[Service]:
+    """Find the Services that `name`, `namespace/name` or `namespace/name:port` means; raise ConfigError if none."""
+    if not text:
+        return [services[name] for name in sorted(services)]
+    place, _, _ = text.partition(":")
+    found = [services[name] for name in sorted(services) if place in (str(name), name.name)]
+    if found:
+        return found
+    if place.endswith("/"):
+        found = [services[name] for name in sorted(services) if name.namespace == place[:-1]]
+    if not found:
+        known = sorted(services)
+        raise ConfigError(
+            f"there is no Service {place!r}{meant(place, map(str, known), (each.name for each in known))}"
+        )
+    return found
 
 
-def _port_text(key: FrontendKey) -> str:
-    return f"{key.port}/{key.protocol.label}" + (" (node port)" if key.address is None else "")
+def meant(text: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
+    """Suggest words near to a text: "; near it: a, b", or all words if they are few.
+
+    `others` are other words for the same things.
+    """
+    options = list(dict.fromkeys(known))
+    close = difflib.get_close_matches(text, [*options, *dict.fromkeys(others)], _NEAR, 0.6)
+    if close:
+        return f"; near it: {', '.join(close)}"
+    if not options:
+        return "; there is none at all"
+    return f"; there is {', '.join(options)}" if len(options) <= 2 * _NEAR else f"; there are {len(options)} others"

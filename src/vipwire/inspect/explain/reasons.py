@@ -1,15 +1,17 @@
 """The plan's reasons for what becomes of a packet, in sentences."""
 
-from collections.abc import Iterable, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 
-from vipwire.inspect.explain.explanation import Explanation, bypassed
-from vipwire.inspect.explain.packet import hints
+from vipwire.inspect.command.show import listed
+from vipwire.inspect.explain.explanation import Explanation, answers_checks, bypassed, health_checks
+from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.usage import DrainedTarget, why_ejected
-from vipwire.model.net import Protocol, format_endpoint
+from vipwire.model.net import Address, Protocol, family_of, format_address, format_endpoint
 from vipwire.model.spread import Algorithm
 from vipwire.plan.annotations import read_wishes
-from vipwire.plan.plan import Forward, Masquerade
-from vipwire.plan.resolve import Answered, Dropped, Packet, Rejected, from_pod
+from vipwire.plan.plan import Forward, FrontendKey, Masquerade
+from vipwire.plan.resolve import Answered, Dropped, Packet, Rejected, from_pod, serves_node_ports
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN, Walk
 from vipwire.reconcile.steps import End
 
@@ -32,7 +34,7 @@ def reasons(explanation: Explanation) -> Iterable[str]:
             yield _untouched_reason(explanation)
     yield from _check_reasons(explanation)
     if frontend is None and not explanation.health_checks:
-        yield from hints(explanation.situation, packet)
+        yield from _hints(explanation.situation, packet)
     yield from _drained_words(explanation.drained)
     for out in explanation.ejected[:_MANY]:
         yield f"{out.target} is {why_ejected(out.until, spared=out.spared)}"
@@ -68,7 +70,6 @@ def _drained_words(found: Sequence[DrainedTarget]) -> Iterable[str]:
 
 
 def _choice(explanation: Explanation, action: Forward) -> str:
-    """Describe how a target is chosen: by the kernel's objects, if they were read, else by the Service."""
     walk = _answering(explanation)
     if len(action.pool) == 1:
         return "every new connection goes to the only one"
@@ -79,7 +80,6 @@ def _choice(explanation: Explanation, action: Forward) -> str:
 
 
 def _answering(explanation: Explanation) -> Walk | None:
-    """Return the kernel's way, if the packet is answered on it."""
     walk = explanation.walk
     return walk if walk is not None and walk.end is End.ANSWERED else None
 
@@ -134,3 +134,39 @@ def _masquerade_reason(explanation: Explanation, action: Forward, outcome: Answe
     if outcome.masqueraded:
         return "not masqueraded, except where the client is its own endpoint (hairpin)"
     return "not masqueraded: the endpoint sees the client's own address"
+
+
+def _hints(situation: Situation, packet: Packet) -> Iterable[str]:
+    side = situation.side(family_of(packet.destination))
+    if side is None:
+        return
+    keys, checks = side.plan.frontends, dict(health_checks(situation))
+    here = [_port_text(key) for key in keys if key.address == packet.destination]
+    if packet.to_node and serves_node_ports(side.node, packet.destination):
+        here += [_port_text(key) for key in keys if key.address is None]
+    if answers_checks(situation, packet):
+        here += [f"{port}/tcp (health check)" for port in checks]
+    if here:
+        yield f"served at this address: {listed(sorted(set(here)), 8)}"
+        return
+    owners = {key.address: str(frontend.port_name) for key, frontend in keys.items() if key.address is not None}
+    if near := _similar_addresses(packet.destination, owners):
+        yield f"near it: {', '.join(near)}"
+    if packet.to_node:
+        return
+    elsewhere = f"but {format_address(packet.destination)} is no address of this node"
+    if packet.port in {key.port for key in keys if key.address is None}:
+        yield f"{packet.port} is a node port, {elsewhere}"
+    if check := checks.get(packet.port):
+        yield f"{packet.port} is the health check of {check.service}, {elsewhere}"
+
+
+def _port_text(key: FrontendKey) -> str:
+    return f"{key.port}/{key.protocol.label}" + (" (node port)" if key.address is None else "")
+
+
+def _similar_addresses(address: Address, owners: Mapping[Address, str]) -> list[str]:
+    text = format_address(address)
+    known = {format_address(each): owner for each, owner in owners.items() if len(each) == len(address)}
+    close = difflib.get_close_matches(text, known, 3, 0.7)
+    return [f"{each} ({known[each]})" for each in close]

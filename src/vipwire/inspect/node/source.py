@@ -67,33 +67,19 @@ def read_objects(config: Config) -> Store:
 
 def list_once(source: Source, patience: float = PATIENCE) -> Store:
     """Read all objects once. Raise ConfigError, with what each kind said, if they do not come in time."""
-    return asyncio.run(_list_once(source, patience))
-
-
-async def _list_once(source: Source, patience: float) -> Store:
     store = Store()
-    await _run(source, store, patience, lambda: None, forever=False)
+    asyncio.run(_run(source, store, patience))
     return store
 
 
 def follow(source: Source, changed: Callable[[Store], None], interval: float, patience: float = PATIENCE) -> None:
     """Read all objects and go on; call `changed` when they are there and every `interval` seconds from then on."""
-
-    async def run() -> None:
-        store = Store()
-        await _run(source, store, patience, lambda: changed(store), forever=True, interval=interval)
-
-    asyncio.run(run())
+    store = Store()
+    asyncio.run(_run(source, store, patience, lambda: changed(store), interval))
 
 
 async def _run(
-    source: Source,
-    store: Store,
-    patience: float,
-    look: Callable[[], None],
-    *,
-    forever: bool,
-    interval: float = 1.0,
+    source: Source, store: Store, patience: float, look: Callable[[], None] | None = None, interval: float = 0.0
 ) -> None:
     listed = asyncio.Event()
 
@@ -106,10 +92,9 @@ async def _run(
         async with asyncio.TaskGroup() as group:
             task = group.create_task(source.run(emit), name="source")
             await _wait(source, store, listed, patience)
-            look()
-            while forever:
-                await asyncio.sleep(interval)
+            while look is not None:
                 look()
+                await asyncio.sleep(interval)
             task.cancel()
 
 

@@ -1,13 +1,30 @@
-"""`vipwire view`: the command."""
+"""`vipwire view`: the command, its token, its listening socket; it ends with a signal or with the standard input."""
 
+import asyncio
+import os
+import secrets
+import signal
+import stat
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from vipwire.config.configuration import VIEW_PORT, Config
+from vipwire.errors import ConfigError, UnsupportedError
+from vipwire.http.server import serve
 from vipwire.inspect.command.options import LookCommand
-from vipwire.inspect.page.serving import Serving, run_page
+from vipwire.inspect.page.board import Board
+from vipwire.inspect.page.gate import AccessControl, is_loopback
+from vipwire.inspect.page.look import Look
+from vipwire.inspect.page.site import PageSite
+from vipwire.process.files import create_file
 from vipwire.process.terminal import note, say
+from vipwire.proxy.serve.server import listen, split_address
+
+_SHORTEST_TOKEN: Final = 16
 
 
 @click.command(cls=LookCommand)
@@ -28,13 +45,87 @@ def view(
     `vipwire up` serve the same page with --view-bind-address.
     """
     address = config.view_bind_address or f"127.0.0.1:{VIEW_PORT}"
+    path = token_file
+    if path is None and not is_loopback(split_address(address)[0]):
+        path = Path(config.state_dir) / "view-token"
+    token = read_token(path) if path is not None else ""
+    if beside_proxy:
+        os.nice(5)
 
-    def ready(url: str, token: Path | None) -> None:
-        if beside_proxy:
-            return
-        say(f"Serving at {url}" + (f"?token={token.read_text(encoding='ascii').strip()}" if token else ""))
-        note("Interrupt to end.")
+    def ready(url: str) -> None:
+        if not beside_proxy:
+            say(f"Serving at {url}" + (f"?token={token}" if token else ""))
+            note("Interrupt to end.")
 
-    names = frozenset(name.lower() for name in hosts)
-    bound = beside_proxy or until_input_ends
-    run_page(config, Serving(address, names, token_file, beside=beside_proxy, bound=bound), ready)
+    gate = AccessControl(frozenset(name.lower() for name in hosts), token)
+    asyncio.run(_serve(config, gate, address, ready, bound=beside_proxy or until_input_ends))
+
+
+async def _serve(
+    config: Config, gate: AccessControl, address: str, ready: Callable[[str], None], *, bound: bool
+) -> None:
+    """Serve the page until a signal or, if `bound`, the end of the standard input."""
+    loop, board, ending = asyncio.get_running_loop(), Board(), asyncio.Event()
+
+    def publish(word: str, document: Any) -> None:
+        loop.call_soon_threadsafe(_put, board, word, document)
+
+    look = Look(config, publish)
+    try:
+        listener = listen(*split_address(address))
+    except OSError as error:
+        raise UnsupportedError(f"cannot listen on {address}: {error.strerror or error}") from error
+    served = await serve(listener, PageSite(gate, board, look))
+    look.start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    if bound:
+        loop.add_reader(sys.stdin, _ended, ending)
+    host, port = listener.getsockname()[:2]
+    ready(f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/")
+    await ending.wait()
+    await served.close()
+
+
+def _put(board: Board, word: str, document: Any) -> None:
+    if word == "rows":
+        board.put_rows(document)
+    else:
+        board.put(word, document)
+
+
+def _ended(ending: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 1024):
+        ending.set()
+
+
+def read_token(path: Path) -> str:
+    """Read the token of a file that only its owner can read; make it if there is none. Raise ConfigError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return _make_token(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
+        about = os.fstat(descriptor)
+        if about.st_uid not in (0, os.geteuid()):
+            raise ConfigError(f"{path}: belongs to user {about.st_uid}, who knows this token: remove it")
+        if stat.S_IMODE(about.st_mode) & 0o077:
+            raise ConfigError(f"{path}: others can read this token: chmod 600 {path}")
+        token = file.read(4096).strip()
+    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isalnum():
+        raise ConfigError(
+            f"{path}: a token has at least {_SHORTEST_TOKEN} letters and digits; remove it for a new one"
+        )
+    return token
+
+
+def _make_token(path: Path) -> str:
+    token = secrets.token_hex(24)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        create_file(path, f"{token}\n".encode())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot write the token: {error.strerror}") from error
+    return token

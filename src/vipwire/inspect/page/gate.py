@@ -24,7 +24,7 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class AccessControl:
     """Who may look. `hosts` are further names of this server; without a `token` nobody is asked for one."""
 
     hosts: frozenset[str] = frozenset()

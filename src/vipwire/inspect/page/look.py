@@ -9,22 +9,29 @@ import asyncio
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from vipwire.config.configuration import Config
-from vipwire.errors import VipwireError
-from vipwire.inspect.live.flows import Frontends
+from vipwire.errors import UnsupportedError, VipwireError
+from vipwire.inspect.command.show import endpoint_text, service_text
+from vipwire.inspect.node.flows import FlowEvents, Frontends, tracked
 from vipwire.inspect.node.situation import Kernel, Situation, opened, take
 from vipwire.inspect.node.source import follow, make_source
-from vipwire.inspect.page.rates import LiveRates
-from vipwire.inspect.page.rows import row_of
 from vipwire.inspect.status.counts import read_counts
-from vipwire.inspect.status.document import Document, problem_documents, service_document, status_document
-from vipwire.inspect.status.proxy import proxy_document
+from vipwire.inspect.status.document import (
+    Document,
+    problem_documents,
+    proxy_document,
+    service_document,
+    status_document,
+)
+from vipwire.inspect.top import Rates
 from vipwire.model.names import ObjectName
 from vipwire.proxy.start.record import ProxyState
 from vipwire.proxy.view import announced_file, change_document, changes_file, read_announced, read_changes
+from vipwire.reconcile.counts import Counts
 from vipwire.state.store import Store
 
 Publish = Callable[[str, Any], None]
@@ -36,8 +43,12 @@ CALM_SECONDS: Final = 10.0
 """Seconds until a look where no object has changed: the kernel may have."""
 _SHARE: Final = 5
 _PAUSE_SECONDS: Final = 5.0
+_LISTEN_SECONDS: Final = 0.5
+_RATE_SECONDS: Final = 10.0
 MOST_CHANGES: Final = 300
 MOST_PROBLEMS: Final = 200
+MOST_ENDPOINTS: Final = 64
+"""Endpoints of a Service that the page's search knows."""
 
 
 class Pace:
@@ -134,7 +145,6 @@ class Look:
         return document
 
     def _announced(self, state: str) -> Document:
-        """Describe what this machine announces, by address, while somebody does."""
         if state != ProxyState.RUNNING.value:
             return {}
         found = read_announced(announced_file(self._config.state_dir))
@@ -149,11 +159,9 @@ class Look:
         of_sides = [(each.plans.get(name), each.drift(name), each.ejected_of(name)) for each in situation.sides]
         facts = (service, tuple(situation.store.view(name)[1]), of_sides, [each.obstacle for each in situation.sides])
         known = self._rows.get(name)
-        return (
-            known
-            if known is not None and known[0] == facts
-            else (facts, row_of(service_document(situation, service)))
-        )
+        if known is not None and known[0] == facts:
+            return known
+        return facts, row_of(service_document(situation, service))
 
     def _publish_changes(self) -> None:
         """Publish what the proxy has synced; it may be what no object tells of: a drain, an ejection."""
@@ -172,3 +180,96 @@ class Look:
 def changes_of(config: Config, service: str) -> list[Any]:
     """Return the changes of one Service, the oldest first."""
     return [change_document(each) for each in read_changes(changes_file(config.state_dir)) if each.service == service]
+
+
+class LiveRates:
+    """`vipwire top` for the page. Its own thread follows connections, so that no event waits for a look.
+
+    Where the kernel tells of no connections, only the modes' counts are known.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rates = Rates(Frontends({}, frozenset()), _RATE_SECONDS, time.time())
+        self.obstacle = ""
+
+    def start(self) -> None:
+        """Follow connections in a thread from now on. Says in `obstacle` why the kernel tells of none."""
+        try:
+            events = FlowEvents()
+        except UnsupportedError as error:
+            self.obstacle = str(error)
+            return
+        threading.Thread(target=self._follow, args=(events,), name="connections", daemon=True).start()
+
+    def _follow(self, events: FlowEvents) -> None:
+        with events:
+            while True:
+                for heard in events.until(time.monotonic() + _LISTEN_SECONDS):
+                    with self._lock:
+                        self._rates.take(heard)
+
+    def recognise(self, frontends: Frontends) -> None:
+        """Count for these frontends from now on."""
+        with self._lock:
+            self._rates.recognise(frontends)
+
+    def document(self, read: Callable[[], Counts]) -> Document:
+        """Describe the rates of now, as `vipwire top` does."""
+        flows = []
+        with suppress(VipwireError, OSError):
+            flows = list(tracked()) if not self.obstacle else []
+        counts = read()
+        with self._lock:
+            now = time.time()
+            self._rates.count(now, counts)
+            document = self._rates.document(now, flows)
+            self._rates.lost = False
+        return document | ({"obstacle": self.obstacle} if self.obstacle else {})
+
+
+def row_of(service: Document) -> Document:
+    """Build the row of a Service's document."""
+    endpoints = [each for port in service["ports"] for each in port["endpoints"]]
+    states = [each["state"] for each in service["kernel"]]
+    worst = next((state for state in states if state != "as planned"), "as planned" if states else "-")
+    return {
+        "name": service_text(service),
+        "type": service["type"],
+        "at": list(dict.fromkeys(_place(each) for port in service["ports"] for each in port["frontends"])),
+        "endpoints": _many(endpoints),
+        "used": _many(each for each in endpoints if each["forPolicies"]),
+        "drained": _many(each for each in endpoints if is_drained(each)),
+        "ejected": _many(each for each in endpoints if "ejectedUntil" in each),
+        "refused": _refused(service),
+        "state": worst,
+        "to": sorted({endpoint_text(each) for each in endpoints})[:MOST_ENDPOINTS],
+    }
+
+
+def _place(frontend: Document) -> str:
+    if frontend["address"] is None:
+        return f":{frontend['port']}/{frontend['protocol']}"
+    return f"{endpoint_text(frontend)}/{frontend['protocol']}"
+
+
+def _many(endpoints: Iterable[Document]) -> int:
+    """Count endpoints as people do: Pods, which have an address of each family and may serve several ports."""
+    addresses: dict[str, set[str]] = {}
+    for each in endpoints:
+        addresses.setdefault(each["family"], set()).add(each["address"])
+    return max(map(len, addresses.values()), default=0)
+
+
+def is_drained(usage: dict[str, Any]) -> bool:
+    """Report whether an endpoint's line says that it is drained."""
+    return str(usage["why"]).startswith("drained")
+
+
+def _refused(service: Document) -> str:
+    """Say why new connections to a Service's first frontend get nowhere; "" if they do."""
+    for port in service["ports"]:
+        for frontend in port["frontends"]:
+            if frontend["action"] != "forward":
+                return f"{frontend['action']}: {frontend['reason'].partition(' ')[2]}"
+    return ""

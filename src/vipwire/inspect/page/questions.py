@@ -13,9 +13,8 @@ from vipwire.inspect.difference import diff_document, script
 from vipwire.inspect.earlier.look import earlier_for
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain
-from vipwire.inspect.explain.packet import read_packet
+from vipwire.inspect.explain.packet import find_services, read_packet
 from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
-from vipwire.inspect.explain.suggestions import find_services
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.page.look import changes_of
@@ -61,7 +60,6 @@ def _service(situation: Situation, asked: Asked) -> Document:
 
 
 def _rules(side: FamilyView, service: Service) -> Document:
-    """List the objects of a Service in one family, and what a sync would do to them."""
     document: Document = {"family": side.family.value, "tool": "", "lines": [], "more": 0, "drift": []}
     rendered = side.rendered.get(service.name)
     if rendered is None or side.mode is None:
@@ -85,7 +83,6 @@ def _diff(situation: Situation, asked: Asked) -> Document:
 
 
 def _explain(situation: Situation, asked: Asked) -> Document:
-    """Explain a packet as it is here, or as it would be in another mode."""
     mode = asked.get("mode", "")
     packet = read_packet(situation, asked.get("from", "").strip(), asked.get("to", "").strip())
     if not packet.from_node and not packet.interface:

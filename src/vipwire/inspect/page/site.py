@@ -11,7 +11,7 @@ from typing import Any, Final
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.http.server import Reply, Request, Stream, refusal
 from vipwire.inspect.page.board import Board
-from vipwire.inspect.page.gate import COOKIE, Gate
+from vipwire.inspect.page.gate import COOKIE, AccessControl
 from vipwire.inspect.page.look import Look, NotYetError
 from vipwire.inspect.page.questions import modes, question_of
 
@@ -36,7 +36,7 @@ SAFE: Final = {
 class PageSite:
     """Answers browsers."""
 
-    def __init__(self, gate: Gate, board: Board, look: Look) -> None:
+    def __init__(self, gate: AccessControl, board: Board, look: Look) -> None:
         self._gate, self._board, self._look = gate, board, look
         self._files = {path: _file(name) for path, name in _served().items()}
         self._readers = self._asking = 0
@@ -64,7 +64,6 @@ class PageSite:
         return Reply(refused.body, refused.status, {**refused.headers, **SAFE})
 
     def _entered(self) -> Reply:
-        """Keep the token in a cookie, and take it out of the address."""
         cookie = f"{COOKIE}={self._gate.token}; HttpOnly; SameSite=Strict; Path=/"
         return Reply(b"", HTTPStatus.SEE_OTHER, {**SAFE, "Location": "/", "Set-Cookie": cookie})
 

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
+from vipwire.config.configuration import Config
+from vipwire.config.flags import explicit_flags
+from vipwire.inspect.command.show import shown_time
 from vipwire.inspect.earlier.look import EarlierChain
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
@@ -19,6 +22,7 @@ from vipwire.model.service import Service, ServicePort
 from vipwire.model.text import nearest
 from vipwire.modes.spec import Remark
 from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, joint_health_check
+from vipwire.proxy.start.record import ProxyRecord, ProxyState, read_record
 from vipwire.proxy.sync.node_plan import awaited_facts
 from vipwire.proxy.sync.report import missing_node, unknown_fact
 from vipwire.reconcile.counts import Counts, EndpointName, Owner, Refusal
@@ -153,7 +157,6 @@ def _ranges_of(situation: Situation, service: Service, port: ServicePort) -> lis
 
 
 def _range_documents(side: FamilyView, service: Service, port: ServicePort) -> Iterator[Document]:
-    """Describe the ranges of ports at which a port is served as well."""
     plan = side.plans.get(service.name)
     for wide in plan.ranges if plan else ():
         if wide.frontend.port_name == service.port_name(port):
@@ -288,3 +291,34 @@ def state_words(kernel: Mapping[str, Any]) -> str:
     if kernel["state"] != "drifted":
         return str(kernel["state"])
     return ", ".join(f"{kernel[what]} {what}" for what in ("missing", "different") if kernel[what])
+
+
+def proxy_document(config: Config) -> Document:
+    """Describe the proxy of this network namespace; `otherFlags` are those that this look does not share with it."""
+    state, record = read_record(config.state_dir)
+    document: Document = {"state": state.value}
+    if record is not None:
+        document |= _described(record, config)
+    if record is not None and state is not ProxyState.RUNNING:  # while it runs this would change all the time
+        document["seen"] = shown_time(record.seen)
+    return document
+
+
+def _described(record: ProxyRecord, config: Config) -> Document:
+    looked = set(explicit_flags(config))
+    other = [flag for flag in record.flags if flag not in looked and not flag.startswith("--proxy-mode=")]
+    if record.mode != config.proxy_mode:
+        other.append(f"--proxy-mode={record.mode}")
+    return {
+        "pid": record.pid,
+        "version": record.version,
+        "node": record.node,
+        "mode": record.mode,
+        "started": shown_time(record.started),
+        "ended": shown_time(record.ended),
+        "reason": record.reason,
+        "flags": list(record.flags),
+        "otherFlags": other,
+        "lastSync": {family: shown_time(when) for family, when in record.synced.items()},
+        "failing": dict(record.failing),
+    }

@@ -1,16 +1,25 @@
 """`vipwire status`: the tables of a status document."""
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from vipwire.inspect.command.names import endpoint_text, port_text, service_text
-from vipwire.inspect.command.show import coloured, plural, size_text, table
+from vipwire.inspect.command.show import (
+    ago,
+    coloured,
+    endpoint_text,
+    plural,
+    port_text,
+    service_text,
+    size_text,
+    table,
+)
 from vipwire.inspect.status.document import Document, share_text, state_words
-from vipwire.inspect.status.proxy import proxy_text
 from vipwire.process.columns import Column
+from vipwire.proxy.start.record import ProxyState
 
 
 def status_view(document: Document, *, wide: bool, details: bool) -> RenderableType:
@@ -68,6 +77,7 @@ def _family_words(family: Document) -> str:
     return f" ({family['observedObjects']} objects{''.join(f', {count}' for count in counts)})"
 
 
+_NOBODY: Final = "nobody keeps the kernel up to date"
 _SHORT: Final = (
     Column("service"),
     Column("type", rank=3),
@@ -83,7 +93,6 @@ _MORE: Final = ("traffic", "nodes", "annotations")
 
 
 def _services(document: Document) -> RenderableType:
-    """Lay out a line for each Service port."""
     rows: list[list[str | Text]] = []
     for service in document["services"]:
         last: list[str | Text] = [", ".join(policy_words(service)), _kernel(service)]
@@ -97,7 +106,6 @@ def _services(document: Document) -> RenderableType:
 
 
 def _addresses(port: Document) -> str:
-    """Write the first address, and how many more there are."""
     places = [_place(each) for each in (*port["frontends"], *port.get("ranges", ()))]
     return "-" if not places else places[0] + (f" +{len(places) - 1}" if len(places) > 1 else "")
 
@@ -123,7 +131,6 @@ def people(endpoints: Iterable[Document]) -> int:
 
 
 def _services_in_full(document: Document) -> RenderableType:
-    """Lay out all addresses and endpoints of each Service port, a line each."""
     rows: list[list[str | Text]] = []
     for service in document["services"]:
         last: list[str | Text] = ["\n".join(policy_words(service)), _kernel(service)]
@@ -169,7 +176,6 @@ def _listening(frontend: Document) -> str:
 
 
 def _traffic(counts: Document | None) -> str:
-    """Write what went both ways."""
     if counts is None or counts["bytes"] is None:
         return "-"
     words = [f"in {size_text(counts['bytes'])}"]
@@ -296,3 +302,35 @@ def _usage(usage: dict[str, Any], share: str) -> list[str | Text]:
         _traffic(usage["counts"]),
         usage["why"],
     ]
+
+
+def proxy_text(document: Document, now: float | None = None) -> Text:
+    """Write one line about the proxy, and one more for each thing that is wrong."""
+    now = time.time() if now is None else now
+    text = Text("proxy: ", style="dim")
+    state = document["state"]
+    if state == ProxyState.NONE.value:
+        text.append_text(coloured("none runs here", "warning"))
+        return text.append(f"; {_NOBODY}")
+    if state == ProxyState.RUNNING.value:
+        text.append_text(coloured("runs", "ok"))
+        synced = "".join(_synced(document, now))
+        text.append(f" since {document['started']} (pid {document['pid']}, vipwire {document['version']}){synced}")
+    else:
+        word = "ended" if state == ProxyState.ENDED.value else "was killed or has crashed"
+        text.append_text(coloured(word, "bad"))
+        when = document["ended"] or document["seen"]
+        reason = f" ({document['reason']})" if document["reason"] else ""
+        last = "" if state == ProxyState.ENDED.value else ", last seen"
+        text.append(f"{reason}{last} {ago(when, now)}; {_NOBODY}")
+    for resource, error in document["failing"].items():
+        text.append_text(Text(f"\nproxy: {resource}: {error}", style="yellow"))
+    if document["otherFlags"]:
+        flags = " ".join(document["otherFlags"])
+        text.append_text(Text(f"\nproxy: it has {flags}, this look has not", style="yellow"))
+    return text
+
+
+def _synced(document: Document, now: float) -> Iterator[str]:
+    for family, when in document["lastSync"].items():
+        yield f"; {family} synced {ago(when, now)}" if when else f"; {family} not yet synced"

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.http.client import Client, Server
-from vipwire.http.wire import Answer
+from vipwire.http.wire import Response
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential
 from vipwire.kube.access.tls import Material
@@ -98,7 +98,7 @@ class Connection:
         *,
         timeout: float,  # noqa: ASYNC109 - passed on to the client, which bounds the whole answer with it
         payload: Payload | None = None,
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[Response]:
         """Send a request and give the answer; `timeout` in seconds. Raises one of TRANSPORT_ERRORS."""
         if self._client is None:
             raise VipwireError("the connection is not open")
@@ -126,7 +126,8 @@ class Connection:
                 self._access.credentials.refused()
             yield answer
 
-    async def _answer(self, request: Awaitable[Answer]) -> Answer:
+    async def _answer(self, request: Awaitable[Response]) -> Response:
+        """Wait for the head of an answer."""
         try:
             async with asyncio.timeout(self._answer_timeout):
                 return await request

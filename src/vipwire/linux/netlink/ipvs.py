@@ -118,7 +118,7 @@ class Forwarding(NamedTuple):
     method: Method = Method.MASQUERADE
 
 
-class Counters(NamedTuple):
+class TrafficStats(NamedTuple):
     """The traffic of a virtual or real server."""
 
     connections: int = 0
@@ -136,7 +136,7 @@ class RealServerState(NamedTuple):
     forwarding: Forwarding
     active: int
     inactive: int
-    counters: Counters
+    counters: TrafficStats
 
 
 class Timeouts(NamedTuple):
@@ -243,7 +243,7 @@ def decode_timeouts(payload: memoryview) -> Timeouts:
     return Timeouts(*(_number(found, kind, "timeout") for kind in (4, 5, 6)))
 
 
-def decode_service(payload: memoryview) -> tuple[Family, VirtualServer, Scheduling, Counters]:
+def decode_service(payload: memoryview) -> tuple[Family, VirtualServer, Scheduling, TrafficStats]:
     """Decode one answer of a dump of virtual servers."""
     found = _inside(payload, _SERVICE, "virtual server")
     family = _FAMILIES.get(_number(found, 1, "virtual server's family"))
@@ -313,12 +313,12 @@ def _address(found: Mapping[int, memoryview], kind: int, family: Family) -> Addr
     return Address(bytes(value[:width]))
 
 
-def _counters(found: Mapping[int, memoryview], kind: int) -> Counters:
+def _counters(found: Mapping[int, memoryview], kind: int) -> TrafficStats:
     """Decode the 64-bit statistics; kernels before 4.0 have none, and nothing is counted then."""
     if kind not in found:
-        return Counters()
+        return TrafficStats()
     inside = attributes(found[kind])
     values = [inside.get(number) for number in range(1, 6)]
     if any(value is None or len(value) != 8 for value in values):
         raise DecodeError("an IPVS message has incomplete statistics")
-    return Counters(*(_U64.unpack(value)[0] for value in values if value is not None))
+    return TrafficStats(*(_U64.unpack(value)[0] for value in values if value is not None))

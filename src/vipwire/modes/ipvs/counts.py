@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from vipwire.errors import UnsupportedError
-from vipwire.linux.netlink.ipvs import Counters, Method, RealServerState, VirtualServer
+from vipwire.linux.netlink.ipvs import Method, RealServerState, TrafficStats, VirtualServer
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family
 from vipwire.modes.ipvs.marks import Marks, MarkScope
@@ -99,7 +99,7 @@ def _marked(
 
 def service_counts(
     named: Mapping[VirtualServer, Origin],
-    servers: Mapping[VirtualServer, Counters],
+    servers: Mapping[VirtualServer, TrafficStats],
     reals: Mapping[VirtualServer, Iterable[RealServerState]],
 ) -> Counts:
     """Convert the kernel's counters of virtual and real servers."""
@@ -116,7 +116,7 @@ def service_counts(
     return counts
 
 
-def _add(counts: Counts, owner: Owner, counters: Counters, *, both_ways: bool) -> None:
+def _add(counts: Counts, owner: Owner, counters: TrafficStats, *, both_ways: bool) -> None:
     counts.add(Measure.CONNECTIONS, owner, counters.connections)
     counts.add(Measure.PACKETS, owner, counters.packets_in)
     counts.add(Measure.BYTES, owner, counters.bytes_in)

@@ -13,7 +13,7 @@ from operator import or_
 from typing import Final
 
 from vipwire.linux.netlink.ipvs import Flag, Method, Scheduling
-from vipwire.plan.annotations import Balancing, Forwarding, SchedulerFlag, Wishes
+from vipwire.plan.annotations import Balancing, ForwardingMethod, SchedulerFlag, Wishes
 
 _FLAGS: Final = {
     SchedulerFlag.FIRST: Flag.SCHEDULER_1,
@@ -35,9 +35,9 @@ _ALGORITHMS: Final = {
 }
 _WITH_WEIGHTS: Final = {"rr": "wrr", "lc": "wlc"}
 _METHODS: Final = {
-    Forwarding.NAT: Method.MASQUERADE,
-    Forwarding.DIRECT: Method.ROUTE,
-    Forwarding.TUNNEL: Method.TUNNEL,
+    ForwardingMethod.NAT: Method.MASQUERADE,
+    ForwardingMethod.DIRECT: Method.ROUTE,
+    ForwardingMethod.TUNNEL: Method.TUNNEL,
 }
 
 

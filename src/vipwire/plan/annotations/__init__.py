@@ -4,7 +4,7 @@
 `lacks` is how a mode says that it cannot do something.
 """
 
-from vipwire.plan.annotations.values import Balancing, Forwarding, SchedulerFlag, Scope
+from vipwire.plan.annotations.values import Balancing, ForwardingMethod, SchedulerFlag, Scope
 from vipwire.plan.annotations.wishes import (
     NOTHING,
     Lack,
@@ -21,7 +21,7 @@ __all__ = [
     "NOTHING",
     "PREFIX",
     "Balancing",
-    "Forwarding",
+    "ForwardingMethod",
     "Lack",
     "SchedulerFlag",
     "Scope",

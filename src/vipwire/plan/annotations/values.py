@@ -48,7 +48,7 @@ class Balancing(enum.Enum):
     LEAST_CONNECTIONS = "least-connections"
 
 
-class Forwarding(enum.Enum):
+class ForwardingMethod(enum.Enum):
     """The way of packets to an endpoint: translated; as they are (direct return); or in a tunnel."""
 
     NAT = "nat"

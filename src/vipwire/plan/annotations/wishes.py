@@ -16,7 +16,7 @@ from vipwire.model.problem import Problem
 from vipwire.model.service import Service
 from vipwire.model.spread import Algorithm
 from vipwire.model.text import nearest
-from vipwire.plan.annotations.values import Balancing, Forwarding, SchedulerFlag, Scope
+from vipwire.plan.annotations.values import Balancing, ForwardingMethod, SchedulerFlag, Scope
 from vipwire.plan.annotations.words import BY_KEY, KUBE_ROUTER, KUBE_ROUTERS_OWN, LOCAL, PREFIX
 
 _NEARLY: Final = 0.8
@@ -50,7 +50,7 @@ class Wishes:
     scheduler: str = ""
     scheduler_flags: frozenset[SchedulerFlag] | None = None
     hash_flags: frozenset[SchedulerFlag] | None = None
-    forwarding: Forwarding = Forwarding.NAT
+    forwarding: ForwardingMethod = ForwardingMethod.NAT
     drain_seconds: int | None = None
     local_only: bool = False
     given: Mapping[str, str] = field(default_factory=lambda: _NONE_GIVEN, hash=False)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from vipwire.plan.annotations import values
-from vipwire.plan.annotations.values import Balancing, Forwarding, Reader, Scope
+from vipwire.plan.annotations.values import Balancing, ForwardingMethod, Reader, Scope
 
 PREFIX: Final = "vipwire.io/"
 KUBE_ROUTER: Final = "kube-router.io/service."
@@ -50,7 +50,7 @@ WORDS: Final = (
     Word(
         f"{KUBE_ROUTER}dsr",
         "forwarding",
-        values.one_of("way of forwarding", {"tunnel": Forwarding.TUNNEL}),
+        values.one_of("way of forwarding", {"tunnel": ForwardingMethod.TUNNEL}),
         "`tunnel`",
         "",
         "kube-router's word for `vipwire.io/forwarding`; ours wins",
@@ -170,7 +170,7 @@ WORDS: Final = (
     Word(
         f"{PREFIX}forwarding",
         "forwarding",
-        values.member_of("way of forwarding", Forwarding),
+        values.member_of("way of forwarding", ForwardingMethod),
         "`nat`, `dsr`, `tunnel`",
         "`nat`",
         "how packets for external addresses get to an endpoint; with the last two it answers the client directly",

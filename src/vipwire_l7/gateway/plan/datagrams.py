@@ -53,7 +53,9 @@ def shares_of(route: Item, targets: Targets, read: Read) -> Shares:
     return found
 
 
-def _shares(route: Item, rule: rule_wire.Rule, targets: Targets, read: Read) -> Iterator[tuple[Pool | None, int]]:
+def _shares(
+    route: Item, rule: rule_wire.RouteRule, targets: Targets, read: Read
+) -> Iterator[tuple[Pool | None, int]]:
     for ref in rule.backend_refs:
         if not 0 <= ref.weight <= _MOST_WEIGHT:
             raise Unsupported(f"the weight {ref.weight} is not one from 0 to {_MOST_WEIGHT}")

@@ -46,7 +46,7 @@ class Filters:
     policy: Policy
     mirrors: tuple[rule_wire.Mirror, ...] = ()
     mirrored: list[Mirrored] = field(default_factory=list)
-    auth: rule_wire.ExternalAuth | None = None
+    auth: rule_wire.ExternalAuthFilter | None = None
     body: str = ""
     """The content of the file that the policy's reply names."""
     path: PathMatch | None = None
@@ -91,7 +91,7 @@ def read_filters(
     return Filters(policy, tuple(mirrors), auth=auth, body=body, path=path, listener=listener)
 
 
-def checked_auth(of: rule_wire.ExternalAuth, pool: str) -> ExternalAuth:
+def checked_auth(of: rule_wire.ExternalAuthFilter, pool: str) -> ExternalAuth:
     """Return what is asked of whom before a request may pass. `pool` is the server's."""
     if of.protocol not in ("HTTP", "GRPC"):
         raise Unsupported(f"ExternalAuth by {of.protocol[:20]!r} is not supported: HTTP and GRPC are")
@@ -158,7 +158,7 @@ _ANYWHERE: Final[Mapping[str, Callable[[Policy, rule_wire.Filter], Policy]]] = {
 }
 
 
-def _redirect(policy: Policy, of: rule_wire.Redirect, path: PathMatch, listener: Listener) -> Policy:
+def _redirect(policy: Policy, of: rule_wire.RequestRedirect, path: PathMatch, listener: Listener) -> Policy:
     if of.scheme not in (None, *_PORTS) or of.status_code not in (301, 302, 303, 307, 308):
         raise Unsupported(f"a redirect to {of.scheme or 'the same scheme'} with {of.status_code} is not possible")
     if of.hostname is not None and (not is_hostname(of.hostname) or of.hostname.startswith("*")):
@@ -210,7 +210,7 @@ def _replacement(text: str) -> str:
 
 
 def _cors(policy: Policy, each: rule_wire.Filter) -> Policy:
-    of = each.cors or rule_wire.Cors()
+    of = each.cors or rule_wire.CorsFilter()
     _bounded(of.allow_origins)
     for origin in of.allow_origins:
         if not _ORIGIN.fullmatch(origin):

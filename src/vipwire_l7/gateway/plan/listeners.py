@@ -38,7 +38,7 @@ class Listener:
 
     gateway: Item
     owner: Item
-    spec: wire.Listener
+    spec: wire.GatewayListener
     kinds: tuple[IngressKind, ...]
     accepted: Verdict
     resolved: Verdict
@@ -115,7 +115,7 @@ def attached_sets(gateway: Item, world: GatewayWorld) -> Iterator[tuple[Item, bo
             yield each, admits(wanted, gateway.name.namespace, each.name.namespace, world.labels, "None")
 
 
-def _judged(gateway: Item, owner: Item, spec: wire.Listener, world: GatewayWorld) -> Listener:
+def _judged(gateway: Item, owner: Item, spec: wire.GatewayListener, world: GatewayWorld) -> Listener:
     passes = spec.tls is not None and spec.tls.mode == "Passthrough"
     supported = _KINDS.get(spec.protocol, ())[: 1 if passes else None]
     wanted = spec.allowed_routes.kinds
@@ -146,7 +146,7 @@ def _judged(gateway: Item, owner: Item, spec: wire.Listener, world: GatewayWorld
     )
 
 
-def _accepted(spec: wire.Listener) -> Verdict:
+def _accepted(spec: wire.GatewayListener) -> Verdict:
     if spec.protocol not in _KINDS:
         return no("UnsupportedProtocol", f"{spec.protocol[:40]!r} is not served (HTTP, HTTPS, TLS, TCP, UDP)")
     if not spec.port or not 0 < spec.port < 65536:

@@ -78,7 +78,7 @@ def _grpc_path(method: rule_wire.GrpcMethodMatch | None) -> PathMatch:
     return PathMatch(Match.EXPRESSION, f"/[^/]+/{re.escape(method.method or '')}")
 
 
-def _path(path: rule_wire.PathMatch) -> PathMatch:
+def _path(path: rule_wire.HttpPathMatch) -> PathMatch:
     if path.type == "RegularExpression":
         return PathMatch(Match.EXPRESSION, checked_expression(path.value))
     if len(path.value) > _LONGEST_PATH or not _PATH.fullmatch(path.value):

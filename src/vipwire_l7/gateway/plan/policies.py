@@ -65,7 +65,7 @@ class Policies:
     named: set[tuple[IngressKind, ObjectName]] = field(default_factory=set)
     """What policies are for, and what they read, whether it is there or not."""
 
-    def traffic(self, route: Item, rule: rule_wire.Rule, listener: Listener, policy: Policy) -> Policy | None:
+    def traffic(self, route: Item, rule: rule_wire.RouteRule, listener: Listener, policy: Policy) -> Policy | None:
         """Complete the policy of a rule at a listener; None if what is asked cannot be read."""
         for place in _places(route, rule, listener):
             asked = self.by_place.get(place)
@@ -85,7 +85,7 @@ class Policies:
         return policy
 
 
-def _places(route: Item, rule: rule_wire.Rule, listener: Listener) -> Iterator[Place]:
+def _places(route: Item, rule: rule_wire.RouteRule, listener: Listener) -> Iterator[Place]:
     """Yield where a policy for a rule may be attached, the nearest first."""
     owner, gateway = listener.owner, listener.gateway
     if rule.name:

@@ -70,7 +70,7 @@ def entries_of(route: Item, attachment: Attachment, targets: Targets, read: Read
 
 
 def _entries(
-    route: Item, rule: rule_wire.Rule, index: int, attachment: Attachment, targets: Targets, read: Read
+    route: Item, rule: rule_wire.RouteRule, index: int, attachment: Attachment, targets: Targets, read: Read
 ) -> Iterator[Entry]:
     if isinstance(rule, rule_wire.HttpRule):
         matches: Sequence[RequestMatch] = tuple(http_matches(rule.matches))
@@ -101,18 +101,18 @@ def _entries(
             yield Entry(route, match, (index, number), known[key])
 
 
-def _asks(rule: rule_wire.Rule) -> tuple[rule_wire.ExternalAuth, ...]:
+def _asks(rule: rule_wire.RouteRule) -> tuple[rule_wire.ExternalAuthFilter, ...]:
     """Return the servers that are asked whether a request may pass; one that cannot be read counts too."""
     filters = rule.filters if isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule) else ()
-    unread = rule_wire.ExternalAuth(rule_wire.BackendRef(""))
+    unread = rule_wire.ExternalAuthFilter(rule_wire.BackendRef(""))
     return tuple(each.external_auth or unread for each in filters if each.type == "ExternalAuth")
 
 
-def _closed(route: Item, rule: rule_wire.Rule, index: int) -> Iterator[Entry]:
+def _closed(route: Item, rule: rule_wire.RouteRule, index: int) -> Iterator[Entry]:
     """Close what a rule matches; of a match that cannot be read its path, or what that begins with."""
     for number, match in enumerate(rule.matches if isinstance(rule, rule_wire.HttpRule) else ()):
         begin = literal_prefix(match.path.value)
-        whole = (rule_wire.HttpMatch(rule_wire.PathMatch(value=begin)),) if begin else ()
+        whole = (rule_wire.HttpMatch(rule_wire.HttpPathMatch(value=begin)),) if begin else ()
         for each in (match, rule_wire.HttpMatch(match.path), *whole):
             with contextlib.suppress(Unsupported):
                 yield from (Entry(route, found, (index, number), CLOSED) for found in http_matches((each,)))
@@ -120,7 +120,7 @@ def _closed(route: Item, rule: rule_wire.Rule, index: int) -> Iterator[Entry]:
 
 
 def _may_miss(
-    route: Item, rule: rule_wire.Rule, match: RequestMatch, attachment: Attachment, targets: Targets
+    route: Item, rule: rule_wire.RouteRule, match: RequestMatch, attachment: Attachment, targets: Targets
 ) -> bool:
     """Report whether a regular expression guards requests that it may miss, since PCRE gives up."""
     if match.path.match is not Match.EXPRESSION or not is_costly(match.path.path):
@@ -138,7 +138,7 @@ def _needs_path(rule: rule_wire.HttpRule) -> bool:
 
 
 def _target(
-    route: Item, rule: rule_wire.Rule, path: PathMatch, attachment: Attachment, targets: Targets
+    route: Item, rule: rule_wire.RouteRule, path: PathMatch, attachment: Attachment, targets: Targets
 ) -> tuple[str, Verdict]:
     certificate = targets.certificates.get(attachment.listener.gateway.name, "")
     if not isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule):

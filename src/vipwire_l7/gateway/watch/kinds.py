@@ -40,7 +40,7 @@ def _reader(kind: IngressKind, version: str) -> object:
     has_signer = kind is IngressKind.CLUSTER_TRUST_BUNDLE
 
     def convert(source: wire.Object) -> tuple[Declared | None, tuple[Problem, ...]]:
-        meta = source.metadata or wire.Meta()
+        meta = source.metadata or wire.ObjectMeta()
         name = ObjectName(meta.namespace or "", meta.name or "")
         # The name of a bundle of a signer has colons, where others have dots.
         found = Findings(kind.value, ObjectName(name.namespace, name.name.replace(":", ".")) if has_signer else name)
@@ -71,8 +71,8 @@ _OWN: Final = (
     _resource(IngressKind.UDP_ROUTE, "udproutes", wire.PlainRoute),
     _resource(IngressKind.REFERENCE_GRANT, "referencegrants", wire.ReferenceGrant),
     _resource(IngressKind.BACKEND_TLS_POLICY, "backendtlspolicies", wire.BackendTlsPolicy),
-    _resource(IngressKind.TRAFFIC_POLICY, "trafficpolicies", wire.Policy, _POLICIES),
-    _resource(IngressKind.BACKEND_POLICY, "backendpolicies", wire.Policy, _POLICIES),
+    _resource(IngressKind.TRAFFIC_POLICY, "trafficpolicies", wire.PolicyObject, _POLICIES),
+    _resource(IngressKind.BACKEND_POLICY, "backendpolicies", wire.PolicyObject, _POLICIES),
     _resource(IngressKind.NAMESPACE, "namespaces", wire.Namespace, "/api/v1"),
     _resource(IngressKind.CONFIG_MAP, "configmaps", wire.ConfigMap, "/api/v1"),
     _resource(IngressKind.CLUSTER_TRUST_BUNDLE, "clustertrustbundles", wire.ClusterTrustBundle, _BUNDLES),

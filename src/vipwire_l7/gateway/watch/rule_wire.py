@@ -39,7 +39,7 @@ class PathModifier(Wire, frozen=True):
     replace_prefix_match: str | None = None
 
 
-class Redirect(Wire, frozen=True):
+class RequestRedirect(Wire, frozen=True):
     """`requestRedirect`."""
 
     scheme: str | None = None
@@ -71,7 +71,7 @@ class Mirror(Wire, frozen=True):
     fraction: Fraction | None = None
 
 
-class Cors(Wire, frozen=True):
+class CorsFilter(Wire, frozen=True):
     """`cors`."""
 
     allow_origins: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class ForwardBody(Wire, frozen=True):
     max_size: int = 0
 
 
-class ExternalAuth(Wire, frozen=True):
+class ExternalAuthFilter(Wire, frozen=True):
     """`externalAuth`."""
 
     backend_ref: "BackendRef"
@@ -131,11 +131,11 @@ class Filter(Wire, frozen=True):
     type: str
     request_header_modifier: HeaderModifier | None = None
     response_header_modifier: HeaderModifier | None = None
-    request_redirect: Redirect | None = None
+    request_redirect: RequestRedirect | None = None
     url_rewrite: UrlRewrite | None = None
     request_mirror: Mirror | None = None
-    cors: Cors | None = None
-    external_auth: ExternalAuth | None = None
+    cors: CorsFilter | None = None
+    external_auth: ExternalAuthFilter | None = None
     direct_response: DirectResponse | None = None
     extension_ref: ObjectRef | None = None
 
@@ -152,7 +152,7 @@ class BackendRef(Wire, frozen=True):
     filters: tuple[Filter, ...] = ()
 
 
-class PathMatch(Wire, frozen=True):
+class HttpPathMatch(Wire, frozen=True):
     """`matches[].path`."""
 
     type: str = "PathPrefix"
@@ -170,7 +170,7 @@ class NamedMatch(Wire, frozen=True):
 class HttpMatch(Wire, frozen=True):
     """One of an HTTPRoute's `matches`; all of it must hold."""
 
-    path: PathMatch = PathMatch()
+    path: HttpPathMatch = HttpPathMatch()
     headers: tuple[NamedMatch, ...] = ()
     query_params: tuple[NamedMatch, ...] = ()
     method: str | None = None
@@ -222,14 +222,14 @@ class SessionPersistence(Wire, frozen=True):
     cookie_config: CookieConfig | None = None
 
 
-class Rule(Wire, frozen=True):
+class RouteRule(Wire, frozen=True):
     """What the rules of all routes have."""
 
     name: str | None = None
     backend_refs: tuple[BackendRef, ...] = ()
 
 
-class HttpRule(Rule, frozen=True):
+class HttpRule(RouteRule, frozen=True):
     """One of an HTTPRoute's `rules`."""
 
     matches: tuple[HttpMatch, ...] = (HttpMatch(),)
@@ -239,7 +239,7 @@ class HttpRule(Rule, frozen=True):
     session_persistence: SessionPersistence | None = None
 
 
-class GrpcRule(Rule, frozen=True):
+class GrpcRule(RouteRule, frozen=True):
     """One of a GRPCRoute's `rules`."""
 
     matches: tuple[GrpcMatch, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import field
 
-from vipwire_l7.gateway.watch.rule_wire import GrpcRule, HttpRule, ObjectRef, Rule, Wire
+from vipwire_l7.gateway.watch.rule_wire import GrpcRule, HttpRule, ObjectRef, RouteRule, Wire
 
 GROUP = "gateway.networking.k8s.io"
 CERTIFICATES_GROUP = "certificates.k8s.io"
@@ -16,7 +16,7 @@ POLICY_GROUP = "vipwire.io"
 """The group of our own kinds."""
 
 
-class Meta(Wire, frozen=True):
+class ObjectMeta(Wire, frozen=True):
     """`metadata`."""
 
     name: str | None = None
@@ -43,7 +43,7 @@ class RouteSpec(Wire, frozen=True):
     """The `spec` of TCPRoutes and UDPRoutes, and what all routes have."""
 
     parent_refs: tuple[ParentRef, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[RouteRule, ...] = ()
 
 
 class NamedRouteSpec(RouteSpec, frozen=True):
@@ -111,7 +111,7 @@ class ListenerTls(Wire, frozen=True):
     certificate_refs: tuple[ObjectRef, ...] = ()
 
 
-class Listener(Wire, frozen=True):
+class GatewayListener(Wire, frozen=True):
     """One of `listeners`."""
 
     name: str
@@ -188,7 +188,7 @@ class GatewaySpec(Wire, frozen=True):
     """The `spec` of a Gateway."""
 
     gateway_class_name: str = ""
-    listeners: tuple[Listener, ...] = ()
+    listeners: tuple[GatewayListener, ...] = ()
     addresses: tuple[GatewayAddress, ...] = ()
     allowed_listeners: AllowedListeners = AllowedListeners()
     tls: GatewayTls = GatewayTls()
@@ -199,7 +199,7 @@ class ListenerSetSpec(Wire, frozen=True):
     """The `spec` of a ListenerSet."""
 
     parent_ref: ParentRef
-    listeners: tuple[Listener, ...] = ()
+    listeners: tuple[GatewayListener, ...] = ()
 
 
 class GatewayClassSpec(Wire, frozen=True):
@@ -232,7 +232,7 @@ class GrantSpec(Wire, frozen=True):
     to: tuple[GrantTo, ...] = ()
 
 
-class TargetRef(Wire, frozen=True):
+class PolicyTargetRef(Wire, frozen=True):
     """One of a policy's `targetRefs`."""
 
     name: str
@@ -262,14 +262,14 @@ class TlsValidation(Wire, frozen=True):
 class BackendTlsSpec(Wire, frozen=True):
     """The `spec` of a BackendTLSPolicy."""
 
-    target_refs: tuple[TargetRef, ...] = ()
+    target_refs: tuple[PolicyTargetRef, ...] = ()
     validation: TlsValidation = TlsValidation()
 
 
 class Object(Wire, frozen=True):
     """Any object. `spec` is typed by the kind."""
 
-    metadata: Meta | None = None
+    metadata: ObjectMeta | None = None
     status: Any = None
 
 
@@ -327,7 +327,7 @@ class BackendTlsPolicy(Object, frozen=True):
     spec: BackendTlsSpec = BackendTlsSpec()
 
 
-class Policy(Object, frozen=True):
+class PolicyObject(Object, frozen=True):
     """TrafficPolicy and BackendPolicy, unread: what cannot be read there must be told, not overlooked."""
 
     spec: Any = None

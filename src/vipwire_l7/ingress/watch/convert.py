@@ -119,7 +119,7 @@ def _backend(source: wire.Backend | None, namespace: str, where: str, found: Fin
     return None if number is None else ServiceRef(ObjectName(namespace, service.name), number)
 
 
-def _tls(sources: Iterable[wire.Tls], namespace: str, found: Findings) -> Iterator[Tls]:
+def _tls(sources: Iterable[wire.IngressTls], namespace: str, found: Findings) -> Iterator[Tls]:
     for index, source in enumerate(sources):
         where = f"spec.tls[{index}]"
         hosts = tuple(host for host in source.hosts or () if is_host(host))

@@ -70,7 +70,7 @@ class Rule(Struct, gc=False):
     http: Http | None = None
 
 
-class Tls(Struct, gc=False, rename="camel"):
+class IngressTls(Struct, gc=False, rename="camel"):
     """One of `spec.tls`."""
 
     hosts: tuple[str, ...] | None = None
@@ -83,7 +83,7 @@ class IngressSpec(Struct, gc=False, rename="camel"):
     ingress_class_name: str | None = None
     default_backend: Backend | None = None
     rules: tuple[Rule, ...] | None = None
-    tls: tuple[Tls, ...] | None = None
+    tls: tuple[IngressTls, ...] | None = None
 
 
 class LoadBalancerIngress(Struct, gc=False):

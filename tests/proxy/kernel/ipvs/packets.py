@@ -26,7 +26,7 @@ from tests.proxy.kernel.ipvs.proxy import (
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.linux.host.settings import apply_sysctls
-from vipwire.linux.netlink.ipvs import Counters, Timeouts
+from vipwire.linux.netlink.ipvs import Timeouts, TrafficStats
 from vipwire.model.net import Family, Prefix, Protocol
 from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.modes.ipvs.driver import ipvs_sysctls
@@ -529,7 +529,7 @@ def test_the_segments_of_direct_answers_fit_the_tunnel(lab: Lab, proxy: IpvsProx
         assert connection.exchange(data) == data
 
 
-def counters(lab: Lab, family: Family, address: str, connections: int) -> Counters:
+def counters(lab: Lab, family: Family, address: str, connections: int) -> TrafficStats:
     """Read what the real server of that address, behind EXTERNAL, has carried, once it is so many connections.
 
     The kernel adds up its counters every two seconds, and gives a real server that comes back its old ones.

@@ -12,13 +12,13 @@ from vipwire.linux.netlink.batch import Request, send_batch
 from vipwire.linux.netlink.ipvs import (
     CONTROL,
     Command,
-    Counters,
     Forwarding,
     Method,
     RealServer,
     RealServerState,
     Scheduling,
     Timeouts,
+    TrafficStats,
     VirtualServer,
     ask_family,
     family_number,
@@ -155,7 +155,7 @@ class IpvsServers:
         self._table.close()
         self._generic.close()
 
-    def services(self) -> dict[VirtualServer, tuple[Scheduling, Counters]]:
+    def services(self) -> dict[VirtualServer, tuple[Scheduling, TrafficStats]]:
         """Read all virtual servers of the family, whoever made them."""
         self._generic.drain()
         payloads = settled(lambda: list(self._generic.dump(self._number, ipvs.list_services())))

@@ -30,7 +30,7 @@ class ClientCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedValidation:
     """What a port's validation has come to."""
 
     check: ClientCheck | None = None
@@ -48,19 +48,21 @@ class OwnCertificate:
     named: ObjectName | None = None
 
 
-def client_check(gateway: Item, port: int, world: GatewayWorld) -> Judged:
+def client_check(gateway: Item, port: int, world: GatewayWorld) -> JudgedValidation:
     """Judge what a Gateway asks of clients at a port."""
     frontend: wire.FrontendTls = gateway.spec.tls.frontend
     here = next((each.tls for each in frontend.per_port if each.port == port), frontend.default)
     validation = here.validation
     if validation is None:
-        return Judged()
+        return JudgedValidation()
     text, resolved = authorities_of(validation, gateway, world, "InvalidCACertificateKind")
     if not text:
-        return Judged(None, no("NoValidCACertificate", resolved.message), resolved)
+        return JudgedValidation(None, no("NoValidCACertificate", resolved.message), resolved)
     if validation.mode not in _MODES:
-        return Judged(None, no("UnsupportedValue", f"{validation.mode[:40]!r}: {' or '.join(_MODES)}"), resolved)
-    return Judged(ClientCheck(file_of(text), text, validation.mode == _OPTIONAL), resolved=resolved)
+        return JudgedValidation(
+            None, no("UnsupportedValue", f"{validation.mode[:40]!r}: {' or '.join(_MODES)}"), resolved
+        )
+    return JudgedValidation(ClientCheck(file_of(text), text, validation.mode == _OPTIONAL), resolved=resolved)
 
 
 def own_certificate(gateway: Item, world: GatewayWorld) -> OwnCertificate | None:

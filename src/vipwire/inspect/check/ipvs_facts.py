@@ -1,17 +1,23 @@
-"""Reads what kube-proxy's ipvs mode has made of this node: the kernel by netlink, settings in /proc. Changes nothing.
+"""Reads what `leave_ipvs` judges: kube-proxy's configuration, its objects in the kernel, Services. Changes nothing.
 
-`obstacle` says what could not be read; the rest is judged without it.
+Each source may be missing: the obstacle is reported, and the rest is judged.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-from vipwire.errors import UnsupportedError
-from vipwire.inspect.check.facts import legacy_chains, nft_tables, read_sysctls
-from vipwire.inspect.leave_ipvs.judge import IpvsState, Server
-from vipwire.linux.host.addresses import read_addresses
+from vipwire import __version__
+from vipwire.config.configuration import Config
+from vipwire.errors import ConfigError, UnsupportedError, VipwireError
+from vipwire.inspect.check.facts import lacks, legacy_chains, nft_tables, read_sysctls
+from vipwire.inspect.check.leave_ipvs import IpvsServer, IpvsState, Leaving
+from vipwire.inspect.node.source import api_access, node_name, read_objects
+from vipwire.kube.errors import ApiError, UnreachableError
+from vipwire.kube.objects import ObjectClient
+from vipwire.linux.host.addresses import global_addresses, read_addresses
 from vipwire.linux.netlink.socket import NetlinkError
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
 from vipwire.modes.ipvs.objects.names import (
@@ -27,7 +33,12 @@ from vipwire.modes.ipvs.objects.names import (
 )
 from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.objects.sets import Sets
+from vipwire.proxy.handover.configured import Configured
+from vipwire.proxy.handover.kube_proxy import configured, find_kube_proxy, from_config_map
 from vipwire.proxy.start.modes import families
+from vipwire.proxy.start.record import recorded_node
+from vipwire.proxy.sync.node_plan import Known, planned_node
+from vipwire.state.store import Store
 
 SYSCTLS: Final = (
     "net/ipv4/vs/conntrack",
@@ -38,12 +49,18 @@ SYSCTLS: Final = (
     "net/ipv4/conf/all/arp_announce",
     "net/netfilter/nf_conntrack_tcp_timeout_established",
 )
+_CONFIG_MAP: Final = "/api/v1/namespaces/kube-system/configmaps/kube-proxy"
+_CONFIG_MAP_NAME: Final = "the ConfigMap kube-system/kube-proxy"
+_PATIENCE: Final = 10.0
+_NODE_PORTS: Final = PORT_PROTOCOLS | dict.fromkeys((Set.NODE_PORT_SCTP, Set.NODE_PORT_LOCAL_SCTP), Protocol.SCTP)
+
+T = TypeVar("T")
 
 
 def read_kernel(proc: Path = Path("/proc")) -> IpvsState:
-    """Read it, of all families."""
+    """Read the kernel's objects of ipvs mode, of both families."""
     local = read_addresses()
-    servers: list[Server] = []
+    servers: list[IpvsServer] = []
     entries: dict[ObjectKey, Object] = {}
     timeouts, obstacle = None, ""
     for family in families():
@@ -86,7 +103,7 @@ def _sets(family: Family) -> tuple[dict[ObjectKey, Object], str]:
         return {}, f"ipsets cannot be read: {error.strerror}"
 
 
-def _servers(ipvs: IpvsServers, family: Family, found: Mapping[ObjectKey, Object]) -> Iterator[Server]:
+def _servers(ipvs: IpvsServers, family: Family, found: Mapping[ObjectKey, Object]) -> Iterator[IpvsServer]:
     listed = {key: how for key, (how, _) in ipvs.services().items()}
     places, ports = owned(family, found)
     marks = {mark for key, mark in found.items() if isinstance(key, SetEntry) and mark}
@@ -97,7 +114,7 @@ def _servers(ipvs: IpvsServers, family: Family, found: Mapping[ObjectKey, Object
     for key, how in listed.items():
         at_port = (key.protocol, key.port) in ports and not key.mark
         ours = at_port or (key.address, key.protocol, key.port) in places or key.mark in marks
-        yield Server(key, how, ours, at_port, connections[key], draining[key])
+        yield IpvsServer(key, how, ours, at_port, connections[key], draining[key])
 
 
 def owned(
@@ -111,10 +128,57 @@ def owned(
     ), node_ports
 
 
-_NODE_PORTS: Final = PORT_PROTOCOLS | dict.fromkeys((Set.NODE_PORT_SCTP, Set.NODE_PORT_LOCAL_SCTP), Protocol.SCTP)
-
-
 def _count_chains() -> int:
-    """Count kube-proxy's chains, in both variants of iptables."""
     chains = [chain for table in nft_tables() or () for chain in table.chains]
     return sum(chain.startswith("KUBE-") for chain in (*chains, *legacy_chains()))
+
+
+def read_leaving(config: Config) -> tuple[Leaving, list[str]]:
+    """Read everything; return it with the sources that could not be read, each with its reason."""
+    obstacles: list[str] = []
+
+    def tried(what: str, ask: Callable[[], T], otherwise: T) -> T:
+        try:
+            return ask()
+        except (VipwireError, OSError) as error:
+            obstacles.append(f"{what}: {error}")
+            return otherwise
+
+    kernel = tried("the kernel", read_kernel, IpvsState(obstacle="it cannot be read"))
+    if kernel.obstacle and not obstacles:
+        obstacles.append(f"the kernel: {kernel.obstacle}")
+    found = configured(find_kube_proxy())
+    if found is None:
+        found = tried("kube-proxy's configuration", lambda: config_map(config), None)
+    store = tried("Services", lambda: read_objects(config), Store())
+    machine = global_addresses(item for item in read_addresses() if item.interface != DEVICE)
+    name = node_name(config)
+    known = Known(recorded_node(config.state_dir, name))
+    plans = {family: planned_node(config, family, name, store, machine, known=known) for family in families()}
+    leaving = Leaving(
+        config,
+        kernel,
+        found,
+        tuple(store.services.values()),
+        {family: plan.node_port_addresses for family, plan in plans.items()},
+        lacks(config, config.proxy_mode),
+    )
+    return leaving, obstacles
+
+
+def config_map(config: Config) -> Configured | None:
+    """Ask the API server for the ConfigMap of kubeadm; None where objects come from manifests. Raise ConfigError."""
+    if config.manifests:
+        return None
+    return Configured(_CONFIG_MAP_NAME, from_config_map(asyncio.run(_asked(config)), _CONFIG_MAP_NAME))
+
+
+async def _asked(config: Config) -> object:
+    access = api_access(config)
+    try:
+        async with ObjectClient(access, f"vipwire/{__version__} (linux)", timeout=_PATIENCE) as client:
+            return await client.ask("GET", _CONFIG_MAP)
+    except ApiError as error:
+        raise ConfigError(f"{_CONFIG_MAP_NAME}: {access.server} answers {error.code}") from error
+    except UnreachableError as error:
+        raise ConfigError(f"{_CONFIG_MAP_NAME}: {error}") from error

@@ -1,18 +1,29 @@
 """`vipwire trace`: each new connection to a VIP as it happens, with the endpoint that it got."""
 
+import time
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Final
 
+import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from vipwire.config.configuration import Config
+from vipwire.inspect.command import show
+from vipwire.inspect.command.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scoped
 from vipwire.inspect.command.show import table
-from vipwire.inspect.live.flows import FlowNotification, Frontends
+from vipwire.inspect.explain.packet import read_destination
+from vipwire.inspect.node.flows import FlowEvents, FlowNotification, Frontends
+from vipwire.inspect.node.situation import planned
+from vipwire.inspect.node.source import read_objects
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import Address, format_address, format_endpoint
+from vipwire.model.text import visible_document
+from vipwire.process.columns import Prose
 
 
 class Tracer:
@@ -113,3 +124,48 @@ def summary_view(summary: Document) -> RenderableType:
     if summary["lostEvents"]:
         parts.append(Text("More happened than could be read: some connections are missing here.", style="yellow"))
     return Group(*parts)
+
+
+@click.command(cls=LookCommand)
+@click.argument("destination", default="", metavar="[DST:PORT[/PROTO]]")
+@click.option("--seconds", "-s", type=click.FloatRange(0, 1e9), help="For how long; until interrupted otherwise.")
+@NAMESPACE
+@EVERYWHERE
+@NAMED_OUTPUT
+def trace(
+    config: Config, destination: str, seconds: float | None, namespace: str, output: str, *, everywhere: bool
+) -> None:
+    """Follow real connections to VIPs as they come: which endpoint each new one got, and whom that sees.
+
+    DST is an address or a Service, as for `explain`; without it all VIPs are followed. Read from the events of
+    connection tracking. With -o json or yaml each event is one document (JSON: one line); with -o name each new
+    connection is a line with its endpoint.
+    """
+    wanted = scoped("", namespace, everywhere=everywhere)
+    with FlowEvents() as events:
+        situation = planned(config, read_objects(config))
+        only = read_destination(situation, destination) if destination else None
+        tracer = Tracer(Frontends.of(situation), only, wanted)
+        if output in ("table", "wide"):
+            click.echo("Following connections, interrupt to end …", err=True)
+        with suppress(KeyboardInterrupt):
+            for heard in events.until(None if seconds is None else time.monotonic() + seconds):
+                document = tracer.take(heard)
+                if document is not None:
+                    _print(document, output)
+    _print(tracer.summary(), output)
+
+
+def _print(document: Document, output: str) -> None:
+    if output not in ("table", "wide"):
+        show.print_item(document, output)
+        return
+    shown, screen = visible_document(document), show.console()
+    if document.get("kind") == "TraceSummary":
+        show.write(screen, summary_view(shown))
+        return
+    line = event_view(shown)
+    if screen.is_terminal:
+        show.write(screen, Prose(line, hanging=BEHIND_THE_TIME))
+    else:
+        show.write(screen, line, soft_wrap=True)

@@ -1,4 +1,9 @@
-"""SCTP over raw sockets: the I/O around `sctp`, for the servers of a lab and for its probes."""
+"""Sockets without a stream: the echo servers over UDP, and SCTP over raw sockets for servers and probes.
+
+The answer must leave from the address to which the question came, or the client (and the connection tracking in
+between) takes it for a stranger's. A socket bound to all addresses learns that one, and sets it, by IP_PKTINFO
+(ip(7), ipv6(7)).
+"""
 
 import asyncio
 import contextlib
@@ -6,14 +11,66 @@ import os
 import secrets
 import selectors
 import socket
+import struct
 from collections.abc import Callable, Generator
 
 from vipwire.errors import DecodeError
-from vipwire_lab.echo.answer import Answer
-from vipwire_lab.echo.datagram import destination_address, request_packet_info, sent_from
+from vipwire_lab.echo.answer import Answer, Peer
 from vipwire_lab.echo.sctp_messages import Asker, Responder
 
-_PROTOCOL = socket.IPPROTO_SCTP
+_IP_PKTINFO = 8
+_IPV6_RECVPKTINFO, _IPV6_PKTINFO = 49, 50
+_PKTINFO4 = struct.Struct("=i4s4s")  # interface, local address, address in the header
+_PKTINFO6 = struct.Struct("=16si")
+
+
+def request_packet_info(opened: socket.socket) -> None:
+    """Make the kernel tell, with each datagram, to which address it was sent."""
+    if opened.family == socket.AF_INET:
+        opened.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+    else:
+        opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
+
+
+def destination_address(family: int, info: bytes) -> bytes:
+    """Read from what it tells the packed address."""
+    return bytes(_PKTINFO4.unpack(info)[2] if family == socket.AF_INET else _PKTINFO6.unpack(info)[0])
+
+
+def sent_from(local: bytes) -> tuple[int, int, bytes]:
+    """Build the control message that has a datagram leave from this address."""
+    if len(local) == 4:
+        return socket.IPPROTO_IP, _IP_PKTINFO, _PKTINFO4.pack(0, local, bytes(4))
+    return socket.IPPROTO_IPV6, _IPV6_PKTINFO, _PKTINFO6.pack(local, 0)
+
+
+class DatagramEcho:
+    """A bound socket that is answered for by the loop until it is closed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, opened: socket.socket, host: str, node: str) -> None:
+        self._loop, self._socket, self._who = loop, opened, (host, node, "UDP")
+        self._port = opened.getsockname()[1]
+        request_packet_info(opened)
+        loop.add_reader(opened, self._readable)
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _readable(self) -> None:
+        # OSError: nothing more to read, or an ICMP error for an earlier answer, whose asker has gone.
+        with contextlib.suppress(OSError):
+            while True:
+                _, control, _, peer = self._socket.recvmsg(65536, 128)
+                for _, _, info in control:
+                    self._reply(info, peer)
+
+    def _reply(self, info: bytes, peer: tuple[str, int]) -> None:
+        local = destination_address(self._socket.family, info)
+        here = Peer(socket.inet_ntop(self._socket.family, local), self._port)
+        answer = Answer(*self._who, Peer(peer[0], peer[1]), here)
+        self._socket.sendmsg([answer.encode()], [sent_from(local)], 0, peer)
 
 
 def new_tag() -> int:
@@ -24,7 +81,7 @@ def new_tag() -> int:
 def in_kernel() -> bool:
     """Report whether this kernel has SCTP sockets. Asking loads the module, where there is one."""
     try:
-        socket.socket(socket.AF_INET, socket.SOCK_STREAM, _PROTOCOL).close()
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP).close()
     except OSError:
         return False
     return True
@@ -32,7 +89,7 @@ def in_kernel() -> bool:
 
 def open_raw(family: int) -> socket.socket:
     """Open a raw socket that gets every SCTP packet of the calling thread's namespace. Needs root."""
-    opened = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _PROTOCOL)
+    opened = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_SCTP)
     opened.settimeout(0)
     return opened
 

@@ -1,23 +1,71 @@
-"""The kernel that Debian installs, in an emulator (QEMU, without KVM): it has all that a node's kernel has.
-
-It is not installed: `scripts/setup kernel` unpacks its package, and that of a static busybox, into the folder
-`kernel` of the virtual environment. Its root is the machine's files (9p, which QEMU serves read-only, but for the
-writable folders). A small archive of first files mounts it: busybox, and the modules for this.
-"""
+"""Boots the two kinds of kernel: Debian's User-Mode Linux, and the kernel that Debian installs, in an emulator."""
 
 import shlex
 import socket
+import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from vipwire_lab.kernel.guest import Guest, Words, found, missing
-from vipwire_lab.kernel.initramfs import archive
+
+_KERNEL = "linux.uml"
+_UML_PACKAGES = {_KERNEL: "user-mode-linux", "insmod": "kmod", "ip": "iproute2", "setpriv": "util-linux"}
+_MODULES = Path("/usr/lib/uml/modules")
+_MCONSOLE, _VERSION, _REQUEST = 0xCAFEBABE, 2, struct.Struct("=III512s")  # of mconsole: arch/um/drivers/mconsole.h
+_PATIENCE = 3.0
+
+
+class UserMode:
+    """Debian's User-Mode Linux (package user-mode-linux): a kernel that is an ordinary process of this machine.
+
+    Its root is the machine's files (hostfs). The whole guest lives in a PID namespace, so that none of UML's many
+    processes can outlive it.
+    """
+
+    words: Final = Words(
+        prepare=f"insmod {_MODULES}/$(uname -r)/kernel/fs/overlayfs/overlay.ko",
+        further=":  # its kernel has no programs to attach to a cgroup",
+        line="/dev/ttyS$n",
+        settle="stty -F $line raw -echo",
+    )
+    modules: Final = _MODULES
+
+    def obstacle(self) -> str:
+        """Name the packages that are missing."""
+        return missing(_UML_PACKAGES)
+
+    def mount(self, number: int, folder: Path) -> str:
+        """Mount the folder by hostfs, which writes to the machine."""
+        del number
+        return f"mount --bind {shlex.quote(str(folder))} {shlex.quote(f'.{folder}')}"
+
+    def command(self, home: Path, guest: Guest, writable: Sequence[Path], lines: Sequence[int]) -> list[str]:
+        """Boot from hostfs."""
+        del writable  # all is
+        return [
+            *(found("unshare"), "--pid", "--fork", "--kill-child", "--mount-proc", found(_KERNEL)),
+            *(f"mem={guest.memory}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw"),
+            *(f"init={home / 'init'}", f"uml_dir={home}", "umid=guest"),
+            *("con=null", "con0=null,fd:1", "ssl=null"),
+            *(f"ssl{number}=null,fd:{line}" for number, line in enumerate(lines)),
+        ]
+
+    def confess(self, home: Path, process: subprocess.Popen[bytes]) -> None:
+        """Send sysrq-t to the management console."""
+        del process
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+            asking.settimeout(_PATIENCE)
+            asking.bind(str(home / "asking"))  # it answers to this name
+            request = b"sysrq t"
+            asking.sendto(_REQUEST.pack(_MCONSOLE, _VERSION, len(request), request), str(home / "guest" / "mconsole"))
+            asking.recv(4096)
+
 
 _EMULATOR = "qemu-system-x86_64"
-_PACKAGES = {_EMULATOR: "qemu-system-x86", "modprobe": "kmod", "ip": "iproute2", "setpriv": "util-linux"}
+_EMULATOR_PACKAGES = {_EMULATOR: "qemu-system-x86", "modprobe": "kmod", "ip": "iproute2", "setpriv": "util-linux"}
 _MOUNT = "mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288"
 _FIRST = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console")
 _INIT = """#!/bin/busybox sh
@@ -26,12 +74,16 @@ for each in {modules}; do /bin/busybox insmod /modules/$each; done
 /bin/busybox {mount},cache=loose,ro root /root
 exec /bin/busybox switch_root /root {init}
 """
-_PATIENCE = 3.0
 _BREAK = (b'{"execute": "qmp_capabilities"}', b'{"execute": "chardev-send-break", "arguments": {"id": "console"}}')
 
 
 class Emulated:
-    """The `guest.Machine` of `Kind.DISTRIBUTION`. `folder` is where its packages are unpacked."""
+    """The kernel that Debian installs, in an emulator (QEMU, without KVM): it has all that a node's kernel has.
+
+    It is not installed: `scripts/setup kernel` unpacks its package, and that of a static busybox, into `folder`. Its
+    root is the machine's files (9p, which QEMU serves read-only, but for the writable folders). A small archive of
+    first files mounts it: busybox, and the modules for this.
+    """
 
     words: Final = Words(
         prepare=":  # overlayfs is there",
@@ -59,7 +111,7 @@ class Emulated:
 
     def obstacle(self) -> str:
         """Name the packages that are missing."""
-        if why := missing(_PACKAGES):
+        if why := missing(_EMULATOR_PACKAGES):
             return why
         there = self._image.exists() and self._busybox.exists()
         wanted = f"the packages linux-image-amd64 and busybox-static are not unpacked in {self._folder}"
@@ -129,3 +181,31 @@ def _share(tag: str, folder: Path, how: str) -> list[str]:
     path = str(folder).replace(",", ",,")
     served = f"local,id={tag},path={path},security_model=none,multidevs=remap{how}"
     return ["-fsdev", served, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
+
+
+_NEWC, _LAST = "070701", "TRAILER!!!"
+_FOLDER, _PROGRAM = 0o040755, 0o100755
+
+
+def archive(folders: Iterable[str], programs: Iterable[tuple[str, bytes]]) -> bytes:
+    """Write the first files of a kernel that boots without a disk: a cpio archive of the kind "newc".
+
+    Folders (parents first) and files that may be executed, by paths without a slash. See the kernel's
+    Documentation/driver-api/early-userspace/buffer-format.rst.
+    """
+    entries = [(name, _FOLDER, b"") for name in folders] + [(name, _PROGRAM, data) for name, data in programs]
+    entries.append((_LAST, 0, b""))
+    return b"".join(_entry(number, *each) for number, each in enumerate(entries))
+
+
+def _entry(inode: int, name: str, mode: int, data: bytes) -> bytes:
+    fields: Sequence[int] = (inode, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0)
+    head = (_NEWC + "".join(f"{each:08X}" for each in fields) + name + "\0").encode()
+    return _filled(head) + _filled(data)
+
+
+def _filled(data: bytes) -> bytes:
+    return data + b"\0" * (-len(data) % 4)
+
+
+Machine = UserMode | Emulated

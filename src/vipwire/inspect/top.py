@@ -5,18 +5,30 @@ that are open from its table. What a mode counts itself is added: bytes, and wha
 connections itself (userspace) is seen by its own counts only, and so are sockets that programs give endpoints (ebpf).
 """
 
+import itertools
+import time
 from collections import Counter, deque
 from collections.abc import Iterable
+from contextlib import suppress
 
+import click
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.text import Text
 
+from vipwire.config.configuration import Config
+from vipwire.inspect.command import show
+from vipwire.inspect.command.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scoped
 from vipwire.inspect.command.show import size_text, table
-from vipwire.inspect.live.flows import FlowNotification, Frontends
-from vipwire.inspect.live.trace import endpoint_of
+from vipwire.inspect.node.flows import FlowEvents, FlowNotification, Frontends, tracked
+from vipwire.inspect.node.situation import opened, planned
+from vipwire.inspect.node.source import read_objects
+from vipwire.inspect.status.counts import read_counts
 from vipwire.inspect.status.document import Document
+from vipwire.inspect.trace import endpoint_of
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import format_endpoint
+from vipwire.model.text import visible_document
 from vipwire.process.columns import Column
 from vipwire.reconcile.counts import Counts, EndpointName, Measure
 
@@ -177,3 +189,55 @@ def _sum(rows: Iterable[Document]) -> Document:
 def _numbers(row: Document) -> list[str]:
     sizes = ("-" if row[field] is None else size_text(row[field]) for field in _SIZES)
     return [*(f"{row[field]:g}" for field in _FIELDS), *sizes]
+
+
+@click.command(cls=LookCommand)
+@click.option(
+    "--interval", type=click.FloatRange(max=86400.0), default=2.0, show_default=True, help="Seconds between looks."
+)
+@click.option("--window", default=10.0, show_default=True, help="Over how many seconds rates are taken.")
+@click.option("--count", "-c", type=click.IntRange(1), help="How many looks; until interrupted otherwise.")
+@NAMESPACE
+@EVERYWHERE
+@NAMED_OUTPUT
+def top(
+    config: Config,
+    interval: float,
+    window: float,
+    count: int | None,
+    namespace: str,
+    output: str,
+    *,
+    everywhere: bool,
+) -> None:
+    """Show live rates of every Service and endpoint: new, ended and unanswered connections, and those tracked now.
+
+    Connections come from the events of connection tracking; new ones also from what the mode has counted, if that is
+    more, as in ebpf mode. Bytes (in/s and out/s) and what is refused are what the mode has counted, as far as it
+    does: bytes, in nftables mode, with --count-traffic.
+    """
+    interval, wanted = max(interval, 0.1), scoped("", namespace, everywhere=everywhere)
+    with (
+        FlowEvents() as events,
+        opened(config) as kernel,
+        Live(console=show.console(), auto_refresh=False, screen=False) as live,
+    ):
+        situation = planned(config, read_objects(config))
+        rates = Rates(Frontends.of(situation), max(window, interval), time.time())
+        rates.count(time.time(), read_counts(situation, kernel.modes))
+        with suppress(KeyboardInterrupt):
+            for _ in itertools.count() if count is None else range(count):
+                for heard in events.until(time.monotonic() + interval):
+                    rates.take(heard)
+                rates.count(time.time(), read_counts(situation, kernel.modes))
+                document = rates.document(time.time(), tracked())
+                document["rows"] = [row for row in document["rows"] if row["service"].startswith(wanted)]
+                if output in ("json", "yaml", "name"):
+                    show.print_item(document, output)
+                    continue
+                rows = max(live.console.height - 4, 10) if live.console.is_terminal else 10_000
+                view = top_view(visible_document(document), rows)
+                if live.console.is_terminal:
+                    live.update(view, refresh=True)
+                else:
+                    show.write(live.console, view)

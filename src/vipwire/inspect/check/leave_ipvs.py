@@ -1,22 +1,26 @@
-"""Judges what changes on a node that leaves kube-proxy's ipvs mode: a table of schedulers and one of checks. Pure."""
+"""`vipwire check --leave-ipvs`: what changes on a node that leaves kube-proxy's ipvs mode, as a table."""
 
-import enum
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from string import Formatter
 from typing import Final, NamedTuple
 
+from rich.console import Group, RenderableType
+from rich.text import Text
+
 from vipwire.config.configuration import Config
-from vipwire.inspect.command.show import plural
+from vipwire.inspect.command.show import coloured, listed, plural, remedied, table
+from vipwire.inspect.status.document import Document
 from vipwire.linux.netlink.ipvs import Scheduling, Timeouts, VirtualServer
 from vipwire.model.net import Address, Family, Prefix, Protocol, family_of, format_address, format_endpoint
 from vipwire.model.service import Service
 from vipwire.modes.ipvs.objects.names import DEVICE
 from vipwire.modes.registry import selected
 from vipwire.modes.spec import ModeSpec
+from vipwire.process.columns import Column
 from vipwire.proxy.handover.configured import Configured
 
 _STAY: Final = "stay in ipvs mode (--proxy-mode=ipvs)"
@@ -111,32 +115,28 @@ objects | otherwise | vipwire takes them over, and changes only what differs | {
 how it is now. A check applies if every word in braces has a value.
 """
 _CHECK: Final = re.compile(r"^(\S.*?) \| (\w+) \| (.*?) \| (.*)\n    then: (.*)(?:\n    todo: (.*))?", re.MULTILINE)
-_LISTED: Final = 4
+_SHOWN: Final = 4
 _ALGORITHM: Final = "vipwire.io/algorithm"
 _USUAL_TIMEOUTS: Final = (900, 120, 300)
 _ESTABLISHED: Final = "net/netfilter/nf_conntrack_tcp_timeout_established"
+_SAME, _OTHERWISE, _UNKNOWN = "same", "otherwise", 2
 
 
-class Level(enum.Enum):
-    """Whether clients or operators can notice a difference; the value is what is printed."""
+class Consequence(NamedTuple):
+    """Something of ipvs mode: as it is now, as it will be, and what an operator can do about it.
 
-    SAME = "same"
-    NOTE = "note"
-    OTHERWISE = "otherwise"
-
-
-class Difference(NamedTuple):
-    """Something of ipvs mode: as it is now, as it will be, and what an operator can do about it."""
+    `level` says whether clients or operators can notice: same, note, otherwise.
+    """
 
     area: str
-    level: Level
+    level: str
     now: str
     then: str
     todo: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class IpvsServer:
     """A virtual server. `ours`: an ipset of kube-proxy's (or vipwire's) ipvs mode names it; `node_port`: as one.
 
     `draining` counts its endpoints of weight 0, `connections` those that it has open now.
@@ -152,12 +152,12 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class IpvsState:
-    """What the kernel has of ipvs mode. `vips` are the addresses of kube-ipvs0, `cluster_ips` the ClusterIPs.
+    """The kernel's objects of ipvs mode. `vips` are the addresses of kube-ipvs0, `cluster_ips` the ClusterIPs.
 
-    `networks` are those of the node's other interfaces.
+    `networks` are those of the node's other interfaces. `obstacle` says what could not be read.
     """
 
-    servers: tuple[Server, ...] = ()
+    servers: tuple[IpvsServer, ...] = ()
     vips: frozenset[Address] = frozenset()
     cluster_ips: frozenset[Address] = frozenset()
     networks: tuple[Prefix, ...] = ()
@@ -202,7 +202,7 @@ class Leaving:
                     found[None, port.protocol, port.node_port] = named
         return found
 
-    def name(self, server: Server) -> tuple[str, Service | None]:
+    def name(self, server: IpvsServer) -> tuple[str, Service | None]:
         """Name the Service port of a virtual server, or else its mark, or address and port; give the Service."""
         mark, address = server.key.mark, server.key.address
         place = (None if server.node_port else address, server.key.protocol, server.key.port)
@@ -212,19 +212,20 @@ class Leaving:
         label = Protocol(server.key.protocol).label
         return f"FWM {mark}" if mark else f"{label} {format_endpoint(address, server.key.port)}", None
 
-    def names(self, servers: Iterable[Server]) -> list[str]:
+    def names(self, servers: Iterable[IpvsServer]) -> list[str]:
         """Name the Service ports of virtual servers."""
         return sorted({self.name(server)[0] for server in servers})
 
 
-def judge(leaving: Leaving) -> list[Difference]:
+def judge_leaving(leaving: Leaving) -> list[Consequence]:
     """Compare ipvs mode on this node with the mode that vipwire will run."""
-    found: list[Difference] = []
+    found: list[Consequence] = []
     mode, lacks = f"{leaving.target.name} mode", leaving.lacks
     if lacks:
         then = lacks if lacks.startswith(mode) else f"{mode} cannot run here: {lacks}"
-        todo = "mend that first, or choose another mode (--proxy-mode)"
-        found.append(Difference("mode", Level.OTHERWISE, "", then, todo))
+        found.append(
+            Consequence("mode", _OTHERWISE, "", then, "mend that first, or choose another mode (--proxy-mode)")
+        )
     stays = DEVICE in leaving.target.vip_devices
     words = _kernel_words(leaving.kernel) | _server_words(leaving) | _proxy_words(leaving) | _node_port_words(leaving)
     for area, level, staying, *texts in _CHECK.findall(_CHECKS):
@@ -232,15 +233,14 @@ def judge(leaving: Leaving) -> list[Difference]:
             continue
         now, then, todo = (text.format_map(words) for text in texts)
         if not stays or staying == "=":
-            found.append(Difference(area, Level(level), now, then, todo))
+            found.append(Consequence(area, level, now, then, todo))
         elif staying != "-":
-            found.append(Difference(area, Level.SAME, now, staying))
+            found.append(Consequence(area, _SAME, now, staying))
     return found
 
 
-def _listed(items: Collection[str]) -> str:
-    more = f" and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
-    return ", ".join(list(items)[:_LISTED]) + more
+def _few(items: Sequence[str]) -> str:
+    return listed(items, _SHOWN)
 
 
 def _ordered(found: Iterable[Address]) -> list[Address]:
@@ -248,7 +248,7 @@ def _ordered(found: Iterable[Address]) -> list[Address]:
 
 
 def _addresses(found: Iterable[Address]) -> str:
-    return _listed([format_address(each) for each in _ordered(found)])
+    return _few([format_address(each) for each in _ordered(found)])
 
 
 def _answering(number: int, noun: str, names: str = "") -> str:
@@ -287,24 +287,24 @@ def _kernel_words(kernel: IpvsState) -> dict[str, str]:
 
 def _server_words(leaving: Leaving) -> dict[str, str]:
     ours = [each for each in leaving.kernel.servers if each.ours]
-    scheduled: defaultdict[str, list[Server]] = defaultdict(list)
+    scheduled: defaultdict[str, list[IpvsServer]] = defaultdict(list)
     for each in ours:
         _, service = leaving.name(each)
         if service is None or _ALGORITHM not in dict(service.annotations):
             scheduled[each.how.scheduler].append(each)
-    schedulers = {name: _listed(leaving.names(servers)) for name, servers in sorted(scheduled.items())}
+    schedulers = {name: _few(leaving.names(servers)) for name, servers in sorted(scheduled.items())}
     others = [f"{name} for {ports}" for name, ports in schedulers.items() if name not in SCHEDULERS]
     sticky = [each for each in ours if each.how.persistence]
     return {
         **schedulers,
-        "other_schedulers": _listed(others),
-        "sticky": _listed(leaving.names(sticky)),
+        "other_schedulers": _few(others),
+        "sticky": _few(leaving.names(sticky)),
         "until_gone": "and until their last connection has gone, at each address by itself",
-        "sticky_seconds": _listed([f"{each} s" for each in sorted({each.how.persistence for each in sticky})]),
+        "sticky_seconds": _few([f"{each} s" for each in sorted({each.how.persistence for each in sticky})]),
         "connections": str(sum(each.connections for each in ours) or ""),
-        "busy": _listed(leaving.names(each for each in ours if each.connections)),
+        "busy": _few(leaving.names(each for each in ours if each.connections)),
         "draining": str(sum(each.draining for each in ours) or ""),
-        "sctp": _listed(leaving.names(each for each in ours if each.key.protocol == Protocol.SCTP)),
+        "sctp": _few(leaving.names(each for each in ours if each.key.protocol == Protocol.SCTP)),
     }
 
 
@@ -315,10 +315,10 @@ def _proxy_words(leaving: Leaving) -> dict[str, str]:
     inside = [each for each in others if any(each.key.address in prefix for prefix in prefixes)]
     words = {"mode": leaving.target.name, "section": leaving.target.settings.masquerading}
     for word, where, servers in (
-        ("excluded", f"in excludeCIDRs {_listed(excluded)}", inside),
+        ("excluded", f"in excludeCIDRs {_few(excluded)}", inside),
         ("foreign", "of nobody's ipset", [each for each in others if each not in inside]),
     ):
-        named = f"{plural(len(servers), 'virtual server')} {where}: {_listed(leaving.names(servers))}"
+        named = f"{plural(len(servers), 'virtual server')} {where}: {_few(leaving.names(servers))}"
         words[word] = named if servers else ""
     if proxy is None:
         return words
@@ -344,5 +344,50 @@ def _node_port_words(leaving: Leaving) -> dict[str, str]:
         "node_prefixes": ",".join(str(Prefix.host(each)) for each in _ordered(here)),
         "served": _addresses(served) or "none of these",
         "kept_node_ports": "node ports" if here == served else "",
-        "lost_node_ports": "" if here == served else _answering(len(names), "node port", f" ({_listed(names)})"),
+        "lost_node_ports": "" if here == served else _answering(len(names), "node port", f" ({_few(names)})"),
     }
+
+
+def leave_document(leaving: Leaving, changes: Sequence[Consequence], obstacles: Sequence[str]) -> Document:
+    """Make the document. `obstacles` say what could not be read, and so is not judged."""
+    found = leaving.kube_proxy
+    return {
+        "kind": "LeavingIpvs",
+        "mode": leaving.target.name,
+        "kubeProxy": None if found is None else {"mode": found.mode, "where": found.where},
+        "ipvs": leaving.kernel.traces,
+        "seen": not leaving.kernel.obstacle,
+        "otherwise": sum(change.level == _OTHERWISE for change in changes),
+        "obstacles": list(obstacles),
+        "changes": [change._asdict() for change in changes],
+    }
+
+
+def leave_exit(document: Document) -> int:
+    """Return 0 if nothing will be otherwise, 1 if anything will, 2 if the kernel could not be read."""
+    return 1 if document["otherwise"] else 0 if document["seen"] else _UNKNOWN
+
+
+def leave_view(document: Document, *, wide: bool) -> RenderableType:
+    """Lay out the changes, with what to do below; `wide` shows what stays the same, too."""
+    rows = [
+        [each["area"], coloured(each["level"]), each["now"], remedied(each["then"], each["todo"])]
+        for each in document["changes"]
+        if wide or each["level"] != _SAME
+    ]
+    columns: list[str | Column] = ["area", "", Column("now", prose=True)]
+    columns.append(Column(f"in {document['mode']} mode", prose=True))
+    found, otherwise = document["kubeProxy"], document["otherwise"]
+    heading = "No configuration of a kube-proxy was found: judged is what the kernel has."
+    if found is not None:
+        heading = f"kube-proxy is configured for {found['mode']} mode ({found['where']})."
+    if otherwise:
+        verdict = Text(f"{plural(otherwise, 'thing')} will be otherwise", style="bold yellow")
+    elif not document["seen"]:
+        verdict = Text("nobody can tell: see above", style="yellow")
+    else:
+        same = "nothing will be otherwise" if document["ipvs"] else "nothing of ipvs mode is here"
+        verdict = Text(same, style="green")
+    obstacles = [Text(f"not looked at: {each}", style="yellow") for each in document["obstacles"]]
+    changes: list[RenderableType] = [table(columns, rows), Text()] if rows else []
+    return Group(Text(heading), Text(), *changes, *obstacles, verdict)

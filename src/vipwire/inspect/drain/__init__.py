@@ -1,1 +1,0 @@
-"""`vipwire drain`: takes an endpoint out of the choice on this node."""

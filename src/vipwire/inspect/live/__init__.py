@@ -1,1 +1,0 @@
-"""`vipwire top` and `vipwire trace`: connections as they come."""
