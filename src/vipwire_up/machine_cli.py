@@ -1,4 +1,4 @@
-"""`vipwire join`, `vipwire leave`, `vipwire token create|list|delete`."""
+"""`vipwire join`, `vipwire leave`, `vipwire token create|list|certificates|delete`."""
 
 import os
 from pathlib import Path
@@ -138,13 +138,29 @@ def list_them(context: click.Context, /, **where: Any) -> None:
 @token.command()
 @FOLDER
 @_KUBECONFIG
+@click.pass_context
+def certificates(context: click.Context, /, **where: Any) -> None:
+    """List the certificates that machines got: for which user, with which token, and whether it is in force."""
+    from vipwire_up.machine_commands import list_certificates  # noqa: PLC0415
+
+    list_certificates(_kubeconfig(context, where))
+
+
+@token.command()
+@FOLDER
+@_KUBECONFIG
+@click.option("--keep-machines", is_flag=True, help="The certificates of machines that joined with it stay in force.")
 @click.argument("name", callback=_hidden)
 @click.pass_context
-def delete(context: click.Context, /, name: str, **where: Any) -> None:
-    """Delete the token NAME: its id, or the whole of it. Machines that have joined with it stay."""
+def delete(context: click.Context, /, name: str, *, keep_machines: bool, **where: Any) -> None:
+    """Delete the token NAME: its id, or the whole of it.
+
+    The API servers refuse the certificates that machines got with it: these machines have to join again. So it is
+    for a token that expired, too: `vipwire token certificates` lists them.
+    """
     from vipwire_up.machine_commands import delete_token  # noqa: PLC0415
 
-    delete_token(_kubeconfig(context, where), name)
+    delete_token(_kubeconfig(context, where), name, keep_machines=keep_machines)
 
 
 def _kubeconfig(context: click.Context, where: dict[str, Any]) -> Path | None:

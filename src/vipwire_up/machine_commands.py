@@ -158,7 +158,16 @@ def list_tokens(kubeconfig: Path | None) -> None:
             say(line)
 
 
-def delete_token(kubeconfig: Path | None, name: str) -> None:
-    """Delete a token."""
+def list_certificates(kubeconfig: Path | None) -> None:
+    """Print the certificates of machines."""
     with plain_errors():
-        asyncio.run(manage.delete_token(expose.reached(kubeconfig, note), name))
+        for line in asyncio.run(manage.list_certificates(expose.reached(kubeconfig, note))):
+            say(line)
+
+
+def delete_token(kubeconfig: Path | None, name: str, *, keep_machines: bool) -> None:
+    """Delete a token, and say what ended with it."""
+    with plain_errors():
+        access = expose.reached(kubeconfig, note)
+        for line in asyncio.run(manage.delete_token(access, name, keep_machines=keep_machines)):
+            say(line)

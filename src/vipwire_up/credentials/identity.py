@@ -22,6 +22,7 @@ from vipwire.process import log
 from vipwire.process.files import update_private, write_private
 from vipwire_up.api.serving.authorization import ANONYMOUS, Role, User
 from vipwire_up.credentials.ca import Authority
+from vipwire_up.credentials.machine_records import INGRESS_USER
 from vipwire_up.credentials.revocation import NOBODY, Revoked
 
 _AUTHENTICATED: Final = "system:authenticated"
@@ -46,10 +47,14 @@ IDENTITIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """What is refused here because the cluster says so: tokens by their digests, certificates, users."""
+    """What is refused here because the cluster says so: tokens by their digests, certificates, users.
+
+    `ready` are the Ready Nodes: a certificate for ingress:NAME is accepted only while NAME is one of them.
+    """
 
     tokens: frozenset[bytes] = frozenset()
     others: Revoked = NOBODY
+    ready: frozenset[str] = frozenset()
 
 
 class Access:
@@ -105,8 +110,10 @@ class Access:
         serial = int(certificate.get("serialNumber") or "0", 16)
         if self._is_refused(name, serial):
             raise ApiError(401, "Unauthorized", "Unauthorized")
+        if name.startswith(INGRESS_USER) and (node := name.removeprefix(INGRESS_USER)) not in self.withdrawn.ready:
+            raise ApiError(401, "Unauthorized", f"Unauthorized: Node {node} is not Ready")
         groups = tuple(value for key, value in parts if key == "organizationName")
-        return User(name, (*groups, _AUTHENTICATED)) if name else ANONYMOUS
+        return User(name, (*groups, _AUTHENTICATED), serial) if name else ANONYMOUS
 
 
 def load_tokens(path: Path) -> dict[str, User]:

@@ -1,8 +1,5 @@
-"""Secrets in kube-system by which the API servers of a cluster know each other's tokens and machines' certificates.
+"""Secrets in kube-system by which the API servers of a cluster know each other's tokens.
 
-    vipwire-machine-NODE    type vipwire.io/machine
-      data.given, refused   a line for each certificate of the machine: SERIAL EXPIRY. TLS refuses one that is over;
-                            its line goes with the next change
     vipwire-server-NODE     type vipwire.io/server
       data.tokens           a line for each token of the server: SHA256,user,uid,"group1,group2"
       data.withdrawn        SHA256 of each token that its tokens.csv does not have any more
@@ -17,13 +14,11 @@ import binascii
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from vipwire.errors import ConfigError
-from vipwire.model.times import format_time, parse_time
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.serving.authorization import User
@@ -46,68 +41,6 @@ def text_of(secret: Object, name: str) -> str:
 def lines_of(secret: Object, name: str) -> list[str]:
     """Read the lines of one text."""
     return text_of(secret, name).splitlines()
-
-
-MACHINE_KIND: Final = "vipwire.io/machine"
-MACHINE_PREFIX: Final = "vipwire-machine-"
-NODE_USER: Final = "system:node:"
-INGRESS_USER: Final = "ingress:"
-"""How the users begin that a machine's certificates are for; its Node's name follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A certificate that was signed, by its serial number."""
-
-    serial: int
-    until: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class MachineRecord:
-    """The certificates of a machine."""
-
-    node: str
-    given: frozenset[Given] = frozenset()
-    refused: frozenset[Given] = frozenset()
-
-    def gave(self, *certificates: Given) -> "MachineRecord":
-        """Note certificates."""
-        return replace(self, given=self.given | set(certificates))
-
-    def left(self, *more: Given) -> "MachineRecord":
-        """Refuse all that the machine has, and some more."""
-        return replace(self, given=frozenset(), refused=self.refused | self.given | set(more))
-
-
-def machine_secret(record: MachineRecord, now: datetime) -> Object:
-    """Write a record, without certificates that are over."""
-    meta = {"name": f"{MACHINE_PREFIX}{record.node}", "namespace": "kube-system"}
-    data = {"given": _lines(record.given, now), "refused": _lines(record.refused, now)}
-    return {"metadata": meta, "type": MACHINE_KIND, "data": encoded(data)}
-
-
-def read_machine(secret: Object) -> MachineRecord | None:
-    """Read a record; None for another Secret. What cannot be read in it is left out."""
-    name = str(at(secret, "metadata", "name") or "")
-    if secret.get("type") != MACHINE_KIND or not name.startswith(MACHINE_PREFIX):
-        return None
-    given, refused = (frozenset(_read(lines_of(secret, key))) for key in ("given", "refused"))
-    return MachineRecord(name.removeprefix(MACHINE_PREFIX), given, refused)
-
-
-def _lines(certificates: Iterable[Given], now: datetime) -> str:
-    there = sorted((each for each in certificates if each.until > now), key=lambda each: (each.until, each.serial))
-    return "".join(f"{each.serial:X} {format_time(each.until)}\n" for each in there)
-
-
-def _read(lines: Iterable[str]) -> Iterable[Given]:
-    for line in lines:
-        serial, _, until = line.partition(" ")
-        try:
-            yield Given(int(serial, 16), parse_time(until))
-        except ValueError:
-            continue
 
 
 SERVER_KIND: Final = "vipwire.io/server"

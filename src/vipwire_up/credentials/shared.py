@@ -1,30 +1,50 @@
-"""Credentials that API servers share through the store: tokens, what is withdrawn, machines that have left.
+"""Credentials that API servers share through the store: tokens, withdrawals, certificates of machines.
 
 Each server follows the records of all (records.py); where the store is shared, it writes
 its own. So what is withdrawn at one server is refused at all of them as soon as they see the change.
+
+Each server also follows bootstrap tokens and Nodes: it refuses the certificates that have ended with one of them, and
+notes them as refused in the record of their machine. They stay refused when the token would have expired meanwhile.
 """
 
-from typing import Final
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import partial
 
 from vipwire.kube.errors import ApiError
 from vipwire.process import log
 from vipwire.process.supervision import Guard
+from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import SECRETS
-from vipwire_up.api.objects.object import readable
+from vipwire_up.api.objects.object import readable, shown
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.credentials.identity import Withdrawn
 from vipwire_up.credentials.keys import Keys
-from vipwire_up.credentials.records import MACHINE_PREFIX as MACHINES
+from vipwire_up.credentials.machine_records import (
+    NAMESPACE,
+    TOKEN_PREFIX,
+    IssuedCertificate,
+    Present,
+    read_machine,
+    refuse_certificates,
+    token_uids,
+)
+from vipwire_up.credentials.machine_records import PREFIX as MACHINES
 from vipwire_up.credentials.records import SERVER_PREFIX as SERVERS
-from vipwire_up.credentials.records import ServerRecord, read_machine, read_server, server_secret
+from vipwire_up.credentials.records import ServerRecord, read_server, server_secret
 from vipwire_up.credentials.revocation import Revoked
+from vipwire_up.machines.node import is_ready
 from vipwire_up.machines.objects import LocalObjects
-from vipwire_up.store.record import Key
+from vipwire_up.store.record import Key, RecordChange
 from vipwire_up.store_feed.feed import Feed
 
-NAMESPACE: Final = "kube-system"
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    uid: str
+    ready: bool
 
 
 class SharedCredentials:
@@ -39,8 +59,12 @@ class SharedCredentials:
     ) -> None:
         self._registry, self._keys, self._node = registry, keys, node
         self._guard = guard or Guard("shared credentials")
-        self._feed = Feed(registry.store, (SECRETS,))
+        self._feed = Feed(registry.store, (SECRETS, NODES))
         self._objects = LocalObjects(registry, "vipwire-credentials")
+        self._nodes: dict[str, _Node] = {}
+        self._tokens: dict[bytes, User] = {}
+        self._withdrawn = Withdrawn()
+        self._ended: dict[str, set[int]] = {}
         self._told = ""
         self.look()
 
@@ -49,38 +73,69 @@ class SharedCredentials:
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
-        """Follow what the others say, and tell what is here; report whether to look again though nobody writes."""
+        """Follow the records, and write what this server has to say; report whether to step again soon."""
         self.look()
-        if self._registry.store.shared:
-            try:
+        try:
+            await self._note_ended()
+            if self._registry.store.shared:
                 await self._publish()
-            except ApiError as error:
-                if str(error) != self._told:
-                    log.warning("cannot tell the other API servers what is withdrawn here", error=error)
-                self._told = str(error)
-            else:
-                self._told = ""
+        except ApiError as error:
+            if str(error) != self._told:
+                log.warning("cannot write which credentials are withdrawn; it is tried again", error=error)
+            self._told = str(error)
+            return True
+        self._told = ""
         return self._registry.store.shared
 
     def look(self) -> None:
-        """Take over what the records say, if any of them has changed."""
+        """Take over what the records, the tokens and the Nodes say, as far as they have changed."""
         changes, anew = self._feed.look()
-        if not anew and not any(_is_record(change.record.key) for change in changes):
+        if anew:
+            self._nodes.clear()
+        ended = [self._note_node(change) for change in changes if change.record.key.resource == NODES.id]
+        if anew or any(ended) or any(_is_record(change.record.key) for change in changes):
+            self._read_records()
+        elif not ended:
             return
+        ready = frozenset(name for name, node in self._nodes.items() if node.ready)
+        self._keys.share(self._tokens, replace(self._withdrawn, ready=ready))
+
+    def _note_node(self, change: RecordChange) -> bool:
+        """Note a Node; report whether certificates may have ended with it."""
+        name, value = change.record.key.name, readable(change.record)
+        before = self._nodes.pop(name, None)
+        if change.deleted:
+            return True
+        node = self._nodes[name] = _Node(str(value["metadata"].get("uid") or ""), is_ready(value))
+        return before is not None and before.uid != node.uid
+
+    def _read_records(self) -> None:
+        """Read all records: which tokens are good here, what is withdrawn, whose certificates have ended."""
+        found = [each for each in self._registry.store.scan(SECRETS.id) if _is_record(each.key)]
+        values = {each.key.name: shown(each) for each in found}
+        present = Present(token_uids(values.values()), {name: node.uid for name, node in self._nodes.items()})
+        now, self._ended = self._registry.clock(), {}
         tokens, digests, users, serials = dict[bytes, User](), set[bytes](), set[str](), set[int]()
-        for record in self._registry.store.scan(SECRETS.id):
-            if not _is_record(record.key):
-                continue
-            value = readable(record)
+        for value in values.values():
             if (machine := read_machine(value)) is not None:
-                serials.update(each.serial for each in machine.refused)
+                ended = {each.serial for each in machine.given if present.end_of(machine.node, each, now)}
+                serials.update(ended, (each.serial for each in machine.refused))
+                if ended:
+                    self._ended[machine.node] = ended
             elif (server := read_server(value)) is not None:
                 tokens.update(server.tokens if server.node != self._node else {})
                 digests |= server.withdrawn
                 users |= server.revoked.users
                 serials |= server.revoked.serials
-        withdrawn = Withdrawn(frozenset(digests), Revoked(frozenset(serials), frozenset(users)))
-        self._keys.share(tokens, withdrawn)
+        revoked = Revoked(frozenset(serials), frozenset(users))
+        self._tokens, self._withdrawn = tokens, Withdrawn(frozenset(digests), revoked)
+
+    async def _note_ended(self) -> None:
+        """Note in the machines' records which of their certificates have ended. Raise ApiError."""
+        for node, ended in list(self._ended.items()):
+            await refuse_certificates(self._objects, node, partial(_is_among, ended), self._registry.clock())
+            self._ended.pop(node, None)
+            log.info("refusing certificates that have ended with their token or their Node", node=node)
 
     async def _publish(self) -> None:
         name = f"{SERVERS}{self._node}"
@@ -98,5 +153,9 @@ class SharedCredentials:
             await self._objects.edit(SECRETS, NAMESPACE, name, edit)
 
 
+def _is_among(serials: Collection[int], certificate: IssuedCertificate) -> bool:
+    return certificate.serial in serials
+
+
 def _is_record(key: Key) -> bool:
-    return key.namespace == NAMESPACE and key.name.startswith((MACHINES, SERVERS))
+    return key.namespace == NAMESPACE and key.name.startswith((MACHINES, SERVERS, TOKEN_PREFIX))

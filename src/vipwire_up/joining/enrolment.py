@@ -7,13 +7,18 @@ POST certificates   {"request": PEM}: a request for system:node:NAME, signed for
                     machine is Ready under that name, and for system:node:NAME itself, which so renews it. A request
                     for ingress:NAME is signed for system:node:NAME: it has the role ingress
 POST departures     {"certificates": [PEM...]} of system:node:NAME, which leaves: its certificates are refused from
-                    now on. An admin says {"node": NAME}
+                    now on, and its Node and Lease are deleted. An admin says {"node": NAME}
 GET  servers        the authority with its key, for a token of the group of servers
+
+A certificate ends with the token that the machine joined with, and with its Node. The first one creates the Node: so
+`kubectl get nodes` shows each machine that has a certificate. A renewed certificate has the origin of the one that
+the machine asked with.
 
 `check` decides by user, method and path alone, so that the API server reads no body of a caller without rights.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -26,21 +31,36 @@ from vipwire.errors import ConfigError
 from vipwire.kube.errors import ApiError
 from vipwire.process import log
 from vipwire_up.api.kinds.node import NODES
-from vipwire_up.api.kinds.small_kinds import SECRETS
+from vipwire_up.api.kinds.small_kinds import LEASES, SECRETS
 from vipwire_up.api.objects.errors import bad_request, internal, refused
 from vipwire_up.api.objects.names import subdomain
-from vipwire_up.api.objects.object import decoded, key_of, readable
+from vipwire_up.api.objects.object import at, decoded, key_of, readable
+from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.serving.authorization import Role, User
 from vipwire_up.credentials.ca import Authority
-from vipwire_up.credentials.records import INGRESS_USER, NODE_USER, Given
-from vipwire_up.joining.certified import Certified
-from vipwire_up.joining.tokens import GROUP, NAMESPACE, PREFIX, SERVERS, accepts, groups_of, parse, read_secret
-from vipwire_up.machines.node import is_ready
+from vipwire_up.credentials.machine_records import (
+    INGRESS_USER,
+    NAMESPACE,
+    NODE_USER,
+    PREFIX,
+    TOKEN_PREFIX,
+    IssuedCertificate,
+    MachineRecord,
+    Origin,
+    Present,
+    change_machine,
+    read_machine,
+)
+from vipwire_up.joining.tokens import GROUP, SERVERS, USER, Token, accepts, groups_of, parse, read_secret
+from vipwire_up.machines.leases import NODE_LEASES
+from vipwire_up.machines.node import is_ready, undeclared_node
+from vipwire_up.machines.objects import LocalObjects
 
 PATH: Final = "/vipwire.io/v1/"
 _ROLES: Final = {NODE_USER: Role.NODE, INGRESS_USER: Role.INGRESS}
 _RSA_BITS: Final = 2048
+_UNKNOWN: Final = Origin()
 
 
 class Enrolment:
@@ -54,18 +74,21 @@ class Enrolment:
         refusing: Callable[[], None] = lambda: None,
     ) -> None:
         self._registry, self._authority, self._clock = registry, authority, clock
-        self._certified, self._refusing = Certified(registry), refusing
+        self._objects, self._refusing = LocalObjects(registry, "vipwire-machines"), refusing
 
     def user_of(self, text: str) -> User | None:
         """Tell who comes with a bootstrap token; None for what is none, or is over."""
         found = parse(text)
         if found is None:
             return None
-        record = self._registry.store.read(key_of(SECRETS, NAMESPACE, f"{PREFIX}{found[0]}"))
-        token = read_secret(readable(record)) if record is not None else None
+        token = self._token(found[0])
         if token is None or not accepts(token, found[1], self._clock()):
             return None
-        return User(f"system:bootstrap:{token.id}", (*groups_of(token), "system:authenticated"))
+        return User(f"{USER}{token.id}", (*groups_of(token), "system:authenticated"))
+
+    def _token(self, name: str) -> Token | None:
+        record = self._registry.store.read(key_of(SECRETS, NAMESPACE, f"{TOKEN_PREFIX}{name}"))
+        return read_secret(readable(record)) if record is not None else None
 
     def check(self, user: User, method: str, path: str) -> None:
         """Raise ApiError unless the user may send such a request. `answer` checks what the body names."""
@@ -106,18 +129,53 @@ class Enrolment:
     async def _sign(self, user: User, body: bytes) -> dict[str, Any]:
         request = _request(body)
         kind, node = _subject(request.subject)
-        if user.name != f"{NODE_USER}{node}":
-            if GROUP not in user.groups or kind != NODE_USER:
-                raise refused("certificates", node, f'User "{user.name}" cannot get the certificate of Node "{node}"')
-            record = self._registry.store.read(key_of(NODES, "", node))
-            if record is not None and is_ready(decoded(record)):
-                message = f"a machine is Ready as Node {node}: choose another --node-name, or let that one leave"
-                raise ApiError(409, "Conflict", message)
-        authority = self._authority()
-        made = authority.sign(request.public_key(), f"{kind}{node}", (_ROLES[kind].value,))
-        await self._certified.gave(node, _given(x509.load_pem_x509_certificate(made)))
+        if user.name == f"{NODE_USER}{node}":
+            origin = self._own_origin(user, node)
+        elif GROUP in user.groups and kind == NODE_USER:
+            origin = await self._token_origin(user, node)
+        else:
+            raise refused("certificates", node, f'User "{user.name}" cannot get the certificate of Node "{node}"')
+        authority, name = self._authority(), f"{kind}{node}"
+        made = authority.sign(request.public_key(), name, (_ROLES[kind].value,))
+        issued = _issued(x509.load_pem_x509_certificate(made), replace(origin, user=name))
+        await change_machine(self._objects, node, lambda record: record.with_issued(issued), self._clock())
         log.info("signed a machine's certificate", node=node, role=_ROLES[kind].name.lower(), user=user.name)
         return {"certificate": made.decode(), "authority": authority.text}
+
+    def _own_origin(self, user: User, node: str) -> Origin:
+        """Find the origin of the certificate by which a machine asks for another. Raise ApiError if it has ended."""
+        uid = self._uid(NODES, "", node)
+        if uid is None:
+            why = f'there is no Node "{node}": the machine was taken out of the cluster, and has to join again'
+            raise refused("certificates", node, why)
+        secret = self._registry.store.read(key_of(SECRETS, NAMESPACE, f"{PREFIX}{node}"))
+        record = (read_machine(readable(secret)) if secret else None) or MachineRecord(node)
+        asking = record.find(user.serial)
+        if asking is None:  # an earlier version signed it
+            return Origin(node_uid=uid)
+        token = self._uid(SECRETS, NAMESPACE, f"{TOKEN_PREFIX}{asking.origin.token}")
+        present = Present({asking.origin.token: token} if token is not None else {}, {node: uid})
+        if why := "it was refused" if asking in record.refused else present.end_of(node, asking, self._clock()):
+            raise refused("certificates", node, f"the certificate of this machine has ended: {why}")
+        return replace(asking.origin, node_uid=uid)
+
+    async def _token_origin(self, user: User, node: str) -> Origin:
+        """Name the token of a machine that joins, and its Node, which is created. Raise ApiError."""
+        found = self._registry.store.read(key_of(NODES, "", node))
+        if found is not None and is_ready(decoded(found)):
+            message = f"a machine is Ready as Node {node}: choose another --node-name, or let that one leave"
+            raise ApiError(409, "Conflict", message)
+        token = None
+        if user.name.startswith(USER) and (token := self._token(user.name.removeprefix(USER))) is None:
+            raise ApiError(401, "Unauthorized", "Unauthorized")  # deleted since the request began
+        value = decoded(found) if found else await self._objects.create(NODES, "", undeclared_node(node))
+        uid = str(at(value, "metadata", "uid") or "")
+        return Origin("", token.id, token.uid, token.expires, uid) if token else Origin(node_uid=uid)
+
+    def _uid(self, resource: Resource, namespace: str, name: str) -> str | None:
+        """Read an object's UID; None if there is no such object, "" if it is damaged."""
+        record = self._registry.store.read(key_of(resource, namespace, name))
+        return str(readable(record)["metadata"].get("uid") or "") if record is not None else None
 
     async def _leave(self, user: User, body: bytes) -> dict[str, Any]:
         sent = _sent(body)
@@ -126,12 +184,15 @@ class Enrolment:
             node = str(sent.get("node") or "")
         if not node or subdomain(node):
             raise bad_request("expected {'node': the name of a Node}")
-        await self._certified.refuse(node, *self._shown(node, sent.get("certificates")))
+        shown = tuple(self._shown(node, sent.get("certificates")))
+        await change_machine(self._objects, node, lambda record: record.with_all_refused(*shown), self._clock())
         self._refusing()
+        await self._objects.delete(LEASES, NODE_LEASES, node)
+        await self._objects.delete(NODES, "", node)
         log.info("refusing the certificates of a machine that has left", node=node, user=user.name)
         return {"node": node}
 
-    def _shown(self, node: str, certificates: Any) -> Iterator[Given]:
+    def _shown(self, node: str, certificates: Any) -> Iterator[IssuedCertificate]:
         """List those certificates that are really a machine's: it cannot withdraw somebody else's."""
         authority = self._authority()
         for text in certificates if isinstance(certificates, list) else ():
@@ -141,7 +202,7 @@ class Enrolment:
             except (ValueError, ApiError):
                 continue
             if ours:
-                yield _given(found)
+                yield _issued(found)
 
     def _authority_with_key(self, user: User) -> dict[str, Any]:
         authority = self._authority()
@@ -173,8 +234,8 @@ def _sent(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _given(certificate: x509.Certificate) -> Given:
-    return Given(certificate.serial_number, certificate.not_valid_after_utc)
+def _issued(certificate: x509.Certificate, origin: Origin = _UNKNOWN) -> IssuedCertificate:
+    return IssuedCertificate(certificate.serial_number, certificate.not_valid_after_utc, origin)
 
 
 def _subject(subject: x509.Name) -> tuple[str, str]:

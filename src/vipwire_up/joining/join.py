@@ -22,6 +22,11 @@ from vipwire_up.supervision.server_identity import server_identity
 
 MANAGER: Final = "vipwire-join"
 _PATH: Final = "/vipwire.io/v1/"
+_NO_TOKEN: Final = "does not accept the token: it is wrong or its time is over (vipwire token create makes another)"  # noqa: S105  # a message
+_CERTIFICATE_ENDED: Final = (
+    "does not accept the certificate of this machine: its token was deleted, or its Node was removed "
+    "(vipwire leave --force, then join with another token)"
+)
 
 
 async def join(folder: Folder, server: str, token: str, pinned: str, node: str) -> Member:
@@ -97,8 +102,6 @@ async def _ask(access: Access, method: str, name: str, body: Any = None) -> dict
             raise VipwireError(f"{access.server}: {method} {name}: {error}") from error
         except ApiError as error:
             if error.code == 401:
-                raise VipwireError(
-                    f"{access.server}: does not accept the token: it is wrong or its time is over "
-                    "(vipwire token create makes another)"
-                ) from error
+                why = _CERTIFICATE_ENDED if access.certificate else _NO_TOKEN
+                raise VipwireError(f"{access.server}: {why}") from error
             raise VipwireError(f"{access.server}: {method} {name}: {error.message}") from error

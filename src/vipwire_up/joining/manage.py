@@ -11,15 +11,24 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire_up.api.kinds.endpoints import ENDPOINTS
 from vipwire_up.api.kinds.node import NODES
-from vipwire_up.api.kinds.small_kinds import LEASES, SECRETS
+from vipwire_up.api.kinds.small_kinds import SECRETS
+from vipwire_up.api.objects.object import at
+from vipwire_up.credentials.machine_records import (
+    NAMESPACE,
+    TOKEN_PREFIX,
+    Present,
+    certificate_table,
+    change_machine,
+    read_machine,
+    refuse_certificates,
+    token_uids,
+)
 from vipwire_up.joining.join import MANAGER
 from vipwire_up.joining.membership import Folder, Member
 from vipwire_up.joining.pinned import hash_of, read_certificate
 from vipwire_up.joining.run import servers_in
 from vipwire_up.joining.tokens import (
     KIND,
-    NAMESPACE,
-    PREFIX,
     SERVERS,
     Token,
     generate,
@@ -27,7 +36,6 @@ from vipwire_up.joining.tokens import (
     secret_of,
     table,
 )
-from vipwire_up.machines.leases import NODE_LEASES
 from vipwire_up.machines.objects import Objects, RemoteObjects
 
 _DEPARTURES: Final = "/vipwire.io/v1/departures"
@@ -79,30 +87,64 @@ async def list_tokens(access: Access) -> Iterator[str]:
     return table((each for each in tokens if each is not None), now())
 
 
-async def delete_token(access: Access, name: str) -> None:
-    """Delete a token by its id, or by the whole of it. Raise VipwireError if there is none."""
+async def list_certificates(access: Access) -> Iterator[str]:
+    """Give a table of the certificates that machines have."""
+    async with RemoteObjects(access, MANAGER) as objects:
+        try:
+            found, nodes = await objects.list(SECRETS, NAMESPACE), await objects.list(NODES)
+        except ApiError as error:
+            raise VipwireError(error.message) from error
+    uids = {str(at(each, "metadata", "name")): str(at(each, "metadata", "uid") or "") for each in nodes}
+    return certificate_table(filter(None, map(read_machine, found)), Present(token_uids(found), uids), now())
+
+
+async def delete_token(access: Access, name: str, *, keep_machines: bool = False) -> list[str]:
+    """Delete a token by its id, or by the whole of it, and refuse the certificates of it; tell what ended.
+
+    An expired token may be gone: its certificates end all the same. Raise VipwireError if there is neither.
+    """
     name = name.partition(".")[0]
     async with RemoteObjects(access, MANAGER) as objects:
         try:
-            if await objects.read(SECRETS, NAMESPACE, f"{PREFIX}{name}") is None:
-                raise VipwireError(f"there is no token {name}")
-            await objects.delete(SECRETS, NAMESPACE, f"{PREFIX}{name}")
+            found = await objects.read(SECRETS, NAMESPACE, f"{TOKEN_PREFIX}{name}")
+            machines = await _machines_of(objects, name)
+            if keep_machines:
+                for node in machines:
+                    await change_machine(objects, node, lambda each: each.without_token(name), now())
+            await objects.delete(SECRETS, NAMESPACE, f"{TOKEN_PREFIX}{name}")  # no machine joins with it any more
+            while not keep_machines and (left := await _machines_of(objects, name)):
+                machines |= left  # again, for a certificate that was renewed meanwhile
+                for node in left:
+                    await refuse_certificates(objects, node, lambda each: each.origin.token == name, now())
         except ApiError as error:
             raise VipwireError(error.message) from error
+    if found is None and not machines:
+        raise VipwireError(f"there is no token {name}, and no certificate that a machine got with it")
+    ended = () if keep_machines else sorted(machines)
+    told = [f"Node {node}: the API servers refuse the certificates of this token" for node in ended]
+    token = read_secret(found) if found else None
+    if token is not None and SERVERS in token.groups:
+        told.append("an API server that was prepared with the token keeps the key of the authority")
+    return told
+
+
+async def _machines_of(objects: Objects, token: str) -> set[str]:
+    """Name the machines that have certificates of a token in force."""
+    records = filter(None, map(read_machine, await objects.list(SECRETS, NAMESPACE)))
+    return {each.node for each in records if any(given.origin.token == token for given in each.given)}
 
 
 async def dismiss(access: Access, node: str) -> None:
-    """Delete a machine's Node and Lease as an admin, and have its certificates refused. Raise VipwireError."""
+    """Have a machine's certificates refused as an admin, and its Node and Lease deleted. Raise VipwireError."""
     async with RemoteObjects(access, MANAGER) as objects:
         try:
             await objects.ask("POST", _DEPARTURES, {"node": node})
-            await _delete_all(objects, node)
         except ApiError as error:
             raise VipwireError(error.message) from error
 
 
 async def say_goodbye(folder: Folder, member: Member) -> None:
-    """Delete this machine's Node and Lease, and have its certificates refused, at the first API server that answers.
+    """Have this machine's certificates refused, and its Node and Lease deleted, by the first API server that answers.
 
     Raise VipwireError if none does.
     """
@@ -110,7 +152,6 @@ async def say_goodbye(folder: Folder, member: Member) -> None:
     for server in member.servers:
         async with RemoteObjects(folder.access(server), MANAGER) as objects:
             try:
-                await _delete_all(objects, member.node)
                 await objects.ask("POST", _DEPARTURES, {"certificates": folder.certificates()})
             except UnreachableError as error:
                 reason = str(error)
@@ -121,8 +162,3 @@ async def say_goodbye(folder: Folder, member: Member) -> None:
     raise VipwireError(
         f"{reason} (--force leaves all the same: then `vipwire leave --node {member.node}` on an API server)"
     )
-
-
-async def _delete_all(objects: Objects, node: str) -> None:
-    await objects.delete(LEASES, NODE_LEASES, node)
-    await objects.delete(NODES, "", node)

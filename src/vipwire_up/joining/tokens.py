@@ -16,10 +16,11 @@ from typing import Final
 from vipwire.model.times import format_time, parse_time
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
+from vipwire_up.credentials.machine_records import NAMESPACE, TOKEN_PREFIX
 
-NAMESPACE: Final = "kube-system"
+USER: Final = "system:bootstrap:"
+"""How the user begins who comes with a token; its id follows."""
 KIND: Final = "bootstrap.kubernetes.io/token"
-PREFIX: Final = "bootstrap-token-"
 GROUP: Final = "system:bootstrappers"
 SERVERS: Final = "system:bootstrappers:vipwire:servers"
 """The group of tokens that may also fetch the key of the cluster's authority, and so make an API server."""
@@ -37,6 +38,7 @@ class Token:
     groups: tuple[str, ...] = ()
     usable: bool = True
     description: str = ""
+    uid: str = ""
 
     def __str__(self) -> str:
         return f"{self.id}.{self.secret}"
@@ -68,7 +70,7 @@ def secret_of(token: Token) -> Object:
     if token.description:
         data["description"] = token.description
     encoded = {name: base64.b64encode(text.encode()).decode() for name, text in data.items()}
-    return {"metadata": {"name": f"{PREFIX}{token.id}", "namespace": NAMESPACE}, "type": KIND, "data": encoded}
+    return {"metadata": {"name": f"{TOKEN_PREFIX}{token.id}", "namespace": NAMESPACE}, "type": KIND, "data": encoded}
 
 
 def read_secret(secret: Object) -> Token | None:
@@ -77,7 +79,7 @@ def read_secret(secret: Object) -> Token | None:
         return None
     data = {name: _text(value) for name, value in (secret.get("data") or {}).items()}
     found = parse(f"{data.get('token-id', '')}.{data.get('token-secret', '')}")
-    if found is None or at(secret, "metadata", "name") != f"{PREFIX}{found[0]}":
+    if found is None or at(secret, "metadata", "name") != f"{TOKEN_PREFIX}{found[0]}":
         return None
     try:
         expires = _time(data.get("expiration", ""))
@@ -85,7 +87,8 @@ def read_secret(secret: Object) -> Token | None:
         return None
     groups = tuple(filter(None, data.get("auth-extra-groups", "").split(",")))
     usable = data.get("usage-bootstrap-authentication") == "true"
-    return Token(*found, expires, groups, usable, data.get("description", ""))
+    uid = str(at(secret, "metadata", "uid") or "")
+    return Token(*found, expires, groups, usable, data.get("description", ""), uid)
 
 
 def accepts(token: Token | None, secret: str, now: datetime) -> bool:

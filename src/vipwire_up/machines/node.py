@@ -103,11 +103,14 @@ def _facts() -> Object:
     return {"capacity": cpus, "allocatable": cpus, "nodeInfo": info}
 
 
+def undeclared_node(name: str) -> Object:
+    """Write the Node of a machine that has a certificate, and has said nothing of itself yet."""
+    return {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}}}
+
+
 def new_node(name: str, addresses: list[Object], now: str) -> Object:
     """Write the Node of this machine."""
-    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
-    status = _facts() | {"addresses": addresses, "conditions": [_served(now)]}
-    return {"metadata": {"name": name, "labels": labels}, "status": status}
+    return undeclared_node(name) | {"status": _facts() | {"addresses": addresses, "conditions": [_served(now)]}}
 
 
 def served_node(value: Object, addresses: list[Object], now: str) -> Object:

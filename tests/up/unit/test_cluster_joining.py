@@ -23,12 +23,14 @@ from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.kinds.small_kinds import LEASES, SECRETS
 from vipwire_up.api.serving.authorization import Role, User
 from vipwire_up.controllers.node_restriction import NodeRestriction
+from vipwire_up.credentials.machine_records import NAMESPACE
 from vipwire_up.joining import join as joining
 from vipwire_up.joining.ended_tokens import delete_once
 from vipwire_up.joining.manage import create_token, delete_token, dismiss, list_tokens, say_goodbye
 from vipwire_up.joining.membership import Folder, Member, access_by_token, read_server
 from vipwire_up.joining.pinned import read_certificate
-from vipwire_up.joining.tokens import NAMESPACE, Token, accepts, parse, read_secret, secret_of
+from vipwire_up.joining.tokens import Token, accepts, parse, read_secret, secret_of
+from vipwire_up.machines.heartbeat import Heartbeat
 from vipwire_up.machines.leases import NODE_LEASES
 from vipwire_up.machines.objects import LocalObjects, Objects, RemoteObjects
 from vipwire_up.store.store import Store
@@ -103,6 +105,12 @@ async def words_for(here: Up, folder: Path, *, servers: bool = False) -> tuple[s
     return words[words.index("--token") + 1], words[words.index("--ca-hash") + 1]
 
 
+async def serves(folder: Folder, url: str, node: str) -> None:
+    """Declare the Node Ready, as `vipwire join` does while it runs: then ingress:NAME counts."""
+    async with RemoteObjects(folder.access(url), "test") as objects:
+        await Heartbeat(objects, node, [], lambda: dt.datetime.now(dt.UTC)).beat()  # noqa: TID251  # a machine's
+
+
 def test_a_machine_joins_with_a_token_and_is_itself_from_then_on(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with up(tmp_path / "up") as here:
@@ -112,7 +120,7 @@ def test_a_machine_joins_with_a_token_and_is_itself_from_then_on(tmp_path: Path)
             assert folder.member() == member == Member("n2", (here.url,))
             assert [path for path in folder.path.rglob("*") if path.is_file() and path.stat().st_mode & 0o077] == []
             async with RemoteObjects(folder.access(here.url), "test") as objects:
-                await objects.create(NODES, "", {"metadata": {"name": "n2"}})
+                assert await objects.read(NODES, "", "n2") is not None
                 with pytest.raises(ApiError, match='User "system:node:n2" cannot write it'):
                     await objects.create(NODES, "", {"metadata": {"name": "n3"}})
                 with pytest.raises(ApiError, match="forbidden"):
@@ -134,6 +142,7 @@ def test_a_machine_has_another_kubeconfig_for_its_ingress_controller(tmp_path: P
             token, pinned = await words_for(here, tmp_path / "up")
             folder = Folder(tmp_path / "there")
             await joining.join(folder, here.url, token, pinned, "n2")
+            await serves(folder, here.url, "n2")
             folder.write_kubeconfigs(here.url)
             assert folder.port() == int(here.url.rpartition(":")[2])
             backend = {"service": {"name": "web", "port": {"number": 80}}}
@@ -173,14 +182,17 @@ def test_who_has_left_is_refused_until_it_joins_again(tmp_path: Path, *, by_admi
             token, pinned = await words_for(here, tmp_path / "up")
             folder, kept = Folder(tmp_path / "there"), Folder(tmp_path / "kept")
             member = await joining.join(folder, here.url, token, pinned, "n2")
+            await serves(folder, here.url, "n2")
             shutil.copytree(folder.path, kept.path)
             other = Folder(tmp_path / "other")
             await joining.join(other, here.url, token, pinned, "n3")
+            await serves(other, here.url, "n3")
             await (dismiss(admin(tmp_path / "up"), "n2") if by_admin else say_goodbye(folder, member))
             assert await refused(kept, here.url) == [401, 401]
             assert await refused(other, here.url) == []
             folder.forget()
             await joining.join(folder, here.url, token, pinned, "n2")
+            await serves(folder, here.url, "n2")
             assert await refused(folder, here.url) == []
             assert await refused(kept, here.url) == [401, 401]
         async with up(tmp_path / "up") as here:  # and after a restart
@@ -197,6 +209,7 @@ def test_a_machine_withdraws_its_own_certificates_only(tmp_path: Path) -> None:
             folders = [Folder(tmp_path / name) for name in ("n2", "n3")]
             for folder in folders:
                 await joining.join(folder, here.url, token, pinned, folder.path.name)
+                await serves(folder, here.url, folder.path.name)
             path, strange = "/vipwire.io/v1/departures", folders[1].certificates()
             async with RemoteObjects(folders[0].access(here.url), "test") as objects:
                 await objects.ask("POST", path, {"node": "n3", "certificates": [*strange, "none", 7]})

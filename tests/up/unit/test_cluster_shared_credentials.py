@@ -6,16 +6,8 @@ import pytest
 
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.credentials.identity import Access, Withdrawn
-from vipwire_up.credentials.records import (
-    Given,
-    MachineRecord,
-    ServerRecord,
-    encoded,
-    machine_secret,
-    read_machine,
-    read_server,
-    server_secret,
-)
+from vipwire_up.credentials.machine_records import IssuedCertificate, MachineRecord, machine_secret, read_machine
+from vipwire_up.credentials.records import ServerRecord, encoded, read_server, server_secret
 from vipwire_up.credentials.revocation import Revoked
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,8 +30,8 @@ def test_a_token_that_is_there_no_more_is_withdrawn_until_it_is_there_again() ->
 
 
 def test_a_machines_record_is_read_as_it_was_written_without_what_is_over() -> None:
-    first, second, over = Given(0xAB, LATER), Given(2, LATER), Given(3, NOW)
-    record = MachineRecord("n2").gave(first).left(over).gave(second)
+    first, second, over = IssuedCertificate(0xAB, LATER), IssuedCertificate(2, LATER), IssuedCertificate(3, NOW)
+    record = MachineRecord("n2").with_issued(first).with_all_refused(over).with_issued(second)
     assert read_machine(machine_secret(record, NOW)) == MachineRecord("n2", frozenset({second}), frozenset({first}))
 
 

@@ -10,7 +10,7 @@ Nobody else may do anything but ask for version, health and discovery's root.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -61,10 +61,11 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The caller: a name and groups, as a certificate or a token has them."""
+    """The caller: a name and groups, as a certificate or a token has them, and the certificate's serial number."""
 
     name: str
     groups: tuple[str, ...] = ()
+    serial: int = field(default=0, compare=False)
 
 
 ANONYMOUS: Final = User("system:anonymous", ("system:unauthenticated",))
