@@ -138,16 +138,22 @@ def test_the_deletion_of_a_token_ends_its_certificates_and_no_others(cluster: Cl
     token, pinned = cluster.token()
     other, _ = cluster.token()
     first, second = tmp_path / "n2", tmp_path / "n3"
-    with machine(cluster, first, token, pinned), machine(cluster, second, other, pinned):
+    with (
+        machine(cluster, first, token, pinned),
+        machine(cluster, second, other, pinned),
+        contextlib.ExitStack() as stack,
+    ):
         assert cluster.renewed(first, "ingress") == 200
         before = cluster.certificates()
         assert before["system:node:n2"] == before["ingress:n2"] == (token[:6], "in force")
         assert before["system:node:n3"] == before["ingress:n3"] == (other[:6], "in force")
-        watches = [cluster.connection(first / "pki" / user) for user in USERS]
+        watches = [
+            stack.enter_context(contextlib.closing(cluster.connection(first / "pki" / user))) for user in USERS
+        ]
         answers = []
         for watch in watches:
             watch.request("GET", f"{SERVICES}?watch=1")
-            answers.append(watch.getresponse())
+            answers.append(stack.enter_context(watch.getresponse()))
         said = cluster.vipwire("token", "delete", token[:6])
         assert said == "Node n2: the API servers refuse the certificates of this token\n"
         until(lambda: cluster.codes(first), [401, 401])
