@@ -40,9 +40,9 @@ def serve_dns(count: int, told: Connection) -> None:
 
     from vipwire.kube.resource import ObjectReader  # noqa: PLC0415
     from vipwire.process import cyclic_garbage  # noqa: PLC0415
+    from vipwire_up.dns.objects import SERVICES, SLICES  # noqa: PLC0415
     from vipwire_up.dns.run import Emit, serve  # noqa: PLC0415
     from vipwire_up.dns.settings import Settings  # noqa: PLC0415
-    from vipwire_up.dns.watch import SERVICES, SLICES  # noqa: PLC0415
 
     async def feed(emit: Emit) -> None:
         began = time.process_time()

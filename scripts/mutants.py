@@ -37,7 +37,6 @@ MUTATED: Final = (
     "src/vipwire_up/api/registry.py",
     "src/vipwire_up/announcing/*.py",
     "src/vipwire_up/controllers/**/*.py",
-    "src/vipwire_up/machines/leases.py",
 )
 TESTS: Final = ("tests/proxy/cases/test_*.py", "tests/proxy/laws/test_*.py", "tests/*/unit/test_*.py")
 LIBRARIES: Final = ("hypothesis", "msgspec", "click", "yaml", "httptools", "prometheus_client", "cryptography.x509")

@@ -9,7 +9,6 @@ from click.core import ParameterSource
 
 from vipwire.process.command_flags import with_flags
 from vipwire.process.terminal import MISUSED, note, plain_errors, say
-from vipwire_up.bgp.flags import bgp_flags
 from vipwire_up.machines.flags import (
     EXEC_PROBES,
     EXEC_PROBES_USER,
@@ -18,6 +17,7 @@ from vipwire_up.machines.flags import (
     PROBES,
     PROXY,
     PROXY_MODE,
+    bgp_flags,
 )
 from vipwire_up.store.backup import backup as write_backup
 from vipwire_up.store.backup import restore as restore_backup

@@ -23,13 +23,13 @@ from vipwire_up.api.serving.limits import Bounds
 from vipwire_up.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
 from vipwire_up.credentials.keys import Keys
 from vipwire_up.credentials.shared import SharedCredentials
+from vipwire_up.dns.objects import RESOURCES
 from vipwire_up.dns.run import serve as serve_dns
 from vipwire_up.dns.settings import Settings as DnsSettings
-from vipwire_up.dns.watch import RESOURCES
 from vipwire_up.joining.enrolment import Enrolment
 from vipwire_up.store_feed.source import StoreSource
 from vipwire_up.supervision.own_addresses import ReachableAddress, inner_socket, reachable_address
-from vipwire_up.supervision.part_metrics import PartFailures
+from vipwire_up.supervision.parts import PartFailures
 
 _NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 _NAMES_BELOW: Final = ("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1")

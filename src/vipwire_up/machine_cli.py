@@ -2,12 +2,12 @@
 
 import os
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import click
 
 from vipwire.process.terminal import warn
-from vipwire_up.bgp.flags import bgp_flags
 from vipwire_up.joining.hidden_argument import hide_argument
 from vipwire_up.machines.flags import (
     EXEC_PROBES,
@@ -17,6 +17,7 @@ from vipwire_up.machines.flags import (
     PROBES,
     PROXY,
     PROXY_MODE,
+    bgp_flags,
 )
 
 FOLDER: Final = click.option(
@@ -31,6 +32,13 @@ _TOKEN: Final = "VIPWIRE_TOKEN"  # noqa: S105  # the name of a variable
 _KUBECONFIG: Final = click.option(
     "--kubeconfig", type=click.Path(path_type=Path), help="An admin's; as kubectl finds it if not given."
 )
+
+
+def _commands() -> ModuleType:
+    """Import the work of the commands, which `--help` and completion have no use for."""
+    from vipwire_up import machine_commands  # noqa: PLC0415
+
+    return machine_commands
 
 
 def _hidden(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -79,9 +87,7 @@ def join(**flags: Any) -> None:
     The rules stay, so that traffic goes on; after --node-lease-seconds its Node is not Ready. `vipwire leave` takes
     the machine out.
     """
-    from vipwire_up.machine_commands import join_cluster  # noqa: PLC0415
-
-    join_cluster(flags)
+    _commands().join_cluster(flags)
 
 
 @click.command()
@@ -97,12 +103,10 @@ def leave(context: click.Context, /, *, force: bool, keep_rules: bool, node: str
     Ends `vipwire join` here, deletes the machine's Node, removes its rules from the kernel, and deletes its
     credentials. The API servers refuse its certificates from then on.
     """
-    from vipwire_up.machine_commands import dismiss, leave_cluster  # noqa: PLC0415
-
     if node:
-        dismiss(_kubeconfig(context, where), node)
+        _commands().dismiss(_kubeconfig(context, where), node)
     else:
-        leave_cluster(where["data_dir"], force=force, keep_rules=keep_rules)
+        _commands().leave_cluster(where["data_dir"], force=force, keep_rules=keep_rules)
 
 
 @click.group()
@@ -119,9 +123,7 @@ def token() -> None:
 @click.pass_context
 def create(context: click.Context, /, ttl: str, description: str, *, server: bool, **where: Any) -> None:
     """Make a token, and print the command with which a machine joins."""
-    from vipwire_up.machine_commands import create_token  # noqa: PLC0415
-
-    create_token(_kubeconfig(context, where), ttl, description, server=server)
+    _commands().create_token(_kubeconfig(context, where), ttl, description, server=server)
 
 
 @token.command(name="list")
@@ -130,9 +132,7 @@ def create(context: click.Context, /, ttl: str, description: str, *, server: boo
 @click.pass_context
 def list_them(context: click.Context, /, **where: Any) -> None:
     """List the tokens, without their secrets."""
-    from vipwire_up.machine_commands import list_tokens  # noqa: PLC0415
-
-    list_tokens(_kubeconfig(context, where))
+    _commands().list_tokens(_kubeconfig(context, where))
 
 
 @token.command()
@@ -141,9 +141,7 @@ def list_them(context: click.Context, /, **where: Any) -> None:
 @click.pass_context
 def certificates(context: click.Context, /, **where: Any) -> None:
     """List the certificates that machines got: for which user, with which token, and whether it is in force."""
-    from vipwire_up.machine_commands import list_certificates  # noqa: PLC0415
-
-    list_certificates(_kubeconfig(context, where))
+    _commands().list_certificates(_kubeconfig(context, where))
 
 
 @token.command()
@@ -158,9 +156,7 @@ def delete(context: click.Context, /, name: str, *, keep_machines: bool, **where
     The API servers refuse the certificates that machines got with it: these machines have to join again. So it is
     for a token that expired, too: `vipwire token certificates` lists them.
     """
-    from vipwire_up.machine_commands import delete_token  # noqa: PLC0415
-
-    delete_token(_kubeconfig(context, where), name, keep_machines=keep_machines)
+    _commands().delete_token(_kubeconfig(context, where), name, keep_machines=keep_machines)
 
 
 def _kubeconfig(context: click.Context, where: dict[str, Any]) -> Path | None:

@@ -19,7 +19,7 @@ from vipwire.process.files import sync
 from vipwire_up.api.kinds.catalogue import BY_ID
 from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.object import readable
-from vipwire_up.controllers.lease import NAMESPACE
+from vipwire_up.controllers.election import NAMESPACE
 from vipwire_up.controllers.servers import EVERY, lease_name
 from vipwire_up.opening import claimed_by, fingerprint
 from vipwire_up.store.database import FILE_NAME, Database, lock

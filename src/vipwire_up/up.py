@@ -43,13 +43,13 @@ from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.election import Election
 from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.controllers.gateway_services import GatewayServices, declare_pool
+from vipwire_up.controllers.hooks import Ranges, hooks, make_first_cidr
 from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices
-from vipwire_up.controllers.parts import Ranges, hooks, make_first_cidr
 from vipwire_up.controllers.servers import OwnSlices, Server
 from vipwire_up.credentials.keys import tell_loose_modes
 from vipwire_up.dns.settings import Settings as DnsSettings
-from vipwire_up.garbage import GarbageCollector
-from vipwire_up.joining.ended_tokens import delete_ended_tokens
+from vipwire_up.garbage_collector import GarbageCollector
+from vipwire_up.joining.tokens import delete_ended_tokens
 from vipwire_up.listen import Place, serve_api, serve_names
 from vipwire_up.machines.heartbeat import SECONDS as NODE_SECONDS
 from vipwire_up.machines.heartbeat import Heartbeat
@@ -61,9 +61,8 @@ from vipwire_up.probing.probes import Prober, local_probes
 from vipwire_up.store.etcd.settings import EtcdSettings
 from vipwire_up.store.record import StoreError
 from vipwire_up.store_feed.source import StoreSource
-from vipwire_up.supervision.beside import Ending
 from vipwire_up.supervision.own_addresses import internal_addresses
-from vipwire_up.supervision.parts import Part, Parts, simply
+from vipwire_up.supervision.parts import Ending, Part, Parts, simply
 from vipwire_up.supervision.server_identity import server_identity
 
 _ENDING_SECONDS: Final = 5.0

@@ -13,7 +13,7 @@ from vipwire.errors import ConfigError
 from vipwire.model.text import port_number
 from vipwire_up.bgp.settings import BgpSettings, read_bgp_settings
 from vipwire_up.controllers.allocation.ranges import Network, Range, port_range
-from vipwire_up.controllers.parts import Ranges
+from vipwire_up.controllers.hooks import Ranges
 from vipwire_up.dns.settings import Settings as DnsSettings
 from vipwire_up.dns.settings import (
     check_address,

@@ -34,8 +34,8 @@ from vipwire_up.controllers.allocation.cidrs import ServiceCidrs
 from vipwire_up.controllers.allocation.repair import AddressRepair
 from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.endpoints.controller import EndpointController
-from vipwire_up.controllers.parts import Ranges, hooks, make_first_cidr
-from vipwire_up.garbage import GarbageCollector
+from vipwire_up.controllers.hooks import Ranges, hooks, make_first_cidr
+from vipwire_up.garbage_collector import GarbageCollector
 from vipwire_up.probing.probes import local_probes
 
 EXAMPLES = int(os.environ.get("VIPWIRE_FUZZ_EXAMPLES", "250"))

@@ -23,8 +23,7 @@ from vipwire_up.dns.limits import ClientLimits
 from vipwire_up.dns.messages.message import HEADER, NOERROR, Query, read_query, render
 from vipwire_up.dns.objects import DnsKind
 from vipwire_up.dns.resolver import Resolver
-from vipwire_up.dns.upstream.answer import answers, read_answer
-from vipwire_up.dns.upstream.cache import Cache
+from vipwire_up.dns.upstream.answer import Cache, answers, read_answer
 from vipwire_up.dns.upstream.exchange import Forwarder, Server
 from vipwire_up.dns.zone import Zone
 

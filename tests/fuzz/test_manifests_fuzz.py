@@ -20,7 +20,7 @@ from vipwire.kube.manifests.source import ManifestSource, differences, listed
 from vipwire.state.store import Store
 from vipwire_l7.gateway.watch.kinds import WITH_INGRESS, manifests
 from vipwire_l7.ingress.watch.kinds import MANIFESTS as INGRESS
-from vipwire_up.dns.watch import MANIFESTS as DNS
+from vipwire_up.dns.objects import MANIFESTS as DNS
 
 READERS: Final[tuple[ManifestReader[Any, Any], ...]] = (MANIFESTS, DNS, INGRESS, manifests(WITH_INGRESS))
 SOUND: Final = (

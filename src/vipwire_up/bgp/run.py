@@ -12,8 +12,7 @@ from vipwire.model.names import ObjectName
 from vipwire.process import log
 from vipwire.state.event import Deleted, EventOf, Listed
 from vipwire_up.announcing.kinds import NODES, SLICES, AnnounceKind, Machine, Placed
-from vipwire_up.bgp.bird import Bird
-from vipwire_up.bgp.render import render
+from vipwire_up.bgp.bird import Bird, render
 from vipwire_up.bgp.routes import SERVICES, Routed, routes
 from vipwire_up.bgp.settings import BgpSettings
 

@@ -21,11 +21,36 @@ from typing import Any, Final, TypeAlias
 from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import LeaseHeldError, LeaseObserver, LeaseRequest, acquire_or_renew, release
 from vipwire.process import log
+from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.small_kinds import LEASES
-from vipwire_up.api.objects.object import encode
+from vipwire_up.api.objects.object import encode, key_of, readable
+from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import FencedRegistry, Registry
-from vipwire_up.controllers.lease import LocalLease
 from vipwire_up.store.record import FENCES, Check, ConflictError, Key, StoreError, Write
+
+NAMESPACE: Final = "kube-system"
+_OPTIONS: Final = Options(manager="vipwire-leases", validation="Ignore")
+
+
+class LocalLease:
+    """The Lease of a name in kube-system."""
+
+    def __init__(self, registry: Registry, name: str) -> None:
+        self._registry, self._name = registry, name
+
+    async def create(self, value: Object) -> None:
+        """Create it."""
+        await self._registry.create(LEASES, NAMESPACE, value, _OPTIONS)
+
+    async def update(self, edit: Callable[[Object], Object]) -> None:
+        """Edit its current state."""
+        await self._registry.change(LEASES, NAMESPACE, self._name, edit, _OPTIONS)
+
+    def seconds_left(self, observer: LeaseObserver, now: float) -> float:
+        """Return in how many seconds it expires unless it changes; 0 if nobody holds it."""
+        record = self._registry.store.read(key_of(LEASES, NAMESPACE, self._name))
+        return 0.0 if record is None else observer.seconds_left(self._name, readable(record), now)
+
 
 NAME: Final = "vipwire-controllers"
 _LOOK: Final = 1.0

@@ -26,7 +26,7 @@ from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.ranges import Network, networks_of
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
-from vipwire_up.controllers.parts import FIRST_CIDR
+from vipwire_up.controllers.hooks import FIRST_CIDR
 from vipwire_up.store.record import Key
 from vipwire_up.store_feed.feed import Feed
 

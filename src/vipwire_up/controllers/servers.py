@@ -20,11 +20,11 @@ from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
 from vipwire_up.api.objects.object import at, key_of, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
+from vipwire_up.controllers.election import LocalLease
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
-from vipwire_up.controllers.lease import LocalLease
 from vipwire_up.controllers.own_services import API_SERVICE, DNS_SERVICE, MANAGER, SERVER
-from vipwire_up.machines.leases import SERVERS
+from vipwire_up.machines.node import SERVERS
 from vipwire_up.store.record import Key, Record, RecordChange
 from vipwire_up.store_feed.feed import Feed
 

@@ -77,7 +77,7 @@ def dns(**flags: Any) -> None:
 
     Takes the place of CoreDNS with its plugins kubernetes, forward, cache and loadbalance; a Corefile is not read.
     """
-    from vipwire_up.dns.start import start  # noqa: PLC0415  # not for --help
+    from vipwire_up.dns.run import start  # noqa: PLC0415  # not for --help
 
     try:
         start(flags)

@@ -1,16 +1,28 @@
-"""A Service and its endpoints as far as DNS reads them.
+"""Services and their endpoints as DNS reads them: on the wire, as values, and as kinds of any source. Pure.
 
 The service proxy's own values leave out exactly what DNS needs most (headless Services, ExternalName, hostnames), and
-keep much that it does not; so these are separate, and the proxy pays nothing for DNS.
+keep much that it does not; so these are separate, and the proxy pays nothing for DNS. What is not valid of an object
+is a Problem; nothing raises. Another proxy's Services (label `service.kubernetes.io/service-proxy-name`) have names
+like any other.
 """
 
 import enum
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+import msgspec
+from msgspec import Struct, field
+
+from vipwire.kube.finding import Findings, is_label
+from vipwire.kube.manifests.documents import ManifestKind, ManifestReader, kind_in_manifests
+from vipwire.kube.resource import Resource
+from vipwire.kube.wire import Meta, WireEndpointPort, WireServicePort
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Protocol
+from vipwire.model.problem import Problem
 from vipwire.state.event import EventOf
+from vipwire_up.dns.messages.names import parse_name
 
 
 class DnsKind(enum.Enum):
@@ -70,3 +82,214 @@ class DnsSlice:
 
 DnsObject: TypeAlias = DnsService | DnsSlice
 DnsEvent: TypeAlias = EventOf[DnsKind, DnsObject]
+
+
+class ServiceSpec(Struct, gc=False, rename="camel"):
+    """A Service's `spec`."""
+
+    type: str | None = None
+    cluster_ip: str | None = field(default=None, name="clusterIP")
+    cluster_ips: tuple[str, ...] | None = field(default=None, name="clusterIPs")
+    ports: tuple[WireServicePort, ...] | None = None
+    external_name: str | None = None
+    publish_not_ready_addresses: bool | None = None
+
+
+class WireService(Struct, gc=False):
+    """core/v1 Service."""
+
+    metadata: Meta | None = None
+    spec: ServiceSpec | None = None
+
+
+class SliceLabels(Struct, gc=False):
+    """The label of an EndpointSlice that says whose it is."""
+
+    service: str | None = field(default=None, name="kubernetes.io/service-name")
+
+
+class SliceMeta(Meta, gc=False, rename="camel"):
+    """An EndpointSlice's `metadata`."""
+
+    labels: SliceLabels | None = None
+
+
+class Conditions(Struct, gc=False):
+    """`endpoints[].conditions`: DNS goes by `ready` alone, which the controllers make of the others."""
+
+    ready: bool | None = None
+
+
+class WireEndpoint(Struct, gc=False):
+    """One of an EndpointSlice's `endpoints`."""
+
+    addresses: tuple[str, ...] | None = None
+    hostname: str | None = None
+    conditions: Conditions | None = None
+
+
+class EndpointSlice(Struct, gc=False, rename="camel"):
+    """discovery.k8s.io/v1 EndpointSlice."""
+
+    metadata: SliceMeta | None = None
+    address_type: str | None = None
+    endpoints: tuple[WireEndpoint, ...] | None = None
+    ports: tuple[WireEndpointPort, ...] | None = None
+
+
+class EndpointAddress(Struct, gc=False):
+    """One of a subset's `addresses` or `notReadyAddresses`."""
+
+    ip: str | None = None
+    hostname: str | None = None
+
+
+class Subset(Struct, gc=False, rename="camel"):
+    """One of the `subsets` of v1 Endpoints."""
+
+    addresses: tuple[EndpointAddress, ...] | None = None
+    not_ready_addresses: tuple[EndpointAddress, ...] | None = None
+    ports: tuple[WireEndpointPort, ...] | None = None
+
+
+class Endpoints(Struct, gc=False):
+    """core/v1 Endpoints, read from manifests only: an API server mirrors them into EndpointSlices itself."""
+
+    metadata: Meta | None = None
+    subsets: tuple[Subset, ...] | None = None
+
+
+_NO_META = Meta()
+_FAMILIES = {"IPv4": 4, "IPv6": 16}
+
+
+def convert_service(source: WireService) -> tuple[DnsService | None, tuple[Problem, ...]]:
+    """Convert a Service; None when it has nothing that a name could lead to."""
+    meta, spec = source.metadata or _NO_META, source.spec or ServiceSpec()
+    found = _findings("Service", meta)
+    if not found.named(namespaced=True) or not is_label(found.name.name):
+        return None, found.problems()
+    if spec.type == "ExternalName":
+        return _external(spec, found), found.problems()
+    ports = tuple(_ports(spec.ports or (), "spec.ports", found))
+    texts = spec.cluster_ips or ((spec.cluster_ip,) if spec.cluster_ip else ())
+    if "None" in texts:
+        publish = spec.publish_not_ready_addresses is True
+        return DnsService(found.name, Form.HEADLESS, ports=ports, publish_not_ready=publish), found.problems()
+    addresses = found.addresses("spec.clusterIPs", texts)
+    if not addresses:
+        return None, found.problems()
+    return DnsService(found.name, Form.CLUSTER_IP, addresses, ports), found.problems()
+
+
+def _external(spec: ServiceSpec, found: Findings) -> DnsService | None:
+    try:
+        if not (spec.external_name or "").strip("."):
+            raise ValueError("is missing")  # noqa: TRY301  # told like any other reason
+        target = parse_name(spec.external_name or "")
+    except ValueError as error:
+        found.note("spec.externalName", str(error))
+        return None
+    return DnsService(found.name, Form.EXTERNAL, target=target)
+
+
+def convert_slice(source: EndpointSlice) -> tuple[DnsSlice | None, tuple[Problem, ...]]:
+    """Convert an EndpointSlice; None when it belongs to no Service or is of no IP family."""
+    meta = source.metadata or SliceMeta()
+    service = (meta.labels and meta.labels.service) or ""
+    found = _findings("EndpointSlice", meta)
+    size = _FAMILIES.get(source.address_type or "")
+    if size is None or not is_label(service) or not found.named(namespaced=True):
+        return None, found.problems()
+    name = ObjectName(found.name.namespace, service)
+    ports = tuple(_ports(source.ports or (), "ports", found))
+    return DnsSlice(found.name, name, ports, tuple(_endpoints(source.endpoints or (), size, found))), found.problems()
+
+
+def _endpoints(sources: Iterable[WireEndpoint], size: int, found: Findings) -> Iterator[DnsEndpoint]:
+    for index, source in enumerate(sources):
+        path = f"endpoints[{index}]"
+        text = source.addresses[0] if source.addresses else None
+        # Unknown is not "no": a slice that somebody wrote without conditions is to be used.
+        ready = source.conditions is None or source.conditions.ready is not False
+        endpoint = _endpoint(
+            (f"{path}.addresses[0]", text), (f"{path}.hostname", source.hostname), found, ready=ready
+        )
+        if endpoint is not None and len(endpoint.address) == size:
+            yield endpoint
+
+
+def _endpoint(
+    address: tuple[str, str | None], hostname: tuple[str, str | None], found: Findings, *, ready: bool
+) -> DnsEndpoint | None:
+    """Read an endpoint from two fields, each with its path; one with a bad hostname goes by its address."""
+    value, name = found.address(*address, local_use=False), hostname[1] or ""
+    if name and not is_label(name):
+        found.note(hostname[0], f"{name[:80]!r} is not a DNS label of at most 63 characters")
+        name = ""
+    return None if value is None else DnsEndpoint(value, name, ready)
+
+
+def convert_endpoints(source: Endpoints) -> tuple[tuple[DnsSlice, ...], tuple[Problem, ...]]:
+    """Convert v1 Endpoints: one slice for each subset, both families together.
+
+    The slices' names hold colons, so that they cannot be the name of a slice that somebody wrote.
+    """
+    found = _findings("Endpoints", source.metadata or _NO_META)
+    if not found.named(namespaced=True):
+        return (), found.problems()
+    slices = []
+    for index, subset in enumerate(source.subsets or ()):
+        path = f"subsets[{index}]"
+        ports = tuple(_ports(subset.ports or (), f"{path}.ports", found))
+        name = ObjectName(found.name.namespace, f"{found.name.name}:{index}")
+        slices.append(DnsSlice(name, found.name, ports, tuple(_subset(subset, path, found))))
+    return tuple(slices), found.problems()
+
+
+def _subset(subset: Subset, path: str, found: Findings) -> Iterator[DnsEndpoint]:
+    for ready, listed in ((True, "addresses"), (False, "notReadyAddresses")):
+        for index, source in enumerate((subset.addresses if ready else subset.not_ready_addresses) or ()):
+            where = f"{path}.{listed}[{index}]"
+            endpoint = _endpoint(
+                (f"{where}.ip", source.ip), (f"{where}.hostname", source.hostname), found, ready=ready
+            )
+            if endpoint is not None:
+                yield endpoint
+
+
+def _ports(sources: Iterable[WireServicePort | WireEndpointPort], field: str, found: Findings) -> Iterator[DnsPort]:
+    """Read the ports that have a name: without one there is nothing that DNS could say."""
+    for index, source in enumerate(sources):
+        path = f"{field}[{index}]"
+        if not source.name:
+            continue
+        name, number = found.port_name(f"{path}.name", source.name), found.port(f"{path}.port", source.port)
+        protocol = found.protocol(f"{path}.protocol", source.protocol)
+        if name and number is not None and protocol is not None:
+            yield DnsPort(name, protocol, number)
+
+
+def _findings(kind: str, meta: Meta) -> Findings:
+    return Findings(kind, ObjectName(meta.namespace or "", meta.name or ""))
+
+
+DnsResource: TypeAlias = Resource[DnsKind, DnsObject]
+
+SERVICES: Final[DnsResource] = Resource(DnsKind.SERVICE, "/api/v1", "services", WireService, convert_service)
+# All slices, not only those with the label of headless Services: those that people write do not have it.
+SLICES: Final[DnsResource] = Resource(
+    DnsKind.SLICE, "/apis/discovery.k8s.io/v1", "endpointslices", EndpointSlice, convert_slice
+)
+RESOURCES: Final = (SERVICES, SLICES)
+
+
+def _read_endpoints(document: object) -> tuple[tuple[DnsObject, ...], tuple[Problem, ...]]:
+    return convert_endpoints(msgspec.convert(document, Endpoints))
+
+
+_ENDPOINTS: Final[ManifestKind[DnsKind, DnsObject]] = ManifestKind(
+    DnsKind.SLICE, "Endpoints", ("v1",), _read_endpoints
+)
+MANIFESTS: Final = ManifestReader(kind_in_manifests(SERVICES), kind_in_manifests(SLICES), _ENDPOINTS)
+"""Reads files for DNS."""

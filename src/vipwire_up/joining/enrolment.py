@@ -53,8 +53,7 @@ from vipwire_up.credentials.machine_records import (
     read_machine,
 )
 from vipwire_up.joining.tokens import GROUP, SERVERS, USER, Token, accepts, groups_of, parse, read_secret
-from vipwire_up.machines.leases import NODE_LEASES
-from vipwire_up.machines.node import is_ready, undeclared_node
+from vipwire_up.machines.node import NODE_LEASES, is_ready, undeclared_node
 from vipwire_up.machines.objects import LocalObjects
 
 PATH: Final = "/vipwire.io/v1/"

@@ -41,12 +41,11 @@ from vipwire_up.joining.relay import Relay
 from vipwire_up.machines.heartbeat import Heartbeat
 from vipwire_up.machines.node import about_machine, node_addresses
 from vipwire_up.machines.objects import RemoteObjects
-from vipwire_up.probing.kinds import RESOURCES as PROBED
 from vipwire_up.probing.probes import MANAGER as PROBER
+from vipwire_up.probing.probes import RESOURCES as PROBED
 from vipwire_up.probing.probes import Prober, Probes
-from vipwire_up.supervision.beside import Ending
 from vipwire_up.supervision.own_addresses import internal_addresses
-from vipwire_up.supervision.parts import Part, Parts, simply
+from vipwire_up.supervision.parts import Ending, Part, Parts, simply
 
 _LOOK_SECONDS: Final = 30.0
 _RENEW_SECONDS: Final = 600.0

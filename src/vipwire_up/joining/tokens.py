@@ -1,21 +1,28 @@
-"""Bootstrap tokens: what a machine shows once to get credentials of its own. kubeadm's form and Secrets. Pure.
+"""Bootstrap tokens, which a machine shows once to get credentials of its own: kubeadm's form and Secrets; their end.
 
 A token is `ID.SECRET`, six and sixteen characters of a-z and 0-9. The cluster keeps it as a Secret
-`bootstrap-token-ID` of type bootstrap.kubernetes.io/token in kube-system. It ends by its field `expiration`.
+`bootstrap-token-ID` of type bootstrap.kubernetes.io/token in kube-system. It expires by its field `expiration`.
 Source: https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/
 """
 
+import asyncio
 import base64
+import contextlib
 import hmac
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
+from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time, parse_time
-from vipwire_up.api.objects.object import at
+from vipwire.process import log
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.small_kinds import SECRETS
+from vipwire_up.api.objects.object import at, readable
 from vipwire_up.api.objects.resource import Object
+from vipwire_up.api.registry import Registry
 from vipwire_up.credentials.machine_records import NAMESPACE, TOKEN_PREFIX
 
 USER: Final = "system:bootstrap:"
@@ -120,3 +127,26 @@ def _text(value: object) -> str:
 
 def _time(text: str) -> datetime | None:
     return parse_time(text) if text else None
+
+
+_EVERY: Final = 60.0
+_KEPT: Final = timedelta(minutes=10)
+_OPTIONS: Final = Options(manager="vipwire-tokens", validation="Ignore")
+
+
+async def delete_ended_tokens(registry: Registry, clock: Callable[[], datetime]) -> None:
+    """Delete them, once a minute, until cancelled."""
+    while True:
+        await delete_once(registry, clock())
+        await asyncio.sleep(_EVERY)
+
+
+async def delete_once(registry: Registry, now: datetime) -> None:
+    """Delete those that are over."""
+    for record in tuple(registry.store.scan(SECRETS.id)):
+        if record.key.namespace == NAMESPACE and record.key.name.startswith(TOKEN_PREFIX):
+            token = read_secret(readable(record))
+            if token is not None and token.ended(now - _KEPT):
+                with contextlib.suppress(ApiError):  # gone, or the disk is full: again in a minute
+                    await registry.delete(SECRETS, NAMESPACE, record.key.name, options=_OPTIONS)
+                    log.info("deleted a bootstrap token whose time is over", token=token.id)

@@ -16,8 +16,7 @@ from vipwire.process import log
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.machines.leases import NODE_LEASES
-from vipwire_up.machines.node import is_lost, new_node, ready_condition, served_node
+from vipwire_up.machines.node import NODE_LEASES, is_lost, new_node, ready_condition, served_node
 from vipwire_up.machines.objects import Objects
 
 SECONDS: Final = 40

@@ -1,4 +1,4 @@
-"""A machine as a Node object: what it is, and its condition Ready.
+"""A machine as a Node object: its facts, its addresses, its condition Ready, and the names of its Leases.
 
     True       the machine serves Services, and has said so within the time of its Lease (readiness.py judges that)
     Unknown    it has not been heard of for so long: the endpoints on it leave
@@ -17,6 +17,12 @@ from vipwire.model.net import format_address
 from vipwire_up.api.answers.discovery import version
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
+
+NODE_LEASES: Final = "kube-node-lease"
+"""The namespace of the Leases by which machines say that they are alive; each has its Node's name."""
+SERVERS: Final = "vipwire-server-"
+"""How the Leases of API servers begin, in kube-system."""
+
 
 SERVED: Final = "VipwireReady"
 LOST: Final = "NodeStatusUnknown"

@@ -23,8 +23,7 @@ from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.machines.heartbeat import SECONDS
-from vipwire_up.machines.leases import NODE_LEASES
-from vipwire_up.machines.node import is_ours, is_ready, lost
+from vipwire_up.machines.node import NODE_LEASES, is_ours, is_ready, lost
 from vipwire_up.store.record import Key, RecordChange
 from vipwire_up.store.store import Store
 from vipwire_up.store_feed.events import warn

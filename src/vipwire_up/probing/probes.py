@@ -8,19 +8,25 @@ Whose: a machine that says so on its Node makes the probes of the Pods on it (sp
 the one API server that is elected, among them those of machines that are not Ready.
 
 Commands run only where the operator allows it, and as the user that the operator names. Only the admin role may say
-them (controllers/exec_probes.py): whoever else may write Pods could otherwise run anything.
+them (controllers/hooks.py): whoever else may write Pods could otherwise run anything.
 """
 
 import asyncio
 import contextlib
+import enum
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from msgspec import Struct
+
+from vipwire.kube import wire
 from vipwire.kube.errors import ApiError, UnreachableError
+from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
 from vipwire.model.times import format_time
 from vipwire.process.supervision import Guard
 from vipwire.state.event import Deleted, EventOf, Listed, Upserted
@@ -30,13 +36,73 @@ from vipwire_up.api.objects.object import at, key_of
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.endpoints.workloads import probes, ready_condition
+from vipwire_up.machines.node import OWN, PROBES, is_ready
 from vipwire_up.machines.objects import LocalObjects, Objects
 from vipwire_up.probing.commands import RunAs
-from vipwire_up.probing.kinds import RESOURCES, Machine, ProbedKind, ProbedObject, Workload
 from vipwire_up.probing.probe import ask, number
 from vipwire_up.store.record import Key
 from vipwire_up.store_feed.events import event_of
 from vipwire_up.store_feed.source import StoreSource
+
+
+class ProbedKind(enum.Enum):
+    """The kinds that are read; the value is the kind in a manifest."""
+
+    POD = "Pod"
+    NODE = "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A Pod as the API has it, as far as probes ask; the name of its Node, "" for none."""
+
+    name: ObjectName
+    pod: Object
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A Node; `probes` if it is Ready and makes the probes of its own Pods."""
+
+    name: str
+    probes: bool
+
+
+ProbedObject: TypeAlias = Workload | Machine
+
+
+class _Meta(wire.Meta, gc=False, rename="camel"):
+    annotations: dict[str, Any] | None = None
+
+
+class _Plain(Struct, gc=False):
+    metadata: _Meta | None = None
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+
+
+def _workload(value: _Plain) -> tuple[Workload | None, tuple[Problem, ...]]:
+    meta, spec = value.metadata or _Meta(), value.spec or {}
+    name = ObjectName(meta.namespace or "", meta.name or "")
+    about = {"name": name.name, "namespace": name.namespace, "uid": meta.uid}
+    return Workload(
+        name, {"metadata": about, "spec": spec, "status": value.status or {}}, str(spec.get("nodeName") or "")
+    ), ()
+
+
+def _machine(value: _Plain) -> tuple[Machine | None, tuple[Problem, ...]]:
+    meta = value.metadata or _Meta()
+    probes = (meta.annotations or {}).get(PROBES) == OWN and is_ready({"status": value.status or {}})
+    return Machine(meta.name or "", probes), ()
+
+
+PODS_READ: Final[Resource[ProbedKind, ProbedObject]] = Resource(ProbedKind.POD, "/api/v1", "pods", _Plain, _workload)
+NODES_READ: Final[Resource[ProbedKind, ProbedObject]] = Resource(
+    ProbedKind.NODE, "/api/v1", "nodes", _Plain, _machine
+)
+RESOURCES: Final = (PODS_READ, NODES_READ)
+
 
 MANAGER: Final = "vipwire-probes"
 NO_COMMANDS: Final = "commands are not run (--exec-probes of vipwire up or join allows them)"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.dns.local_sockets import answer_this_machine_only
+from vipwire_up.dns.sockets import answer_this_machine_only
 
 
 @dataclass(frozen=True, slots=True)

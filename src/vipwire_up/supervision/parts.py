@@ -1,11 +1,20 @@
-"""Starts the parts of a process, each supervised by itself, and knows when those that open something have done so."""
+"""The parts of `vipwire up` and `vipwire join`: started, supervised each by itself, counted, ended by a signal."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import signal
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from vipwire.config.configuration import Config
 from vipwire.errors import told_plainly
 from vipwire.process.supervision import Begun, Supervisor, Work
+from vipwire.proxy.loop import Source
+from vipwire.proxy.proxy import Proxy
+from vipwire.proxy.run import run_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +59,54 @@ class Parts:
 def simply(run: Callable[[], Awaitable[None]]) -> Work:
     """Wrap what opens nothing as a part."""
     return lambda _: run()
+
+
+class PartFailures(Collector):
+    """Reads a supervisor when somebody scrapes."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def collect(self) -> Iterator[Metric]:
+        """Return `vipwire_up_part_failures_total`."""
+        text = "Failures of each part of vipwire up, and of what objects make it raise"
+        family = CounterMetricFamily("vipwire_up_part_failures", text, labels=["part"])
+        for part, count in sorted(self._supervisor.failures.items()):
+            family.add_metric([part], count)
+        yield family
+
+
+class Ending:
+    """Whether a signal has asked for the end of a command. While the proxy runs, it is the one that hears signals."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._asked = asyncio.Event()
+        self._proxy: Proxy | None = None
+
+    def serves(self) -> bool:
+        """Report whether the proxy has programmed the rules of all Services, once."""
+        return self._proxy is not None and self._proxy.ready()
+
+    def hear_signals(self) -> None:
+        """Hear SIGTERM and SIGINT from now on."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked.set)
+
+    async def wait(self) -> None:
+        """Wait for a signal."""
+        await self._asked.wait()
+
+    async def run_proxy(self, config: Config, source: Source, supervisor: Supervisor, begun: Begun) -> None:
+        """Run the proxy until a signal or cancelled, and hear signals again."""
+
+        def started(proxy: Proxy) -> None:
+            self._proxy = proxy
+            begun()
+
+        try:
+            await run_beside(self._command, config, source, started, PartFailures(supervisor))
+            self._asked.set()  # a signal has ended it
+        finally:
+            self.hear_signals()

@@ -19,7 +19,7 @@ from vipwire.state.event import Deleted, Kind, Upserted
 from vipwire.state.store import Store
 from vipwire_l7.ingress.watch import kinds as ingress
 from vipwire_l7.ingress.watch.snapshot import Snapshot
-from vipwire_up.dns import watch as dns
+from vipwire_up.dns import objects as dns
 from vipwire_up.dns.zone import Zone
 
 GOOD = """\

@@ -19,8 +19,7 @@ from vipwire.model.names import ObjectName
 from vipwire.state.event import Listed, Upserted
 from vipwire_up.announcing.kinds import AnnounceKind, Machine, Placed
 from vipwire_up.api.objects.object import encode
-from vipwire_up.bgp.bird import Bird
-from vipwire_up.bgp.render import render
+from vipwire_up.bgp.bird import Bird, render
 from vipwire_up.bgp.routes import SERVICES, Routed, routes
 from vipwire_up.bgp.run import BgpSpeaker, Event
 from vipwire_up.bgp.settings import KINDS, BgpSettings, Peer, read_bgp_settings

@@ -15,7 +15,7 @@ from vipwire_up.controllers.allocation.hook import ServiceAllocation
 from vipwire_up.controllers.allocation.node_ports import NodePorts
 from vipwire_up.controllers.allocation.port_notes import PortNotes
 from vipwire_up.controllers.allocation.ranges import Range
-from vipwire_up.controllers.parts import NODE_PORTS
+from vipwire_up.controllers.hooks import NODE_PORTS
 from vipwire_up.store.store import Store
 
 CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"

@@ -7,7 +7,7 @@ from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
 from tests.up.unit.controllers_here import allocating
 from tests.up.unit.up_here import write
 
-from vipwire_up.controllers.default_class import DefaultIngressClass
+from vipwire_up.controllers.hooks import DefaultIngressClass
 
 WEB = f"{SERVICES}/web"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"

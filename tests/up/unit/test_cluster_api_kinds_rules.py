@@ -31,7 +31,7 @@ from vipwire_up.api.objects.object import decoded
 from vipwire_up.api.objects.quantity import read_quantity, written
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.patches.json_patch import merge_patch
-from vipwire_up.controllers.parts import Ranges, hooks
+from vipwire_up.controllers.hooks import Ranges, hooks
 
 TABLES: Final = Path(__file__).parent / "api_kinds_rules"
 KINDS: Final = {resource.kind: resource for resource in RESOURCES}

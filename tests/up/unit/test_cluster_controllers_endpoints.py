@@ -14,8 +14,8 @@ from vipwire_up.controllers.endpoints.arrange import MOST, Arrangement, Slice, a
 from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.controllers.endpoints.endpoints import Group, from_pods, ports_key
 from vipwire_up.controllers.endpoints.legacy import endpoints_object
-from vipwire_up.controllers.endpoints.namesakes import NamesakeDeletion
 from vipwire_up.controllers.endpoints.selection import Selection
+from vipwire_up.controllers.hooks import NamesakeDeletion
 
 GROUP = Group("IPv4", ports_key(({"name": "", "port": 8080, "protocol": "TCP"},)))
 SELECTOR = {"app": "web"}

@@ -19,9 +19,8 @@ from vipwire_up.controllers.endpoints.workloads import Workloads
 from vipwire_up.machines.heartbeat import Heartbeat
 from vipwire_up.machines.node import OWN, PROBES
 from vipwire_up.machines.objects import LocalObjects, RemoteObjects
-from vipwire_up.probing.kinds import RESOURCES
 from vipwire_up.probing.probe import ask
-from vipwire_up.probing.probes import NO_COMMANDS, Prober, Probes, Verdict, local_probes
+from vipwire_up.probing.probes import NO_COMMANDS, RESOURCES, Prober, Probes, Verdict, local_probes
 
 pytestmark = pytest.mark.slow
 

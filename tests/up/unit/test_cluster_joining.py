@@ -25,13 +25,12 @@ from vipwire_up.api.serving.authorization import Role, User
 from vipwire_up.controllers.node_restriction import NodeRestriction
 from vipwire_up.credentials.machine_records import NAMESPACE
 from vipwire_up.joining import join as joining
-from vipwire_up.joining.ended_tokens import delete_once
 from vipwire_up.joining.manage import create_token, delete_token, dismiss, list_tokens, say_goodbye
 from vipwire_up.joining.membership import Folder, Member, access_by_token, read_server
 from vipwire_up.joining.pinned import read_certificate
-from vipwire_up.joining.tokens import Token, accepts, parse, read_secret, secret_of
+from vipwire_up.joining.tokens import Token, accepts, delete_once, parse, read_secret, secret_of
 from vipwire_up.machines.heartbeat import Heartbeat
-from vipwire_up.machines.leases import NODE_LEASES
+from vipwire_up.machines.node import NODE_LEASES
 from vipwire_up.machines.objects import LocalObjects, Objects, RemoteObjects
 from vipwire_up.store.store import Store
 

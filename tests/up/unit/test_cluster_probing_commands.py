@@ -13,7 +13,7 @@ from tests.up.unit.cluster_here import Here, in_cluster
 from tests.up.unit.controllers_here import PODS
 
 from vipwire.errors import ConfigError
-from vipwire_up.controllers.exec_probes import ExecProbeAdmission
+from vipwire_up.controllers.hooks import ExecProbeAdmission
 from vipwire_up.probing.commands import RunAs, run_command
 from vipwire_up.probing.probe import ask
 

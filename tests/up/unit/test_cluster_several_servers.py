@@ -25,8 +25,8 @@ from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.controllers.allocation.ranges import port_range
 from vipwire_up.controllers.election import Election
+from vipwire_up.controllers.hooks import Ranges
 from vipwire_up.controllers.own_services import OwnServices, api_service
-from vipwire_up.controllers.parts import Ranges
 from vipwire_up.joining.join import join
 from vipwire_up.joining.manage import create_token, dismiss
 from vipwire_up.joining.membership import Folder

@@ -14,9 +14,8 @@ from tests.project.test_deploy_rbac import right_of
 from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
 from vipwire_up.dns.cli import dns
-from vipwire_up.dns.objects import DnsEvent
-from vipwire_up.dns.start import settings_of
-from vipwire_up.dns.watch import RESOURCES
+from vipwire_up.dns.objects import RESOURCES, DnsEvent
+from vipwire_up.dns.run import settings_of
 from vipwire_up.dns.zone import Zone
 
 FOLDER = DEPLOY / "dns"

@@ -7,9 +7,9 @@ from pathlib import Path
 import dns.message
 from tests.up.unit.cluster_here import cluster
 
+from vipwire_up.dns.objects import RESOURCES
 from vipwire_up.dns.run import serve
 from vipwire_up.dns.settings import Settings
-from vipwire_up.dns.watch import RESOURCES
 from vipwire_up.store_feed.source import StoreSource
 
 SERVICES = "/api/v1/namespaces/default/services"

@@ -11,8 +11,7 @@ from tests.up.unit.test_dns_upstream import ANY_NAME, forwarder, question, resol
 from vipwire.errors import DecodeError
 from vipwire_up.dns.messages.message import IN, NOERROR, SERVFAIL, TC, Query, render
 from vipwire_up.dns.resolver import Resolver
-from vipwire_up.dns.upstream.answer import Answer, answers, read_answer
-from vipwire_up.dns.upstream.cache import Cache, key_of
+from vipwire_up.dns.upstream.answer import Answer, Cache, answers, key_of, read_answer
 from vipwire_up.dns.upstream.exchange import Attempt, Forwarder
 from vipwire_up.dns.upstream.exchange import question as message_of
 

@@ -14,7 +14,7 @@ from vipwire.state import event
 from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, read_query, render
 from vipwire_up.dns.objects import DnsService
 from vipwire_up.dns.resolver import Resolver
-from vipwire_up.dns.upstream.cache import Cache
+from vipwire_up.dns.upstream.answer import Cache
 from vipwire_up.dns.upstream.exchange import Attempt, Forwarder, Server
 from vipwire_up.dns.zone import Zone
 

@@ -29,7 +29,7 @@ from vipwire_up.api.objects.object import at, decoded, key_of, readable
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.addresses import MANAGED_BY, address_object, is_noted_by_us
-from vipwire_up.controllers.allocation.holders import Holders
+from vipwire_up.controllers.allocation.pool import Holders
 from vipwire_up.controllers.allocation.ranges import networks_of
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.store.record import Key, RecordChange

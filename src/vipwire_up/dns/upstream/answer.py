@@ -1,4 +1,4 @@
-"""Reads an upstream server's answer and how long it may be kept. Pure; takes any bytes, or raises DecodeError.
+"""Reads an upstream server's answer, and keeps it while it may be told again. Pure; any bytes, or DecodeError.
 
 Nothing is passed on that was not understood. dnspython reads the message; of its records those are kept that belong
 to the question (its name and the names that CNAMEs lead to, its type, class IN), and written anew. So what a client
@@ -9,7 +9,7 @@ import io
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import dns.flags
 import dns.message
@@ -20,6 +20,7 @@ import dns.rrset
 
 from vipwire.errors import DecodeError
 from vipwire_up.dns.messages.message import (
+    CD,
     HEADER,
     NOERROR,
     NXDOMAIN,
@@ -233,3 +234,60 @@ def _lifetime(message: dns.message.Message, rcode: int) -> float:
 def _aged(record: bytes, place: int, age: int) -> bytes:
     ttl = int.from_bytes(record[place : place + 4])
     return record[:place] + max(0, ttl - age).to_bytes(4) + record[place + 4 :]
+
+
+CAPACITY: Final = 10_000
+MOST_BYTES: Final = 64 << 20
+"""What all kept answers may take together: anybody may ask for large ones."""
+
+
+class Key(NamedTuple):
+    """What two questions with the same answer have in common."""
+
+    name: bytes
+    type: int
+    klass: int
+    do: bool
+    unchecked: bool
+
+
+def key_of(query: Query) -> Key:
+    """Return the key under which the answer to a question is kept."""
+    do = query.edns is not None and query.edns.do
+    return Key(query.name, query.type, query.klass, do, bool(query.flags & CD))
+
+
+class Cache:
+    """At most `capacity` answers, of `most_bytes` together; the one that was put first leaves first."""
+
+    def __init__(self, capacity: int = CAPACITY, most_bytes: int = MOST_BYTES) -> None:
+        self._capacity, self._most_bytes = capacity, most_bytes
+        self.size = 0
+        self._held: dict[Key, Answer] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def find(self, key: Key, now: float) -> Answer | None:
+        """Find an answer that still holds."""
+        answer = self._held.get(key)
+        if answer is None:
+            return None
+        if now - answer.stored < answer.lifetime:
+            return answer
+        self._drop(key)
+        return None
+
+    def keep(self, key: Key, answer: Answer) -> None:
+        """Keep an answer for its lifetime, if it has one."""
+        if key in self._held:
+            self._drop(key)
+        if answer.lifetime <= 0 or not self._capacity or answer.size > self._most_bytes:
+            return
+        while len(self._held) >= self._capacity or self.size + answer.size > self._most_bytes:
+            self._drop(next(iter(self._held)))
+        self._held[key] = answer
+        self.size += answer.size
+
+    def _drop(self, key: Key) -> None:
+        self.size -= self._held.pop(key).size

@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
 from vipwire_up.dns.messages.message import CD, DO, HEADER, OPT, OURS, RD, SERVFAIL, Query
-from vipwire_up.dns.upstream.answer import Answer, answers, failure, is_truncated, read_answer
-from vipwire_up.dns.upstream.cache import Cache, Key, key_of
+from vipwire_up.dns.upstream.answer import Answer, Cache, Key, answers, failure, is_truncated, key_of, read_answer
 
 ROUNDS: Final = 2
 PENALTY: Final = 10.0

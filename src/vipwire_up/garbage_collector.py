@@ -8,14 +8,17 @@
 Looks when the store has moved, and once a second while something waits for the clock. Events stand in the order in
 which they get too old, so that a look costs nothing for those that do not. What one object makes us raise keeps that
 object, and no other.
+
+What delays a namespace's end stands in its conditions, in the words of Kubernetes' namespace controller
+(pkg/controller/namespace/deletion, status_condition_utils.go).
 """
 
 import asyncio
 import contextlib
 import functools
 import heapq
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -29,9 +32,39 @@ from vipwire_up.api.kinds.small_kinds import EVENTS, NAMESPACES
 from vipwire_up.api.objects.object import at, decoded, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.namespace_conditions import with_conditions
 from vipwire_up.store.record import Key, Record, RecordChange
 from vipwire_up.store_feed.feed import Feed
+
+_CONTENT = "NamespaceContentRemaining", "SomeResourcesRemain"
+_FINALIZERS = "NamespaceFinalizersRemaining", "SomeFinalizersRemain"
+
+
+def with_conditions(namespace: Object, left: Sequence[tuple[Key, Object]], now: str) -> Object:
+    """Add conditions that say what is left in a namespace; an unchanged one keeps its time."""
+    status = namespace.get("status") or {}
+    before = {entry.get("type"): entry for entry in status.get("conditions") or ()}
+    told = dict(before)
+    for condition in _conditions(left):
+        known = before.get(condition["type"]) or {}
+        if any(known.get(name) != text for name, text in condition.items()):
+            told[condition["type"]] = condition | {"lastTransitionTime": now}
+    return namespace | {"status": status | {"conditions": list(told.values())}}
+
+
+def _conditions(left: Sequence[tuple[Key, Object]]) -> Iterable[Object]:
+    kinds = Counter(key.resource for key, _ in left)
+    parts = [f"{name}{'' if '.' in name else '.'} has {count} resource instances" for name, count in kinds.items()]
+    yield _condition(*_CONTENT, f"Some resources are remaining: {', '.join(sorted(parts))}")
+    holds = Counter(name for _, value in left for name in value["metadata"].get("finalizers") or ())
+    parts = [f"{name} in {count} resource instances" for name, count in holds.items()]
+    if parts:
+        why = f"Some content in the namespace has finalizers remaining: {', '.join(sorted(parts))}"
+        yield _condition(*_FINALIZERS, why)
+
+
+def _condition(kind: str, reason: str, message: str) -> Object:
+    return {"type": kind, "status": "True", "reason": reason, "message": message}
+
 
 EVENTS_LIVE: Final = timedelta(seconds=EVENTS.lifetime)
 _OPTIONS: Final = Options(manager="vipwire-garbage-collector", validation="Ignore")
