@@ -31,7 +31,7 @@ SCALARS = {
 }  # fmt: skip
 ALSO = {
     "vipwire.kube.wire.WireEndpoints": BY_ID["endpoints"].type,
-    "vipwire_up.dns.wire.Endpoints": BY_ID["endpoints"].type,
+    "vipwire_up.dns.objects.Endpoints": BY_ID["endpoints"].type,
     "vipwire_l7.ingress.run.surroundings._Pod": BY_ID["pods"].type,
     "vipwire_up.api.writing._DeleteOptions": META["DeleteOptions"],
 }
