@@ -61,7 +61,7 @@ def nodes(cluster: Cluster) -> dict[str, str]:
     return {
         each["metadata"]["name"]: condition["status"]
         for each in found["items"]
-        for condition in each["status"]["conditions"]
+        for condition in each["status"].get("conditions", ())  # a machine that has just got its certificate has none
         if condition["type"] == "Ready"
     }
 
