@@ -122,7 +122,7 @@ def token() -> None:
 @click.option("--description", default="", help="What it is for.")
 @click.pass_context
 def create(context: click.Context, /, ttl: str, description: str, *, server: bool, **where: Any) -> None:
-    """Make a token, and print the command with which a machine joins."""
+    """Make a token, and print the command that joins a machine."""
     _commands().create_token(_kubeconfig(context, where), ttl, description, server=server)
 
 
@@ -140,7 +140,10 @@ def list_them(context: click.Context, /, **where: Any) -> None:
 @_KUBECONFIG
 @click.pass_context
 def certificates(context: click.Context, /, **where: Any) -> None:
-    """List the certificates that machines got: for which user, with which token, and whether it is in force."""
+    """List the certificates of machines with their tokens.
+
+    Tells the user of each, the token that it was issued for, and whether it is in force.
+    """
     _commands().list_certificates(_kubeconfig(context, where))
 
 

@@ -16,7 +16,6 @@ looks, too. A stranger is neither root nor our user, and cannot write a network'
 import contextlib
 import json
 import os
-import secrets
 import selectors
 import socket
 import struct
@@ -238,7 +237,7 @@ def _bind(name: str) -> socket.socket:
         if (holder := find_holder(name)) is not None:
             raise refusal(holder, takeover=True)
         stranger = _stranger_at(name)
-        place = f"{name}~{secrets.token_hex(4)}" if stranger else name
+        place = f"{name}~{os.urandom(4).hex()}" if stranger else name
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.bind(f"\0{place}")
