@@ -57,7 +57,7 @@ CASES = {
     "up, no folder": (
         (),
         ("up", "--no-proxy", "--no-dns", "--data-dir", "/proc/nope"),
-        "/proc/nope/store.lock: cannot be written",
+        "--data-dir /proc/nope: No such file or directory",
     ),
     "ingress, no kubeconfig": ((), ("ingress", "--kubeconfig", "/nope"), "--kubeconfig: cannot read /nope"),
     "ingress, no folder": ((), ("ingress", "--manifests", ".", "--run-dir", "/proc/nope"), "--run-dir /proc/nope: "),

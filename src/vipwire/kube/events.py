@@ -2,18 +2,20 @@
 
 `record` only puts into a bounded queue; a task sends. The same thing said again about the same object within ten
 minutes raises the count of the Event that is there (a PATCH) instead of making another. Sending keeps to the rate
-that `clientConnection.qps` and `burst` allow; what does not fit the queue is dropped and counted.
+that `clientConnection.qps` and `burst` allow; what does not fit the queue is dropped and counted. While the API
+server cannot be reached, an Event is sent again after each of `PAUSES`, and dropped then.
 
 Events are core/v1: they have a count, and kube-proxy's RBAC role (create, patch) is enough.
 """
 
 import asyncio
+import contextlib
 import datetime as dt
 import enum
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -31,6 +33,7 @@ QUEUE = 1000
 REMEMBERED = 4096
 FORGET_AFTER = 600.0
 """Seconds after which a repeated thing is a new Event (client-go's aggregation window)."""
+PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
 TIMEOUT = 10.0
 LONGEST_MESSAGE = 1024
 """An API server refuses longer ones."""
@@ -99,9 +102,11 @@ class EventRecorder:
         qps: float = 5.0,
         burst: int = 10,
         wall: Callable[[], float] = time.time,
+        pauses: Sequence[float] = PAUSES,
         witness: Witness = ignored,
     ) -> None:
         self._access, self._host, self._wall, self._witness = access, host, wall, witness
+        self._pauses = pauses
         self._bucket = TokenBucket(qps, burst)
         self._queue: asyncio.Queue[EventNote] = asyncio.Queue(QUEUE)
         self._sent: OrderedDict[EventNote, _Sent] = OrderedDict()
@@ -120,9 +125,8 @@ class EventRecorder:
         async with Connection(self._access, COMPONENT, witness=self._witness) as connection:
             while True:
                 note = await self._queue.get()
-                await asyncio.sleep(self._bucket.wait(self._wall()))
                 try:
-                    await self._send(connection, note)
+                    await self._send_until_answered(connection, note)
                 except TRANSPORT_ERRORS as error:
                     self._drop(note, reason_of(error))
                 finally:
@@ -132,7 +136,16 @@ class EventRecorder:
         """Wait until all that was recorded has been sent or dropped."""
         await self._queue.join()
 
+    async def _send_until_answered(self, connection: Connection, note: EventNote) -> None:
+        for pause in self._pauses:
+            with contextlib.suppress(*TRANSPORT_ERRORS):
+                await self._send(connection, note)
+                return
+            await asyncio.sleep(pause)
+        await self._send(connection, note)
+
     async def _send(self, connection: Connection, note: EventNote) -> None:
+        await asyncio.sleep(self._bucket.wait(self._wall()))
         now = self._wall()
         sent = self._sent.get(note)
         path = f"/api/v1/namespaces/{note.about.namespace or 'default'}/events"

@@ -283,7 +283,10 @@ def test_render_writes_what_haproxy_takes_and_tells_of_problems(tmp_path: Path) 
     assert "server s1 127.0.0.1:8080 weight 16 tcp-ut 15s\n" in printed.stdout
     assert "warning: Ingress default/web: spec.rules[1].host: 'B!' is no host" in printed.stderr
     unwritable = subprocess.run((*command, "--output-dir", "/proc/1/no"), capture_output=True, text=True, check=False)
-    assert (unwritable.returncode, unwritable.stderr) == (1, "error: /proc/1/no: No such file or directory\n")
+    assert (unwritable.returncode, unwritable.stderr) == (
+        1,
+        "error: --output-dir /proc/1/no: No such file or directory\n",
+    )
     ipv6 = ("--http", "[::1]:8000", "--resolver", "[::1]:53")
     subprocess.run((*command, *ipv6, "--output-dir", str(output)), capture_output=True, check=True, timeout=60)
     checked = subprocess.run(("haproxy", "-c", "-f", str(output / "haproxy.cfg")), capture_output=True, check=False)

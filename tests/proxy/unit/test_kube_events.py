@@ -1,7 +1,7 @@
 """Events about objects: counted, bounded, never in anyone's way."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tests.fakes.apiserver import FakeApiServer, Fault
@@ -13,14 +13,16 @@ NODE = Subject("Node", "node-0", uid="node-0")
 SERVICE = Subject("Service", "web", "shop", "u-1")
 
 
-def send(story: Callable[[FakeApiServer, EventRecorder, list[float]], Awaitable[None]]) -> list[dict[str, Any]]:
+def send(
+    story: Callable[[FakeApiServer, EventRecorder, list[float]], Awaitable[None]], pauses: Sequence[float] = ()
+) -> list[dict[str, Any]]:
     """Run a recorder against a server; the list holds the time that the recorder sees."""
 
     async def run() -> list[dict[str, Any]]:
         async with FakeApiServer() as server:
             clock = [1_000_000.0]
             access = load_access(None, server.url, environ={})
-            recorder = EventRecorder(access, "node-0", qps=0, wall=lambda: clock[0])
+            recorder = EventRecorder(access, "node-0", qps=0, wall=lambda: clock[0], pauses=pauses)
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(recorder.run())
                 await story(server, recorder, clock)
@@ -103,6 +105,19 @@ def test_a_server_that_is_away_blocks_nobody() -> None:
         assert recorder.dropped == 1
 
     assert send(story) == []
+
+
+def test_an_event_is_sent_again_when_the_server_is_back() -> None:
+    async def story(server: FakeApiServer, recorder: EventRecorder, _: list[float]) -> None:
+        await server.stop()
+        recorder.record(NODE, "A", "x")
+        await asyncio.sleep(0.05)
+        await server.start(port=int(server.url.rpartition(":")[2]))
+        await recorder.drained()
+        assert recorder.dropped == 0
+
+    (event,) = send(story, pauses=(0.1,) * 300)
+    assert event["reason"] == "A"
 
 
 def test_what_an_object_says_moves_no_cursor() -> None:
