@@ -140,7 +140,7 @@ def list_them(context: click.Context, /, **where: Any) -> None:
 @_KUBECONFIG
 @click.pass_context
 def certificates(context: click.Context, /, **where: Any) -> None:
-    """List the certificates of machines, and whether they are in force."""
+    """List the certificates of machines, and which are in force."""
     _commands().list_certificates(_kubeconfig(context, where))
 
 

@@ -54,7 +54,7 @@ NOT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
     "docs/gateway.md": ("vipwire ingress convert", "kubectl get service"),
     "docs/lab.md": ("vipwire lab compare", "vipwire lab tour"),
     "docs/migrate-from-kube-proxy.md": (
-        "kubectl --namespace=kube-system",
+        *(f"kubectl --namespace=kube-system {verb}" for verb in ("patch", "get pods", "logs", "exec")),
         "kubectl apply -k",
         "kubectl delete -k",
     ),
