@@ -194,11 +194,18 @@ def mirror_frontend(layout: Layout, policies: Iterable[Policy], nowhere: str) ->
         line(f"http-request set-var(txn.target) req.hdr({_HEADER},1)"),
         line(f"http-request set-var(txn.copy) bool(true) if {{{{ req.hdr_cnt({_HEADER}) gt 1 }}}}"),
         line(f"http-request del-header {_HEADER}"),
-        # A server of gRPC may begin its answer before it has read the request: what is cut off before is not heard.
-        line("http-response wait-for-body time 5s"),
-        line("http-response return status 204 if {{ var(txn.copy) -m bool }}"),
+        # A server of gRPC answers while it reads: behind a cut it would not hear the rest of the stream.
+        line(
+            "http-response set-var(txn.stream) bool(true) "
+            "if {{ var(txn.copy) -m bool }} {{ res.hdr(content-type) -m beg application/grpc }}"
+        ),
+        line("http-response wait-for-body time 5s unless {{ var(txn.stream) -m bool }}"),
+        line("http-response return status 204 if {{ var(txn.copy) -m bool }} !{{ var(txn.stream) -m bool }}"),
         line(f"http-response deny deny_status 502 if {{{{ res.hdr_val(content-length) gt {_LONGEST_ANSWER} }}}}"),
-        line("http-response set-var(txn.headers) res.hdrs,length unless {{ res.hdr(content-length) -m found }}"),
+        line(
+            "http-response set-var(txn.headers) res.hdrs,length "
+            "unless {{ res.hdr(content-length) -m found }} or {{ var(txn.stream) -m bool }}"
+        ),
         line(
             "http-response deny deny_status 502 if {{ var(txn.headers) -m found }} "
             f"{{{{ res.body_len,add(txn.headers) -m int ge {_BUFFERED} }}}}"
