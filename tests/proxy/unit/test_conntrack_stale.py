@@ -2,10 +2,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+from tests.fakes import values
 
-from vipwire.linux.conntrack.stale import Staleness, UdpEndpoint, UdpFrontends
+from vipwire.linux.conntrack.stale import Staleness, UdpEndpoint, UdpFrontends, udp_frontends
 from vipwire.linux.netlink.conntrack import Flow
+from vipwire.model.endpoint import EndpointPort
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
+from vipwire.plan.frontends import plan_service
+from vipwire.plan.resolve import at_port
 
 CLIENT = "10.240.7.7"
 NODE = "192.168.0.10"
@@ -138,3 +142,20 @@ def test_only_the_families_and_ports_of_what_is_given_are_looked_at() -> None:
     assert Staleness({}, service_cidrs=(Prefix.parse("10.96.0.0/12"),)).families() == (Family.IPV4,)
     assert Staleness({vip4: some, vip6: some}).ports() == frozenset({53, 54})
     assert Staleness({vip4: some}, service_cidrs=(Prefix.parse("10.96.0.0/12"),)).ports() is None
+
+
+def test_each_port_of_a_range_has_the_endpoints_that_packets_to_it_reach() -> None:
+    ports = (values.port(53, "dns", protocol=Protocol.UDP), values.port(80, "web"))
+    asked = values.service("dns", "10.96.0.1", *ports, annotations=(("vipwire.io/port-range", "dns=50-60"),))
+    piece = values.slice_of(
+        "dns", values.endpoint("10.1.0.1"), values.endpoint("10.1.0.2"), ports=[EndpointPort("dns", Protocol.UDP, 53)]
+    )
+    other = values.slice_of(
+        "dns", values.endpoint("10.1.0.3"), name="b", ports=[EndpointPort("dns", Protocol.UDP, 5353)]
+    )
+    plan = plan_service(values.node_plan(port_ranges=True), asked, [piece, other])
+    (wide,) = plan.ranges
+    expected = {(wide.frontend.key.address, number): at_port(wide, number).serving for number in range(50, 61)}
+    expected |= {(each.key.address, each.key.port): each.serving for each in plan.frontends if each.key.port == 53}
+    assert len(expected) == 11
+    assert udp_frontends([plan, None]) == expected

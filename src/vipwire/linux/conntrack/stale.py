@@ -24,9 +24,8 @@ from typing import TypeAlias
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow
 from vipwire.model.net import Address, Family, Prefix, Protocol, family_of
 from vipwire.model.value import Value
-from vipwire.plan.plan import Forward, Frontend, ServicePlan
+from vipwire.plan.plan import Forward, RangeFrontend, ServicePlan
 from vipwire.plan.planner import PlanChange
-from vipwire.plan.resolve import at_port
 
 UdpEndpoint: TypeAlias = tuple[Address, int]
 """Address and port of an endpoint."""
@@ -93,22 +92,29 @@ class Staleness(Value, frozen=True):
 
 
 def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
-    """Collect the UDP frontends of some plans with their serving endpoints."""
-    return {
-        (frontend.key.address, frontend.key.port): frontend.serving
-        for plan in plans
-        if plan is not None
-        for frontend in ((*_of_ranges(plan), *plan.frontends) if plan.ranges else plan.frontends)
-        if frontend.key.protocol is Protocol.UDP
-    }
+    """Collect the UDP frontends of some plans with their serving endpoints; a frontend for each port of a range."""
+    found: dict[UdpFrontend, frozenset[UdpEndpoint]] = {}
+    for plan in plans:
+        if plan is not None:
+            for wide in plan.ranges:
+                if wide.key.protocol is Protocol.UDP:
+                    found.update(_of_range(wide))
+            found.update(
+                ((each.key.address, each.key.port), each.serving)
+                for each in plan.frontends
+                if each.key.protocol is Protocol.UDP
+            )
+    return found
 
 
-def _of_ranges(plan: ServicePlan) -> Iterator[Frontend]:
-    """Yield a frontend for each port of a range: a flow goes to one of them."""
-    for wide in plan.ranges:
-        if wide.key.protocol is Protocol.UDP:
-            for port in range(wide.key.first, wide.key.last + 1):
-                yield at_port(wide, port)
+def _of_range(wide: RangeFrontend) -> Iterator[tuple[UdpFrontend, frozenset[UdpEndpoint]]]:
+    """Yield what `at_port` says of each port, without a Frontend for each: a range may have all ports."""
+    named = wide.frontend.key.port
+    moving = [address for address, port in wide.frontend.serving if port == named]
+    staying = frozenset(each for each in wide.frontend.serving if each[1] != named)
+    for port in range(wide.key.first, wide.key.last + 1):
+        serving = staying.union([(address, port) for address in moving]) if moving else staying
+        yield (wide.frontend.key.address, port), serving
 
 
 def _may_have_udp(changes: Iterable[PlanChange]) -> bool:
