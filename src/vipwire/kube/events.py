@@ -33,7 +33,7 @@ QUEUE = 1000
 REMEMBERED = 4096
 FORGET_AFTER = 600.0
 """Seconds after which a repeated thing is a new Event (client-go's aggregation window)."""
-PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
+PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 10.0)  # seconds; client-go makes twelve attempts, ten seconds apart
 TIMEOUT = 10.0
 LONGEST_MESSAGE = 1024
 """An API server refuses longer ones."""

@@ -124,17 +124,17 @@ def make_folder(path: Path, flag: str) -> None:
 
 
 def check_owner(path: Path, flag: str) -> None:
-    """Raise ConfigError for a folder that a user owns who is neither root nor us; one that is not there is nobody's.
+    """Raise ConfigError if another user than root or ours owns a folder, or the link that leads to it.
 
-    The owner of a folder, or of a link to one, can replace each file in it.
+    The owner can replace each file in it. A folder that does not exist has no owner.
     """
     try:
         owners = {path.lstat().st_uid, path.stat().st_uid} - {0, os.geteuid()}
     except OSError:
         return
-    for owner in sorted(owners):
+    if owners:
         raise ConfigError(
-            f"{flag} {path}: belongs to user {owner}, who can replace the files in it: "
+            f"{flag} {path}: belongs to user {min(owners)}, who can replace the files in it: "
             f"choose another folder, or give it to user {os.geteuid()} (chown)"
         )
 

@@ -8,9 +8,9 @@ process dies, however it dies. Who has a name answers there, from a thread of it
     second: takeover    first (if the second is root, or the same user) says `ending`, and ends in its usual way
     the connection ends ▸ the first is gone ▸ the second has the names
 
-The kernel tells each side who the other is (SO_PEERCRED). Any user of the machine can bind any name. So a name that a
-stranger has is no claim: the claim is then the name with `~` and a random suffix, where whoever looks for a holder
-looks, too. A stranger is neither root nor our user, and cannot write a network's rules.
+The kernel tells each side who the other is (SO_PEERCRED). Any user of the machine can bind any name. If a stranger
+has bound a name, vipwire claims the name with `~` and a random suffix, and `find_holder` looks for such names, too. A
+stranger is a process of another user than root and ours that has no right to change the network's rules.
 """
 
 import contextlib
@@ -247,7 +247,7 @@ def _bind(name: str) -> socket.socket:
             time.sleep(_LOOK_SECONDS)
             continue
         if stranger:
-            log.warning("a user's process has the name of our claim; another is taken", socket=name, user=stranger)
+            log.warning("another user's process has the socket's name: using another", socket=name, user=stranger)
         with contextlib.ExitStack() as on_error:
             on_error.callback(listener.close)
             if (connection := _call(name, but=place)) is not None:  # who has begun in the same moment

@@ -7,10 +7,10 @@ For a mirror a filter reads the request while it passes, and sends the copy when
 for it, so that streams and slow uploads go on as without one. A request with a longer body than the filter holds is
 not mirrored. A filter that fails would end the process (2.6), so each of its functions is called protected.
 
-HAProxy's client holds a copy until it is answered, and then the whole answer; connections and memory are everybody's.
-So a mirror gets few copies at a time, and its answer is cut off behind what one buffer of HAProxy holds.
+HAProxy's client keeps each copy until the mirror answers, and then the whole answer, in memory that all share. So a
+mirror gets few copies at a time, and HAProxy cuts off what is more than a buffer of an answer, if it is not gRPC's.
 
-Where a server is asked about a request, it waits for the answer, and passes after a 200 alone. A long answer is none.
+Where a server is asked about a request, the request waits for the answer; HAProxy takes a short 200 alone for a yes.
 """
 
 from collections.abc import Iterable, Iterator

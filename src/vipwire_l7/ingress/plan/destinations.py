@@ -45,7 +45,7 @@ _NO_HOST: Final = tuple(
         ("fec0::/10", "a site-local address"),
     )
 )
-"""What no host and no Pod has: IANA's registries of special addresses (RFC 6890), and RFC 3879 of the last one.
+"""Ranges from which no host and no Pod has an address: IANA's special-purpose registries (RFC 6890) and RFC 3879.
 
 Private addresses, those of a provider's NAT (100.64.0.0/10) and unique local ones are Pods'. Those for benchmarks and
 documentation lead to no host of anybody, and are Pods' in laboratories. Teredo (2001::/32) is among the IETF's.
@@ -57,7 +57,7 @@ _OF_PODS_ALONE: Final = tuple(
         ("240.0.0.0/4", "a reserved address"),
     )
 )
-"""What no host has, but the Pods of some clusters: connected to where a Pod of the namespace has it."""
+"""No host has these addresses, but some clusters give them to Pods: a Pod of the namespace must have the address."""
 _METADATA: Final = frozenset(
     parse_address(text)
     for text in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254")
