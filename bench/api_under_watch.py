@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from vipwire.process.cyclic_garbage import look_rarely
-from vipwire.process.file_limits import raise_limit
+from vipwire.process_lifecycle.cyclic_garbage import look_rarely
+from vipwire.process_lifecycle.file_limits import raise_limit
 from vipwire_up.api.change import Options
 from vipwire_up.api.damaged_records import is_readable
 from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS, NAMESPACES

@@ -12,8 +12,8 @@ from bench.pipe import Pipe
 from bench.report import Figure
 
 from vipwire.model.endpoint import EndpointSlice
-from vipwire.process import cyclic_garbage
-from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
+from vipwire.process_lifecycle import cyclic_garbage
+from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted
 
 TITLE = "one Service changes, from the event to the committed transaction"
 BURST = 1_000

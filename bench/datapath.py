@@ -30,7 +30,7 @@ from bench.report import Figure
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import format_address
 from vipwire.model.service import Service
-from vipwire.state.event import Kind, Listed
+from vipwire.watched_objects.event import Kind, Listed
 
 TITLE = "a new connection, client to server through a node"
 TURNS = 20

@@ -39,7 +39,7 @@ def serve_dns(count: int, told: Connection) -> None:
     import asyncio  # noqa: PLC0415  # the server's process only
 
     from vipwire.kube.resource import ObjectReader  # noqa: PLC0415
-    from vipwire.process import cyclic_garbage  # noqa: PLC0415
+    from vipwire.process_lifecycle import cyclic_garbage  # noqa: PLC0415
     from vipwire_up.dns.objects import SERVICES, SLICES  # noqa: PLC0415
     from vipwire_up.dns.run import Emit, serve  # noqa: PLC0415
     from vipwire_up.dns.settings import Settings  # noqa: PLC0415

@@ -36,8 +36,8 @@ from vipwire.modes.ebpf.layout import Settings
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.programs import build
 from vipwire.modes.nftables.kernel import NftablesBackend
-from vipwire.process import cyclic_garbage
-from vipwire.state.event import Kind, Listed, Upserted
+from vipwire.process_lifecycle import cyclic_garbage
+from vipwire.watched_objects.event import Kind, Listed, Upserted
 
 TITLE = "ebpf mode beside nftables mode"
 SWAPS = 2_000

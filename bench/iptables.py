@@ -34,9 +34,9 @@ from vipwire.modes.iptables.rules.tree import Branch, Dispatch, dispatches
 from vipwire.modes.xtables.tool import WAIT_SECONDS, IptablesTool
 from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.planner import Planner
-from vipwire.process import cyclic_garbage
+from vipwire.process_lifecycle import cyclic_garbage
 from vipwire.reconcile.reconciler import Reconciler, Report
-from vipwire.state.store import CROWD
+from vipwire.watched_objects.store import CROWD
 
 TITLE = "iptables mode and kube-proxy's own text"
 SETTINGS = RuleSettings(counters=False)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import format_address, format_endpoint
 from vipwire.model.service import Service
-from vipwire.state.store import CROWD
+from vipwire.watched_objects.store import CROWD
 
 _FILTER = """\
 *filter

@@ -2,8 +2,8 @@
 
     python -m bench.ipvs [--services 5000] [--endpoints 10]
 
-Runs inside a kernel of its own that has IPVS (`vipwire_lab.kernel`). Its absolute times are those of User-Mode Linux,
-where a system call takes 20 to 30 microseconds: only the ratios say something about other machines.
+Runs inside a kernel of its own that has IPVS (`vipwire_lab.guest_kernel`). Its absolute times are those of User-Mode
+Linux, where a system call takes 20 to 30 microseconds: only the ratios say something about other machines.
 """
 
 import gc
@@ -33,7 +33,7 @@ from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.reconciler import Reconciler
-from vipwire_lab import kernel
+from vipwire_lab import guest_kernel
 
 _TURNS = 300
 NODE = NodePlan(Family.IPV4, "node-1", pod_traffic=PodPrefixes((Prefix.parse("10.0.0.0/8"),)))
@@ -175,11 +175,11 @@ def inside(services: int, endpoints: int) -> None:
 @click.option("--services", default=5000, show_default=True)
 @click.option("--endpoints", default=10, show_default=True)
 def main(services: int, endpoints: int) -> None:
-    if kernel.inside():
+    if guest_kernel.inside():
         inside(services, endpoints)
         return
     command = [sys.executable, "-m", "bench.ipvs", f"--services={services}", f"--endpoints={endpoints}"]
-    sys.exit(kernel.run(command, kernel.Guest(memory="1500M", timeout=900)))
+    sys.exit(guest_kernel.run(command, guest_kernel.Guest(memory="1500M", timeout=900)))
 
 
 if __name__ == "__main__":

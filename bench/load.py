@@ -8,8 +8,8 @@ from bench.options import Options
 from bench.pipe import Pipe, memory
 from bench.report import Figure
 
-from vipwire.process import cyclic_garbage
-from vipwire.state.event import Kind, Listed
+from vipwire.process_lifecycle import cyclic_garbage
+from vipwire.watched_objects.event import Kind, Listed
 
 TITLE = "from decoded objects to the kernel"
 

@@ -5,7 +5,7 @@ trip is one byte there and one back; in bulk, 64 KiB at a time are sent and rece
 that nothing but the kernel's path is in it. A difference is the median of those of each turn.
 
 The kernel needs flowtables. One that has them, in an emulator:
-`python -m vipwire_lab.kernel --full -- python -m bench offload`. There only ratios mean something.
+`python -m vipwire_lab.guest_kernel --full -- python -m bench offload`. There only ratios mean something.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.net import Family, format_address
 from vipwire.model.service import Service
 from vipwire.modes.nftables.probe import obstacle_to_offloading
-from vipwire.process import cyclic_garbage
-from vipwire.state.event import Kind, Listed
+from vipwire.process_lifecycle import cyclic_garbage
+from vipwire.watched_objects.event import Kind, Listed
 
 TITLE = "an open connection, with and without a flowtable"
 THRESHOLD = 20

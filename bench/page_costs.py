@@ -23,14 +23,14 @@ from bench.api_under_watch import Watch, resident
 from bench.options import Options
 from bench.report import Figure
 
-from vipwire.http.server import Request, Stream, serve
+from vipwire.http_server.server import Request, Stream, serve
 from vipwire.model.net import Family
-from vipwire.process.cyclic_garbage import look_rarely
-from vipwire.process.file_limits import raise_limit
-from vipwire.proxy.serve.health import ProxyHealth
-from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.pages import ProxyInfo, health_app, metrics_app
-from vipwire.proxy.serve.server import listen
+from vipwire.process_lifecycle.cyclic_garbage import look_rarely
+from vipwire.process_lifecycle.file_limits import raise_limit
+from vipwire.proxy_daemon.serve.health import ProxyHealth
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.serve.pages import ProxyInfo, health_app, metrics_app
+from vipwire.proxy_daemon.serve.server import listen
 
 TITLE: Final = "what a thousand clients can cost health and metrics pages"
 CLIENTS: Final = 1000

@@ -16,8 +16,8 @@ from vipwire.modes.nftables.table.names import Object, ObjectKey
 from vipwire.modes.spec import Mode
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler, Report
-from vipwire.state.event import Event
-from vipwire.state.store import Store
+from vipwire.watched_objects.event import Event
+from vipwire.watched_objects.store import Store
 
 
 class TimedSocket(NetlinkSocket):

@@ -16,8 +16,8 @@ from bench.pipe import Pipe
 from bench.report import Figure
 
 from vipwire.model.endpoint import EndpointSlice
-from vipwire.process import cyclic_garbage
-from vipwire.state.event import Kind, Listed, Upserted
+from vipwire.process_lifecycle import cyclic_garbage
+from vipwire.watched_objects.event import Kind, Listed, Upserted
 
 TITLE = "beside kube-proxy's layout by nft -f"
 CHANGES = 20

@@ -12,8 +12,8 @@ from bench.pipe import Pipe, memory
 from bench.report import Figure
 
 from vipwire.model.endpoint import EndpointSlice
-from vipwire.process import cyclic_garbage
-from vipwire.state.event import Kind, Listed, Upserted
+from vipwire.process_lifecycle import cyclic_garbage
+from vipwire.watched_objects.event import Kind, Listed, Upserted
 
 TITLE = "everything at once, a restart, and one change"
 CHANGES = 50

@@ -9,8 +9,8 @@ from prometheus_client.metrics_core import Metric
 
 from vipwire.config.modes import mode_names
 from vipwire.config.sections import Series
-from vipwire.proxy.serve.metrics import KernelCounter, Metrics
-from vipwire.proxy.serve.service_metrics import ServiceMetrics
+from vipwire.proxy_daemon.serve.metrics import KernelCounter, Metrics
+from vipwire.proxy_daemon.serve.service_metrics import ServiceMetrics
 
 PATH = Path(__file__).parent.parent / "docs" / "metrics.md"
 MODES = mode_names()

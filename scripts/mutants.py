@@ -32,7 +32,7 @@ ROOT: Final = Path(__file__).parent.parent
 MUTATED: Final = (
     "src/vipwire/plan/**/*.py",
     "src/vipwire/reconcile/*.py",
-    "src/vipwire/state/*.py",
+    "src/vipwire/watched_objects/*.py",
     "src/vipwire/kube/lease.py",
     "src/vipwire_up/api/registry.py",
     "src/vipwire_up/announcing/*.py",

@@ -41,9 +41,9 @@ from bench.failover.rounds import rounds
 from bench.failover.servers import Servers
 
 from vipwire_lab.demo.standalone import program
-from vipwire_lab.lab.cluster import Lab
-from vipwire_lab.lab.continuous import Connection
-from vipwire_lab.net.topology import make_topology
+from vipwire_lab.namespaces.topology import make_topology
+from vipwire_lab.test_cluster.cluster import Lab
+from vipwire_lab.test_cluster.continuous import Connection
 
 _CUTS = ("cut", "deaf", "dumb")
 

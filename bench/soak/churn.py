@@ -11,7 +11,7 @@ from typing import Any, Self
 import aiohttp
 import yaml
 
-from vipwire_lab.net.topology import Pod
+from vipwire_lab.namespaces.topology import Pod
 
 SERVICES = "/api/v1/namespaces/default/services"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"

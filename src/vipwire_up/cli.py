@@ -7,9 +7,9 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from vipwire.process.command_flags import with_flags
-from vipwire.process.terminal import MISUSED, note, plain_errors, say
-from vipwire_up.machines.flags import (
+from vipwire.terminal.command_flags import with_flags
+from vipwire.terminal.output import MISUSED, note, plain_errors, say
+from vipwire_up.nodes.flags import (
     EXEC_PROBES,
     EXEC_PROBES_USER,
     NODE_LEASE,
@@ -107,7 +107,7 @@ def up(**flags: Any) -> None:
     --masquerade-all or --config FILE. SIGTERM or Ctrl-C ends it. Every acknowledged change is on the disk, and the
     rules stay, so that traffic goes on.
     """
-    from vipwire_up.start import start  # noqa: PLC0415
+    from vipwire_up.up_command import start  # noqa: PLC0415
 
     start(flags)
 
@@ -204,10 +204,10 @@ def migrate(data_dir: Path, target: str, **flags: str) -> None:
     with plain_errors(MISUSED):
         settings = read_settings({name.replace("_", "-"): value for name, value in flags.items()})
     with plain_errors():
-        from vipwire_up.opening import needs_etcd  # noqa: PLC0415
+        from vipwire_up.open_store import needs_etcd  # noqa: PLC0415
 
         with needs_etcd():
-            from vipwire_up.migrate import migrate as move  # noqa: PLC0415
+            from vipwire_up.migrate_store import migrate as move  # noqa: PLC0415
         count = asyncio.run(move(target, data_dir, settings))
         where = f"etcd at {settings}, prefix {settings.prefix}" if target == "etcd" else data_dir
         click.echo(f"{where}: {count} objects")

@@ -21,7 +21,7 @@ from vipwire.kube.objects import Object, ObjectClient
 from vipwire.model.net import bracketed
 from vipwire.model.text import port_number
 from vipwire_up.api.objects.addresses import endpoint_problem
-from vipwire_up.machines.node import ADDRESSES
+from vipwire_up.nodes.node import ADDRESSES
 
 MANAGER: Final = "vipwire-expose"
 TIMEOUT: Final = 30.0

@@ -20,8 +20,9 @@ from vipwire.config.configuration import Config
 from vipwire.kube.errors import ApiError
 from vipwire.kube.proxied import proxy_resources
 from vipwire.linux.host.addresses import read_addresses
-from vipwire.process import log, systemd
-from vipwire.process.supervision import Begun, Supervisor
+from vipwire.logging import log
+from vipwire.process_lifecycle import systemd
+from vipwire.process_lifecycle.supervision import Begun, Supervisor
 from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.claims import Claims
 from vipwire_up.announcing.keeper import AddressKeeper
@@ -30,11 +31,11 @@ from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.small_kinds import NAMESPACES
 from vipwire_up.api.objects.object import key_of
 from vipwire_up.api.registry import FencedRegistry, Registry
+from vipwire_up.api_listener import Place, serve_api, serve_names
 from vipwire_up.bgp.bird import Bird
 from vipwire_up.bgp.run import RESOURCES as BGP_RESOURCES
 from vipwire_up.bgp.run import BgpSpeaker
 from vipwire_up.bgp.settings import BgpSettings
-from vipwire_up.complaints import Complaints
 from vipwire_up.controllers.allocation.cidrs import ServiceCidrs
 from vipwire_up.controllers.allocation.port_notes import PortNoteRepair
 from vipwire_up.controllers.allocation.ranges import Network
@@ -42,25 +43,25 @@ from vipwire_up.controllers.allocation.repair import AddressRepair
 from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.election import Election
 from vipwire_up.controllers.endpoints.controller import EndpointController
+from vipwire_up.controllers.garbage_collector import GarbageCollector
 from vipwire_up.controllers.gateway_services import GatewayServices, declare_pool
 from vipwire_up.controllers.hooks import Ranges, hooks, make_first_cidr
 from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices
 from vipwire_up.controllers.servers import OwnSlices, Server
 from vipwire_up.credentials.keys import tell_loose_modes
 from vipwire_up.dns.settings import Settings as DnsSettings
-from vipwire_up.garbage_collector import GarbageCollector
+from vipwire_up.failure_events import Complaints
 from vipwire_up.joining.tokens import delete_ended_tokens
-from vipwire_up.listen import Place, serve_api, serve_names
-from vipwire_up.machines.heartbeat import SECONDS as NODE_SECONDS
-from vipwire_up.machines.heartbeat import Heartbeat
-from vipwire_up.machines.node import about_machine, node_addresses
-from vipwire_up.machines.objects import LocalObjects
-from vipwire_up.machines.readiness import NodeReadiness
-from vipwire_up.opening import open_store
-from vipwire_up.probing.probes import Prober, local_probes
+from vipwire_up.nodes.heartbeat import SECONDS as NODE_SECONDS
+from vipwire_up.nodes.heartbeat import Heartbeat
+from vipwire_up.nodes.node import about_machine, node_addresses
+from vipwire_up.nodes.objects import LocalObjects
+from vipwire_up.nodes.readiness import NodeReadiness
+from vipwire_up.open_store import open_store
+from vipwire_up.readiness_probes.probes import Prober, local_probes
 from vipwire_up.store.etcd.settings import EtcdSettings
 from vipwire_up.store.record import StoreError
-from vipwire_up.store_feed.source import StoreSource
+from vipwire_up.store_watch.source import StoreSource
 from vipwire_up.supervision.own_addresses import internal_addresses
 from vipwire_up.supervision.parts import Ending, Part, Parts, simply
 from vipwire_up.supervision.server_identity import server_identity

@@ -23,8 +23,8 @@ from vipwire_up.dns.settings import (
     without_ourselves,
 )
 from vipwire_up.dns.upstream.exchange import Server
-from vipwire_up.probing.commands import RunAs
-from vipwire_up.probing.probes import Prober
+from vipwire_up.readiness_probes.commands import RunAs
+from vipwire_up.readiness_probes.probes import Prober
 from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
 from vipwire_up.up import Setting
 

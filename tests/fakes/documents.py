@@ -2,7 +2,7 @@
 
 from vipwire.kube.manifests.documents import IN_MANIFESTS, read_object
 from vipwire.model.problem import Problem
-from vipwire.state.event import Object
+from vipwire.watched_objects.event import Object
 
 
 def read_document(word: str, document: object) -> tuple[tuple[Object, ...], tuple[Problem, ...]]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire.state.event import Deleted, Event, Kind, Listed, Object
+from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Object
 
 
 class EventLog:

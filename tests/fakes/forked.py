@@ -22,10 +22,10 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Final
 
-from vipwire_lab.lab import state
-from vipwire_lab.lab.cluster import Lab
-from vipwire_lab.net import netns
-from vipwire_lab.net.processes import ProcessId
+from vipwire_lab.namespaces import netns
+from vipwire_lab.namespaces.processes import ProcessId
+from vipwire_lab.test_cluster import state
+from vipwire_lab.test_cluster.cluster import Lab
 
 _MODULES: Final = (
     "tests.fakes.forked",
@@ -34,12 +34,18 @@ _MODULES: Final = (
     "vipwire.config.file",
     "vipwire.config.flags",
     "vipwire.inspect.drain",
-    "vipwire.process.early_signals",
-    "vipwire.process.log",
-    "vipwire_up.machine_cli",
+    "vipwire.process_lifecycle.early_signals",
+    "vipwire.logging.log",
+    "vipwire_up.joining_cli",
     "vipwire_up.joining.run",
 )
-_PACKAGES: Final = ("vipwire.linux", "vipwire.modes", "vipwire.process", "vipwire.proxy", "vipwire.relay")
+_PACKAGES: Final = (
+    "vipwire.linux",
+    "vipwire.modes",
+    "vipwire.process_lifecycle",
+    "vipwire.proxy_daemon",
+    "vipwire.relay",
+)
 """A proxy imports some 190 modules of these late, also of other modes, whose leftovers it looks for."""
 
 

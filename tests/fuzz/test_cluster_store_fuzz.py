@@ -21,10 +21,10 @@ from vipwire_up.controllers.allocation.ranges import Network
 from vipwire_up.controllers.allocation.repair import AddressRepair
 from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.endpoints.controller import EndpointController
+from vipwire_up.controllers.garbage_collector import GarbageCollector
 from vipwire_up.controllers.hooks import Ranges, hooks, make_first_cidr
 from vipwire_up.controllers.own_services import OwnServices, api_service
-from vipwire_up.garbage_collector import GarbageCollector
-from vipwire_up.probing.probes import local_probes
+from vipwire_up.readiness_probes.probes import local_probes
 
 NUMBERS = st.sampled_from([-(2**63), -1, 0, 1, 80, 80800, 2**31, 2**63 - 1, 10**400])
 TEXTS = st.sampled_from(

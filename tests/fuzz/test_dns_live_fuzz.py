@@ -18,7 +18,7 @@ from tests.fakes.dns_here import Here, dns_here
 from tests.fakes.names import service
 
 from vipwire.errors import DecodeError
-from vipwire.state.event import Listed
+from vipwire.watched_objects.event import Listed
 from vipwire_up.dns.limits import ClientLimits
 from vipwire_up.dns.messages.message import HEADER, NOERROR, Query, read_query, render
 from vipwire_up.dns.objects import DnsKind

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.fuzz.test_ingress_fuzz import NASTY, PEM, check, check_lines, configured
 
-from vipwire.state.event import Listed, Upserted
+from vipwire.watched_objects.event import Listed, Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES

@@ -15,7 +15,7 @@ from vipwire.kube.access.kubeconfig import parse_kubeconfig
 from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.kube.proxied import ENDPOINT_SLICES, NODES, SERVICE_CIDRS, SERVICES
 from vipwire.kube.watch import ResourceWatch, Sleep, WatchRequest
-from vipwire.state.event import Kind
+from vipwire.watched_objects.event import Kind
 
 RESOURCES = [SERVICES, ENDPOINT_SLICES, NODES, SERVICE_CIDRS]
 json_values: st.SearchStrategy[Any] = st.recursive(

@@ -17,7 +17,7 @@ from tests.fuzz.test_kubeconfig_fuzz import PIECES, all_sortable, odd
 
 from vipwire.kube.manifests.documents import MANIFESTS, ManifestReader
 from vipwire.kube.manifests.source import ManifestSource, differences, listed
-from vipwire.state.store import Store
+from vipwire.watched_objects.store import Store
 from vipwire_l7.gateway.watch.kinds import WITH_INGRESS, manifests
 from vipwire_l7.ingress.watch.kinds import MANIFESTS as INGRESS
 from vipwire_up.dns.objects import MANIFESTS as DNS

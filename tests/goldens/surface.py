@@ -367,7 +367,7 @@ NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", 
 
 def collect(name: str) -> str:
     """Make one list in namespaces of its own."""
-    place = (sys.executable, "-m", "vipwire_lab.kernel", "--") if name in GUEST else NAMESPACES
+    place = (sys.executable, "-m", "vipwire_lab.guest_kernel", "--") if name in GUEST else NAMESPACES
     command = (*place, sys.executable, "-m", "tests.goldens.surface", name)
     environment = os.environ | {"COLUMNS": "200", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -11,7 +11,7 @@ from tests.project.test_house_rules import MODULES, ROOT, SOURCES, count_lines, 
 
 CEILINGS = Path(__file__).with_name("ceilings.txt")
 PROXY_WITH_NFTABLES = (
-    *("vipwire.__main__", "vipwire.cli.proxy", "vipwire.cli.start", "vipwire.proxy.run"),
+    *("vipwire.__main__", "vipwire.cli.proxy", "vipwire.cli.start", "vipwire.proxy_daemon.run"),
     *("vipwire.modes.nftables.driver", "vipwire.modes.nftables.kernel"),
 )
 OTHER_MODES = re.compile(r"vipwire\.modes\.(ebpf|iptables|ipvs|userspace)\b")

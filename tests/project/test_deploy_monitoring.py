@@ -16,8 +16,8 @@ from tests.project.described_metrics import labels_of
 from vipwire.config.sections import Series
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
-from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.service_metrics import ServiceMetrics
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.serve.service_metrics import ServiceMetrics
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Refusal
 
 DASHBOARD = json.loads((DEPLOY / "monitoring/dashboard.json").read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
 from vipwire.kube.proxied import proxy_resources
-from vipwire.state.event import Kind
+from vipwire.watched_objects.event import Kind
 
 NODE = "node-0"
 PLURALS = ("services", "endpointslices", "nodes", "servicecidrs")

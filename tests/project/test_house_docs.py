@@ -18,10 +18,10 @@ from vipwire.model.net import Address, Family, Prefix
 from vipwire.modes.nftables.table.names import LARGEST_POOL
 from vipwire.modes.nftables.table.skeleton import AFFINITY_SIZE, node_objects, sets
 from vipwire.plan.node import NodePlan, PodPrefixes
-from vipwire.proxy.serve.health import ProxyHealth
-from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.pages import ProxyInfo, health_app, metrics_app
-from vipwire.state.event import Kind
+from vipwire.proxy_daemon.serve.health import ProxyHealth
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.serve.pages import ProxyInfo, health_app, metrics_app
+from vipwire.watched_objects.event import Kind
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -78,7 +78,7 @@ def test_every_target_of_make_exists() -> None:
 
 def test_the_folders_of_the_map_are_there_and_all_of_them() -> None:
     design = (ROOT / "DESIGN.md").read_text()
-    named = set(re.findall(r"^  ([a-z]+)/ ", design, re.MULTILINE))
+    named = set(re.findall(r"^  ([a-z_]+)/ ", design, re.MULTILINE))
     there = {path.name for path in (ROOT / "src/vipwire").iterdir() if (path / "__init__.py").exists()}
     assert named == there
     assert len(design.splitlines()) <= 170

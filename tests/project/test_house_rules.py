@@ -147,7 +147,7 @@ def test_a_module_that_says_pure_imports_nothing_of_the_world() -> None:
     say = [dotted(path) for path in MODULES if pure.search(ast.get_docstring(tree(path)) or "")]
     assert "vipwire.modes.ebpf.render" in say
     assert {module: ways for module in say if (ways := ways_into_the_world(module))} == {}
-    assert ways_into_the_world("vipwire.proxy.loop"), "a module of the shell has them"
+    assert ways_into_the_world("vipwire.proxy_daemon.loop"), "a module of the shell has them"
 
 
 def test_no_two_folders_import_each_other_at_any_distance() -> None:

@@ -99,7 +99,7 @@ def test_commands_that_look_need_no_other_package(program: Path, command: str) -
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_proxy_alone_serves_services(program: Path, mode: str) -> None:
-    inside = ("-m", "vipwire_lab.kernel", "--", sys.executable) if mode == "ipvs" else ()
+    inside = ("-m", "vipwire_lab.guest_kernel", "--", sys.executable) if mode == "ipvs" else ()
     suite = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/proxy/conformance/test_reaching.py")
     done = run(sys.executable, *inside, *suite, "-k", f"{mode} and ({CASES})", **{PROGRAM: str(program)})
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -15,8 +15,8 @@ from typing import Final
 import click
 
 from vipwire.errors import VipwireError
-from vipwire.process.files import create_file
-from vipwire.process.terminal import plain_errors, say, warn
+from vipwire.file_io.files import create_file
+from vipwire.terminal.output import plain_errors, say, warn
 
 
 @dataclass(frozen=True, slots=True)

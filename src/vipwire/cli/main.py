@@ -18,8 +18,8 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from vipwire import __version__
 from vipwire.model.text import nearest
-from vipwire.process.early_signals import end_by_sigterm, remember
-from vipwire.process.terminal import usage_error
+from vipwire.process_lifecycle.early_signals import end_by_sigterm, remember
+from vipwire.terminal.output import usage_error
 
 if TYPE_CHECKING:
     from vipwire.config.flags import Given
@@ -52,9 +52,9 @@ _ELSEWHERE: Final = {
     ),
     "check": ("vipwire.inspect.cli", "check", "Check whether this machine can run vipwire, and what it lacks."),
     "up": ("vipwire_up.cli", "up", "Run an API server, controllers, DNS and a proxy without a cluster."),
-    "join": ("vipwire_up.machine_cli", "join", "Join a cluster of `vipwire up`, and serve its Services here."),
-    "leave": ("vipwire_up.machine_cli", "leave", "Take this machine out of its cluster."),
-    "token": ("vipwire_up.machine_cli", "token", "Make, list and delete the tokens that machines join with."),
+    "join": ("vipwire_up.joining_cli", "join", "Join a cluster of `vipwire up`, and serve its Services here."),
+    "leave": ("vipwire_up.joining_cli", "leave", "Take this machine out of its cluster."),
+    "token": ("vipwire_up.joining_cli", "token", "Make, list and delete the tokens that machines join with."),
     "expose": ("vipwire_up.cli", "expose", "Create a Service and its endpoints in a running `vipwire up`."),
     "ingress": (
         "vipwire_l7.ingress.cli",

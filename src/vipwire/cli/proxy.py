@@ -9,8 +9,8 @@ from vipwire.config.configuration import Config
 from vipwire.config.file import dump_config
 from vipwire.config.flags import Given, build_config, environment_flags, parse_flags
 from vipwire.errors import VipwireError
-from vipwire.process import log
-from vipwire.process.terminal import MISUSED, plain_errors
+from vipwire.logging import log
+from vipwire.terminal.output import MISUSED, plain_errors
 
 
 def given_flags(words: Sequence[str]) -> Given:
@@ -30,7 +30,7 @@ def run(given: Given) -> int:
     with plain_errors():
         if config.write_config_to:
             return _write_config(config)
-        app = importlib.import_module("vipwire.proxy.run")
+        app = importlib.import_module("vipwire.proxy_daemon.run")
         status: int = app.run_cleanup(config) if config.cleanup else app.run_proxy(config, reread)
         return status
 

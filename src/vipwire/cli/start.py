@@ -8,8 +8,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from vipwire.process import cyclic_garbage, early_signals, lean_prometheus
-from vipwire.process.early_signals import end_by_sigterm
+from vipwire.process_lifecycle import cyclic_garbage, early_signals, lean_prometheus
+from vipwire.process_lifecycle.early_signals import end_by_sigterm
 
 
 def start() -> None:

@@ -50,7 +50,7 @@ from vipwire.model.net import Family
 from vipwire.model.text import visible_document
 from vipwire.modes.registry import driver_of, selected
 from vipwire.plan.resolve import Packet
-from vipwire.process.terminal import warn
+from vipwire.terminal.output import warn
 
 
 def _looked(config: Config) -> Situation:

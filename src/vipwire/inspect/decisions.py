@@ -13,7 +13,7 @@ from vipwire.inspect.status.document import Document, service_document, share_te
 from vipwire.model.net import format_address
 from vipwire.model.service import Service
 from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes
-from vipwire.process.columns import Prose
+from vipwire.terminal.columns import Prose
 
 _SOURCE = {
     "never": "the endpoint sees the client's address",

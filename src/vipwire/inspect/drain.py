@@ -30,10 +30,10 @@ from vipwire.model.node import Drain
 from vipwire.model.text import port_number
 from vipwire.modes.registry import selected
 from vipwire.plan.plan import Forward, Frontend
-from vipwire.process.columns import Column
-from vipwire.process.terminal import warn
-from vipwire.proxy.drains import DrainOrder, change_orders, drains_path, in_force, read_orders
-from vipwire.state.store import Store
+from vipwire.proxy_daemon.drains import DrainOrder, change_orders, drains_path, in_force, read_orders
+from vipwire.terminal.columns import Column
+from vipwire.terminal.output import warn
+from vipwire.watched_objects.store import Store
 
 _PATIENCE: Final = 10.0
 """Seconds for the proxy to put a change into the kernel."""

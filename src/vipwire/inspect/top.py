@@ -29,8 +29,8 @@ from vipwire.inspect.trace import endpoint_of
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import format_endpoint
 from vipwire.model.text import visible_document
-from vipwire.process.columns import Column
 from vipwire.reconcile.counts import Counts, EndpointName, Measure
+from vipwire.terminal.columns import Column
 
 _Row = tuple[str, str]
 _COUNTED = {

@@ -23,7 +23,7 @@ from vipwire.inspect.status.document import Document, share_text
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import Address, format_address, format_endpoint
 from vipwire.model.text import visible_document
-from vipwire.process.columns import Prose
+from vipwire.terminal.columns import Prose
 
 
 class Tracer:

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, Protocol
 
 from vipwire import __version__
-from vipwire.http.client import reason_of
-from vipwire.http.wire import Response
+from vipwire.http_client.client import reason_of
+from vipwire.http_client.wire import Response
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import (
     ANSWER_TIMEOUT,
@@ -25,8 +25,8 @@ from vipwire.kube.access.connection import (
 from vipwire.kube.contact import Health
 from vipwire.kube.resource import Resource
 from vipwire.kube.watch import LONGEST_PAGE, ResourceWatch, Sleep, WatchRequest
-from vipwire.process.supervision import Supervisor
-from vipwire.state.event import EventOf, K, T
+from vipwire.process_lifecycle.supervision import Supervisor
+from vipwire.watched_objects.event import EventOf, K, T
 
 USER_AGENT = f"vipwire/{__version__} (linux)"
 

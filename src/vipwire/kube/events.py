@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from vipwire.http.client import reason_of
+from vipwire.http_client.client import reason_of
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload, Witness, ignored
 from vipwire.model.text import visible

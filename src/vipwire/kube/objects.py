@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from vipwire.http.client import reason_of
+from vipwire.http_client.client import reason_of
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection, Payload
 from vipwire.kube.errors import ApiError, FencedError, UnreachableError

@@ -28,7 +28,7 @@ from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service, ServicePort, ServiceType, TrafficPolicy
 from vipwire.plan.annotations import wants_local
-from vipwire.state.event import Kind, Object
+from vipwire.watched_objects.event import Kind, Object
 
 DEFAULT_AFFINITY_SECONDS = 10800
 """`sessionAffinityConfig.clientIP.timeoutSeconds` when absent (three hours, core/v1)."""

@@ -13,7 +13,7 @@ from vipwire.kube import wire
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.model.value import Value
-from vipwire.state.event import Deleted, K, K_co, Listed, Named, T, T_co, Upserted
+from vipwire.watched_objects.event import Deleted, K, K_co, Listed, Named, T, T_co, Upserted
 
 BROKEN = (msgspec.MsgspecError, RecursionError, ValueError)
 """What decoding foreign bytes raises: bad JSON, a wrong type, nesting without end, text that is not UTF-8."""

@@ -29,7 +29,7 @@ from vipwire.kube.resource import BROKEN, ObjectReader, Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.model.value import Value
-from vipwire.state.event import Deleted, EventOf, K, Listed, T, Upserted
+from vipwire.watched_objects.event import Deleted, EventOf, K, Listed, T, Upserted
 
 PAGE_SIZE = 500
 LEAST_WATCH = 300.0

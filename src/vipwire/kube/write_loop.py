@@ -17,7 +17,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from vipwire.kube.access.access import Access
 from vipwire.kube.errors import REQUEST_ERRORS, ApiError, FencedError
 from vipwire.kube.objects import FencedObjects
-from vipwire.process import log
+from vipwire.logging import log
 
 _EVERY: Final = 0.25
 """Seconds between two questions whether anything has changed."""

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 
-from vipwire.process.file_limits import raise_limit
+from vipwire.process_lifecycle.file_limits import raise_limit
 from vipwire.relay.loop import EventLoop
 from vipwire.relay.relay import ControlSocket, Relay
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from vipwire.process.command_flags import with_flags
+from vipwire.terminal.command_flags import with_flags
 from vipwire_l7.ingress.cli import COMMON_FLAGS, INGRESS_FLAGS, PROCESS_FLAGS
 
 _OWN_FLAGS: Final = (

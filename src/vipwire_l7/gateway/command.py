@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError
+from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.text import port_number
-from vipwire.process import log
-from vipwire.process.terminal import plain_errors
+from vipwire.terminal.output import plain_errors
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.run.app import GatewayParts
 from vipwire_l7.ingress.command import options_of, print_rendered

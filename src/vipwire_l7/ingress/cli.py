@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from vipwire.process.command_flags import with_flags
+from vipwire.terminal.command_flags import with_flags
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 INGRESS_FLAGS: Final = (

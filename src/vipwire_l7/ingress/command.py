@@ -13,12 +13,12 @@ import click
 
 from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError
+from vipwire.file_io.files import make_folder, replace_file
 from vipwire.kube.finding import is_label
+from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix
-from vipwire.process import log
-from vipwire.process.files import make_folder, replace_file
-from vipwire.process.terminal import plain_errors, warn
+from vipwire.terminal.output import plain_errors, warn
 from vipwire_l7.ingress.haproxy.layout import Layout
 from vipwire_l7.ingress.haproxy.words import plain
 from vipwire_l7.ingress.plan.destinations import DestinationSetting

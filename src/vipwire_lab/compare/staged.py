@@ -12,8 +12,8 @@ from typing import Final
 from vipwire.config.modes import mode_names
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.stage import NODE, Stage, Sync, own_cgroup
-from vipwire_lab.kernel import Guest, inside, obstacle, run
-from vipwire_lab.net.errors import LabError
+from vipwire_lab.guest_kernel import Guest, inside, obstacle, run
+from vipwire_lab.namespaces.errors import LabError
 
 SERVICES: Final = ("web", "shop", "empty", "sticky")
 _GUEST_SECONDS: Final = 240.0

@@ -13,7 +13,7 @@ from typing import Final
 from vipwire_lab.compare.staged import guest_obstacle, in_guest, kernel_name, reason_of, staged
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.stage import NODE, Stage
-from vipwire_lab.net.errors import LabError
+from vipwire_lab.namespaces.errors import LabError
 
 _PATHS: Final = "/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin"
 _LINES: Final = 12

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from vipwire.file_io.files import replace_file
 from vipwire.model.net import Protocol
-from vipwire.process.files import replace_file
 from vipwire_lab.demo.objects import POD_CIDRS, TOPOLOGY
-from vipwire_lab.lab import state
-from vipwire_lab.lab.cluster import Lab
-from vipwire_lab.lab.manifests import Manifest, as_yaml
-from vipwire_lab.lab.outcome import ProbeResult
-from vipwire_lab.net.errors import LabError
-from vipwire_lab.net.topology import Pod
+from vipwire_lab.namespaces.errors import LabError
+from vipwire_lab.namespaces.topology import Pod
+from vipwire_lab.test_cluster import state
+from vipwire_lab.test_cluster.cluster import Lab
+from vipwire_lab.test_cluster.manifests import Manifest, as_yaml
+from vipwire_lab.test_cluster.outcome import ProbeResult
 
 FAMILIES = ("IPv4", "IPv6")
 NODE = "node-1"

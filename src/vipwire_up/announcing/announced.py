@@ -9,13 +9,13 @@ from typing import Final
 
 from vipwire.config.configuration import Config
 from vipwire.kube.errors import ApiError, UnreachableError
+from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire.process import log
-from vipwire.proxy.view import AnnouncedAddress, announced_file, write_announced
+from vipwire.proxy_daemon.view import AnnouncedAddress, announced_file, write_announced
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.kinds.small_kinds import EVENTS
-from vipwire_up.machines.objects import Objects
-from vipwire_up.store_feed.events import event_of
+from vipwire_up.nodes.objects import Objects
+from vipwire_up.store_watch.events import event_of
 
 _TOLD_AGAIN: Final = 600.0
 _MOST_TOLD: Final = 1000

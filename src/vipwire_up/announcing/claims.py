@@ -27,9 +27,9 @@ from typing import Final
 
 from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import holder_of, new_lease, released, with_holder
+from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.text import whole_number
-from vipwire.process import log
 from vipwire_up.announcing.kinds import (
     ADDRESSES,
     LEASE_ADDRESS,
@@ -42,7 +42,7 @@ from vipwire_up.announcing.kinds import (
 )
 from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.machines.objects import Objects
+from vipwire_up.nodes.objects import Objects
 
 SECONDS: Final = 2
 FENCE: Final = 0.75

@@ -20,8 +20,8 @@ from typing import Final, TypeAlias
 from vipwire.errors import VipwireError
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.linux.host.route_watch import CarrierWatch
-from vipwire.process import log
-from vipwire.state.event import Deleted, EventOf, Listed
+from vipwire.logging import log
+from vipwire.watched_objects.event import Deleted, EventOf, Listed
 from vipwire_up.announcing.announce import Announcer
 from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.choose import View

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from vipwire.kube.errors import ApiError
-from vipwire.process.rate_limited_log import RateLimitedLog
+from vipwire.logging.rate_limited_log import RateLimitedLog
 from vipwire_up.api.answers.form import RepresentationKind, choose_form, show, show_list
 from vipwire_up.api.answers.pages import CUSTOM_KINDS, read_health, read_page
 from vipwire_up.api.listing import list_page, parse_number, wait_for_newest, wait_for_revision

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import UnsupportedError, VipwireError
-from vipwire.process.files import replace_file
+from vipwire.file_io.files import replace_file
 from vipwire_up.bgp.settings import BgpSettings, Peer
 
 

@@ -8,9 +8,9 @@ from typing import Any, Final, TypeAlias
 from vipwire.errors import VipwireError
 from vipwire.kube.resource import Resource
 from vipwire.linux.host.waiting import waiting_places
+from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire.process import log
-from vipwire.state.event import Deleted, EventOf, Listed
+from vipwire.watched_objects.event import Deleted, EventOf, Listed
 from vipwire_up.announcing.kinds import NODES, SLICES, AnnounceKind, Machine, Placed
 from vipwire_up.bgp.bird import Bird, render
 from vipwire_up.bgp.routes import SERVICES, Routed, routes

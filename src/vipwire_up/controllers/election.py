@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import LeaseHeldError, LeaseObserver, LeaseRequest, acquire_or_renew, release
-from vipwire.process import log
+from vipwire.logging import log
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.object import encode, key_of, readable

@@ -25,7 +25,7 @@ from vipwire_up.api.objects.errors import refused
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.serving.authorization import Role, User
 from vipwire_up.controllers.election import NAME as ELECTED
-from vipwire_up.machines.node import NODE_LEASES, SERVERS
+from vipwire_up.nodes.node import NODE_LEASES, SERVERS
 
 USER: Final = "system:node:"
 _OURS: Final = (ADDRESSES, MACHINES, SERVERS, ELECTED)

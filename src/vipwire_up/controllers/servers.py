@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import LeaseHeldError, LeaseObserver, LeaseRequest, acquire_or_renew, release
-from vipwire.process import log
-from vipwire.process.supervision import Guard
+from vipwire.logging import log
+from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
 from vipwire_up.api.objects.object import at, key_of, readable
@@ -24,9 +24,9 @@ from vipwire_up.controllers.election import LocalLease
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire_up.controllers.own_services import API_SERVICE, DNS_SERVICE, MANAGER, SERVER
-from vipwire_up.machines.node import SERVERS
+from vipwire_up.nodes.node import SERVERS
 from vipwire_up.store.record import Key, Record, RecordChange
-from vipwire_up.store_feed.feed import Feed
+from vipwire_up.store_watch.feed import Feed
 
 SECONDS: Final = 10
 EVERY: Final = 3.0

@@ -17,9 +17,9 @@ import yaml
 from aiohttp.web_request import BaseRequest
 
 from vipwire.errors import ConfigError
+from vipwire.file_io.files import update_private, write_private
 from vipwire.kube.errors import ApiError
-from vipwire.process import log
-from vipwire.process.files import update_private, write_private
+from vipwire.logging import log
 from vipwire_up.api.serving.authorization import ANONYMOUS, Role, User
 from vipwire_up.credentials.ca import Authority
 from vipwire_up.credentials.machine_records import INGRESS_USER

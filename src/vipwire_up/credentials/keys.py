@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import ConfigError
-from vipwire.process import log
+from vipwire.logging import log
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.credentials.ca import Authority
 from vipwire_up.credentials.identity import Access, Withdrawn, load_tokens, parse_tokens, write_kubeconfigs

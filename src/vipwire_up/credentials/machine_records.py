@@ -23,7 +23,7 @@ from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.credentials.records import encoded, lines_of
-from vipwire_up.machines.objects import Objects
+from vipwire_up.nodes.objects import Objects
 
 KIND: Final = "vipwire.io/machine"
 NAMESPACE: Final = "kube-system"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from vipwire.kube.errors import ApiError
-from vipwire.process import log
-from vipwire.process.supervision import Guard
+from vipwire.logging import log
+from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.objects.object import readable, shown
@@ -35,10 +35,10 @@ from vipwire_up.credentials.machine_records import PREFIX as MACHINES
 from vipwire_up.credentials.records import SERVER_PREFIX as SERVERS
 from vipwire_up.credentials.records import ServerRecord, read_server, server_secret
 from vipwire_up.credentials.revocation import Revoked
-from vipwire_up.machines.node import is_ready
-from vipwire_up.machines.objects import LocalObjects
+from vipwire_up.nodes.node import is_ready
+from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.store.record import Key, RecordChange
-from vipwire_up.store_feed.feed import Feed
+from vipwire_up.store_watch.feed import Feed
 
 
 @dataclass(frozen=True, slots=True)

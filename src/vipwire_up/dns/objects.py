@@ -21,7 +21,7 @@ from vipwire.kube.wire import Meta, WireEndpointPort, WireServicePort
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Protocol
 from vipwire.model.problem import Problem
-from vipwire.state.event import EventOf
+from vipwire.watched_objects.event import EventOf
 from vipwire_up.dns.messages.names import parse_name
 
 

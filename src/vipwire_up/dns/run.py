@@ -17,15 +17,16 @@ from prometheus_client.exposition import choose_encoder
 from vipwire import __version__
 from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError, ungrouped
-from vipwire.http.server import Pages, Reply, Request
+from vipwire.http_server.server import Pages, Reply, Request
 from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.manifests.source import ManifestSource
+from vipwire.logging import log
 from vipwire.model.net import parse_address
-from vipwire.process import cyclic_garbage, log, systemd
-from vipwire.process.signals import Stop
-from vipwire.process.supervision import Supervisor
-from vipwire.proxy.serve.server import BindPolicy, HttpServer
+from vipwire.process_lifecycle import cyclic_garbage, systemd
+from vipwire.process_lifecycle.signals import Stop
+from vipwire.process_lifecycle.supervision import Supervisor
+from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer
 from vipwire_up.dns.limits import ClientLimits
 from vipwire_up.dns.objects import MANIFESTS, RESOURCES, DnsEvent, DnsKind, DnsObject
 from vipwire_up.dns.resolver import Resolver

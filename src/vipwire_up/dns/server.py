@@ -16,8 +16,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from vipwire.process import log
-from vipwire.process.supervision import in_short
+from vipwire.logging import log
+from vipwire.process_lifecycle.supervision import in_short
 from vipwire_up.dns.limits import ClientLimits
 from vipwire_up.dns.messages.message import FORMERR, SERVFAIL, Query, Refusal, Reply, read_query, render
 from vipwire_up.dns.resolver import Resolver

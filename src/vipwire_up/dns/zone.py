@@ -12,7 +12,7 @@ from typing import Final
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 from vipwire.model.problem import Problem
-from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_up.dns.messages import names
 from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, OWNER, Reply, record
 from vipwire_up.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice

@@ -29,7 +29,7 @@ from cryptography.x509.oid import NameOID
 
 from vipwire.errors import ConfigError
 from vipwire.kube.errors import ApiError
-from vipwire.process import log
+from vipwire.logging import log
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import LEASES, SECRETS
 from vipwire_up.api.objects.errors import bad_request, internal, refused
@@ -53,8 +53,8 @@ from vipwire_up.credentials.machine_records import (
     read_machine,
 )
 from vipwire_up.joining.tokens import GROUP, SERVERS, USER, Token, accepts, groups_of, parse, read_secret
-from vipwire_up.machines.node import NODE_LEASES, is_ready, undeclared_node
-from vipwire_up.machines.objects import LocalObjects
+from vipwire_up.nodes.node import NODE_LEASES, is_ready, undeclared_node
+from vipwire_up.nodes.objects import LocalObjects
 
 PATH: Final = "/vipwire.io/v1/"
 _ROLES: Final = {NODE_USER: Role.NODE, INGRESS_USER: Role.INGRESS}

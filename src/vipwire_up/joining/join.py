@@ -12,12 +12,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from vipwire.errors import ConfigError, VipwireError
+from vipwire.file_io.files import write_private
 from vipwire.kube.access.access import Access
 from vipwire.kube.errors import ApiError, UnreachableError
-from vipwire.process.files import write_private
 from vipwire_up.joining.membership import Folder, Member, Part, access_by_token, unverified
 from vipwire_up.joining.pinned import authority_of, certificate_of, encoded, key_of
-from vipwire_up.machines.objects import RemoteObjects
+from vipwire_up.nodes.objects import RemoteObjects
 from vipwire_up.supervision.server_identity import server_identity
 
 MANAGER: Final = "vipwire-join"

@@ -36,7 +36,7 @@ from vipwire_up.joining.tokens import (
     secret_of,
     table,
 )
-from vipwire_up.machines.objects import Objects, RemoteObjects
+from vipwire_up.nodes.objects import Objects, RemoteObjects
 
 _DEPARTURES: Final = "/vipwire.io/v1/departures"
 _LOOKS: Final = 50

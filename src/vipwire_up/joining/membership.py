@@ -26,10 +26,10 @@ from cryptography.x509.oid import NameOID
 
 from vipwire.config.yaml_values import load_yaml
 from vipwire.errors import ConfigError
+from vipwire.file_io.files import make_folder, update_private, write_private
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential, Fixed
 from vipwire.kube.access.tls import AuthorityFile, ClientFiles, Tls
-from vipwire.process.files import make_folder, update_private, write_private
 from vipwire_up.credentials.machine_records import INGRESS_USER, NODE_USER
 from vipwire_up.joining.pinned import encoded, hash_of, hash_of_key, read_certificate
 

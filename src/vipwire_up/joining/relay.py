@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
-from vipwire.process import log
+from vipwire.logging import log
 
 CONNECT_SECONDS: Final = 1.0
 BESIDE: Final = 0.2

@@ -20,9 +20,10 @@ from vipwire.kube.client import ApiSource
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.proxied import proxy_resources
 from vipwire.linux.host.addresses import read_addresses
+from vipwire.logging import log
 from vipwire.model.net import bracketed
-from vipwire.process import log, systemd
-from vipwire.process.supervision import Begun, Supervisor
+from vipwire.process_lifecycle import systemd
+from vipwire.process_lifecycle.supervision import Begun, Supervisor
 from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.claims import RENEW_TIMEOUT, Claims
 from vipwire_up.announcing.keeper import AddressKeeper
@@ -38,12 +39,12 @@ from vipwire_up.credentials.keys import tell_loose_modes
 from vipwire_up.joining.join import MANAGER, is_due, sign
 from vipwire_up.joining.membership import Folder, Member, merged
 from vipwire_up.joining.relay import Relay
-from vipwire_up.machines.heartbeat import Heartbeat
-from vipwire_up.machines.node import about_machine, node_addresses
-from vipwire_up.machines.objects import RemoteObjects
-from vipwire_up.probing.probes import MANAGER as PROBER
-from vipwire_up.probing.probes import RESOURCES as PROBED
-from vipwire_up.probing.probes import Prober, Probes
+from vipwire_up.nodes.heartbeat import Heartbeat
+from vipwire_up.nodes.node import about_machine, node_addresses
+from vipwire_up.nodes.objects import RemoteObjects
+from vipwire_up.readiness_probes.probes import MANAGER as PROBER
+from vipwire_up.readiness_probes.probes import RESOURCES as PROBED
+from vipwire_up.readiness_probes.probes import Prober, Probes
 from vipwire_up.supervision.own_addresses import internal_addresses
 from vipwire_up.supervision.parts import Ending, Part, Parts, simply
 

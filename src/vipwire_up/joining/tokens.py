@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from vipwire.kube.errors import ApiError
+from vipwire.logging import log
 from vipwire.model.times import format_time, parse_time
-from vipwire.process import log
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.objects.object import at, readable

@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from vipwire.process.files import sync
+from vipwire.file_io.files import sync
 from vipwire_up.store.database import FILE_NAME, RESTORE, check, explained, lock
 from vipwire_up.store.record import StoreError
 

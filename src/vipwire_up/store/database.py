@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from vipwire.process.files import make_folder, sync
+from vipwire.file_io.files import make_folder, sync
 from vipwire_up.store.record import FullError, Key, Record, RecordChange, StoreError
 
 FILE_NAME: Final = "store.db"

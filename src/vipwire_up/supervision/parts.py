@@ -11,10 +11,10 @@ from prometheus_client.registry import Collector
 
 from vipwire.config.configuration import Config
 from vipwire.errors import told_plainly
-from vipwire.process.supervision import Begun, Supervisor, Work
-from vipwire.proxy.loop import Source
-from vipwire.proxy.proxy import Proxy
-from vipwire.proxy.run import run_beside
+from vipwire.process_lifecycle.supervision import Begun, Supervisor, Work
+from vipwire.proxy_daemon.loop import Source
+from vipwire.proxy_daemon.proxy import Proxy
+from vipwire.proxy_daemon.run import run_beside
 
 
 @dataclass(frozen=True, slots=True)

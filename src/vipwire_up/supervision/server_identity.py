@@ -9,8 +9,8 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from vipwire.process import log
-from vipwire.process.files import write_private
+from vipwire.file_io.files import write_private
+from vipwire.logging import log
 
 FILE: Final = "server-id"
 _FORM: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -26,7 +26,7 @@ from tests.fakes.ports import free_port
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix
-from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.datagrams import DatagramRelay

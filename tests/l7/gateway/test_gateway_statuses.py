@@ -9,7 +9,7 @@ from tests.l7.gateway.site import BASE, documents, tls_secret
 
 from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Listed, Upserted
+from vipwire.watched_objects.event import Listed, Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.status import merged

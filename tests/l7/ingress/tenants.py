@@ -26,7 +26,7 @@ import dns.rrset
 import yaml
 from tests.fakes.own_network import own_network, run
 
-from vipwire_lab.net.netns import create, delete, inside
+from vipwire_lab.namespaces.netns import create, delete, inside
 
 Json = dict[str, Any]
 NODE, NEAR, OTHER, THIRD = "10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"

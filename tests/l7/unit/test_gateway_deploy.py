@@ -19,7 +19,7 @@ from vipwire.kube.events import EventRecorder, Subject
 from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, OF_CONTROLLER
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
-from vipwire.state.event import Upserted
+from vipwire.watched_objects.event import Upserted
 from vipwire_l7.gateway.cli import gateway
 from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting, Item
 from vipwire_l7.gateway.plan.own_services import OwnService

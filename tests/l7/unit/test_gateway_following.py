@@ -14,7 +14,7 @@ from tests.l7.gateway.site import now, secret_of
 
 from vipwire.kube.gateway_addresses import POOL
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, OF_CONTROLLER
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Deleted, Upserted
+from vipwire.watched_objects.event import Deleted, Upserted
 from vipwire_l7.gateway.cli import gateway
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner

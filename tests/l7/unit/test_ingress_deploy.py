@@ -19,7 +19,7 @@ from vipwire.kube.client import ApiSource
 from vipwire.kube.events import EventRecorder, Subject
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, parse_address
-from vipwire.state.event import Upserted
+from vipwire.watched_objects.event import Upserted
 from vipwire_l7.ingress.cli import ingress
 from vipwire_l7.ingress.command import options_of
 from vipwire_l7.ingress.plan.destinations import Destinations

@@ -4,7 +4,7 @@ import pytest
 from tests.l7.unit.test_ingress_plan_unit import PORT, WEB, ruled, world
 
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Listed
+from vipwire.watched_objects.event import Listed
 from vipwire_l7.ingress.haproxy import configuration as configuration_module
 from vipwire_l7.ingress.haproxy.backends import backend_text
 from vipwire_l7.ingress.haproxy.layout import Layout

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import vipwire
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
-from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.ingress.haproxy.change import difference, difference_of_servers, merged
 from vipwire_l7.ingress.haproxy.configuration import Configuration
 from vipwire_l7.ingress.haproxy.layout import Layout

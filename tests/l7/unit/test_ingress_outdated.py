@@ -9,7 +9,7 @@ import pytest
 from tests.l7.unit.test_gateway_deploy import filled
 
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Listed
+from vipwire.watched_objects.event import Listed
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.ingress.haproxy.configuration import Configuration

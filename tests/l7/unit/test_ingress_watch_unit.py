@@ -8,7 +8,7 @@ import pytest
 from vipwire.errors import DecodeError
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.ingress.watch.convert import is_host
 from vipwire_l7.ingress.watch.kinds import MANIFESTS, RESOURCES
 from vipwire_l7.ingress.watch.objects import (

@@ -15,7 +15,7 @@ from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire.kube.objects import FencedObjects
 from vipwire.kube.write_loop import Pauses, WriteLoop
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Upserted
+from vipwire.watched_objects.event import Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.run.app import GatewayParts
 from vipwire_l7.gateway.run.service_writer import ServiceWriter

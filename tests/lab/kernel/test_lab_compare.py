@@ -19,7 +19,7 @@ from vipwire.linux.bpf.pins import of_node
 from vipwire_lab.compare.measure import more_text, view
 from vipwire_lab.compare.staged import guest_obstacle
 from vipwire_lab.compare.tour import SIGHTS
-from vipwire_lab.lab import state
+from vipwire_lab.test_cluster import state
 
 pytestmark = pytest.mark.kernel
 OUTSIDE, POD, NODE, NODE_PORT, BALANCER, EMPTY = range(6)

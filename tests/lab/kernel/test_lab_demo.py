@@ -12,7 +12,7 @@ import pytest
 from vipwire_lab.demo import objects, scenes
 from vipwire_lab.demo.narrator import Narrator
 from vipwire_lab.demo.stage import Stage
-from vipwire_lab.net.errors import LabError
+from vipwire_lab.namespaces.errors import LabError
 
 pytestmark = pytest.mark.kernel
 

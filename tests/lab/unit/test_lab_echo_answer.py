@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from vipwire.errors import DecodeError
-from vipwire_lab.echo.answer import Answer, Peer, http_response
-from vipwire_lab.net.processes import ProcessId, end
+from vipwire_lab.echo_servers.answer import Answer, Peer, http_response
+from vipwire_lab.namespaces.processes import ProcessId, end
 
 ANSWER = Answer("pod-1a", "node-1", "TCP", Peer("fd00::2", 4000), Peer("fd00::1", 80))
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire_lab.kernel.machines import archive
+from vipwire_lab.guest_kernel.machines import archive
 
 NAMES = st.text("abc-_/.", min_size=1, max_size=12)
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
-from vipwire_lab.echo.answer import Peer
-from vipwire_lab.echo.sctp_messages import (
+from vipwire_lab.echo_servers.answer import Peer
+from vipwire_lab.echo_servers.sctp_messages import (
     ABORT,
     COOKIE_ACK,
     DATA,

@@ -20,9 +20,9 @@ from vipwire.kube.manifests.source import listed, take_inventory
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.plan.planner import Planner
-from vipwire.proxy.sync.node_plan import node_plan
-from vipwire.state.event import Kind
-from vipwire.state.store import Store
+from vipwire.proxy_daemon.sync.node_plan import node_plan
+from vipwire.watched_objects.event import Kind
+from vipwire.watched_objects.store import Store
 
 FOLDER = Path(__file__).parent
 CASES = sorted(FOLDER.glob("*.txt"))

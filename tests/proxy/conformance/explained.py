@@ -37,11 +37,11 @@ from vipwire.model.net import Address, Family, format_endpoint, parse_address
 from vipwire.plan.node import NodePlan
 from vipwire.plan.planner import Planner
 from vipwire.plan.resolve import Packet
-from vipwire.proxy.sync.node_plan import node_plan
+from vipwire.proxy_daemon.sync.node_plan import node_plan
 from vipwire.reconcile.backend import Rendered
-from vipwire.state.event import Kind, Object
-from vipwire.state.store import Store
-from vipwire_lab.lab.outcome import ProbeResult, Target
+from vipwire.watched_objects.event import Kind, Object
+from vipwire.watched_objects.store import Store
+from vipwire_lab.test_cluster.outcome import ProbeResult, Target
 
 Inside = Callable[[], contextlib.AbstractContextManager[None]]
 

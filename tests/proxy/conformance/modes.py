@@ -13,7 +13,7 @@ from tests.proxy.conformance.mode_ipvs import IPVS
 from tests.proxy.conformance.mode_nftables import NFTABLES, OFFLOADING
 from tests.proxy.conformance.mode_userspace import USERSPACE
 
-from vipwire_lab import kernel
+from vipwire_lab import guest_kernel
 
 HERE: tuple[Mode, ...] = (*NFTABLES, *IPTABLES, *USERSPACE, *EBPF)
 GUEST: tuple[Mode, ...] = (*IPVS,)
@@ -21,10 +21,10 @@ _PATIENT = ("--conntrack-udp-timeout=600s", "--conntrack-udp-timeout-stream=900s
 """A proxy may take longer to start in the emulator than the half minute that a flow of two datagrams is kept."""
 MODES = {
     None: HERE,
-    kernel.GuestKernel.USER_MODE: GUEST,
+    guest_kernel.GuestKernel.USER_MODE: GUEST,
     # It takes sixteen times as long: one family for each test, unless VIPWIRE_CONFORMANCE=whole.
-    kernel.GuestKernel.DISTRIBUTION: tuple(
+    guest_kernel.GuestKernel.DISTRIBUTION: tuple(
         replace(mode, sampled=True, flags=(*mode.flags, *_PATIENT))
         for mode in (*GUEST, *NFTABLES, *OFFLOADING, *IPTABLES, *EBPF)
     ),
-}[kernel.inside()]
+}[guest_kernel.inside()]

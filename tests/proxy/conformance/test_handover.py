@@ -31,15 +31,16 @@ from tests.proxy.conformance.underlay import name_no_vip
 from vipwire.model.net import Family, Protocol
 from vipwire.modes.registry import spec_of
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab import kernel
-from vipwire_lab.lab import manifests
-from vipwire_lab.lab.cluster import Lab
-from vipwire_lab.lab.continuous import Connection
-from vipwire_lab.lab.manifests import Port
-from vipwire_lab.net.topology import DEFAULT
+from vipwire_lab import guest_kernel
+from vipwire_lab.namespaces.topology import DEFAULT
+from vipwire_lab.test_cluster import manifests
+from vipwire_lab.test_cluster.cluster import Lab
+from vipwire_lab.test_cluster.continuous import Connection
+from vipwire_lab.test_cluster.manifests import Port
 
-EMULATED = kernel.inside() is kernel.GuestKernel.DISTRIBUTION
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800 if EMULATED else 280 if kernel.inside() else 190)]
+EMULATED = guest_kernel.inside() is guest_kernel.GuestKernel.DISTRIBUTION
+IN_GUEST = guest_kernel.inside() is not None
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800 if EMULATED else 280 if IN_GUEST else 190)]
 
 NODE = "node-1"
 PODS = [pod for pod in DEFAULT.pods if pod.name in ("pod-1a", "pod-2a")]
@@ -54,12 +55,12 @@ KINDS = (
     ("client", FrontendKind.NODE_PORT, 1),
 )
 """Who connects to which frontend, and of which port; the last are UDP, of which nobody sends a lost packet again."""
-ENOUGH = 4 if kernel.inside() else 5
+ENOUGH = 4 if IN_GUEST else 5
 """Connections of each kind on each side of a change of hands, at least."""
-PATIENCE = 120.0 if EMULATED else 30.0 if kernel.inside() else 10.0
+PATIENCE = 120.0 if EMULATED else 30.0 if IN_GUEST else 10.0
 """Seconds that a connection may take: a loaded machine is slow, and what is refused is known at once."""
 
-INTERVAL = 3.0 if EMULATED else 1.0 if kernel.inside() else 0.02
+INTERVAL = 3.0 if EMULATED else 1.0 if IN_GUEST else 0.02
 """Seconds between connections of a kind: so many that the proxies have most of a guest's CPU."""
 UDP_KEPT = ["--conntrack-udp-timeout-stream=900s"] if EMULATED else []
 """A proxy's start in the emulator may take longer than the two minutes that connection tracking keeps a flow."""
@@ -67,13 +68,11 @@ UDP_KEPT = ["--conntrack-udp-timeout-stream=900s"] if EMULATED else []
 LEGACY, NFT = (tuple(mode for mode in IPTABLES if mode.variant == variant) for variant in ("legacy", "nft"))
 MODES = {
     None: (*NFTABLES, *IPTABLES, *USERSPACE, *EBPF),
-    kernel.GuestKernel.USER_MODE: (*IPVS, *LEGACY, *USERSPACE),
-    kernel.GuestKernel.DISTRIBUTION: (*IPVS, *NFTABLES, *NFT, *EBPF),
-}[kernel.inside()]
+    guest_kernel.GuestKernel.USER_MODE: (*IPVS, *LEGACY, *USERSPACE),
+    guest_kernel.GuestKernel.DISTRIBUTION: (*IPVS, *NFTABLES, *NFT, *EBPF),
+}[guest_kernel.inside()]
 WITH_PROGRAMS = any(mode.has_cgroup for mode in MODES)
-PAIRS = [
-    pair for pair in itertools.permutations(MODES, 2) if not kernel.inside() or any(mode in IPVS for mode in pair)
-]
+PAIRS = [pair for pair in itertools.permutations(MODES, 2) if not IN_GUEST or any(mode in IPVS for mode in pair)]
 TRACES: Mapping[str, str] = {
     "nftables": r"table ip6? vipwire",
     "iptables": r":KUBE-(SVC|SEP|EXT|PROXY-CANARY)\S*",
@@ -82,7 +81,7 @@ TRACES: Mapping[str, str] = {
     "ipvs": r":KUBE-(NODE-PORT|LOAD-BALANCER|IPVS-FILTER)\b|create KUBE-\S+|inet6? \S+ scope global kube-ipvs0",
 }
 """What tells each mode, of all that `everything` lists."""
-ENGINES = ("legacy",) if kernel.inside() and not EMULATED else ("nft", "legacy")
+ENGINES = ("legacy",) if guest_kernel.inside() and not EMULATED else ("nft", "legacy")
 IPVS_CHAINS = r":KUBE-(NODE-PORT|LOAD-BALANCER)\b"
 """Those of ipvs mode that go at once."""
 HINT = "KUBE-IPTABLES-HINT"
@@ -163,7 +162,7 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
     old, new = stage.proxy(before), stage.proxy(after)
     kept = before.name in spec_of(after.name).includes
     with contextlib.ExitStack() as stack:
-        if kernel.inside():  # what IPVS has connections for would stay for minutes, whatever comes next
+        if guest_kernel.inside():  # what IPVS has connections for would stay for minutes, whatever comes next
             stack.callback(new.vipwire, "cleanup")
         began = len(old.log)
         old.start()
@@ -193,5 +192,5 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
             new.said(since, DONE)
             assert kept or stage.traces(before) == []
         assert stage.traces(after)
-    if kernel.inside():
+    if guest_kernel.inside():
         assert stage.traces(before) == []

@@ -13,9 +13,9 @@ from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL, FRONTENDS, NO
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab import kernel
-from vipwire_lab.lab.manifests import Port
-from vipwire_lab.lab.outcome import Target, pods_of
+from vipwire_lab import guest_kernel
+from vipwire_lab.test_cluster.manifests import Port
+from vipwire_lab.test_cluster.outcome import Target, pods_of
 
 pytestmark = pytest.mark.conformance
 
@@ -29,7 +29,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     INTERNAL_LOCAL: {"internalTrafficPolicy": "Local"},
 }
 DETECTOR, NO_DETECTOR = [POD_CIDRS], list[str]()
-UNHEARD = 1.0 if kernel.inside() else 0.3
+UNHEARD = 1.0 if guest_kernel.inside() else 0.3
 """Seconds to wait where some answers never arrive, and the others must."""
 ALL, ALL_NO_DETECTOR = [POD_CIDRS, "--masquerade-all"], ["--masquerade-all"]
 

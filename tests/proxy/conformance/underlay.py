@@ -4,9 +4,9 @@ So a rule says it, at once and to all. Where the kernel lacks nf_tables for thes
 iptables' legacy tables say it, which needs a route for such a packet: they see only what would be forwarded.
 """
 
-from vipwire_lab import kernel
-from vipwire_lab.lab.cluster import Lab
-from vipwire_lab.net.topology import UNDERLAY
+from vipwire_lab import guest_kernel
+from vipwire_lab.namespaces.topology import UNDERLAY
+from vipwire_lab.test_cluster.cluster import Lab
 
 _TABLE = """
     add table inet vips
@@ -28,7 +28,7 @@ _ROUTES, _AFTER_CLIENTS = "300", "41000"  # a table, and a priority behind the l
 
 def name_no_vip(lab: Lab) -> None:
     """Have the network between the nodes refuse VIPs that a node sends, without delay."""
-    if not kernel.inside():
+    if not guest_kernel.inside():
         lab.run(UNDERLAY, ["nft", _TABLE])
         return
     for program, family, answer, ranges in _LEGACY:

@@ -10,13 +10,13 @@ from fractions import Fraction
 
 from tests.proxy.conformance.proxy import Answer as Page
 
-from vipwire.http.server import Reply
+from vipwire.http_server.server import Reply
 from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, bypassed, seen_source
 from vipwire.model.net import Address, format_address, format_endpoint, parse_address
 from vipwire.model.spread import Algorithm
-from vipwire.proxy.serve.service_health import WEIGHT_HEADER
+from vipwire.proxy_daemon.serve.service_health import WEIGHT_HEADER
 from vipwire.reconcile.steps import End
-from vipwire_lab.lab.outcome import Outcome, ProbeResult
+from vipwire_lab.test_cluster.outcome import Outcome, ProbeResult
 
 Endpoint = tuple[Address, int]
 _UNLIKELY = 1e-9

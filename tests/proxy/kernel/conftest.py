@@ -9,7 +9,7 @@ import pytest
 from tests.proxy.kernel.guests import SUITES, Guests, Suite
 from tests.shares import is_share
 
-from vipwire_lab import kernel
+from vipwire_lab import guest_kernel
 
 _GUESTS = pytest.StashKey[Guests]()
 
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     asked = {_suite_of(item) for item in session.items}
     a_share = is_share(session.config)
-    if any(asked - {None}) and not (a_share or session.config.option.collectonly or kernel.obstacle()):
+    if any(asked - {None}) and not (a_share or session.config.option.collectonly or guest_kernel.obstacle()):
         session.config.stash[_GUESTS] = _started(session.config, [suite for suite in SUITES if suite in asked])
 
 
@@ -46,7 +46,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture
 def guests(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterator[Guests]:
     """The guests that started with the session; or, in a worker, the one of this test, from now on."""
-    if why := kernel.obstacle():
+    if why := guest_kernel.obstacle():
         pytest.skip(f"ipvs mode is not tested: no kernel of its own can be booted: {why}")
     if _GUESTS in pytestconfig.stash:
         yield pytestconfig.stash[_GUESTS]

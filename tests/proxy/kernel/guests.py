@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from vipwire_lab import kernel
-from vipwire_lab.net.errors import LabError
+from vipwire_lab import guest_kernel
+from vipwire_lab.namespaces.errors import LabError
 
 _HERE = Path(__file__).parent
 _CONFORMANCE = _HERE.parent / "conformance"
@@ -132,9 +132,9 @@ def run(suite: Suite, more: Sequence[str], given_up: threading.Event) -> Verdict
         report = Path(name) / "report.xml"
         options = ["-p", "no:cacheprovider", "--tb=short", "-q", "--timeout=240", "--reruns=1", "-rR", *more]
         command = [sys.executable, "-m", "pytest", *options, f"--junit-xml={report}", *map(str, suite.paths)]
-        guest = kernel.Guest("2048M", _TIMEOUT, (Path(name),), silence=_SILENCE, given_up=given_up)
+        guest = guest_kernel.Guest("2048M", _TIMEOUT, (Path(name),), silence=_SILENCE, given_up=given_up)
         try:
-            status = kernel.run(command, guest, stdout=said, stderr=said)
+            status = guest_kernel.run(command, guest, stdout=said, stderr=said)
         except LabError as error:
             raise LabError(f"{error}\nthe tests in it said:\n{_text(said)}") from error
         cases = list(ET.parse(report).getroot().iter("testcase")) if report.exists() else []  # noqa: S314 - our own

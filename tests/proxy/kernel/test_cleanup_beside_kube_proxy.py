@@ -16,7 +16,7 @@ from tests.fakes.daemon import prepare, scene, service_of, slice_for, stage
 from tests.fakes.own_network import run
 from tests.proxy.kernel.test_leftovers import KUBE_PROXYS_TABLE, of_kube_proxy, write
 
-from vipwire.proxy.handover.kube_proxy import find_kube_proxy
+from vipwire.proxy_daemon.handover.kube_proxy import find_kube_proxy
 
 pytestmark = pytest.mark.kernel
 WEB, POD = "10.96.0.1", "10.244.0.1"

@@ -13,8 +13,8 @@ import pytest
 from tests.fakes.own_network import own_network, run
 from tests.proxy.unit.inspected import example, make_config
 
-from vipwire.process.single_instance import claimed
-from vipwire.proxy.start.record import PROXY, ProxyRecord, ProxyState, open_record, read_record
+from vipwire.process_lifecycle.single_instance import claimed
+from vipwire.proxy_daemon.start.record import PROXY, ProxyRecord, ProxyState, open_record, read_record
 
 VIPWIRE = (sys.executable, "-m", "vipwire")
 pytestmark = pytest.mark.kernel

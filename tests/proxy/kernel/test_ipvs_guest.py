@@ -1,6 +1,7 @@
 """Runs the tests of ipvs mode under a kernel that has IPVS: packets, and all of docs/semantics.md; see `guests`.
 
-To run some of them by hand: `python -m vipwire_lab.kernel -- python -m pytest tests/proxy/conformance -k affinity`.
+To run some of them by hand:
+`python -m vipwire_lab.guest_kernel -- python -m pytest tests/proxy/conformance -k affinity`.
 """
 
 import sys

@@ -17,7 +17,7 @@ from vipwire.linux.host.settings import apply_sysctls, router_sysctls
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Family, Prefix, parse_address
 from vipwire.model.sysctl import Sysctl
-from vipwire.proxy.start.machine import forwarding_sysctls
+from vipwire.proxy_daemon.start.machine import forwarding_sysctls
 
 pytestmark = pytest.mark.kernel
 

@@ -12,7 +12,14 @@ from vipwire.model.net import Family
 from vipwire.modes.registry import spec_of
 from vipwire.modes.xtables.tool import IptablesTool
 from vipwire.modes.xtables.variant import Variant
-from vipwire.proxy.handover.leftovers import LeftoverRemovals, Leftovers, Removed, engines, modes_of, remove_rules
+from vipwire.proxy_daemon.handover.leftovers import (
+    LeftoverRemovals,
+    Leftovers,
+    Removed,
+    engines,
+    modes_of,
+    remove_rules,
+)
 
 pytestmark = pytest.mark.kernel
 

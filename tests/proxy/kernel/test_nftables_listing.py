@@ -18,8 +18,8 @@ from vipwire.modes.nftables.table import text
 from vipwire.modes.nftables.table.names import Object, ObjectKey
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.delta import Delta
-from vipwire.state.event import Upserted
-from vipwire.state.store import Store
+from vipwire.watched_objects.event import Upserted
+from vipwire.watched_objects.store import Store
 
 pytestmark = pytest.mark.kernel
 PREFIX = {Family.IPV4: "10.96.0.", Family.IPV6: "fd00:10:96::"}

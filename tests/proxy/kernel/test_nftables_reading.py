@@ -18,8 +18,8 @@ from vipwire.modes.nftables.table.read import INDEXED
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.delta import Delta
-from vipwire.state.event import Upserted
-from vipwire.state.store import Store
+from vipwire.watched_objects.event import Upserted
+from vipwire.watched_objects.store import Store
 
 pytestmark = pytest.mark.kernel
 LISTED, BY_KEY = 1 << 30, 1

@@ -21,8 +21,8 @@ from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.table.names import SET, Object, ObjectKey
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.delta import Delta, diff
-from vipwire.state.event import Upserted
-from vipwire.state.store import Store
+from vipwire.watched_objects.event import Upserted
+from vipwire.watched_objects.store import Store
 
 pytestmark = pytest.mark.kernel
 BEFORE = Path(__file__).parent / "nftables_memory_by_frontend.nft"

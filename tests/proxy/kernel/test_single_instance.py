@@ -16,8 +16,8 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.daemon import NODE, Daemon, echo, prepare, reached, service_of, slice_for, stage, write
 from tests.fakes.own_network import run
 
-from vipwire.process.single_instance import AlreadyRunningError, claimed, find_holder
-from vipwire.proxy.start.record import PROXY, running_proxy
+from vipwire.process_lifecycle.single_instance import AlreadyRunningError, claimed, find_holder
+from vipwire.proxy_daemon.start.record import PROXY, running_proxy
 
 pytestmark = pytest.mark.kernel
 WEB, POD = "10.96.0.1", "10.244.0.1"
@@ -255,7 +255,7 @@ def test_a_name_is_given_back_and_tells_of_its_holder() -> None:
 
 def test_a_holder_that_hangs_is_named_by_the_kernel() -> None:
     code = (
-        "import os, signal; from vipwire.process.single_instance import claimed; "
+        "import os, signal; from vipwire.process_lifecycle.single_instance import claimed; "
         "claim = claimed(('vipwire-test',), 'a test'); claim.__enter__(); print(flush=True); "
         "os.kill(os.getpid(), signal.SIGSTOP)"
     )
@@ -274,7 +274,7 @@ def test_a_holder_that_hangs_is_named_by_the_kernel() -> None:
 
 def test_only_root_or_the_same_user_may_take_over() -> None:
     code = (
-        "import os; from vipwire.process.single_instance import claimed; os.setuid(65534)\n"
+        "import os; from vipwire.process_lifecycle.single_instance import claimed; os.setuid(65534)\n"
         "try:\n    claimed(('vipwire-test',), 'another', ready=lambda: None).__enter__()\n"
         "except Exception as error:\n    print(error)"
     )

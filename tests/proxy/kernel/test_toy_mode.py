@@ -108,8 +108,8 @@ def test_where_it_cannot_run_that_is_said_and_it_falls_back_as_it_says(
 def test_a_mode_that_is_not_used_is_not_imported(flags: list[str]) -> None:
     code = (
         "import sys; from vipwire.config.flags import build_config, parse_flags; "
-        "from vipwire.proxy.start.modes import build_modes; from vipwire.model.net import Family; "
-        "import vipwire.proxy.run; "
+        "from vipwire.proxy_daemon.start.modes import build_modes; from vipwire.model.net import Family; "
+        "import vipwire.proxy_daemon.run; "
         f"config = build_config(parse_flags({['--proxy-mode=nftables', *flags]!r})).config; "
         "build_modes(config, [Family.IPV4]); "
         "print(sorted(name for name in sys.modules if name.startswith('vipwire.modes.') and "

@@ -31,7 +31,7 @@ from vipwire.modes.xtables.variant import Variant
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
-from vipwire.process.file_limits import WANTED
+from vipwire.process_lifecycle.file_limits import WANTED
 from vipwire.reconcile.counts import Measure
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.relay.client import Call, Remote, relay_name

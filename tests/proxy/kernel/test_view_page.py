@@ -21,10 +21,10 @@ from tests.fakes.screen_reader import FAINT, complaints, tabbed, tree
 from vipwire.inspect.page.look import CALM_SECONDS
 from vipwire.model.net import parse_address
 from vipwire.model.node import Drain
-from vipwire.proxy.drains import DrainOrder, change_orders, drains_path
+from vipwire.proxy_daemon.drains import DrainOrder, change_orders, drains_path
 from vipwire_lab.demo import objects
-from vipwire_lab.lab.cluster import Lab
-from vipwire_lab.lab.manifests import Backend, Port, as_yaml, service_manifest
+from vipwire_lab.test_cluster.cluster import Lab
+from vipwire_lab.test_cluster.manifests import Backend, Port, as_yaml, service_manifest
 
 pytestmark = pytest.mark.kernel
 NODE = "node-1"

@@ -32,8 +32,8 @@ from vipwire.plan.planner import Planner
 from vipwire.plan.resolve import Answered, Dropped, Plan, Rejected, Untouched, resolve
 from vipwire.reconcile.delta import diff, patch
 from vipwire.reconcile.reconciler import Reconciler
-from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
-from vipwire.state.store import Store
+from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted
+from vipwire.watched_objects.store import Store
 
 mappings = st.dictionaries(st.integers(0, 8), st.integers(0, 3) | st.none())
 

@@ -36,8 +36,8 @@ from vipwire.plan.planner import Planner
 from vipwire.reconcile.backend import Backend, Rendered
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import Reconciler
-from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
-from vipwire.state.store import Store
+from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted
+from vipwire.watched_objects.store import Store
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from tests.fakes.objects import service, slice_of
 from vipwire.kube.proxied import ENDPOINT_SLICES, SERVICES, ProxyResource
 from vipwire.kube.watch import ResourceWatch, WatchRequest
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Event, Kind, Object
+from vipwire.watched_objects.event import Event, Kind, Object
 
 Objects = dict[tuple[Kind, ObjectName], Object]
 HEADLESS = {"clusterIP": "None", "clusterIPs": ["None"]}

@@ -12,12 +12,12 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.problem import Problem
 from vipwire.plan.plan import HealthCheck, ServicePlan
-from vipwire.proxy.serve.service_health import ServiceHealthCheck
-from vipwire.proxy.sync.after_sync import HealthPorts
-from vipwire.proxy.sync.engine import Engine, Line
-from vipwire.proxy.sync.flow_keeper import suspects
+from vipwire.proxy_daemon.serve.service_health import ServiceHealthCheck
+from vipwire.proxy_daemon.sync.after_sync import HealthPorts
+from vipwire.proxy_daemon.sync.engine import Engine, Line
+from vipwire.proxy_daemon.sync.flow_keeper import suspects
 from vipwire.reconcile.pacer import Pacer
-from vipwire.state.event import Kind, Listed, Upserted
+from vipwire.watched_objects.event import Kind, Listed, Upserted
 
 MANY = 100
 

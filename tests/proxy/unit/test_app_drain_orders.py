@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from vipwire.errors import ConfigError
+from vipwire.file_io.file_watch import FileWatch
 from vipwire.model.names import ObjectName
 from vipwire.model.net import parse_address
 from vipwire.model.node import Drain
-from vipwire.process.file_watch import FileWatch
-from vipwire.proxy.drains import (
+from vipwire.proxy_daemon.drains import (
     DrainFollower,
     DrainOrder,
     change_orders,
@@ -20,7 +20,7 @@ from vipwire.proxy.drains import (
     next_end,
     read_orders,
 )
-from vipwire.proxy.serve.metrics import Metrics
+from vipwire.proxy_daemon.serve.metrics import Metrics
 
 FOUR, SIX = parse_address("10.244.1.11"), parse_address("fd00::11")
 WEB, API = ObjectName("default", "web"), ObjectName("default", "api")

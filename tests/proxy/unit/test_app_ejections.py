@@ -16,8 +16,8 @@ from vipwire.linux.netlink.message import NLM_F_CREATE, Message
 from vipwire.linux.netlink.socket_filter import beginnings_and_ends
 from vipwire.model.net import Protocol
 from vipwire.plan.ejection import EndpointKey, Failure, Tallies, Tally
-from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.sync.ejection_watch import EjectionWatch
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.sync.ejection_watch import EjectionWatch
 
 POD = EndpointKey(Protocol.TCP, ip("10.0.0.7"), 8080)
 FLOW = Flow(6, ip("10.0.0.1"), 4000, ip("10.96.0.1"), 80, POD.address, POD.port, ip("10.0.0.1"), 4000, identifier=7)

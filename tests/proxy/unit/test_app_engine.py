@@ -14,11 +14,11 @@ from vipwire.model.node import Node
 from vipwire.plan.ejection import EndpointKey, Tally
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
-from vipwire.proxy.sync.engine import FEW, Engine, Line
+from vipwire.proxy_daemon.sync.engine import FEW, Engine, Line
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.pacer import Pacer
-from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
-from vipwire.state.store import Store
+from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted
+from vipwire.watched_objects.store import Store
 
 FOUR, SIX = Family.IPV4, Family.IPV6
 PERIOD = 30.0
@@ -27,7 +27,7 @@ PERIOD = 30.0
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have syncs take no time: the next one counts from the end of the last, however loaded this machine is."""
-    monkeypatch.setattr("vipwire.proxy.sync.engine.time", SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr("vipwire.proxy_daemon.sync.engine.time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 
 class Machine:

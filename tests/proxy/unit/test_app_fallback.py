@@ -11,7 +11,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.modes.registry import every_spec
 from vipwire.modes.spec import Mode
-from vipwire.proxy.start.modes import settle_mode
+from vipwire.proxy_daemon.start.modes import settle_mode
 
 
 class Machine:

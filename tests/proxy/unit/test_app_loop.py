@@ -15,12 +15,12 @@ from tests.fakes.values import node_plan, service
 
 from vipwire.kube.contact import Health
 from vipwire.model.net import Family
-from vipwire.process import cyclic_garbage
-from vipwire.proxy.loop import ProxyParts, SyncLoop
-from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.sync.engine import Engine, Line
+from vipwire.process_lifecycle import cyclic_garbage
+from vipwire.proxy_daemon.loop import ProxyParts, SyncLoop
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.sync.engine import Engine, Line
 from vipwire.reconcile.pacer import Pacer
-from vipwire.state.event import Deleted, Kind, Listed
+from vipwire.watched_objects.event import Deleted, Kind, Listed
 
 
 @dataclass
@@ -255,9 +255,9 @@ class NoPorts(Quiet):
 
 def test_memory_is_given_back_after_a_large_first_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     given, addresses = threading.Event(), NoAddresses()
-    monkeypatch.setattr("vipwire.process.cyclic_garbage.give_back", given.set)
-    monkeypatch.setattr("vipwire.proxy.loop._LEFT_SECONDS", 0.0)
-    monkeypatch.setattr("vipwire.proxy.loop._MANY", 2)
+    monkeypatch.setattr("vipwire.process_lifecycle.cyclic_garbage.give_back", given.set)
+    monkeypatch.setattr("vipwire.proxy_daemon.loop._LEFT_SECONDS", 0.0)
+    monkeypatch.setattr("vipwire.proxy_daemon.loop._MANY", 2)
     line = Line(Family.IPV4, DictBackend(), Pacer(0.0, 30.0))
 
     async def play() -> None:

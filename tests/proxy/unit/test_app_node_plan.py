@@ -11,9 +11,9 @@ from vipwire.config.sections import DetectLocal, NFTables
 from vipwire.model.net import Family
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
-from vipwire.proxy.sync.node_plan import node_plan, planned_node, primary_address
-from vipwire.state.event import Upserted
-from vipwire.state.store import Store
+from vipwire.proxy_daemon.sync.node_plan import node_plan, planned_node, primary_address
+from vipwire.watched_objects.event import Upserted
+from vipwire.watched_objects.store import Store
 
 FOUR, SIX = Family.IPV4, Family.IPV6
 NODE = Node(

@@ -13,13 +13,13 @@ from vipwire.config.file import Loaded, read_config
 from vipwire.config.kinds import ModuleVerbosity, ValueKind
 from vipwire.config.schema import Applied, replace_at
 from vipwire.errors import ConfigError
+from vipwire.file_io.file_watch import FileWatch
 from vipwire.model.net import Family, parse_address
-from vipwire.process.file_watch import FileWatch
-from vipwire.proxy.reloader import ConfigChange, Reloader, compare_configs
-from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.servers import what_served
-from vipwire.proxy.start.machine import conntrack_sysctls
-from vipwire.proxy.sync.node_plan import node_plan
+from vipwire.proxy_daemon.reloader import ConfigChange, Reloader, compare_configs
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.servers import what_served
+from vipwire.proxy_daemon.start.machine import conntrack_sysctls
+from vipwire.proxy_daemon.sync.node_plan import node_plan
 
 FIELDS = {path: row for path, row in ROWS.items() if row.in_file}
 START = complete(Config(config_file="kp.yaml", cluster_cidr="10.244.0.0/16"))

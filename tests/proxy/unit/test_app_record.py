@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from vipwire.config.flags import build_config, explicit_flags, parse_flags
-from vipwire.process.files import state_file
-from vipwire.process.single_instance import Holder
-from vipwire.proxy.start import record
-from vipwire.proxy.start.record import ProxyRecord, ProxyState, Recorder, open_record, read_record
+from vipwire.file_io.files import state_file
+from vipwire.process_lifecycle.single_instance import Holder
+from vipwire.proxy_daemon.start import record
+from vipwire.proxy_daemon.start.record import ProxyRecord, ProxyState, Recorder, open_record, read_record
 
 RECORD = ProxyRecord(7, 100.0, "1.2.3", "node-1", "nftables", ("--cluster-cidr=10.0.0.0/8",), {"IPv4": 5.0})
 

@@ -11,12 +11,12 @@ from tests.fakes.values import endpoint, node_plan, service, slice_of
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
-from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.sync.engine import Engine, Line
-from vipwire.proxy.sync.report import Reporter
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.sync.engine import Engine, Line
+from vipwire.proxy_daemon.sync.report import Reporter
 from vipwire.reconcile.pacer import Pacer
-from vipwire.state.event import Deleted, Kind, Listed, Upserted
-from vipwire.state.store import Store
+from vipwire.watched_objects.event import Deleted, Kind, Listed, Upserted
+from vipwire.watched_objects.store import Store
 
 MANY = 50
 

@@ -11,11 +11,11 @@ from vipwire.config.flags import build_config, parse_flags
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.plan.planner import PlanChange
-from vipwire.proxy import view as module
-from vipwire.proxy.servers import command_line
-from vipwire.proxy.sync.engine import Outcome
-from vipwire.proxy.view import Change, History, change_document, read_changes
-from vipwire.state.event import Deleted, Kind
+from vipwire.proxy_daemon import view as module
+from vipwire.proxy_daemon.servers import command_line
+from vipwire.proxy_daemon.sync.engine import Outcome
+from vipwire.proxy_daemon.view import Change, History, change_document, read_changes
+from vipwire.watched_objects.event import Deleted, Kind
 
 LINE = cast("Any", SimpleNamespace(family=Family.IPV4))
 EMPTY = cast("Any", SimpleNamespace(frontends=()))

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from vipwire.cli.install import SERVICES, require_visible, unit
 from vipwire.cli.main import main
 from vipwire.errors import VipwireError
-from vipwire.process import systemd
+from vipwire.process_lifecycle import systemd
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="asks systemd-analyze, which is not installed"

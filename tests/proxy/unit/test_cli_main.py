@@ -15,7 +15,7 @@ from vipwire.cli.main import main
 from vipwire.config.configuration import Config
 from vipwire.config.file import load_config
 from vipwire.errors import UnsupportedError
-from vipwire.proxy.reloader import Reread
+from vipwire.proxy_daemon.reloader import Reread
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ class Wiring(types.ModuleType):
     """Stands in for the module that runs the proxy: remembers what it was given."""
 
     def __init__(self) -> None:
-        super().__init__("vipwire.proxy.run")
+        super().__init__("vipwire.proxy_daemon.run")
         self.ran: list[tuple[str, Config]] = []
         self.error: Exception | None = None
 
@@ -48,7 +48,7 @@ class Wiring(types.ModuleType):
 @pytest.fixture
 def wiring(monkeypatch: pytest.MonkeyPatch) -> Wiring:
     fake = Wiring()
-    monkeypatch.setitem(sys.modules, "vipwire.proxy.run", fake)
+    monkeypatch.setitem(sys.modules, "vipwire.proxy_daemon.run", fake)
     return fake
 
 

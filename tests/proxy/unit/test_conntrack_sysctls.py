@@ -4,7 +4,7 @@ from msgspec.structs import replace
 from vipwire.config.sections import Conntrack
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl, Want
-from vipwire.proxy.start.machine import conntrack_sysctls, forwarding_sysctls, table_size
+from vipwire.proxy_daemon.start.machine import conntrack_sysctls, forwarding_sysctls, table_size
 
 NOTHING = Conntrack(max_per_core=0, min=0, tcp_established_timeout=0.0, tcp_close_wait_timeout=0.0)
 

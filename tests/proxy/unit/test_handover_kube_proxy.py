@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vipwire.errors import ConfigError
-from vipwire.proxy.handover.kube_proxy import (
+from vipwire.proxy_daemon.handover.kube_proxy import (
     KubeProxy,
     configured,
     find_kube_proxy,

@@ -19,7 +19,7 @@ from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.modes.xtables.ownership import VipwireOnlyOwner, all_of, census, removals
 from vipwire.modes.xtables.save import ChainName, read_table
 from vipwire.plan.node import NodePlan
-from vipwire.proxy.handover.leftovers import owners
+from vipwire.proxy_daemon.handover.leftovers import owners
 from vipwire.reconcile.delta import Delta
 
 WEB, DNS, POD = (parse_address(each) for each in ("10.96.0.1", "10.96.0.10", "10.244.1.5"))

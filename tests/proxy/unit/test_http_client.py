@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from vipwire.http.client import Client, Server, reason_of
-from vipwire.http.wire import HttpError
+from vipwire.http_client.client import Client, Server, reason_of
+from vipwire.http_client.wire import HttpError
 
 Story = Callable[[Client, Server], Awaitable[object]]
 PACKED = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"

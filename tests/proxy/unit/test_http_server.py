@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
-from vipwire.http import server
-from vipwire.http.room import MOST_CONNECTIONS
-from vipwire.http.server import LONGEST_REQUEST, Pages, Reply, Request, Serving, Stream, serve
-from vipwire.proxy.serve.server import listen
+from vipwire.http_server import server
+from vipwire.http_server.room import MOST_CONNECTIONS
+from vipwire.http_server.server import LONGEST_REQUEST, Pages, Reply, Request, Serving, Stream, serve
+from vipwire.proxy_daemon.serve.server import listen
 
 
 async def echo(request: Request) -> Reply:

@@ -25,7 +25,7 @@ from vipwire.linux.netlink.ipset import Element
 from vipwire.linux.netlink.ipvs import Flag, Scheduling, Timeouts, VirtualServer
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.names import SetEntry
-from vipwire.proxy.handover.configured import Configured
+from vipwire.proxy_daemon.handover.configured import Configured
 
 CONF = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n"
 USUAL = Timeouts(900, 120, 300)

@@ -12,7 +12,7 @@ import pytest
 from tests.proxy.unit.inspected import example, look, make_config, programmed
 
 from vipwire.errors import ConfigError
-from vipwire.http.server import Reply, Request, Stream
+from vipwire.http_server.server import Reply, Request, Stream
 from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.command import read_token
 from vipwire.inspect.page.gate import COOKIE, AccessControl

@@ -19,7 +19,7 @@ from vipwire.inspect.status.document import status_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.inspect.top import top_view
 from vipwire.inspect.trace import BEHIND_THE_TIME, event_view
-from vipwire.process.columns import Prose
+from vipwire.terminal.columns import Prose
 
 WIDTHS = (80, 120, 200)
 MANY = 3000

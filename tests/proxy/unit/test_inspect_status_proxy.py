@@ -13,9 +13,9 @@ from tests.proxy.unit.inspected import example, make_config
 from vipwire.cli.main import main
 from vipwire.config.flags import explicit_flags
 from vipwire.inspect.status.tables import proxy_text
-from vipwire.process.single_instance import Holder
-from vipwire.proxy.start import record as app_record
-from vipwire.proxy.start.record import ProxyRecord, Recorder, open_record
+from vipwire.process_lifecycle.single_instance import Holder
+from vipwire.proxy_daemon.start import record as app_record
+from vipwire.proxy_daemon.start.record import ProxyRecord, Recorder, open_record
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Forward, ServicePlan
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.backend import Rendered
-from vipwire.state.event import Upserted
-from vipwire.state.store import Store
+from vipwire.watched_objects.event import Upserted
+from vipwire.watched_objects.store import Store
 
 FAMILY = Family.IPV4
 

@@ -18,7 +18,7 @@ from tests.fakes.event_log import EventLog
 from tests.fakes.proxy import FakeProxy
 
 from vipwire.errors import VipwireError
-from vipwire.http.client import reason_of
+from vipwire.http_client.client import reason_of
 from vipwire.kube.access.access import Access, load_access
 from vipwire.kube.access.connection import TRANSPORT_ERRORS, Connection
 from vipwire.kube.client import ApiSource

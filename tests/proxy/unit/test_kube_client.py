@@ -18,7 +18,7 @@ from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.proxied import proxy_resources
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Kind, Object
+from vipwire.watched_objects.event import Kind, Object
 
 NODE = "node-0"
 HEADLESS = {"clusterIP": "None", "clusterIPs": ["None"]}

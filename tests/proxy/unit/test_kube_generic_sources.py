@@ -15,8 +15,8 @@ from vipwire.kube.resource import ObjectReader, Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
-from vipwire.state.event import Deleted, Kind, Upserted
-from vipwire.state.store import Store
+from vipwire.watched_objects.event import Deleted, Kind, Upserted
+from vipwire.watched_objects.store import Store
 from vipwire_l7.ingress.watch import kinds as ingress
 from vipwire_l7.ingress.watch.snapshot import Snapshot
 from vipwire_up.dns import objects as dns

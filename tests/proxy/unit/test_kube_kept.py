@@ -8,7 +8,7 @@ from tests.fakes.event_log import EventLog
 
 from vipwire.kube.client import KeptSource
 from vipwire.kube.contact import Health
-from vipwire.state.event import Event, Kind, Listed, Object
+from vipwire.watched_objects.event import Event, Kind, Listed, Object
 
 
 class Failing:

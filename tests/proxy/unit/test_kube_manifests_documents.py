@@ -10,7 +10,7 @@ from tests.fakes.objects import node, service, service_cidr, slice_of
 from vipwire.errors import DecodeError
 from vipwire.kube.manifests.documents import MANIFESTS, Manifest
 from vipwire.kube.manifests.source import differences, listed, take_inventory
-from vipwire.state.event import Deleted, Kind, Object, Upserted
+from vipwire.watched_objects.event import Deleted, Kind, Object, Upserted
 
 
 def read(*documents: Any, file: str = "a.yaml") -> Manifest[Kind, Object]:

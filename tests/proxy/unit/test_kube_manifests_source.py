@@ -14,7 +14,7 @@ from tests.fakes.objects import service
 from vipwire.errors import ConfigError
 from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.kube.manifests.source import ManifestSource
-from vipwire.state.event import Deleted, Kind, Listed, Object, Upserted
+from vipwire.watched_objects.event import Deleted, Kind, Listed, Object, Upserted
 
 
 def write(path: Path, *documents: Any) -> None:

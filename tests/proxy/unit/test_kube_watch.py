@@ -9,7 +9,7 @@ from tests.fakes.objects import node, service
 from vipwire.kube.proxied import SERVICE_CIDRS, SERVICES, ProxyResource, own_node
 from vipwire.kube.watch import ResourceWatch, Sleep, WatchRequest
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Deleted, Kind, Listed, Object, Upserted
+from vipwire.watched_objects.event import Deleted, Kind, Listed, Object, Upserted
 
 Json = dict[str, Any]
 LATER = 60.0

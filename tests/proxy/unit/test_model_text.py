@@ -13,9 +13,9 @@ from rich.text import Text
 
 from vipwire.config.sections import Logging
 from vipwire.inspect.command import show
+from vipwire.logging import log
 from vipwire.model.text import visible, visible_document, visible_lines
-from vipwire.process import log
-from vipwire.process.terminal import complain
+from vipwire.terminal.output import complain
 
 ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 """What a terminal acts on, or what hides; a line break is the only one of these that we print ourselves."""

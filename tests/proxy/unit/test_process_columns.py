@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from vipwire.process.columns import Column, Grid, Prose
+from vipwire.terminal.columns import Column, Grid, Prose
 
 WORD = st.text("abc.:/0123456789-äß語", min_size=1, max_size=24)
 CELL = st.lists(WORD, min_size=1, max_size=6).map(" ".join)

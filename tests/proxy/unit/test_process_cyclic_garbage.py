@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vipwire.process import cyclic_garbage
+from vipwire.process_lifecycle import cyclic_garbage
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_who_has_not_rested_has_nothing_to_leave_out() -> None:
 
 _HOLES = """
 import os
-from vipwire.process import cyclic_garbage
+from vipwire.process_lifecycle import cyclic_garbage
 
 def held():
     with open("/proc/self/statm") as file:

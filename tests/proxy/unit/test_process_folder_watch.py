@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.process.file_watch import FileWatch, hears_all
+from vipwire.file_io.file_watch import FileWatch, hears_all
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_a_limit_of_inotify_is_told_once_and_the_file_is_read_all_the_same(
             await contents.aclose()  # type: ignore[attr-defined]
         return seen
 
-    monkeypatch.setattr("vipwire.process.file_watch._checked", refused)
-    monkeypatch.setattr("vipwire.process.file_watch._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("vipwire.file_io.file_watch._checked", refused)
+    monkeypatch.setattr("vipwire.file_io.file_watch._LOOK_SECONDS", 0.01)
     assert asyncio.run(follow()) == [b"old", b"new"] * 2
     (told,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert "every two seconds" in told.message

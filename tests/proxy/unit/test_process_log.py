@@ -10,8 +10,8 @@ import pytest
 
 from vipwire.config.kinds import ModuleVerbosity
 from vipwire.config.sections import Logging, LogOptions, LogOutput
+from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire.process import log
 
 
 def _configured(settings: Logging, stdout: TextIO | None = None, stream: io.StringIO | None = None) -> io.StringIO:

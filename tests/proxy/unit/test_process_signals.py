@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from vipwire.process import early_signals
-from vipwire.process.signals import Stop
+from vipwire.process_lifecycle import early_signals
+from vipwire.process_lifecycle.signals import Stop
 
 
 @pytest.fixture(autouse=True)

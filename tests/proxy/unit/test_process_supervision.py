@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import pytest
 
 from vipwire.errors import ConfigError, UnsupportedError, VipwireError, told_plainly, ungrouped
-from vipwire.process.supervision import Begun, Guard, Supervisor, in_short
+from vipwire.process_lifecycle.supervision import Begun, Guard, Supervisor, in_short
 
 
 class Clock:

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from vipwire.process.supervision import Activities, Begun, LoopWatch, Supervisor
+from vipwire.process_lifecycle.supervision import Activities, Begun, LoopWatch, Supervisor
 
 pytestmark = pytest.mark.slow
 

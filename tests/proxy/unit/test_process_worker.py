@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from vipwire.process.worker import LONG, WARY_SECONDS, Worker
+from vipwire.process_lifecycle.worker import LONG, WARY_SECONDS, Worker
 
 
 def run(job: Callable[[], object], moment: float) -> object:

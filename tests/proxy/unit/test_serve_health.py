@@ -6,7 +6,7 @@ import pytest
 
 from vipwire.model.net import Family
 from vipwire.model.node import Node
-from vipwire.proxy.serve.health import LEAVING_TAINT, ProxyHealth, rfc3339
+from vipwire.proxy_daemon.serve.health import LEAVING_TAINT, ProxyHealth, rfc3339
 
 NOW = 1_790_000_000.0
 V4, V6 = Family.IPV4, Family.IPV6

@@ -7,7 +7,7 @@ from tests.fakes.golden_text import matches_golden
 from tests.project.described_metrics import buckets_of, labelled, labels_of
 
 from vipwire.config.modes import mode_names
-from vipwire.proxy.serve.metrics import SYNC_BUCKETS, BatchHistogram, Metrics
+from vipwire.proxy_daemon.serve.metrics import SYNC_BUCKETS, BatchHistogram, Metrics
 
 MODES = mode_names()
 

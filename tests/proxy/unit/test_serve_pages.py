@@ -12,15 +12,15 @@ from tests.fakes.values import node_plan
 
 from vipwire.config.configuration import Config
 from vipwire.config.file import config_document
-from vipwire.http.server import Site, serve
+from vipwire.http_server.server import Site, serve
 from vipwire.model.net import Family
-from vipwire.proxy.serve.health import ProxyHealth
-from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.pages import ProxyInfo, health_app, metrics_app
-from vipwire.proxy.serve.server import listen
-from vipwire.proxy.servers import ProxyServers
-from vipwire.proxy.sync.engine import Engine
-from vipwire.proxy.sync.report import Reporter
+from vipwire.proxy_daemon.serve.health import ProxyHealth
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.serve.pages import ProxyInfo, health_app, metrics_app
+from vipwire.proxy_daemon.serve.server import listen
+from vipwire.proxy_daemon.servers import ProxyServers
+from vipwire.proxy_daemon.sync.engine import Engine
+from vipwire.proxy_daemon.sync.report import Reporter
 
 NOW = 1_790_000_000.0
 TEXT = "text/plain; charset=utf-8"

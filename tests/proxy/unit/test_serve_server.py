@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 
 from vipwire.errors import UnsupportedError
-from vipwire.http.server import Pages
-from vipwire.proxy.serve.server import BindPolicy, HttpServer, listen, split_address
+from vipwire.http_server.server import Pages
+from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer, listen, split_address
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from tests.fakes.ports import free_port
 
 from vipwire.model.names import ObjectName
-from vipwire.proxy.serve.server import listen
-from vipwire.proxy.serve.service_health import PortChanges, ServiceHealthCheck, ServiceListeners, port_changes
+from vipwire.proxy_daemon.serve.server import listen
+from vipwire.proxy_daemon.serve.service_health import PortChanges, ServiceHealthCheck, ServiceListeners, port_changes
 
 A, B = ObjectName("ns", "a"), ObjectName("ns", "b")
 

@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from vipwire.config.sections import Series
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
-from vipwire.proxy.serve.metrics import Metrics
-from vipwire.proxy.serve.service_metrics import ServiceMetrics
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.serve.service_metrics import ServiceMetrics
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
 
 Labels = dict[str, str]

@@ -10,8 +10,8 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Prefix
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.model.problem import Problem
-from vipwire.state.event import Deleted, Event, Kind, Listed, Upserted
-from vipwire.state.store import Store
+from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted
+from vipwire.watched_objects.store import Store
 
 WEB, DB = named("web"), named("db")
 NODE = ObjectName("", "node-1")

@@ -15,7 +15,7 @@ from tests.up.kernel.test_cluster_controllers_announce import V4, hardware, neig
 from vipwire.errors import VipwireError, ungrouped
 from vipwire.kube.resource import ObjectReader
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Listed, Upserted
+from vipwire.watched_objects.event import Listed, Upserted
 from vipwire_up.announcing.announced import Announced
 from vipwire_up.announcing.claims import Claims
 from vipwire_up.announcing.keeper import AddressKeeper

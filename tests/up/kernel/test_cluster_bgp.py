@@ -16,7 +16,7 @@ from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.resource import ObjectReader
 from vipwire.linux.host.waiting import waiting_places
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Listed, Upserted
+from vipwire.watched_objects.event import Listed, Upserted
 from vipwire_up.announcing.kinds import AnnounceKind, Machine, Placed
 from vipwire_up.api.objects.object import encode
 from vipwire_up.bgp.bird import Bird, render

@@ -14,8 +14,8 @@ from tests.up.unit.cluster_process import CLIENTS
 
 from vipwire_lab.demo.stage import Listened
 from vipwire_lab.demo.standalone import Standalone
-from vipwire_lab.lab.cluster import Lab
-from vipwire_lab.net.topology import make_topology
+from vipwire_lab.namespaces.topology import make_topology
+from vipwire_lab.test_cluster.cluster import Lab
 from vipwire_up.announcing.choose import choose
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]

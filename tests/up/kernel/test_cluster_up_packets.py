@@ -15,8 +15,8 @@ from tests.fakes.browser import chromium
 from tests.up.unit.cluster_process import CLIENTS
 
 from vipwire_lab.demo.standalone import Standalone
-from vipwire_lab.lab.cluster import Lab
-from vipwire_lab.net.topology import Pod, make_topology
+from vipwire_lab.namespaces.topology import Pod, make_topology
+from vipwire_lab.test_cluster.cluster import Lab
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from vipwire.model.names import ObjectName
-from vipwire.state.event import Listed, Upserted
+from vipwire.watched_objects.event import Listed, Upserted
 from vipwire_up.announcing.kinds import AnnounceKind, Machine, Placed
 from vipwire_up.bgp import run
 from vipwire_up.bgp.routes import Routed, routes

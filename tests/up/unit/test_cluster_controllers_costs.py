@@ -19,9 +19,9 @@ from vipwire_up.controllers.allocation.repair import AddressRepair
 from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.controllers.endpoints.selection import Selection
+from vipwire_up.controllers.garbage_collector import GarbageCollector
 from vipwire_up.controllers.own_services import OwnServices
-from vipwire_up.garbage_collector import GarbageCollector
-from vipwire_up.store_feed.events import warn
+from vipwire_up.store_watch.events import warn
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from vipwire.cli.main import main
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import load_access
 from vipwire_up.controllers.balancers import Balancers
+from vipwire_up.controllers.garbage_collector import GarbageCollector
 from vipwire_up.expose import Target, Wanted, expose, objects, reached, reached_at, read_targets
-from vipwire_up.garbage_collector import GarbageCollector
 
 pytestmark = pytest.mark.slow
 

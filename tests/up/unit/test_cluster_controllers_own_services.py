@@ -4,10 +4,10 @@ import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, service
 from tests.up.unit.controllers_here import ENDPOINTS, SLICES, allocating, items
 
+from vipwire_up.api_listener import without_service
 from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices, api_service, dns_service
 from vipwire_up.dns.settings import Settings
 from vipwire_up.dns.upstream.exchange import Server
-from vipwire_up.listen import without_service
 from vipwire_up.supervision.own_addresses import ReachableAddress, reachable_address
 
 API = api_service(("192.0.2.1",), 6443, "node-1")

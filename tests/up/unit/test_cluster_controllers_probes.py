@@ -16,11 +16,11 @@ from tests.up.unit.up_here import up
 from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
 from vipwire_up.controllers.endpoints.workloads import Workloads
-from vipwire_up.machines.heartbeat import Heartbeat
-from vipwire_up.machines.node import OWN, PROBES
-from vipwire_up.machines.objects import LocalObjects, RemoteObjects
-from vipwire_up.probing.probe import ask
-from vipwire_up.probing.probes import NO_COMMANDS, RESOURCES, Prober, Probes, Verdict, local_probes
+from vipwire_up.nodes.heartbeat import Heartbeat
+from vipwire_up.nodes.node import OWN, PROBES
+from vipwire_up.nodes.objects import LocalObjects, RemoteObjects
+from vipwire_up.readiness_probes.probe import ask
+from vipwire_up.readiness_probes.probes import NO_COMMANDS, RESOURCES, Prober, Probes, Verdict, local_probes
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from tests.up.unit.up_here import Up, up
 
 from vipwire.errors import ConfigError
 from vipwire_up.credentials.ca import Authority, CertificatePair
-from vipwire_up.migrate import to_etcd, to_sqlite
+from vipwire_up.migrate_store import to_etcd, to_sqlite
 from vipwire_up.store.etcd.client import CertificateError
 from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
 from vipwire_up.store.record import FullError, FutureRevisionError, Record, StoreError

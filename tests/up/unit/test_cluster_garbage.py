@@ -14,7 +14,7 @@ from vipwire_up.api.kinds.service import SERVICES as SERVICE_KIND
 from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS
 from vipwire_up.api.objects.errors import refused
 from vipwire_up.api.objects.object import encoder
-from vipwire_up.garbage_collector import GarbageCollector
+from vipwire_up.controllers.garbage_collector import GarbageCollector
 from vipwire_up.store.record import Key, Write
 
 MAPS = "/api/v1/namespaces/default/configmaps"

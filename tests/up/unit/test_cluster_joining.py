@@ -29,9 +29,9 @@ from vipwire_up.joining.manage import create_token, delete_token, dismiss, list_
 from vipwire_up.joining.membership import Folder, Member, access_by_token, read_server
 from vipwire_up.joining.pinned import read_certificate
 from vipwire_up.joining.tokens import Token, accepts, delete_once, parse, read_secret, secret_of
-from vipwire_up.machines.heartbeat import Heartbeat
-from vipwire_up.machines.node import NODE_LEASES
-from vipwire_up.machines.objects import LocalObjects, Objects, RemoteObjects
+from vipwire_up.nodes.heartbeat import Heartbeat
+from vipwire_up.nodes.node import NODE_LEASES
+from vipwire_up.nodes.objects import LocalObjects, Objects, RemoteObjects
 from vipwire_up.store.store import Store
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,9 @@ from tests.up.unit.cluster_here import Here, in_cluster
 from tests.up.unit.controllers_here import SLICES, play_allocating
 
 from vipwire_up.controllers.endpoints.controller import EndpointController
-from vipwire_up.machines.heartbeat import Heartbeat
-from vipwire_up.machines.objects import LocalObjects
-from vipwire_up.machines.readiness import NodeReadiness
+from vipwire_up.nodes.heartbeat import Heartbeat
+from vipwire_up.nodes.objects import LocalObjects
+from vipwire_up.nodes.readiness import NodeReadiness
 
 
 class Seconds:

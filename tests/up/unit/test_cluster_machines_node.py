@@ -2,8 +2,8 @@
 
 from tests.up.unit.cluster_here import Here, in_cluster
 
-from vipwire_up.machines.heartbeat import Heartbeat
-from vipwire_up.machines.objects import LocalObjects
+from vipwire_up.nodes.heartbeat import Heartbeat
+from vipwire_up.nodes.objects import LocalObjects
 
 REQUIRED = {
     *("architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion", "kubeletVersion"),

@@ -21,7 +21,7 @@ from vipwire_up.controllers.node_restriction import NodeRestriction
 from vipwire_up.joining import join as joining
 from vipwire_up.joining.manage import create_token
 from vipwire_up.joining.membership import Folder
-from vipwire_up.machines.objects import LocalObjects, Objects, RemoteObjects
+from vipwire_up.nodes.objects import LocalObjects, Objects, RemoteObjects
 
 Act: TypeAlias = Callable[[Objects], Awaitable[object]]
 SYSTEM = "kube-system"

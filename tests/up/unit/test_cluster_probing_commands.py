@@ -14,8 +14,8 @@ from tests.up.unit.controllers_here import PODS
 
 from vipwire.errors import ConfigError
 from vipwire_up.controllers.hooks import ExecProbeAdmission
-from vipwire_up.probing.commands import RunAs, run_command
-from vipwire_up.probing.probe import ask
+from vipwire_up.readiness_probes.commands import RunAs, run_command
+from vipwire_up.readiness_probes.probe import ask
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,9 @@ def test_a_session_of_its_own_is_no_way_out(way: str) -> None:
 
 
 def test_what_a_command_has_started_ends_when_vipwire_is_killed() -> None:
-    code = "import asyncio; from vipwire_up.probing.commands import run_command; asyncio.run(run_command({!r}))"
+    code = (
+        "import asyncio; from vipwire_up.readiness_probes.commands import run_command; asyncio.run(run_command({!r}))"
+    )
     command = ["sh", "-c", "setsid sleep 43215 & sleep 43215"]
     with subprocess.Popen([sys.executable, "-c", code.format(command)]) as killed:
         limit = time.monotonic() + 60

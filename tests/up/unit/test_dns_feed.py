@@ -10,7 +10,7 @@ from tests.up.unit.cluster_here import cluster
 from vipwire_up.dns.objects import RESOURCES
 from vipwire_up.dns.run import serve
 from vipwire_up.dns.settings import Settings
-from vipwire_up.store_feed.source import StoreSource
+from vipwire_up.store_watch.source import StoreSource
 
 SERVICES = "/api/v1/namespaces/default/services"
 WEB = "web.default.svc.cluster.local"

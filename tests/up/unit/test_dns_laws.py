@@ -6,7 +6,7 @@ from tests.fakes.names import endpoint, external, headless, piece, service
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
-from vipwire.state import event
+from vipwire.watched_objects import event
 from vipwire_up.dns.messages.names import dashed, is_below, parents, parse_name, reverse_name, text_of, undashed
 from vipwire_up.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
 from vipwire_up.dns.records import AAAA, CNAME, PTR, SRV, A

@@ -11,7 +11,7 @@ from tests.fakes.names import service
 from tests.fakes.upstream import upstream
 from tests.up.unit.test_dns_upstream import forwarder, run, zone
 
-from vipwire.state.event import Listed
+from vipwire.watched_objects.event import Listed
 from vipwire_up.dns import server as server_module
 from vipwire_up.dns import zone as zone_module
 from vipwire_up.dns.limits import ClientLimits

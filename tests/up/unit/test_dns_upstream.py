@@ -10,7 +10,7 @@ import dns.rcode
 from tests.fakes.names import external, service
 from tests.fakes.upstream import Upstream, records, upstream
 
-from vipwire.state import event
+from vipwire.watched_objects import event
 from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, read_query, render
 from vipwire_up.dns.objects import DnsService
 from vipwire_up.dns.resolver import Resolver

@@ -29,8 +29,8 @@ from vipwire.modes.spec import Remark
 from vipwire.modes.xtables.save import read_tables
 from vipwire.modes.xtables.tool import with_tables
 from vipwire.modes.xtables.variant import Variant
-from vipwire.proxy.start.modes import build_modes, families
-from vipwire.proxy.start.record import ProxyRecord, ProxyState, read_record
+from vipwire.proxy_daemon.start.modes import build_modes, families
+from vipwire.proxy_daemon.start.record import ProxyRecord, ProxyState, read_record
 
 SYSCTLS = (
     "net/ipv4/ip_forward",

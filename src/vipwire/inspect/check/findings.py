@@ -12,9 +12,9 @@ from vipwire.inspect.command.show import coloured, plural, remedied, table
 from vipwire.inspect.earlier.effects import RuleEffect
 from vipwire.inspect.status.document import Document, share_text
 from vipwire.modes.registry import every_spec, spec_of
-from vipwire.process.columns import Column
-from vipwire.proxy.handover.leftovers import own_chains
-from vipwire.proxy.start.record import ProxyState
+from vipwire.proxy_daemon.handover.leftovers import own_chains
+from vipwire.proxy_daemon.start.record import ProxyState
+from vipwire.terminal.columns import Column
 
 _OURS: Final = frozenset({"ip vipwire", "ip6 vipwire"})
 _KUBELETS: Final = frozenset({"KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"})

@@ -33,12 +33,12 @@ from vipwire.modes.ipvs.objects.names import (
 )
 from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.objects.sets import Sets
-from vipwire.proxy.handover.configured import Configured
-from vipwire.proxy.handover.kube_proxy import configured, find_kube_proxy, from_config_map
-from vipwire.proxy.start.modes import families
-from vipwire.proxy.start.record import recorded_node
-from vipwire.proxy.sync.node_plan import Known, planned_node
-from vipwire.state.store import Store
+from vipwire.proxy_daemon.handover.configured import Configured
+from vipwire.proxy_daemon.handover.kube_proxy import configured, find_kube_proxy, from_config_map
+from vipwire.proxy_daemon.start.modes import families
+from vipwire.proxy_daemon.start.record import recorded_node
+from vipwire.proxy_daemon.sync.node_plan import Known, planned_node
+from vipwire.watched_objects.store import Store
 
 SYSCTLS: Final = (
     "net/ipv4/vs/conntrack",

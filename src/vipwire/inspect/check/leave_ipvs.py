@@ -20,8 +20,8 @@ from vipwire.model.service import Service
 from vipwire.modes.ipvs.objects.names import DEVICE
 from vipwire.modes.registry import selected
 from vipwire.modes.spec import ModeSpec
-from vipwire.process.columns import Column
-from vipwire.proxy.handover.configured import Configured
+from vipwire.proxy_daemon.handover.configured import Configured
+from vipwire.terminal.columns import Column
 
 _STAY: Final = "stay in ipvs mode (--proxy-mode=ipvs)"
 _COUNT: Final = f"{_STAY}, or userspace mode with vipwire.io/algorithm: least-connections"

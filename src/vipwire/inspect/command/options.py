@@ -19,8 +19,8 @@ from vipwire.config.flags import ENVIRONMENT, FLAGS, Given, build_config, enviro
 from vipwire.config.kinds import ValueKind
 from vipwire.config.schema import Setting
 from vipwire.errors import ConfigError
-from vipwire.process.terminal import FAILED, MISUSED, plain_errors, warn
-from vipwire.proxy.start.record import read_record
+from vipwire.proxy_daemon.start.record import read_record
+from vipwire.terminal.output import FAILED, MISUSED, plain_errors, warn
 
 _SHOWN: Final = (
     "manifests",

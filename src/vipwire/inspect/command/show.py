@@ -14,8 +14,8 @@ from rich.text import Text
 from vipwire.linux.netlink.conntrack import FlowChange
 from vipwire.model.text import visible_document, visible_lines
 from vipwire.model.times import parse_time
-from vipwire.process.columns import Column, Grid, Prose
-from vipwire.process.terminal import say
+from vipwire.terminal.columns import Column, Grid, Prose
+from vipwire.terminal.output import say
 
 WIDTH_OF_A_FILE: Final = 160
 """Columns where the output is no terminal: what reads it may search for whole words."""

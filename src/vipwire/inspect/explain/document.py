@@ -17,10 +17,10 @@ from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import format_address, format_endpoint
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import from_pod
-from vipwire.process.columns import GAP, NARROWEST_PROSE, Column, Prose, unbroken
-from vipwire.proxy.serve.service_health import ServiceHealthCheck
+from vipwire.proxy_daemon.serve.service_health import ServiceHealthCheck
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import ObjectState
+from vipwire.terminal.columns import GAP, NARROWEST_PROSE, Column, Prose, unbroken
 
 _MANY = 20
 _BEHIND_THE_DOT: Final = 4

@@ -24,8 +24,8 @@ from vipwire.model.service import Service, ServicePort
 from vipwire.model.spread import Algorithm
 from vipwire.plan.plan import Forward, Frontend, Target, joint_health_check
 from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
-from vipwire.proxy.serve.service_health import ServiceHealthCheck
-from vipwire.proxy.sync.node_plan import health_check_prefixes
+from vipwire.proxy_daemon.serve.service_health import ServiceHealthCheck
+from vipwire.proxy_daemon.sync.node_plan import health_check_prefixes
 from vipwire.reconcile.explainer import Direct, Endpoint, Walk
 from vipwire.reconcile.steps import End
 

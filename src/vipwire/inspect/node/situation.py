@@ -24,13 +24,13 @@ from vipwire.model.node import Drain, Node
 from vipwire.modes.spec import Mode
 from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.planner import Planner
-from vipwire.proxy.drains import drains_path, in_force, read_orders
-from vipwire.proxy.start.modes import build_explainer, build_modes, families, vip_devices
-from vipwire.proxy.start.record import read_record, recorded_node
-from vipwire.proxy.sync.node_plan import Known, effective_node, planned_node
+from vipwire.proxy_daemon.drains import drains_path, in_force, read_orders
+from vipwire.proxy_daemon.start.modes import build_explainer, build_modes, families, vip_devices
+from vipwire.proxy_daemon.start.record import read_record, recorded_node
+from vipwire.proxy_daemon.sync.node_plan import Known, effective_node, planned_node
 from vipwire.reconcile.counts import AdoptsSettings
 from vipwire.reconcile.explainer import Explainer
-from vipwire.state.store import Store
+from vipwire.watched_objects.store import Store
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from vipwire.plan.plan import Forward, Frontend, ServicePlan
 from vipwire.plan.resolve import Packet
 from vipwire.plan.slow_start import STEPS
 from vipwire.reconcile.backend import Rendered
-from vipwire.state.store import Store
+from vipwire.watched_objects.store import Store
 
 _ELSEWHERE = {Family.IPV4: parse_address("203.0.113.254"), Family.IPV6: parse_address("2001:db8:ffff::fe")}
 """A client that is neither a Pod nor this node."""

@@ -19,10 +19,10 @@ from vipwire.kube.contact import Health
 from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.proxied import proxy_resources
-from vipwire.process.terminal import note, warn
-from vipwire.proxy.loop import Source
-from vipwire.state.event import Event
-from vipwire.state.store import Store
+from vipwire.proxy_daemon.loop import Source
+from vipwire.terminal.output import note, warn
+from vipwire.watched_objects.event import Event
+from vipwire.watched_objects.store import Store
 
 PATIENCE = 15.0
 """Seconds for the first listing."""

@@ -14,15 +14,15 @@ import click
 
 from vipwire.config.configuration import VIEW_PORT, Config
 from vipwire.errors import ConfigError, UnsupportedError
-from vipwire.http.server import serve
+from vipwire.file_io.files import create_file
+from vipwire.http_server.server import serve
 from vipwire.inspect.command.options import LookCommand
 from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.gate import AccessControl, is_loopback
 from vipwire.inspect.page.look import Look
 from vipwire.inspect.page.site import PageSite
-from vipwire.process.files import create_file
-from vipwire.process.terminal import note, say
-from vipwire.proxy.serve.server import listen, split_address
+from vipwire.proxy_daemon.serve.server import listen, split_address
+from vipwire.terminal.output import note, say
 
 _SHORTEST_TOKEN: Final = 16
 

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
-from vipwire.http.server import Reply, Request, refusal
+from vipwire.http_server.server import Reply, Request, refusal
 
 COOKIE: Final = "vipwire-view"
 _SAME: Final = frozenset({"same-origin", "none"})

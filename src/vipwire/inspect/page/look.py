@@ -29,10 +29,10 @@ from vipwire.inspect.status.document import (
 )
 from vipwire.inspect.top import Rates
 from vipwire.model.names import ObjectName
-from vipwire.proxy.start.record import ProxyState
-from vipwire.proxy.view import announced_file, change_document, changes_file, read_announced, read_changes
+from vipwire.proxy_daemon.start.record import ProxyState
+from vipwire.proxy_daemon.view import announced_file, change_document, changes_file, read_announced, read_changes
 from vipwire.reconcile.counts import Counts
-from vipwire.state.store import Store
+from vipwire.watched_objects.store import Store
 
 Publish = Callable[[str, Any], None]
 T = TypeVar("T")

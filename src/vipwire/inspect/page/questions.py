@@ -24,7 +24,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.service import Service
 from vipwire.modes.registry import every_spec
 from vipwire.plan.resolve import Packet, resolve
-from vipwire.proxy.start.modes import build_explainer, families, suppose_modes
+from vipwire.proxy_daemon.start.modes import build_explainer, families, suppose_modes
 from vipwire.reconcile.delta import Delta
 
 MOST_LINES: Final = 2000

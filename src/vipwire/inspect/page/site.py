@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.http.server import Reply, Request, Stream, refusal
+from vipwire.http_server.server import Reply, Request, Stream, refusal
 from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.gate import COOKIE, AccessControl
 from vipwire.inspect.page.look import Look, NotYetError

@@ -22,9 +22,9 @@ from vipwire.model.service import Service, ServicePort
 from vipwire.model.text import nearest
 from vipwire.modes.spec import Remark
 from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, joint_health_check
-from vipwire.proxy.start.record import ProxyRecord, ProxyState, read_record
-from vipwire.proxy.sync.node_plan import awaited_facts
-from vipwire.proxy.sync.report import missing_node, unknown_fact
+from vipwire.proxy_daemon.start.record import ProxyRecord, ProxyState, read_record
+from vipwire.proxy_daemon.sync.node_plan import awaited_facts
+from vipwire.proxy_daemon.sync.report import missing_node, unknown_fact
 from vipwire.reconcile.counts import Counts, EndpointName, Owner, Refusal
 from vipwire.reconcile.delta import Delta
 

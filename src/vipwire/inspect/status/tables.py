@@ -18,8 +18,8 @@ from vipwire.inspect.command.show import (
     table,
 )
 from vipwire.inspect.status.document import Document, share_text, state_words
-from vipwire.process.columns import Column
-from vipwire.proxy.start.record import ProxyState
+from vipwire.proxy_daemon.start.record import ProxyState
+from vipwire.terminal.columns import Column
 
 
 def status_view(document: Document, *, wide: bool, details: bool) -> RenderableType:

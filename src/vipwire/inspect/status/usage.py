@@ -16,7 +16,7 @@ from vipwire.plan.frontends import not_drained, out_of
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Target
 from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
-from vipwire.state.store import Store
+from vipwire.watched_objects.store import Store
 
 
 class DrainedTarget(NamedTuple):

@@ -14,8 +14,8 @@ from typing import NamedTuple, Self, TypeAlias
 from urllib.parse import quote, urlencode, urlsplit
 
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.http.client import Client, Server
-from vipwire.http.wire import Response
+from vipwire.http_client.client import Client, Server
+from vipwire.http_client.wire import Response
 from vipwire.kube.access.access import Access
 from vipwire.kube.access.credentials import Credential
 from vipwire.kube.access.tls import Material

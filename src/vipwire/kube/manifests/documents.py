@@ -35,7 +35,7 @@ from vipwire.kube.resource import (
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.model.text import nearest
-from vipwire.state.event import K, K_co, Kind, Object, T, T_co
+from vipwire.watched_objects.event import K, K_co, Kind, Object, T, T_co
 
 _DEEPEST_LIST = 8
 _MOST_ALIASED: Final = 1_000_000

@@ -28,13 +28,13 @@ from typing import Final, Generic, TypeAlias
 
 from vipwire.config.yaml_values import place_after
 from vipwire.errors import ConfigError, DecodeError
+from vipwire.file_io.file_watch import FileWatch
 from vipwire.kube.contact import Health
 from vipwire.kube.manifests.documents import Manifest, ManifestObject, ManifestReader, file_problem
 from vipwire.kube.resource import printable, unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire.process.file_watch import FileWatch
-from vipwire.state.event import Deleted, EventOf, K, Listed, T, Upserted
+from vipwire.watched_objects.event import Deleted, EventOf, K, Listed, T, Upserted
 
 SUFFIXES = (".yaml", ".yml", ".json")
 SETTLE: Final = 0.4

@@ -14,10 +14,10 @@ from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.namespaces import within
 from vipwire.linux.netlink.sock_diag import BY_FAMILY, DESTROY, ConnectedSocket, destroy, list_sockets, read_socket
 from vipwire.linux.netlink.socket import NETLINK_SOCK_DIAG, NetlinkError, NetlinkSocket
+from vipwire.logging import log
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.ebpf.layout import read_endpoint, read_frontend_key, version
 from vipwire.modes.ebpf.pinned import NodePins
-from vipwire.process import log
 
 Serving = Mapping[tuple[Address | None, int], frozenset[tuple[Address, int]]]
 """The endpoints that serve, by frontend."""

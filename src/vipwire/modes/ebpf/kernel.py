@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vipwire.config.sections import COUNTER_FIELDS, CounterLevel
+from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.modes.ebpf.cgroup import PodsCgroup
@@ -26,7 +27,6 @@ from vipwire.modes.ebpf.tables import FullError, Tables, takes_nothing
 from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
-from vipwire.process import log
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import AdoptsSettings, Counts
 from vipwire.reconcile.delta import Delta, patch

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from vipwire.config.configuration import Config
+from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.modes.iptables import build as iptables
 from vipwire.modes.iptables.nfacct import read_counter
@@ -11,7 +12,6 @@ from vipwire.modes.iptables.rules.names import INVALID_COUNTER, LOCALHOST_COUNTE
 from vipwire.modes.iptables.rules.ownership import IptablesOwner
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.spec import Driver, Mode, NatPriorities
-from vipwire.process import log
 from vipwire.reconcile.explainer import Explainer
 
 

@@ -11,13 +11,13 @@ from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.linux.netlink.nftables.wire import ABSENT, NFPROTO, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
+from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.mode import MODE
 from vipwire.modes.nftables.probe import obstacle_to_offloading, probe
 from vipwire.modes.nftables.table.names import DSTNAT, TABLE
 from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities, Remark, RemovalResult, clean_by
-from vipwire.process import log
 
 if TYPE_CHECKING:
     from vipwire.modes.xtables.save import ChainName

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from vipwire.errors import CommitError
-from vipwire.process import log
+from vipwire.logging import log
 from vipwire.relay.client import Remote
 from vipwire.relay.messages import RelayCounters, RelaySettings
 from vipwire_l7.gateway.run.relayed import Relayed, relayed

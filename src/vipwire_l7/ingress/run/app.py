@@ -18,19 +18,20 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from vipwire import __version__
 from vipwire.errors import ConfigError, ungrouped
-from vipwire.http.server import Pages, Reply, Request
+from vipwire.file_io.files import make_folder
+from vipwire.http_server.server import Pages, Reply, Request
 from vipwire.kube.access.access import Access, kubectls, load_access, of_this_machine
 from vipwire.kube.client import ApiSource, KeptSource
 from vipwire.kube.events import EventRecorder
 from vipwire.kube.manifests.documents import ManifestReader
 from vipwire.kube.manifests.source import ManifestSource
+from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire.process import log, systemd
-from vipwire.process.files import make_folder
-from vipwire.process.signals import Stop
-from vipwire.process.single_instance import Claim
-from vipwire.process.supervision import Supervisor, Work
-from vipwire.proxy.serve.server import BindPolicy, HttpServer
+from vipwire.process_lifecycle import systemd
+from vipwire.process_lifecycle.signals import Stop
+from vipwire.process_lifecycle.single_instance import Claim
+from vipwire.process_lifecycle.supervision import Supervisor, Work
+from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer
 from vipwire_l7.ingress.haproxy.layout import Layout
 from vipwire_l7.ingress.plan.certificates import read_pair
 from vipwire_l7.ingress.plan.destinations import Destinations, DestinationSetting

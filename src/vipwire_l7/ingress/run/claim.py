@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import ConfigError
-from vipwire.process.single_instance import Claim, Holder, claimed, find_holder, plain_name, refusal
+from vipwire.process_lifecycle.single_instance import Claim, Holder, claimed, find_holder, plain_name, refusal
 from vipwire_l7.ingress.haproxy.layout import Layout
 
 _PREFIX: Final = "vipwire-ingress-at-"

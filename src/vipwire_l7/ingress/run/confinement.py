@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import ConfigError
-from vipwire.process import log
+from vipwire.logging import log
 from vipwire_l7.ingress.haproxy.layout import Layout
 
 USUAL: Final = ("haproxy", "nobody")

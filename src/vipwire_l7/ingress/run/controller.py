@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire.process import log
 from vipwire_l7.ingress.haproxy.change import (
     HaproxyChange,
     difference,

@@ -14,8 +14,8 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.errors import REQUEST_ERRORS
 from vipwire.kube.lease import LeaseHeldError, LeaseObserver, LeaseRequest, acquire_or_renew, release
 from vipwire.kube.objects import Object, ObjectClient, path_of
+from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire.process import log
 
 SECONDS: Final = 15
 _LEASES: Final = ("/apis/coordination.k8s.io/v1", "leases")

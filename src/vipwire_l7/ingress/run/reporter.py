@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from vipwire.kube.events import EventRecorder, EventType, Subject
+from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire.process import log
 from vipwire_l7.ingress.run.controller import START, Done
 from vipwire_l7.ingress.watch.objects import Ingress, IngressKind
 from vipwire_l7.ingress.watch.snapshot import Snapshot

@@ -28,10 +28,10 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.errors import REQUEST_ERRORS, ApiError
 from vipwire.kube.objects import ObjectClient
 from vipwire.linux.host.addresses import AddressWatch, read_local_networks
+from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Prefix, parse_address
-from vipwire.process import log
-from vipwire.proxy.start.modes import vip_devices
+from vipwire.proxy_daemon.start.modes import vip_devices
 from vipwire_l7.ingress.plan.destinations import Answered, Destinations
 
 RESOLV_CONF: Final = Path("/etc/resolv.conf")

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
-from vipwire.state.event import EventOf
+from vipwire.watched_objects.event import EventOf
 
 
 class IngressKind(enum.Enum):

@@ -15,7 +15,7 @@ from vipwire.kube.gateway_addresses import GATEWAY
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 from vipwire.model.problem import Problem
-from vipwire.state.event import Deleted, Listed, Upserted
+from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.ingress.watch.objects import (
     INGRESS_KINDS,
     BackendService,

@@ -17,7 +17,7 @@ from typing import Final
 
 from aiohttp import web
 
-from vipwire.process.rate_limited_log import RateLimitedLog
+from vipwire.logging.rate_limited_log import RateLimitedLog
 from vipwire_up.api.serving.connections import Connection, Connections
 
 _REST_SECONDS: Final = 0.2  # after the machine could not give a connection: who waits stays in the kernel's queue

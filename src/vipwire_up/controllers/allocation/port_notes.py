@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
-from vipwire.process.supervision import Guard
+from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.object import at, encode, key_of, readable
 from vipwire_up.api.registry import FencedRegistry

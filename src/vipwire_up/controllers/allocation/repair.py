@@ -20,7 +20,7 @@ from typing import Final
 
 from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time
-from vipwire.process.supervision import Guard
+from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Deletion, Options, Preconditions
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.kinds.service_cidr import IP_ADDRESSES, SERVICE_CIDRS
@@ -33,8 +33,8 @@ from vipwire_up.controllers.allocation.pool import Holders
 from vipwire_up.controllers.allocation.ranges import networks_of
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.store.record import Key, RecordChange
-from vipwire_up.store_feed.events import warn
-from vipwire_up.store_feed.feed import Feed
+from vipwire_up.store_watch.events import warn
+from vipwire_up.store_watch.feed import Feed
 
 _OPTIONS: Final = Options(manager=MANAGED_BY, validation="Ignore")
 _AT_ONCE: Final = 100

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Iterator
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.process.supervision import Guard
+from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
 from vipwire_up.api.kinds.node import NODES
@@ -29,10 +29,10 @@ from vipwire_up.controllers.endpoints.arrange import check_slice
 from vipwire_up.controllers.endpoints.endpoints import Grouped, from_endpoints, from_pods
 from vipwire_up.controllers.endpoints.selection import Name, Selection
 from vipwire_up.controllers.endpoints.topology import NodeFacts, Shares, divide, is_auto, node_facts, shares
-from vipwire_up.machines.node import is_lost
+from vipwire_up.nodes.node import is_lost
 from vipwire_up.store.record import Key, RecordChange
-from vipwire_up.store_feed.events import warn
-from vipwire_up.store_feed.feed import Feed
+from vipwire_up.store_watch.events import warn
+from vipwire_up.store_watch.feed import Feed
 
 _OPTIONS: Final = Options(manager="vipwire-endpoints", validation="Ignore")
 _NOT_MIRRORED: Final = "endpointslice.kubernetes.io/skip-mirror"

@@ -22,7 +22,7 @@ from typing import Any, Final
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes to stderr by itself; what it has to say is told here
 import grpc.aio
 
-from vipwire.process import log
+from vipwire.logging import log
 from vipwire_up.store.etcd.errors import ErrorMeaning, judge, tls_trouble
 from vipwire_up.store.etcd.identity import MemberAnswer, choose_cluster
 from vipwire_up.store.etcd.messages import MESSAGES

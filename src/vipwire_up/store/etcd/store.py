@@ -15,7 +15,7 @@ import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from vipwire.process import log
+from vipwire.logging import log
 from vipwire_up.store.etcd.client import CertificateError, Client
 from vipwire_up.store.etcd.layout import Layout, at_revision, change_of
 from vipwire_up.store.etcd.transactions import Gathering, Transactions

@@ -1,6 +1,6 @@
 """ebpf mode as a node runs it: no flag but the mode, programs at the machine's root of cgroup2, Pods by kubelet's.
 
-In a guest: `python -m vipwire_lab.kernel --full -- python -m pytest tests/proxy/kernel/full/ebpf_defaults.py`.
+In a guest: `python -m vipwire_lab.guest_kernel --full -- python -m pytest tests/proxy/kernel/full/ebpf_defaults.py`.
 On a machine that others use, programs at its root would be seen by their tests.
 """
 

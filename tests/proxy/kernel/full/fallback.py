@@ -1,6 +1,7 @@
-"""Falling back from ipvs on a whole kernel of which some modules are hidden; see `vipwire_lab.kernel --full`.
+"""Falling back from ipvs on a whole kernel of which some modules are hidden; see `vipwire_lab.guest_kernel --full`.
 
-By hand: `python -m vipwire_lab.kernel --full --memory 2048M -- python -m pytest tests/proxy/kernel/full/fallback.py`.
+By hand:
+`python -m vipwire_lab.guest_kernel --full --memory 2048M -- python -m pytest tests/proxy/kernel/full/fallback.py`.
 """
 
 import asyncio

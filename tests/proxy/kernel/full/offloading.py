@@ -1,6 +1,6 @@
 """Connections past the rules: `--offload-packet-threshold` under Debian's own kernel, which has flowtables.
 
-By hand: `python -m vipwire_lab.kernel --full --memory 1024M -- python -m pytest` with this file.
+By hand: `python -m vipwire_lab.guest_kernel --full --memory 1024M -- python -m pytest` with this file.
 One process owns all sockets and the rules, so that it is quick in an emulator. The conformance suite can be run with
 the flag, too: `… -- python -m pytest tests/proxy/conformance -k offload`.
 """
@@ -36,11 +36,11 @@ from vipwire.plan.planner import Planner
 from vipwire.reconcile.counts import AdoptsSettings, Measure
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import Reconciler
-from vipwire.state.event import Upserted
-from vipwire.state.store import Store
-from vipwire_lab.lab import manifests
-from vipwire_lab.lab.manifests import Port
-from vipwire_lab.net.topology import DEFAULT, Pod
+from vipwire.watched_objects.event import Upserted
+from vipwire.watched_objects.store import Store
+from vipwire_lab.namespaces.topology import DEFAULT, Pod
+from vipwire_lab.test_cluster import manifests
+from vipwire_lab.test_cluster.manifests import Port
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(900)]
 

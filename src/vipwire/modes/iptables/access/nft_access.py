@@ -14,6 +14,7 @@ from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.encode import Hook, Operation
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
+from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.modes.iptables.access.nft_dump import TableReader
 from vipwire.modes.iptables.access.tool_access import Known, RuleAccess, Written
@@ -23,7 +24,6 @@ from vipwire.modes.xtables.binary.expressions import Encoder, uncounted
 from vipwire.modes.xtables.binary.shown import RuleReader
 from vipwire.modes.xtables.binary.words import UnknownRuleError
 from vipwire.modes.xtables.save import Chains
-from vipwire.process import log
 
 BASES: Final[Mapping[tuple[str, str], Hook]] = {
     (FILTER, "INPUT"): Hook("filter", encode.HOOKS["input"], 0),

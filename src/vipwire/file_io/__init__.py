@@ -1,0 +1,1 @@
+"""Reads and replaces files, and notices files that change."""

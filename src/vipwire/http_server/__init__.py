@@ -1,0 +1,1 @@
+"""An HTTP/1.1 server over asyncio and httptools, which bounds the memory and the connections of its clients."""

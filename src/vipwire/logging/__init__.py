@@ -1,0 +1,1 @@
+"""The log of every command, and lines that it may write once in a while only."""

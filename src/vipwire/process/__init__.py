@@ -1,1 +1,0 @@
-"""Runs a command's process: log, signals, supervision, changing files, errors on a terminal."""

@@ -1,0 +1,173 @@
+"""The drained endpoints of this node, in a file that `vipwire drain` writes and the proxy follows.
+
+A file, because it outlives a restart of the proxy, takes effect at the next start where none runs, and can be read by
+whatever only looks. It lies in /run, which does not outlive the machine: after that there are other Pods. Whoever may
+write there may drain, which is root. One file for each node's name, for a lab has several nodes on one machine.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from vipwire.errors import ConfigError
+from vipwire.file_io.file_watch import FileWatch
+from vipwire.file_io.files import replace_file
+from vipwire.logging import log
+from vipwire.model.names import ObjectName
+from vipwire.model.net import format_address, parse_address
+from vipwire.model.node import Drain
+
+_VERSION: Final = 1
+
+
+class DrainOrder(NamedTuple):
+    """One endpoint that is to be drained, from when and until when (seconds since the epoch; None: until undone)."""
+
+    drain: Drain
+    since: float
+    until: float | None = None
+
+
+class _Row(Struct):
+    address: str
+    port: int | None
+    service: str | None
+    since: float
+    until: float | None
+
+
+class _Document(Struct):
+    version: int
+    drained: tuple[_Row, ...]
+
+
+def drains_path(state_dir: str, node_name: str) -> Path:
+    """Name the file of a node."""
+    return Path(state_dir) / f"drained-{quote(node_name, safe='')}.json"
+
+
+def read_orders(path: Path) -> tuple[DrainOrder, ...]:
+    """Read a file; nothing where there is none. Raise ConfigError that names the file and what is wrong."""
+    try:
+        return parse_orders(path.read_bytes(), path)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read which endpoints are drained: {error.strerror}") from error
+
+
+def parse_orders(content: bytes, path: Path) -> tuple[DrainOrder, ...]:
+    """Read what a file holds; `path` is only named in the ConfigError."""
+    try:
+        document = msgspec.json.decode(content, type=_Document)
+        _check_version(document)
+        return tuple(_order(row) for row in document.drained)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{path}: is no list of drained endpoints ({error}); remove the file to begin anew"
+        ) from error
+
+
+def _check_version(document: _Document) -> None:
+    if document.version != _VERSION:
+        raise ValueError(f"version {document.version} is not {_VERSION}")
+
+
+def _order(row: _Row) -> DrainOrder:
+    namespace, slash, name = (row.service or "").partition("/")
+    service = ObjectName(namespace, name) if slash else None
+    return DrainOrder(Drain(parse_address(row.address), row.port, service), row.since, row.until)
+
+
+def change_orders(
+    path: Path, change: Callable[[tuple[DrainOrder, ...]], Iterable[DrainOrder]]
+) -> tuple[DrainOrder, ...]:
+    """Apply `change` to the orders and replace the file as a whole; return them. Raise OSError, ConfigError."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with _locked(path.with_suffix(".lock")):
+        orders = tuple(change(read_orders(path)))
+        document = _Document(_VERSION, tuple(_row(order) for order in orders))
+        replace_file(path, msgspec.json.format(msgspec.json.encode(document), indent=1))
+    return orders
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def _row(order: DrainOrder) -> _Row:
+    drain = order.drain
+    service = None if drain.service is None else str(drain.service)
+    return _Row(format_address(drain.address), drain.port, service, order.since, order.until)
+
+
+def in_force(orders: Iterable[DrainOrder], now: float) -> frozenset[Drain]:
+    """Choose what is drained now."""
+    return frozenset(order.drain for order in orders if order.until is None or now < order.until)
+
+
+def next_end(orders: Iterable[DrainOrder], now: float) -> float | None:
+    """Return in how many seconds the next drain ends; None if none will."""
+    return min((order.until - now for order in orders if order.until is not None and now < order.until), default=None)
+
+
+class DrainFollower:
+    """Knows what is drained now, from the start on: no first sync may send a connection to a drained endpoint."""
+
+    def __init__(self, path: Path, files: FileWatch, count: Callable[[int], object]) -> None:
+        """`count` is told how many endpoints are drained, for the metrics."""
+        self._path, self._files, self._count = path, files, count
+        self._orders: tuple[DrainOrder, ...] = ()
+        self._came = asyncio.Event()
+        self.drained: frozenset[Drain] = frozenset()
+        try:
+            self._orders = read_orders(path)
+        except ConfigError as error:
+            log.error("cannot read which endpoints are drained; none is drained", reason=error)
+        self._settle()
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Follow the file until cancelled; `changed` is called when something else is drained than before."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(), name="drained endpoints")
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(next_end(self._orders, time.time())):
+                        await self._came.wait()
+                self._came.clear()
+                if self._settle():
+                    changed()
+
+    async def _watch(self) -> None:
+        async for content in self._files.contents(self._path):
+            try:
+                self._orders = () if content is None else parse_orders(content, self._path)
+            except ConfigError as error:
+                log.error("cannot read which endpoints are drained; keeping the earlier ones", reason=error)
+                continue
+            self._came.set()
+
+    def _settle(self) -> bool:
+        """Adopt what is drained now; report whether it has changed."""
+        before, self.drained = self.drained, in_force(self._orders, time.time())
+        self._count(len(self.drained))
+        for drain in sorted(self.drained - before, key=str):
+            log.info("endpoint drained: it gets no new connections", endpoint=drain)
+        for drain in sorted(before - self.drained, key=str):
+            log.info("endpoint is no longer drained", endpoint=drain)
+        return before != self.drained

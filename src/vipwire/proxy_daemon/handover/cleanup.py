@@ -1,0 +1,111 @@
+"""Removing what vipwire has written, of every mode, and nothing that a running kube-proxy has.
+
+Where no kube-proxy runs every mode removes all of its own, by kube-proxy's names too: nobody else uses them. Where
+one runs, what is under its names is its own by now, for it writes these chains anew:
+
+    kube-proxy's mode     stays, but for chains that vipwire alone makes
+    all other modes       go, but for chains that kube-proxy's mode has too
+    tables of nftables    `vipwire` goes; `kube-proxy` is never touched
+
+If nobody tells its mode, what either of its modes with iptables may have stays.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from vipwire.errors import UnsupportedError
+from vipwire.model.net import Family
+from vipwire.modes.registry import driver_of, every_spec, spec_of
+from vipwire.modes.spec import ModeSpec
+from vipwire.modes.xtables.ownership import Owners, Tables, VipwireOnlyOwner, all_of, census, removals
+from vipwire.modes.xtables.save import ChainName
+from vipwire.modes.xtables.tool import RuleTool
+from vipwire.proxy_daemon.handover.kube_proxy import KubeProxy
+from vipwire.proxy_daemon.handover.leftovers import engines, owners, read_engine
+
+_UNKNOWN: Final = ("iptables", "ipvs")
+"""The modes that a kube-proxy may run in whose names vipwire has too."""
+
+
+class Cleaned(NamedTuple):
+    """A leftover: `left` says why it stays; empty if it is removed. `mode` is empty for several."""
+
+    mode: str
+    family: Family
+    what: str = ""
+    left: str = ""
+
+
+def clean_up(families: Iterable[Family], *, rules: bool, beside: KubeProxy | None = None) -> Iterator[Cleaned]:
+    """Remove everything of ours, without `rules` what needs no right. Raise CommitError if the kernel refuses."""
+    families = tuple(families)
+    if beside is None or not rules:
+        yield from _everything(families, every_spec(), rules=rules)
+        return
+    kept = frozenset((beside.mode,) if beside.mode else _UNKNOWN)
+    free = [spec for spec in every_spec() if driver_of(spec).owner(Family.IPV4) is None]
+    yield from _everything(families, free, rules=True)
+    for family in families:
+        yield from _beside(family, kept, beside)
+    rest = [spec for spec in every_spec() if spec not in free and spec.name not in kept]
+    yield from _everything(families, rest, rules=False)
+
+
+def _everything(families: tuple[Family, ...], specs: Iterable[ModeSpec], *, rules: bool) -> Iterator[Cleaned]:
+    for spec in specs:
+        for family, mode in driver_of(spec).cleaners(families, rules=rules):
+            with contextlib.closing(mode):
+                if mode.delete():
+                    yield Cleaned(spec.name, family)
+
+
+def _beside(family: Family, kept: frozenset[str], beside: KubeProxy) -> Iterator[Cleaned]:
+    """Remove what is in engines of iptables, and belongs to it, beside a kube-proxy in one of the modes `kept`."""
+    known = owners(family)
+    running = spec_of(beside.mode) if beside.mode in known else every_spec()[0]
+    remains = {
+        name: found
+        for name in known
+        if name not in kept and (found := driver_of(spec_of(name)).remains(family, running)) is not None
+    }
+    held: set[ChainName] = set()
+    for each in remains.values():
+        with contextlib.suppress(UnsupportedError):
+            each.before_rules()
+            held |= each.held()
+    for tool in engines(family):
+        yield from _rules(tool, known, kept, frozenset(held), beside)
+    for name, each in remains.items():
+        with contextlib.suppress(UnsupportedError):
+            result = each.after_rules()
+            yield from (Cleaned(name, family, what) for what in result.removed)
+            yield from (Cleaned(name, family, what, "it is in use: run this again later") for what in result.waiting)
+
+
+def _rules(
+    tool: RuleTool, known: Owners, kept: frozenset[str], held: frozenset[ChainName], beside: KubeProxy
+) -> Iterator[Cleaned]:
+    tables = read_engine(tool)
+    leaving = [VipwireOnlyOwner(owner) if name in kept else owner for name, owner in known.items()]
+    running = all_of([owner for name, owner in known.items() if name in kept])
+    found = census({name: owner for name, owner in known.items() if name not in kept}, tables, held)
+    texts = list(removals(tables, leaving, running, held))
+    for text in texts:
+        tool.restore(text)
+    if texts:
+        what = (
+            ", ".join(f"{count} chains of {name} mode" for name, count in found.items()) or "chains of vipwire's own"
+        )
+        yield Cleaned("", tool.family, f"{tool.name}: {what}")
+    if count := _count(known, kept, tables):
+        what = f"{tool.name}: {count} chains with kube-proxy's names"
+        yield Cleaned("", tool.family, what, f"{beside} runs here")
+
+
+def _count(known: Owners, kept: frozenset[str], tables: Tables) -> int:
+    return sum(
+        any(known[name].owns(table, chain) and not known[name].vipwires(table, chain) for name in kept & known.keys())
+        for table, chains in tables.items()
+        for chain in chains
+    )

@@ -1,0 +1,174 @@
+"""Whether kube-proxy runs in this network namespace, in which mode and with which configuration.
+
+Whoever removes rules must know. Asked are its process, where we see it (a container may have process ids of its own),
+and the ports of its health check and metrics, which are in the network namespace. A vipwire proxy answers there too:
+first ask whether one runs.
+
+Its configuration is read from its page /configz, which has flags and file together, else from its command line and
+the file named there. A blank mode is kube-proxy's default, iptables.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import stat
+from collections.abc import Iterator
+from itertools import dropwhile
+from pathlib import Path
+from typing import Final
+
+from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT, Config
+from vipwire.config.file import read_config
+from vipwire.config.flags import build_config, parse_flags
+from vipwire.config.yaml_values import load_yaml
+from vipwire.errors import ConfigError
+from vipwire.model.value import Value
+from vipwire.proxy_daemon.handover.configured import DEFAULT_MODE, Configured
+
+_NAME: Final = "kube-proxy"
+_MODES: Final = ("iptables", "ipvs", "nftables", "userspace")
+_PATIENCE: Final = 2.0
+_LONGEST: Final = 64 << 10
+"""Bytes of a configuration: a common one has 2,000."""
+
+
+class KubeProxy(Value, frozen=True):
+    """A running kube-proxy. `pid` is 0 where it is not to be seen, `mode` empty where nobody tells."""
+
+    pid: int = 0
+    mode: str = ""
+
+    def __str__(self) -> str:
+        seen = f"process {self.pid}" if self.pid else f"it answers at port {METRICS_PORT} or {HEALTHZ_PORT}"
+        return f"kube-proxy ({seen}{f', {self.mode} mode' if self.mode else ''})"
+
+
+def find_kube_proxy(proc: Path = Path("/proc")) -> KubeProxy | None:
+    """Find the kube-proxy of this network namespace; None if nothing tells of one."""
+    pid = next(_processes(proc), 0)
+    said = (page(METRICS_PORT, "/proxyMode") or "").strip()
+    mode = said if said in _MODES else ""
+    if not pid and not mode and not _is_healthz(page(HEALTHZ_PORT, "/healthz")):
+        return None
+    return KubeProxy(pid, mode or (_configured_mode(proc / str(pid)) if pid else ""))
+
+
+def _processes(proc: Path) -> Iterator[int]:
+    here = _namespace(proc / "thread-self")
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                if folder.stat().st_uid not in (0, os.geteuid()):
+                    continue  # it has no right to program the kernel, whatever its name
+                if (folder / "comm").read_text(encoding="utf-8", errors="replace").strip() != _NAME:
+                    continue
+                if _namespace(folder) in (here, 0):
+                    yield int(folder.name)
+
+
+def _namespace(folder: Path) -> int:
+    """Return a process's network namespace; 0 if we may not know."""
+    try:
+        return (folder / "ns/net").stat().st_ino
+    except OSError:
+        return 0
+
+
+def page(port: int, path: str) -> str | None:
+    """Get a page of this namespace's loopback; None if nobody answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read(1 << 16).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _is_healthz(body: str | None) -> bool:
+    with contextlib.suppress(ValueError, TypeError):
+        return "lastUpdated" in json.loads(body or "")
+    return False
+
+
+def _text(file: Path) -> str:
+    """Read a small file that another process names; raise OSError or ValueError for what is none."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise OSError(f"{file}: no regular file")
+        content = opened.read(_LONGEST + 1)
+    if len(content) > _LONGEST:
+        raise OSError(f"{file}: too long for a configuration")
+    return content.decode()
+
+
+def _configured_mode(folder: Path) -> str:
+    """Read from a process's command line, or the file that it names, which mode it was told to run; "" if unknown."""
+    try:
+        words = (folder / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+    except OSError:
+        return ""
+    flags = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    if file := flags.get("config"):
+        try:
+            read = load_yaml(_text(folder / "root" / file.lstrip("/")))
+        except (OSError, ValueError):
+            return ""
+        mode = read.get("mode") if isinstance(read, dict) else None
+    else:
+        mode = flags.get("proxy-mode")
+    mode = str(mode or DEFAULT_MODE)
+    return mode if mode in _MODES else ""
+
+
+_CONFIGZ: Final = "kubeproxy.config.k8s.io"
+_FILES: Final = ("config", "kubeconfig")
+
+
+def configured(running: KubeProxy | None, proc: Path = Path("/proc")) -> Configured | None:
+    """Find the configuration of the kube-proxy that runs here; None if nothing tells."""
+    if running is None:
+        return None
+    return next(_found(running, proc), None)
+
+
+def _found(running: KubeProxy, proc: Path) -> Iterator[Configured]:
+    if said := page(METRICS_PORT, "/configz"):
+        where = f"http://127.0.0.1:{METRICS_PORT}/configz"
+        with contextlib.suppress(ConfigError):
+            yield Configured(where, from_configz(said, where))
+    if running.pid:
+        with contextlib.suppress(ConfigError, OSError):
+            yield of_process(proc / str(running.pid))
+
+
+def from_configz(text: str, where: str) -> Config:
+    """Read the page /configz. Raise ConfigError if it is none, or of a version that writes it otherwise."""
+    try:
+        inner = json.loads(text)[_CONFIGZ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{where}: is no configuration of kube-proxy") from error
+    return read_config(json.dumps(inner), where).config
+
+
+def of_process(folder: Path) -> Configured:
+    """Read a process's command line and the file that it names, below its own root. Raise ConfigError or OSError."""
+    words = (folder / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+    given = parse_flags([*dropwhile(lambda word: not word.startswith("-"), filter(None, words))])
+    named = given.get("config", "")
+    if named:
+        text = (folder / "root" / str(named).lstrip("/")).read_text(encoding="utf-8", errors="replace")
+        return Configured(f"{named} of process {folder.name}", read_config(text, str(named)).config)
+    config = build_config({name: value for name, value in given.items() if name not in _FILES}).config
+    return Configured(f"the command line of process {folder.name}", config)
+
+
+def from_config_map(document: object, where: str) -> Config:
+    """Read the ConfigMap as kubeadm writes it. Raise ConfigError if it holds no configuration."""
+    data = document.get("data") if isinstance(document, dict) else None
+    for text in (data or {}).values() if isinstance(data, dict) else ():
+        if "KubeProxyConfiguration" in str(text):
+            return read_config(str(text), where).config
+    raise ConfigError(f"{where}: holds no KubeProxyConfiguration")

@@ -1,0 +1,296 @@
+"""The one event loop: events in, syncs out, and what follows from a sync.
+
+Whatever arrives before the loop comes round again is one transaction. Nothing waits unless the pacer says so.
+
+A sync runs in a thread, for it may take seconds where a mode's tool does: health and metrics are answered meanwhile.
+Most take less than a moment, for which the loop waits: see `Worker`. Where a few Services have changed and the mode's
+commit is one system call, the loop does it itself. The engine is never used by two at once: what arrives during a
+sync waits until its end.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from msgspec import field
+
+from vipwire.kube.contact import Health
+from vipwire.linux.host.addresses import AddressWatch
+from vipwire.logging import log
+from vipwire.model.value import Value
+from vipwire.plan.ejection import Tallies
+from vipwire.process_lifecycle import cyclic_garbage
+from vipwire.process_lifecycle.worker import Worker
+from vipwire.proxy_daemon.serve.health import ProxyHealth
+from vipwire.proxy_daemon.serve.metrics import Metrics, of_family
+from vipwire.proxy_daemon.sync.after_sync import EjectionFollower, FlowFollower, HealthPorts
+from vipwire.proxy_daemon.sync.engine import Engine, Outcome
+from vipwire.proxy_daemon.sync.report import Reporter
+from vipwire.proxy_daemon.view import History
+from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted, kind_of
+
+_LOOK_SECONDS = 1.0
+"""How often the sources' health and the missing health-check ports are looked at."""
+
+
+_LEFT_SECONDS = 0.5
+_MANY = 1000
+"""After so long the memory that a first sync of so many Services no longer needs is given back."""
+
+
+class Source(Protocol):
+    """A source of objects: an API server, or manifests."""
+
+    def health(self) -> tuple[Health, ...]:
+        """Return how the contact is."""
+
+    async def run(self, emit: Callable[[Event], None]) -> None:
+        """Emit events until cancelled."""
+
+
+class ProxyParts(Value, frozen=True):
+    """The parts that the loop drives. `in_cluster`: without our Node object the node is not eligible."""
+
+    engine: Engine
+    source: Source
+    health: ProxyHealth
+    metrics: Metrics
+    reporter: Reporter
+    addresses: AddressWatch
+    flows: FlowFollower
+    ports: HealthPorts
+    ejections: EjectionFollower
+    in_cluster: bool
+    history: History = field(default_factory=History)
+
+
+class SyncLoop:
+    """Drives an engine."""
+
+    def __init__(self, parts: ProxyParts) -> None:
+        self._parts = parts
+        self._wake = asyncio.Event()
+        self._worker = Worker[list[Outcome]]()
+        self._waiting: list[Callable[[], None]] | None = None
+        self._seen = dict.fromkeys(Kind, 0)
+        self._sources: dict[str, Health] = {}
+        self._at_work = False
+        self._queued_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timed = False
+        self._lines = {line.family: line for line in parts.engine.lines}
+        self._expose()
+
+    def _expose(self) -> None:
+        """Let metrics that every event would set be asked for when somebody reads them."""
+        metrics, seen = self._parts.metrics, self._seen
+        metrics.sync_proxy_rules_endpoint_changes_pending.set_function(lambda: seen[Kind.ENDPOINT_SLICE])
+        metrics.sync_proxy_rules_service_changes_pending.set_function(lambda: seen[Kind.SERVICE])
+        queued = metrics.sync_proxy_rules_last_queued_timestamp_seconds
+        for line in self._parts.engine.lines:
+            of_family(queued, line.family.value).set_function(lambda: self._queued_at)
+
+    def emit(self, event: Event) -> None:
+        """Accept an event from the source."""
+        if self._waiting is None:
+            self._take(event)
+        else:
+            self._waiting.append(partial(self._take, event))
+
+    def _take(self, event: Event) -> None:
+        parts = self._parts
+        parts.history.heard(event, time.time())
+        if problems := parts.engine.apply(event):
+            parts.reporter.problems(problems)
+        kind = kind_of(event.object) if isinstance(event, Upserted) else event.kind
+        self._seen[kind] += 1
+        if log.enabled(5):
+            _report(event, kind)
+        if isinstance(event, Listed):
+            parts.health.listed(kind.value)
+        if kind is Kind.NODE and (parts.in_cluster or parts.engine.node is not None):
+            parts.health.node_seen(parts.engine.node)
+        if kind is Kind.NODE and (parts.in_cluster or parts.engine.store.nodes):
+            parts.reporter.node_seen(exists=parts.engine.node is not None)
+        self._queued()
+
+    async def run(self) -> None:
+        """Sync until cancelled."""
+        parts, loop = self._parts, asyncio.get_running_loop()
+        loop.add_reader(parts.addresses.fileno(), self._machine_changed)
+        ahead = loop.run_in_executor(None, parts.engine.read_ahead)
+        try:
+            await self._sleep()
+            await asyncio.wait([ahead])  # not `await ahead`: cancelled, it has to be finished all the same
+            while True:
+                await self._settle(await self._sync())
+                await self._sleep()
+        finally:
+            await asyncio.wait([ahead])
+            loop.remove_reader(parts.addresses.fileno())
+            if self._timer is not None:
+                self._timer.cancel()
+            parts.ejections.close()
+            self._worker.close()
+
+    async def look_around(self) -> None:
+        """Report a source that fails and one that recovers, and try taken ports again, until cancelled."""
+        parts = self._parts
+        while True:
+            for health in parts.source.health():
+                self._note_source(health)
+            if not parts.ports.complete:
+                parts.reporter.problems(await parts.ports.follow(()))
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def observed(self, tallies: Tallies) -> None:
+        """Take in what became of new connections to endpoints that are watched."""
+        self._soon(lambda: self._observe(tallies))
+
+    def _observe(self, tallies: Tallies) -> None:
+        if self._parts.engine.observe(tallies, time.monotonic()):
+            self._queued()
+
+    def configured(self) -> None:
+        """Sync again: the configuration, or what is drained, has changed."""
+        self._soon(self._move)
+
+    async def _sync(self) -> list[Outcome]:
+        """Sync without keeping anybody waiting; if we are cancelled, the sync is finished all the same."""
+        self._waiting = []
+        engine, now = self._parts.engine, time.monotonic()
+        try:
+            if engine.brief(now):
+                return await self._worker.run(partial(engine.sync_few, now), brief=True)
+            return await self._worker.run(partial(engine.sync, now))
+        finally:
+            arrived, self._waiting = self._waiting, None
+            for each in arrived:
+                each()
+
+    def _soon(self, action: Callable[[], None]) -> None:
+        """Call what uses the engine: at once, or after the sync that runs."""
+        if self._waiting is None:
+            action()
+        else:
+            self._waiting.append(action)
+
+    def _move(self) -> None:
+        self._parts.engine.node_moved()
+        self._queued()
+
+    async def _sleep(self) -> None:
+        """Sleep until something has come, or until it is time for something."""
+        engine, due = self._parts.engine, self._parts.engine.due(time.monotonic())
+        while True:
+            if due is not None:
+                self._wake_in(due)
+            await self._wake.wait()
+            self._wake.clear()
+            timed, self._timed = self._timed, False
+            if not timed or ((due := engine.due(time.monotonic())) is not None and due <= 0):
+                return
+
+    def _wake_in(self, seconds: float) -> None:
+        """Wake so soon at the latest. A timer that is due earlier stays: each change puts off what it is for."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._time_has_come)
+
+    def _time_has_come(self) -> None:
+        self._timer, self._timed = None, True
+        self._wake.set()
+
+    def _machine_changed(self) -> None:
+        if self._parts.addresses.refresh():
+            self._soon(self._move)
+
+    def _queued(self) -> None:
+        self._queued_at = now = time.time()
+        for line in self._parts.engine.lines:
+            self._parts.health.queued(line.family, now)
+        self._wake.set()
+
+    async def _settle(self, outcomes: Sequence[Outcome]) -> None:
+        parts, now = self._parts, time.time()
+        for outcome in outcomes:
+            line = self._lines[outcome.family]
+            parts.flows.follow(line, outcome)
+            parts.reporter.synced(line, outcome, now)
+            parts.history.synced(line, outcome, now)
+        behind = False
+        for line in self._lines.values():
+            pending = line.reconciler.pending
+            behind = behind or pending
+            if line.synced and not pending:
+                parts.health.updated(line.family, now)
+        if outcomes:
+            self._started()
+        if True in [outcome.first and len(outcome.changes) >= _MANY for outcome in outcomes]:
+            loop = asyncio.get_running_loop()  # later: what the sync has left is not free yet
+            loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.give_back)
+        await self._open_ports(outcomes)
+        parts.ejections.follow(self.observed, now)
+        if not behind and not parts.engine.store.waiting:
+            parts.history.settled()
+            self._note_done()
+
+    async def _open_ports(self, outcomes: Sequence[Outcome]) -> None:
+        parts = self._parts
+        changed = dict.fromkeys([name for outcome in outcomes for name in outcome.changes])
+        if changed and (problems := await parts.ports.follow(changed)):
+            parts.reporter.problems(problems)
+
+    def _started(self) -> None:
+        """Look for garbage from now on: the first sync has been tried, or the objects for it do not come."""
+        if not self._at_work:
+            self._at_work = True
+            cyclic_garbage.look_rarely()
+
+    def _note_done(self) -> None:
+        metrics, seen = self._parts.metrics, self._seen
+        for kind, total in (
+            (Kind.ENDPOINT_SLICE, metrics.sync_proxy_rules_endpoint_changes_total),
+            (Kind.SERVICE, metrics.sync_proxy_rules_service_changes_total),
+        ):
+            if seen[kind]:
+                total.inc(seen[kind])
+        for kind in seen:
+            seen[kind] = 0
+
+    def _note_source(self, health: Health) -> None:
+        parts, resource = self._parts, health.resource
+        before = self._sources.get(resource)
+        if before is health:
+            return
+        if before is None:
+            before = Health(resource)
+            parts.metrics.source_errors_total.labels(resource=resource)
+        self._sources[resource] = health
+        if health.total != before.total:
+            parts.metrics.source_errors_total.labels(resource=resource).inc(health.total - before.total)
+        if health.error == before.error:
+            return
+        if health.error:
+            self._started()
+            parts.health.source_failed(resource, health.error, time.time())
+            log.warning("cannot read objects; the rules stay", resource=resource, error=health.error)
+        else:
+            parts.health.source_recovered(resource)
+            log.info("reading objects works again", resource=resource)
+
+
+def _report(event: Event, kind: Kind) -> None:
+    match event:
+        case Listed(objects=objects):
+            log.detail(5, "objects listed", kind=kind.value, count=len(objects))
+        case Deleted(name=name):
+            log.detail(5, "object deleted", kind=kind.value, object=name)
+        case Upserted(object=changed):
+            log.detail(5, "object added or changed", kind=kind.value, object=changed.name)

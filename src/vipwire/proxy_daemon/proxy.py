@@ -1,0 +1,285 @@
+"""Puts a proxy together. Every part has its name here."""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from vipwire import __version__
+from vipwire.config.configuration import Config
+from vipwire.config.flags import explicit_flags
+from vipwire.config.gates import KNOWN_GATES
+from vipwire.config.sections import Series
+from vipwire.errors import UnsupportedError, ungrouped
+from vipwire.file_io.file_watch import FileWatch
+from vipwire.kube.access.access import load_access
+from vipwire.kube.access.connection import RequestResult
+from vipwire.kube.client import ApiSource, KeptSource
+from vipwire.kube.events import EventRecorder
+from vipwire.kube.proxied import proxy_resources
+from vipwire.linux.host.addresses import AddressWatch, global_addresses
+from vipwire.logging import log
+from vipwire.model.net import Family, format_address
+from vipwire.modes.registry import driver_of, selected
+from vipwire.modes.spec import Mode
+from vipwire.plan.node import NodePlan
+from vipwire.process_lifecycle.signals import Stop
+from vipwire.process_lifecycle.single_instance import Claim
+from vipwire.proxy_daemon.drains import DrainFollower, drains_path
+from vipwire.proxy_daemon.handover.handover import Handover, with_first_commit
+from vipwire.proxy_daemon.loop import ProxyParts, Source, SyncLoop
+from vipwire.proxy_daemon.reloader import Reloader
+from vipwire.proxy_daemon.serve.health import ProxyHealth
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.serve.service_health import ServiceListeners
+from vipwire.proxy_daemon.serve.service_metrics import ServiceMetrics
+from vipwire.proxy_daemon.servers import ProxyServers, ViewProcess
+from vipwire.proxy_daemon.start.machine import adjust_machine
+from vipwire.proxy_daemon.start.modes import mode_here
+from vipwire.proxy_daemon.start.record import ProxyRecord, Recorder, recorded_facts, recorded_node
+from vipwire.proxy_daemon.sync.after_sync import EjectionFollower, FlowFollower, HealthPorts
+from vipwire.proxy_daemon.sync.engine import Engine, Line
+from vipwire.proxy_daemon.sync.node_plan import Known, Place, awaited_facts, health_check_prefixes, planned_node
+from vipwire.proxy_daemon.sync.report import Reporter, missing_node, unknown_fact
+from vipwire.proxy_daemon.sync.sync_metrics import CountReader
+from vipwire.proxy_daemon.view import History, changes_file
+from vipwire.reconcile.pacer import Pacer
+from vipwire.watched_objects.event import Kind
+from vipwire.watched_objects.store import Store
+
+
+class Proxy:
+    """One running proxy: the parts of a configuration, with the modes that were built for it."""
+
+    def __init__(
+        self,
+        config: Config,
+        modes: dict[Family, Mode],
+        addresses: AddressWatch,
+        source: Source | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._started, self._recorder = time.time(), recorder or Recorder(None)
+        self._config, self._addresses, self._given = config, addresses, source
+        self._node_name = config.hostname_override or socket.gethostname().lower()
+        sync = config.sync
+        lines = [
+            Line(
+                family,
+                mode,
+                Pacer(sync.min_sync_period, sync.sync_period),
+                with_first_commit(selected(config), family, mode),
+            )
+            for family, mode in modes.items()
+        ]
+        self._engine = Engine(lines, self._node_name, self._make_node_plan)
+        self._engine.known_node = recorded_node(config.state_dir, self._node_name)
+        self._health = ProxyHealth(tuple(modes), tuple(kind.value for kind in Kind), sync.sync_period)
+        gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
+        series = Series(config.counters.series)
+        reader = CountReader(self._engine, endpoints=series is Series.ENDPOINTS)
+        self.metrics = Metrics(
+            config.proxy_mode,
+            version=__version__,
+            features=gates,
+            counted=ServiceMetrics(series, config.counters.limit, reader.read),
+            kernel_counters=driver_of(selected(config)).kernel_counters,
+        )
+        self.changes_mode = False
+        self._api_servers: frozenset[Place] = frozenset()
+        self._replan: Callable[[], None] = lambda: None
+        self._handover = Handover(selected(config), modes, self.metrics)
+        self.files = FileWatch()
+        path = drains_path(config.state_dir, self._node_name)
+        self._drains = DrainFollower(path, self.files, self.metrics.drained_endpoints.set)
+
+    @property
+    def config(self) -> Config:
+        """The configuration that runs, which is not all that was asked for where a mode fell back."""
+        return self._config
+
+    def ready(self) -> bool:
+        """Report whether the kernel has held all rules once since this proxy started."""
+        return self._health.ready()
+
+    async def run(self, reloader: Reloader, claim: Claim | None = None) -> int:
+        """Run until a signal, or until a successor wants the place of `claim`; return the exit status."""
+        given, recorder = self._source()
+        source = KeptSource(given)
+        reporter = Reporter(self._engine, self.metrics, recorder, self._node_name)
+        flows = FlowFollower(self._addresses, self.metrics)
+        changed, spec = self._recorder.soon, selected(self._config)
+        self._ejections = EjectionFollower(self._engine, self.metrics, reporter, changed, spec)
+        with contextlib.closing(flows):
+            async with HealthPorts(self._engine, self._listeners()) as ports:
+                parts = ProxyParts(
+                    engine=self._engine,
+                    source=source,
+                    health=self._health,
+                    metrics=self.metrics,
+                    reporter=reporter,
+                    addresses=self._addresses,
+                    flows=flows,
+                    ports=ports,
+                    ejections=self._ejections,
+                    in_cluster=not self._config.manifests,
+                    history=History(changes_file(self._config.state_dir)),
+                )
+                with ungrouped():
+                    reason = await self._serve(parts, recorder, reloader, claim)
+        self._recorder.end(reason)
+        log.info("stopped; the rules stay", reason=reason)
+        return 0
+
+    def _record(self) -> ProxyRecord:
+        return ProxyRecord(
+            os.getpid(),
+            self._started,
+            __version__,
+            self._node_name,
+            self._config.proxy_mode,
+            explicit_flags(dataclasses.replace(self._config, explicit=self._config.explicit | {"mode"})),
+            self._health.last_updated(),
+            self._health.failing(),
+            self._node_problems(),
+            self._ejections.current,
+            recorded_facts(self._engine.known_node),
+            tuple(sorted((format_address(address), port) for address, port in self._api_servers)),
+        )
+
+    def _complete(self) -> bool:
+        """Report whether all rules are in the kernel: another mode's rules serve what these do not serve yet."""
+        return self._engine.complete and not self._health.awaited_node_facts
+
+    def _node_problems(self) -> tuple[str, ...]:
+        missing = (missing_node(self._node_name),) if self._health.node_missing else ()
+        return (*missing, *(unknown_fact(self._node_name, each) for each in self._health.awaited_node_facts))
+
+    async def _serve(
+        self, parts: ProxyParts, recorder: EventRecorder | None, reloader: Reloader, claim: Claim | None
+    ) -> str:
+        """Run every task until something ends the proxy; say what it was."""
+        stop, loop = Stop(reloader.ask), SyncLoop(parts)
+        self._replan = loop.configured
+        if claim is not None:
+            claim.when_asked(stop.make_room)
+        log.info("starting", version=__version__, mode=self._config.proxy_mode, node=self._node_name)
+        parts.reporter.started()
+        async with asyncio.TaskGroup() as tasks:
+            servers = ProxyServers(tasks, self._health, self.metrics, parts.reporter)
+            await servers.settle(self._config)
+            adopt = partial(self._adopt, parts, loop, servers)
+            reloader.change_mode = partial(self._change_mode, stop)
+            running = [
+                tasks.create_task(loop.run(), name="loop"),
+                tasks.create_task(loop.look_around(), name="look around"),
+                tasks.create_task(parts.source.run(loop.emit), name="source"),
+                tasks.create_task(reloader.run(adopt), name="configuration"),
+                tasks.create_task(self._drains.run(loop.configured), name="drains"),
+                tasks.create_task(self._recorder.run(self._record), name="record"),
+                tasks.create_task(parts.history.run(), name="changes"),
+                tasks.create_task(ViewProcess(lambda: self._config).run(), name="view"),
+                tasks.create_task(self._handover.run(self._complete), name="hand-over"),
+            ]
+            if recorder:
+                running.append(tasks.create_task(recorder.run(), name="events"))
+            reason = await stop.wait()
+            servers.stop()
+            for task in running:
+                task.cancel()
+        return reason
+
+    async def _adopt(
+        self, parts: ProxyParts, loop: SyncLoop, servers: ProxyServers, before: Config, after: Config
+    ) -> None:
+        self._config = after
+        if before.logging != after.logging:
+            log.configure(after.logging)
+        adjust_machine(before, after)
+        if before.sync != after.sync:
+            self._health.sync_period = after.sync.sync_period
+            for line in self._engine.lines:
+                line.pacer.become(after.sync.min_sync_period, after.sync.sync_period, time.monotonic())
+        if before.node_port_addresses != after.node_port_addresses:
+            parts.reporter.problems(await parts.ports.move(self._listeners()))
+        self._log_gates()
+        await servers.settle(after)
+        loop.configured()
+
+    async def _change_mode(self, stop: Stop, wanted: Config) -> bool:
+        """End, to be started anew in another mode, unless this machine cannot run it: then what runs goes on."""
+        try:
+            mode = await asyncio.to_thread(mode_here, wanted)
+        except UnsupportedError as error:
+            log.error("cannot change the mode; the old one goes on", mode=wanted.proxy_mode, reason=error)
+            return False
+        if mode == self._config.proxy_mode:  # by way of a fallback
+            return False
+        log.info("changing the mode", mode=self._config.proxy_mode, to=mode)
+        self.changes_mode = True
+        stop.end(f"the mode changes to {mode}")
+        return True
+
+    def _log_gates(self) -> None:
+        for name, on in self._config.gates.items():
+            self.metrics.feature_enabled.labels(name=name, stage=KNOWN_GATES[name].stage.value).set(int(on))
+
+    def _source(self) -> tuple[Source, EventRecorder | None]:
+        config, connection = self._config, self._config.client_connection
+        if self._given is not None:
+            return self._given, None
+        if config.manifests:
+            from vipwire.kube.manifests import documents, source  # noqa: PLC0415
+
+            return source.ManifestSource(map(Path, config.manifests), documents.MANIFESTS), None
+        kubeconfig = Path(connection.kubeconfig) if connection.kubeconfig else None
+        access = load_access(kubeconfig, config.master or None)
+        recorder = EventRecorder(
+            access, self._node_name, qps=connection.qps, burst=connection.burst, witness=self._count_request
+        )
+        resources = proxy_resources(self._node_name)
+        return ApiSource(access, resources, witness=self._count_request, places=self._connects_to), recorder
+
+    def _connects_to(self, places: frozenset[Place]) -> None:
+        """Keep the way to the API server free of Services, before a connection is tried."""
+        self._api_servers = places
+        self._replan()
+        self._recorder.soon()
+
+    def _count_request(self, answered: RequestResult) -> None:
+        metrics = self.metrics
+        labels = {"code": answered.status, "method": answered.method, "host": answered.host}
+        metrics.rest_client_requests_total.labels(**labels).inc()
+        took = metrics.rest_client_request_duration_seconds.labels(verb=answered.method, host=answered.host)
+        took.observe(answered.seconds)
+
+    def _make_node_plan(self, family: Family, store: Store) -> NodePlan:
+        machine, node = global_addresses(self._addresses.addresses), self._engine.known_node
+        self._await_facts(awaited_facts(self._config, node))
+        drained, known = self._drains.drained, Known(node, self._api_servers)
+        return planned_node(self._config, family, self._node_name, store, machine, drained, known)
+
+    def _await_facts(self, awaited: tuple[str, ...]) -> None:
+        """Note, and log once, which fields of our Node are not known yet; /readyz waits for them."""
+        before, self._health.awaited_node_facts = self._health.awaited_node_facts, awaited
+        for path in awaited:
+            if path not in before:
+                log.warning(unknown_fact(self._node_name, path), node=self._node_name, field=path)
+        for path in before:
+            if path not in awaited:
+                log.info("a field of the Node is known now", node=self._node_name, field=path)
+
+    def _listeners(self) -> ServiceListeners:
+        return ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses())
+
+    def _health_addresses(self) -> tuple[str, ...]:
+        """Choose where healthCheckNodePorts listen."""
+        if not (chosen := health_check_prefixes(self._config)):
+            return ("0.0.0.0",)  # noqa: S104  # both families, as kube-proxy does
+        own = [item.address for item in self._addresses.addresses]
+        return tuple(format_address(address) for address in own if any(address in prefix for prefix in chosen))

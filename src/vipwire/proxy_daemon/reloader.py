@@ -1,0 +1,141 @@
+"""Reads the configuration again when its file changes, and at SIGHUP, and has the running proxy take what it can.
+
+Each field says for itself whether a running proxy takes a change of it (`Applied`). What needs a restart keeps the
+value that it has; the fields beside it count. Unless the two together would be no valid configuration: then nothing
+counts before the restart. A file that cannot be used changes nothing: what is wrong with it is said, and what runs
+stays.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from vipwire.config.configuration import ROWS, Config
+from vipwire.config.file import Loaded
+from vipwire.config.schema import Applied, replace_at
+from vipwire.config.validation import validate
+from vipwire.errors import ConfigError
+from vipwire.file_io.file_watch import FileWatch
+from vipwire.logging import log
+from vipwire.proxy_daemon.serve.metrics import Metrics
+
+
+class ConfigChange(NamedTuple):
+    """The effect of a changed file: the configuration that runs now, its new fields, those that need a restart."""
+
+    config: Config
+    live: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+
+
+def compare_configs(started: Config, running: Config, wanted: Config) -> ConfigChange:
+    """Decide what a running proxy takes of a new configuration.
+
+    `started` is what it was told at its start, `running` what it does: another mode, after a fallback, and what
+    earlier changes have brought.
+    """
+    waiting = _changed(started, wanted, Applied.RESTART)
+    mixed = running
+    for row in _IN_FILE:
+        if row.applied is not Applied.RESTART:
+            mixed = replace_at(mixed, row.attribute, row.value(wanted))
+    mixed = replace(mixed, explicit=wanted.explicit)
+    live = _changed(running, mixed, Applied.LIVE)
+    if waiting and validate(mixed):
+        return ConfigChange(running, (), tuple(sorted((*live, *waiting))))
+    return ConfigChange(mixed, live, waiting)
+
+
+_IN_FILE = tuple(row for row in ROWS.values() if row.in_file)
+
+
+def _changed(before: Config, after: Config, applied: Applied) -> tuple[str, ...]:
+    return tuple(row.path for row in _IN_FILE if row.applied is applied and row.value(before) != row.value(after))
+
+
+Reread = Callable[[], Loaded]
+"""Makes the configuration anew, of the same flags and the file as it is now. Raises ConfigError."""
+
+Adopt = Callable[[Config, Config], Awaitable[None]]
+"""Has the running proxy do as the second configuration says, where before it did as the first says."""
+
+ChangeMode = Callable[[Config], Awaitable[bool]]
+"""Has the proxy change to the mode of a configuration; False if it cannot, and goes on as it does."""
+
+
+class Reloader:
+    """Keeps the running configuration. `started` is what was asked for at the start, `running` what came of it."""
+
+    def __init__(self, started: Config, running: Config, reread: Reread, metrics: Metrics, files: FileWatch) -> None:
+        self._started, self.running, self._reread = started, running, reread
+        self._metrics, self._files = metrics, files
+        self._asked = asyncio.Event()
+        self.change_mode: ChangeMode | None = None
+        self._warned: frozenset[str] | None = None  # at the start, whoever started the proxy has said it
+        self._note(good=True)
+
+    def ask(self) -> None:
+        """Read the file again, even if it looks unchanged."""
+        if self._started.config_file:
+            self._asked.set()
+        else:
+            log.info("there is no configuration file to read again (--config)")
+
+    async def run(self, adopt: Adopt) -> None:
+        """Follow the file until cancelled. Without a file there is nothing to follow."""
+        if not self._started.config_file:
+            return
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(Path(self._started.config_file)), name="configuration file")
+            while True:
+                await self._asked.wait()
+                self._asked.clear()
+                await self.reload(adopt)
+
+    async def _watch(self, path: Path) -> None:
+        async for content in self._files.contents(path):
+            if content is not None:  # a file that is being replaced may be away for a moment
+                self._asked.set()
+
+    async def reload(self, adopt: Adopt) -> None:
+        """Read the configuration again, and have the proxy take what it can."""
+        try:
+            wanted, warnings = await asyncio.to_thread(self._reread)
+        except ConfigError as error:
+            self._refuse(error)
+            return
+        for warning in warnings:
+            if self._warned is not None and warning not in self._warned:
+                log.warning(warning)
+        self._warned = frozenset(warnings)
+        await self._take(wanted, adopt)
+
+    async def _take(self, wanted: Config, adopt: Adopt) -> None:
+        before, change = self.running, compare_configs(self._started, self.running, wanted)
+        self.running = change.config
+        if change.config != before:
+            await adopt(before, change.config)
+        self._metrics.config_fields_awaiting_restart.set(len(change.waiting))
+        self._note(good=True)
+        if change.live:
+            log.info("the new configuration is in force", fields=",".join(change.live))
+        elif not change.waiting:
+            log.detail(1, "the configuration has not changed")
+        if "mode" in change.waiting and self.change_mode is not None and await self.change_mode(wanted):
+            return
+        if change.waiting:
+            log.warning("part of the new configuration needs a restart", fields=",".join(change.waiting))
+
+    def _refuse(self, error: ConfigError) -> None:
+        self._note(good=False)
+        for line in str(error).splitlines():
+            log.error("the configuration is invalid; keeping the old one", reason=line)
+
+    def _note(self, *, good: bool) -> None:
+        self._metrics.config_last_reload_successful.set(int(good))
+        if good:
+            self._metrics.config_last_reload_success_timestamp_seconds.set(time.time())

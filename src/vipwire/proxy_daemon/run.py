@@ -1,0 +1,93 @@
+"""Runs a proxy, alone or in a loop that others share, and removes what proxies have programmed."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prometheus_client.registry import Collector
+
+from vipwire.config.configuration import Config
+from vipwire.config.file import Loaded
+from vipwire.file_io.files import check_owner
+from vipwire.linux.host.addresses import AddressWatch
+from vipwire.linux.host.rights import capabilities, require_net_admin
+from vipwire.logging import log
+from vipwire.process_lifecycle import cyclic_garbage
+from vipwire.proxy_daemon.handover.handover import reexec
+from vipwire.proxy_daemon.loop import Source
+from vipwire.proxy_daemon.proxy import Proxy
+from vipwire.proxy_daemon.reloader import Reloader, Reread
+from vipwire.proxy_daemon.start.machine import prepare_machine
+from vipwire.proxy_daemon.start.modes import build_to_run, families, needs_net_admin, settle_mode, vip_devices
+from vipwire.proxy_daemon.start.record import claim_proxy, open_record, require_none
+
+
+def run_proxy(config: Config, reread: Reread) -> int:
+    """Run the proxy until a signal ends it. The rules stay: traffic goes on, and the next start takes them over.
+
+    `reread` makes the configuration anew, when its file has changed.
+    """
+    if config.init_only:
+        prepare_machine(config)
+        return 0
+    with claim_proxy(config) as claim:
+        with _prepared(config) as proxy:
+            status = asyncio.run(proxy.run(Reloader(config, proxy.config, reread, proxy.metrics, proxy.files), claim))
+        if proxy.changes_mode:
+            claim.keep_over_exec()
+            reexec()
+    return status
+
+
+async def run_beside(
+    command: str, config: Config, source: Source, begun: Callable[[Proxy], None], counted: Collector
+) -> None:
+    """Run the proxy in a loop that others share, with a source of theirs, until a signal or cancelled.
+
+    `begun` is told it once this machine is found to be able to; `counted` is exposed with its metrics. The caller has
+    claimed this network namespace: see `proxy.start.record`. A refusal names `command`.
+    """
+    require_net_admin(command)
+    cyclic_garbage.look_rarely()
+    with _prepared(config, source) as proxy:
+        begun(proxy)
+        proxy.metrics.registry.register(counted)
+        await proxy.run(Reloader(config, proxy.config, lambda: Loaded(config, ()), proxy.metrics, proxy.files))
+
+
+@contextlib.contextmanager
+def _prepared(requested: Config, source: Source | None = None) -> Iterator[Proxy]:
+    check_owner(Path(requested.state_dir), "--state-dir")  # orders to drain and facts of the Node are read there
+    with contextlib.ExitStack() as stack:
+        # First the mode: where it cannot work, nothing of the machine is changed.
+        config, modes = settle_mode(requested, families(), build_to_run)
+        for mode in modes.values():
+            stack.callback(mode.close)
+        prepare_machine(config)
+        addresses = stack.enter_context(AddressWatch(vip_devices()))
+        proxy = Proxy(config, modes, addresses, source, open_record(config.state_dir))
+        proxy.metrics.proxy_mode.labels(mode=config.proxy_mode, configured=requested.proxy_mode).set(1)
+        yield proxy
+
+
+def run_cleanup(config: Config) -> int:
+    """Remove everything of ours, of every mode and family, and nothing that others have.
+
+    A vipwire proxy that runs must end first. What has names of a running kube-proxy's stays, unless all is to go.
+    """
+    from vipwire.proxy_daemon.handover import cleanup, kube_proxy  # noqa: PLC0415
+
+    if needs_net_admin(config):
+        require_net_admin("vipwire cleanup")
+    require_none("vipwire cleanup")
+    rules = "CAP_NET_ADMIN" in capabilities()
+    beside = kube_proxy.find_kube_proxy() if rules and not config.cleanup_all else None
+    for each in cleanup.clean_up(families(), rules=rules, beside=beside):
+        told = {"mode": each.mode, "ip_family": each.family.value, "what": each.what}
+        told = {name: value for name, value in told.items() if value}
+        if each.left:
+            log.warning("left", **told, reason=each.left, remedy="`vipwire cleanup --all` removes it too")
+        else:
+            log.info("removed", **told)
+    return 0

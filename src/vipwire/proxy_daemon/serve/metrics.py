@@ -1,0 +1,280 @@
+"""Every metric: kube-proxy's names, types, labels and buckets, and vipwire's own beside them.
+
+Dashboards and alerts are written against kube-proxy's names, so those are not ours to change, odd ones included (a
+gauge that ends in `_total`). Metrics of one mode are only exposed in that mode, as there; all attributes always
+exist, so that nobody who counts has to ask for the mode. One `Metrics` has one registry: nothing is global.
+"""
+
+import platform
+from bisect import bisect_left
+from collections import Counter as Counts
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics import Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from vipwire.config.modes import MetricGroup, registered
+from vipwire.proxy_daemon.serve.service_metrics import ServiceMetrics
+
+FAMILY: Final = ("ip_family",)
+SYNC_BUCKETS: Final = tuple(0.001 * 2**exponent for exponent in range(15))
+_PROGRAMMING_BUCKETS: Final = (0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301, 30))
+_REQUEST_BUCKETS: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
+_TRANSACTION_BUCKETS: Final = tuple(256 * 4**exponent for exponent in range(10))
+
+
+class BatchHistogram(Histogram):
+    """A histogram that takes many observations at a time, for the price of a few."""
+
+    def observe_all(self, amounts: Sequence[float]) -> None:
+        """Observe each of these."""
+        self._sum.inc(sum(amounts))
+        for bucket, count in Counts([bisect_left(self._upper_bounds, amount) for amount in amounts]).items():
+            self._buckets[bucket].inc(count)
+
+
+S = TypeVar("S", Gauge, Counter, BatchHistogram)
+
+
+@lru_cache(maxsize=256)
+def of_family(metric: S, family: str) -> S:
+    """Find a family's series of a metric that has no other label. Every sync sets a dozen of them."""
+    return metric.labels(ip_family=family)
+
+
+class BeforeReading(Collector):
+    """Exposes nothing; what has metrics to bring up to date before they are read sets `due`."""
+
+    def __init__(self) -> None:
+        self.due: Callable[[], None] = lambda: None
+
+    def collect(self) -> Iterator[Metric]:
+        """Bring them up to date."""
+        self.due()
+        return iter(())
+
+    def describe(self) -> Iterator[Metric]:
+        """Name none."""
+        return iter(())
+
+
+class KernelCounter(Collector):
+    """A counter that the kernel keeps (nfacct), read at each request; absent while `read` returns None."""
+
+    def __init__(self, name: str, text: str, read: Callable[[], float | None]) -> None:
+        self._name, self._text, self._read = name, text, read
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the counter now."""
+        value = self._read()
+        if value is not None:
+            yield CounterMetricFamily(self._name, self._text, value=value)
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the counter without reading it."""
+        yield CounterMetricFamily(self._name, self._text)
+
+
+class _Row(NamedTuple):
+    """A metric that modes with its group expose, all modes if it has none. The attribute is its name."""
+
+    kind: type[Gauge | Counter | Histogram | KernelCounter]
+    text: str
+    labels: tuple[str, ...] = ()
+    group: MetricGroup | None = None
+    prefix: str = "kubeproxy"
+    buckets: tuple[float, ...] = ()
+
+
+def _declaring(kind: type[Gauge | Counter | Histogram | KernelCounter], **fixed: Any) -> Callable[..., Any]:
+    """Return what declares a metric where its attribute is declared, of the attribute's type."""
+    return partial(_Row, kind, **fixed)
+
+
+_gauge, _counter = _declaring(Gauge), _declaring(Counter)
+_own_gauge, _own_counter = _declaring(Gauge, prefix="vipwire"), _declaring(Counter, prefix="vipwire")
+_histogram = _declaring(BatchHistogram, labels=FAMILY, buckets=SYNC_BUCKETS)
+_kernel_counter = _declaring(KernelCounter, group=MetricGroup.IPTABLES_RULES)
+
+
+class Metrics:
+    """All metrics of one proxy in one mode (`nftables`, `iptables` and so on).
+
+    Attributes carry kube-proxy's names without the prefix `kubeproxy_` and ours without `vipwire_`. `kernel_counters`
+    read the counters that the kernel keeps for the mode, by the name of the metric.
+    """
+
+    # fmt: off
+    sync_proxy_rules_duration_seconds: BatchHistogram = _histogram("A whole sync, in seconds")
+    sync_proxy_rules_last_queued_timestamp_seconds: Gauge = _gauge("When a sync was last asked for", FAMILY)
+    sync_proxy_rules_last_timestamp_seconds: Gauge = _gauge("When the last successful sync ended", FAMILY)
+    sync_proxy_rules_endpoint_changes_pending: Gauge = _gauge(
+        "Changes of endpoints that are not in the kernel yet")
+    sync_proxy_rules_endpoint_changes_total: Counter = _counter("Changes of endpoints seen")
+    sync_proxy_rules_service_changes_pending: Gauge = _gauge("Changes of Services that are not in the kernel yet")
+    sync_proxy_rules_service_changes_total: Counter = _counter("Changes of Services seen")
+    proxy_healthz_total: Counter = _counter("Answers of /healthz by HTTP status", ("code",))
+    proxy_livez_total: Counter = _counter("Answers of /livez by HTTP status", ("code",))
+    network_programming_duration_seconds: BatchHistogram = _histogram(
+        "From the change of a Service's endpoints to its being in the kernel, in seconds",
+        buckets=_PROGRAMMING_BUCKETS)
+    sync_proxy_rules_no_local_endpoints_total: Gauge = _gauge(
+        "Services with a Local traffic policy and no endpoint on this node", ("traffic_policy", "ip_family"))
+
+    sync_full_proxy_rules_duration_seconds: BatchHistogram = _histogram(
+        "A full sync, in seconds", group=MetricGroup.FULL_AND_PARTIAL_SYNCS)
+    sync_partial_proxy_rules_duration_seconds: BatchHistogram = _histogram(
+        "A sync of what has changed, in seconds", group=MetricGroup.FULL_AND_PARTIAL_SYNCS)
+
+    sync_proxy_rules_iptables_restore_failures_total: Counter = _counter(
+        "Failures of iptables-restore", FAMILY, MetricGroup.IPTABLES_RESTORE)
+    sync_proxy_rules_iptables_partial_restore_failures_total: Counter = _counter(
+        "Failures of iptables-restore that made a full sync necessary", FAMILY, MetricGroup.IPTABLES_RULES)
+    sync_proxy_rules_iptables_total: Gauge = _gauge(
+        "Rules in the kernel that are ours", ("table", "ip_family"), MetricGroup.IPTABLES_RULES)
+    sync_proxy_rules_iptables_last: Gauge = _gauge(
+        "Rules that the last sync wrote", ("table", "ip_family"), MetricGroup.IPTABLES_RULES)
+    iptables_ct_state_invalid_dropped_packets_total: KernelCounter = _kernel_counter(
+        "Packets dropped because conntrack called them invalid")
+    iptables_localhost_nodeports_accepted_packets_total: KernelCounter = _kernel_counter(
+        "Packets accepted for NodePorts on 127.0.0.1")
+
+    sync_proxy_rules_nftables_sync_failures_total: Counter = _counter(
+        "Transactions that failed", FAMILY, MetricGroup.NFTABLES_TRANSACTIONS)
+    sync_proxy_rules_nftables_cleanup_failures_total: Counter = _counter(
+        "Failed removals of what is stale: none, they are part of the transaction", FAMILY,
+        MetricGroup.NFTABLES_TRANSACTIONS)
+
+    conntrack_reconciler_sync_duration_seconds: BatchHistogram = _histogram(
+        "Removal of stale connection tracking entries, in seconds", group=MetricGroup.CONNECTION_TRACKING)
+    conntrack_reconciler_deleted_entries_total: Counter = _counter(
+        "Stale connection tracking entries removed", FAMILY, MetricGroup.CONNECTION_TRACKING)
+
+    services: Gauge = _own_gauge("Services that are proxied")
+    endpoints: Gauge = _own_gauge("Endpoints that are known")
+    object_problems: Gauge = _own_gauge("Problems of objects, by kind", ("kind",))
+    frontend_conflicts: Gauge = _own_gauge("Addresses and ports that more than one Service claims")
+    isolated_services: Gauge = _own_gauge("Services left out because the kernel refuses them", FAMILY)
+    config_last_reload_successful: Gauge = _own_gauge("Whether the configuration file can be used; 1 is yes")
+    config_last_reload_success_timestamp_seconds: Gauge = _own_gauge(
+        "When the configuration was last read well, in seconds since the epoch")
+    config_fields_awaiting_restart: Gauge = _own_gauge(
+        "Fields of the configuration file whose new value counts after a restart")
+    drained_endpoints: Gauge = _own_gauge("Endpoints that are drained by `vipwire drain`")
+    kernel_drift_repairs_total: Counter = _own_counter("Times that somebody else's change was undone", FAMILY)
+    source_errors_total: Counter = _own_counter("Failures to list or watch a resource", ("resource",))
+    sync_transaction_bytes: BatchHistogram = _histogram(
+        "Size of a transaction, in bytes", prefix="vipwire", buckets=_TRANSACTION_BUCKETS)
+
+    ejected_endpoints: Gauge = _own_gauge(
+        "Endpoints of Service ports that are ejected, for they do not answer")
+    ejections_total: Counter = _own_counter("Ejections, by how the last connection failed", ("failure",))
+    conntrack_events_lost_total: Counter = _own_counter(
+        "Times that events of new connections were lost, since there were too many")
+
+    proxy_mode: Gauge = _own_gauge(
+        "The mode that runs and the one that was configured; they differ after a fallback", ("mode", "configured"))
+    leftovers_removed_total: Counter = _own_counter(
+        "Things that another mode, or kube-proxy in one, had left and that were removed", ("mode", "ip_family"))
+    # fmt: on
+
+    def __init__(
+        self,
+        mode: str,
+        *,
+        version: str = "",
+        features: Mapping[str, tuple[str, bool]] | None = None,
+        counted: ServiceMetrics | None = None,
+        kernel_counters: Mapping[str, Callable[[], float | None]] | None = None,
+    ) -> None:
+        # Go's client has no *_created series, and whoever scrapes would store twice as many.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
+        self.registry, self.sli_registry = CollectorRegistry(), CollectorRegistry()
+        self.before_reading = BeforeReading()
+        self.registry.register(self.before_reading)  # the first, so that it is asked before all others
+        groups = registered(mode).metrics
+        for name, row in vars(Metrics).items():
+            if isinstance(row, _Row):
+                registry = self.registry if row.group is None or row.group in groups else None
+                setattr(self, name, _build(name, row, registry, kernel_counters or {}))
+        self.counted = counted or ServiceMetrics()
+        self.registry.register(self.counted)
+        self._process(version, features or {})
+
+    def _process(self, version: str, features: Mapping[str, tuple[str, bool]]) -> None:
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+        build = _build_info(version)
+        labels = tuple(build)
+        Gauge("kubernetes_build_info", "[ALPHA] What is running; always 1", labels, registry=self.registry).labels(
+            **build
+        ).set(1)
+        self.feature_enabled = Gauge(
+            "kubernetes_feature_enabled", "[BETA] Feature gates; 1 is on", ("name", "stage"), registry=self.registry
+        )
+        for name, (stage, on) in features.items():
+            self.feature_enabled.labels(name=name, stage=stage).set(int(on))
+        self.rest_client_requests_total = Counter(
+            "rest_client_requests_total",
+            "[ALPHA] Requests to the API server, by status, method and host",
+            ("code", "method", "host"),
+            registry=self.registry,
+        )
+        self.rest_client_request_duration_seconds = Histogram(
+            "rest_client_request_duration_seconds",
+            "[ALPHA] Duration of requests to the API server, in seconds",
+            ("verb", "host"),
+            buckets=_REQUEST_BUCKETS,
+            registry=self.registry,
+        )
+        self.healthcheck = Gauge(
+            "kubernetes_healthcheck",
+            "[STABLE] Last result of a check; 1 is good",
+            ("name", "type"),
+            registry=self.sli_registry,
+        )
+        self.healthchecks_total = Counter(
+            "kubernetes_healthchecks_total",
+            "[STABLE] Results of checks",
+            ("name", "status", "type"),
+            registry=self.sli_registry,
+        )
+
+
+def _build(
+    name: str,
+    row: _Row,
+    registry: CollectorRegistry | None,
+    kernel_counters: Mapping[str, Callable[[], float | None]],
+) -> Gauge | Counter | Histogram | KernelCounter:
+    """Build a metric, in a registry or, where other modes alone expose it, in none."""
+    full, text = f"{row.prefix}_{name}", f"[ALPHA] {row.text}"
+    if issubclass(row.kind, KernelCounter):
+        counter = row.kind(full, text, kernel_counters.get(name, lambda: None))
+        if registry is not None:
+            registry.register(counter)
+        return counter
+    if issubclass(row.kind, Histogram):
+        return row.kind(full, text, row.labels, buckets=row.buckets, registry=registry)
+    return row.kind(full, text, row.labels, registry=registry)
+
+
+def _build_info(version: str) -> dict[str, str]:
+    major, minor, *_ = (*version.split("."), "", "")
+    return {
+        "build_date": "",
+        "compiler": platform.python_implementation().lower(),
+        "git_commit": "",
+        "git_tree_state": "",
+        "git_version": f"v{version}" if version else "",
+        "go_version": f"python{platform.python_version()}",
+        "major": major,
+        "minor": minor,
+        "platform": f"linux/{platform.machine()}",
+    }

@@ -1,0 +1,216 @@
+"""Answers HTTP: health on one port, metrics and debugging pages on the other.
+
+Paths, status codes, content types and bodies are those of kube-proxy, because probes, load balancers, test suites and
+people's scripts read them. `/readyz` and the pages below `/debug` (with `--profiling`) are vipwire's own.
+"""
+
+import asyncio
+import io
+import json
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final
+
+from vipwire.http_server.server import Handler, Pages, Reply, Request
+from vipwire.model.text import whole_number
+from vipwire.model.value import Value
+from vipwire.proxy_daemon.serve.health import ProxyHealth
+from vipwire.proxy_daemon.serve.metrics import Metrics
+
+_LONGEST_PROFILE: Final = 60.0
+_MOST_VERBOSE: Final = 2**31 - 1  # as the flag
+_TEXT: Final = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+
+
+def add_debug_pages(app: Pages, set_verbosity: Callable[[int], None] | None) -> None:
+    """Add /debug/stacks, /debug/profile?seconds=N and, where the log level can be changed, PUT /debug/flags/v."""
+
+    async def verbosity(request: Request) -> Reply:
+        text = request.text.strip()
+        level = whole_number(text, 0, _MOST_VERBOSE)
+        if level is None or set_verbosity is None:
+            return _text(f"failed to set v to {text!r}: must be a whole number\n", status=400)
+        set_verbosity(level)
+        return _text(f"successfully set v to {text}\n")
+
+    app.add("GET", "/debug/stacks", _stacks)
+    app.add("GET", "/debug/profile", _profile)
+    if set_verbosity is not None:
+        app.add("PUT", "/debug/flags/v", verbosity)
+
+
+async def _stacks(_request: Request) -> Reply:
+    return _text("".join((*_thread_stacks(), *_task_stacks())))
+
+
+def _thread_stacks() -> Iterator[str]:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001  # the documented way to see other threads
+        yield f"thread {names.get(ident, '?')} ({ident}):\n{''.join(traceback.format_stack(frame))}\n"
+
+
+def _task_stacks() -> Iterator[str]:
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
+        out = io.StringIO()
+        task.print_stack(file=out)
+        yield f"task {task.get_name()}:\n{out.getvalue()}\n"
+
+
+async def _profile(request: Request) -> Reply:
+    """Profile the event loop's thread for some seconds, functions with the most time of their own first."""
+    try:
+        seconds = float(request.query.get("seconds", "5"))
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= _LONGEST_PROFILE:
+        return _text(f"seconds must be a number above 0 and at most {_LONGEST_PROFILE:g}\n", status=400)
+    import cProfile  # noqa: PLC0415  # heavy, and few ask
+    import pstats  # noqa: PLC0415
+
+    profile = cProfile.Profile()
+    try:
+        profile.enable()
+    except ValueError:
+        return _text("another profile is being taken\n", status=409)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        profile.disable()
+    out = io.StringIO()
+    pstats.Stats(profile, stream=out).sort_stats("tottime").print_stats(50)
+    return _text(out.getvalue())
+
+
+def _text(body: str, status: int = 200) -> Reply:
+    return Reply(body, status, _TEXT)
+
+
+_WARNING: Final = (
+    "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees "
+    "and is for debugging purposes only.\n"
+)
+
+
+async def _nothing() -> None:
+    """Refresh nothing."""
+
+
+class ProxyInfo(Value, frozen=True):
+    """The facts about this process that the pages show.
+
+    `config` is the configuration as kube-proxy's file has it, `flags` every flag's value, `started` seconds since the
+    epoch. `flagz` and `statusz` switch those pages (feature gates), `profiling` the ones below /debug;
+    `set_verbosity` changes the log level.
+    """
+
+    mode: str
+    version: str
+    config: Mapping[str, Any]
+    flags: Mapping[str, str]
+    started: float
+    profiling: bool = False
+    flagz: bool = True
+    statusz: bool = True
+    set_verbosity: Callable[[int], None] | None = None
+
+
+def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) -> Pages:
+    """Build the pages of the health port (10256): /healthz, /livez, /readyz."""
+    for answers in (metrics.proxy_healthz_total, metrics.proxy_livez_total):
+        for code in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
+            answers.labels(code=str(code.value))  # Prometheus sees no increase in a series' first value
+
+    async def healthz(_request: Request) -> Reply:
+        answer = health.healthz(now())
+        metrics.proxy_healthz_total.labels(code=str(answer.status)).inc()
+        return answer
+
+    async def livez(_request: Request) -> Reply:
+        answer = health.livez(now())
+        metrics.proxy_livez_total.labels(code=str(answer.status)).inc()
+        return answer
+
+    async def readyz(_request: Request) -> Reply:
+        return health.readyz()
+
+    return _app({"/healthz": healthz, "/livez": livez, "/readyz": readyz})
+
+
+def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> Pages:
+    """Build the pages of the metrics port (10249)."""
+    exposition = _Exposition(metrics.registry, metrics.counted.refresh)
+    sli_exposition = _Exposition(metrics.sli_registry)
+
+    async def healthz(request: Request) -> Reply:
+        metrics.healthcheck.labels(name="ping", type="healthz").set(1)
+        metrics.healthchecks_total.labels(name="ping", status="success", type="healthz").inc()
+        verbose = "[+]ping ok\nhealthz check passed\n"
+        return _text(verbose if "verbose" in request.query else "ok")
+
+    async def all_metrics(request: Request) -> Reply:
+        return await exposition.reply(request)
+
+    async def slis(request: Request) -> Reply:
+        return await sli_exposition.reply(request)
+
+    async def proxy_mode(_request: Request) -> Reply:
+        return _text(info.mode)
+
+    async def configz(_request: Request) -> Reply:
+        body = json.dumps({"kubeproxy.config.k8s.io": info.config}, separators=(",", ":"))
+        return Reply(body, headers={**_TEXT, "Content-Type": "application/json"})
+
+    async def flagz(_request: Request) -> Reply:
+        lines = "".join(f"{name}={value}\n" for name, value in sorted(info.flags.items()))
+        return _text(f"\nvipwire flags\n{_WARNING}\n{lines}")
+
+    async def statusz(_request: Request) -> Reply:
+        return _text(f"\nvipwire statusz\n{_WARNING}\n{_status(info, now())}")
+
+    pages: dict[str, Handler] = {"/healthz": healthz, "/metrics": all_metrics, "/metrics/slis": slis}
+    pages |= {"/proxyMode": proxy_mode, "/configz": configz}
+    pages |= ({"/flagz": flagz} if info.flagz else {}) | ({"/statusz": statusz} if info.statusz else {})
+    app = _app(pages)
+    if info.profiling:
+        add_debug_pages(app, info.set_verbosity)
+    return app
+
+
+def _app(pages: Mapping[str, Handler]) -> Pages:
+    site = Pages()
+    for path, handler in pages.items():
+        site.add("GET", path, handler)
+    return site
+
+
+class _Exposition:
+    """Writes the metrics of a registry; requests that came before vipwire began to read them share what it wrote."""
+
+    def __init__(self, registry: Any, refresh: Callable[[], Awaitable[None]] = _nothing) -> None:
+        self._registry, self._refresh = registry, refresh
+        self._began = 0.0
+        self._written = Reply()
+
+    async def reply(self, request: Request) -> Reply:
+        """Answer in the format that the client accepts."""
+        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  # imports an HTTP server: not at a start
+
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        headers = {"Content-Type": content_type}
+        if self._began < request.arrived or self._written.headers != headers:
+            began = time.monotonic()
+            await self._refresh()
+            self._began, self._written = began, Reply(encode(self._registry), headers=headers)
+        return self._written
+
+
+def _status(info: ProxyInfo, now: float) -> str:
+    up = int(now - info.started)
+    started = datetime.fromtimestamp(info.started, UTC).strftime("%a %b %e %H:%M:%S UTC %Y")
+    uptime = f"{up // 3600} hr {up // 60 % 60:02d} min {up % 60:02d} sec"
+    return f"Started: {started}\nUp: {uptime}\nBinary version: {info.version}\nProxy mode: {info.mode}\n"

@@ -1,0 +1,159 @@
+"""Health checks of LoadBalancer Services with `externalTrafficPolicy: Local`: what each port answers, and its server.
+
+A cloud's load balancer asks every node on the Service's healthCheckNodePort whether it has endpoints of its own. Only
+ready local endpoints count; terminating ones do not, so that a draining node leaves the load balancer first. A proxy
+that is not healthy answers 503 whatever endpoints there are. Source: KEP-1669 and kube-proxy's healthcheck package;
+the body's layout, tabs and all, is kube-proxy's.
+
+A port that cannot be bound is reported once, as a `Problem` of the Service, and tried again at every call of `update`
+(the loop calls it with every sync): another process may hold the port, and that is no reason to stop proxying.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, Self
+
+from vipwire.http_server.room import Room
+from vipwire.http_server.server import Reply, Request, Serving, Site, serve
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.model.value import Value
+from vipwire.proxy_daemon.serve.server import listen
+
+WEIGHT_HEADER: Final = "X-Load-Balancing-Endpoint-Weight"
+"""Tells a load balancer how many endpoints are behind this node, for weighted balancing."""
+
+
+class ServiceHealthCheck(Value, frozen=True):
+    """One Service with a healthCheckNodePort and the number of its ready endpoints on this node."""
+
+    service: ObjectName
+    local_endpoints: int
+
+    def answer(self, *, proxy_healthy: bool) -> Reply:
+        """Answer any request on the Service's port."""
+        body = {
+            "service": {"namespace": self.service.namespace, "name": self.service.name},
+            "localEndpoints": self.local_endpoints,
+            "serviceProxyHealthy": proxy_healthy,
+        }
+        headers = {
+            "Content-Type": "application/json",
+            "X-Content-Type-Options": "nosniff",
+            WEIGHT_HEADER: str(self.local_endpoints),
+        }
+        status = 200 if self.local_endpoints and proxy_healthy else 503
+        return Reply(json.dumps(body, indent="\t"), status, headers)
+
+
+class PortChanges(Value, frozen=True):
+    """The ports to close and to open, so that those in `desired` are served."""
+
+    close: tuple[int, ...]
+    open: tuple[int, ...]
+
+
+def port_changes(listening: Mapping[int, ObjectName], desired: Mapping[int, ServiceHealthCheck]) -> PortChanges:
+    """Compare the ports that are served, and for whom, with those that should be.
+
+    A port that passes from one Service to another is closed and opened, as a check of the old one must not be
+    answered for the new one on a kept-alive connection.
+    """
+    gone = {port for port, name in listening.items() if port not in desired or desired[port].service != name}
+    missing = {port for port in desired if port not in listening or port in gone}
+    return PortChanges(tuple(sorted(gone)), tuple(sorted(missing)))
+
+
+_GRACE_SECONDS: Final = 1.0  # a check that is being answered must not hold up a sync
+
+
+class _Listening(Value, frozen=True):
+    service: ObjectName
+    serving: tuple[Serving, ...]
+
+
+class ServiceListeners:
+    """Serves the desired checks. Use as an async context manager; leaving it closes every port.
+
+    `addresses` are the IP addresses to bind, the wildcard for all; `proxy_healthy` is asked at every request.
+    """
+
+    def __init__(self, proxy_healthy: Callable[[], bool], addresses: tuple[str, ...] = ("0.0.0.0",)) -> None:  # noqa: S104
+        self._proxy_healthy = proxy_healthy
+        self._addresses = addresses
+        self._listening: dict[int, _Listening] = {}
+        self._desired: dict[int, ServiceHealthCheck] = {}
+        self._failing: dict[int, ObjectName] = {}
+        self._room = Room()  # one for all ports: a cluster may have thousands of them
+        self._one_at_a_time = asyncio.Lock()  # two would open a port twice
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every port."""
+        await self.update(dict.fromkeys(self._desired))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every port that is wanted is served."""
+        return not self._failing
+
+    async def update(self, changes: Mapping[int, ServiceHealthCheck | None]) -> tuple[Problem, ...]:
+        """Serve these checks from now on, by port, None for none more; all other ports stay as they are.
+
+        What could not be served is tried again. Return what cannot be, each once.
+        """
+        if not changes and self.complete:
+            return ()
+        async with self._one_at_a_time:
+            for port, check in changes.items():
+                if check is None:
+                    self._desired.pop(port, None)
+                else:
+                    self._desired[port] = check
+            return await self._settle(changes.keys() | self._failing.keys())
+
+    async def _settle(self, ports: Collection[int]) -> tuple[Problem, ...]:
+        """Open and close some ports as desired; return what cannot be served and could be before."""
+        desired = {port: self._desired[port] for port in ports if port in self._desired}
+        todo = port_changes(
+            {port: self._listening[port].service for port in ports if port in self._listening}, desired
+        )
+        for port in todo.close:
+            await _close(self._listening.pop(port).serving)
+        failed = {port: reason for port in todo.open if (reason := await self._open(port))}
+        before, self._failing = self._failing, {port: desired[port].service for port in failed}
+        return tuple(
+            Problem("Service", desired[port].service, "spec.healthCheckNodePort", reason)
+            for port, reason in failed.items()
+            if before.get(port) != desired[port].service
+        )
+
+    async def _open(self, port: int) -> str:
+        """Open one port at every address; give the reason where that fails, and leave nothing half open."""
+        service = self._desired[port].service
+        serving: list[Serving] = []
+        try:
+            for address in self._addresses:
+                serving.append(await serve(listen(address, port), self._handler(port), self._room))  # noqa: PERF401 - closed on error
+        except OSError as error:
+            await _close(serving)
+            return f"cannot listen on port {port}: {error.strerror or error}"
+        self._listening[port] = _Listening(service, tuple(serving))
+        return ""
+
+    def _handler(self, port: int) -> Site:
+        async def handle(_request: Request) -> Reply:
+            return self._desired[port].answer(proxy_healthy=self._proxy_healthy())
+
+        return handle
+
+
+async def _close(serving: Iterable[Serving]) -> None:
+    for each in serving:
+        await each.close(_GRACE_SECONDS)

@@ -1,0 +1,152 @@
+"""Runs the proxy's HTTP servers, and the process of the page of `vipwire view` (`--view-bind-address`).
+
+What browsers ask takes time, and looking at ten thousand Services does: a sync must not wait for it. So the page has
+a process of its own, which reads objects and kernel itself, with the proxy's flags, at a lower priority. It ends when
+its standard input does, so that it never outlives the proxy, and it is started again if it fails.
+"""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Hashable
+
+from vipwire import __version__
+from vipwire.config.configuration import Config
+from vipwire.config.file import config_document
+from vipwire.config.flags import explicit_flags, flag_values
+from vipwire.kube.events import EventType
+from vipwire.logging import log
+from vipwire.proxy_daemon.serve.health import ProxyHealth
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.serve.pages import ProxyInfo, health_app, metrics_app
+from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer
+from vipwire.proxy_daemon.sync.report import Reporter
+
+
+class ProxyServers:
+    """Runs the servers that a configuration asks for, in the caller's task group."""
+
+    def __init__(self, tasks: asyncio.TaskGroup, health: ProxyHealth, metrics: Metrics, reporter: Reporter) -> None:
+        self._tasks, self._health, self._metrics, self._reporter = tasks, health, metrics, reporter
+        self._started = time.time()
+        self._running: dict[str, tuple[Hashable, asyncio.Task[None]]] = {}
+        self._document: dict[str, object] = {}
+        self._flags: dict[str, str] = {}
+
+    async def settle(self, config: Config) -> None:
+        """Serve as a configuration says."""
+        self._show(config)
+        made = {server.name: server for server in self._make(config)}
+        wanted = {name: what_served(name, config) for name in made}
+        for name, (what, task) in list(self._running.items()):
+            if wanted.get(name) != what:
+                del self._running[name]
+                task.cancel()
+                await asyncio.wait([task])
+        for name, server in made.items():
+            if name not in self._running:
+                self._running[name] = wanted[name], self._tasks.create_task(server.run(), name=name)
+
+    def stop(self) -> None:
+        """End all of them."""
+        for _, task in self._running.values():
+            task.cancel()
+
+    def _show(self, config: Config) -> None:
+        self._document.clear()
+        self._document.update(config_document(config))
+        self._flags.clear()
+        self._flags.update(flag_values(config))
+
+    def _make(self, config: Config) -> tuple[HttpServer, ...]:
+        info = ProxyInfo(
+            mode=config.proxy_mode,
+            version=__version__,
+            config=self._document,
+            flags=self._flags,
+            started=self._started,
+            profiling=config.enable_profiling,
+            flagz=config.gates["ComponentFlagz"],
+            statusz=config.gates["ComponentStatusz"],
+            set_verbosity=log.set_verbosity,
+        )
+        policy = BindPolicy(hard_fail=config.bind_address_hard_fail, on_failure=self._failed)
+        sites = (
+            ("healthz server", config.healthz_bind_address, health_app(self._health, self._metrics, time.time)),
+            ("metrics server", config.metrics_bind_address, metrics_app(self._metrics, info, time.time)),
+        )
+        return tuple(HttpServer(name, site, address, policy) for name, address, site in sites if address)
+
+    def _failed(self, server: str, reason: str) -> None:
+        log.error("server does not start", server=server, reason=reason)
+        event = "FailedToStartProxierHealthcheck" if server.startswith("healthz") else "FailedToStartMetricServer"
+        self._reporter.node_event(event, reason, EventType.WARNING)
+
+
+def what_served(name: str, config: Config) -> Hashable:
+    """Return all settings that a server is made of: if they change, so must the server."""
+    if name.startswith("healthz"):
+        return config.healthz_bind_address, config.bind_address_hard_fail
+    gates = config.gates
+    pages = config.enable_profiling, gates["ComponentFlagz"], gates["ComponentStatusz"]
+    return config.metrics_bind_address, config.bind_address_hard_fail, pages
+
+
+_LOOK_SECONDS = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+_PATIENCE = 3.0
+
+
+class ViewProcess:
+    """The page of a proxy whose configuration `config` returns."""
+
+    def __init__(self, config: Callable[[], Config]) -> None:
+        self._config = config
+
+    async def run(self) -> None:
+        """Serve the page where the configuration wants it, until cancelled."""
+        pause = _FIRST_PAUSE
+        while True:
+            wanted = command_line(self._config())
+            if wanted:
+                lasted = await self._serve(wanted)
+                pause = _FIRST_PAUSE if lasted else min(2 * pause, _LONGEST_PAUSE)
+            await asyncio.sleep(pause if wanted else _LOOK_SECONDS)
+
+    async def _serve(self, command: tuple[str, ...]) -> bool:
+        """Run the command until it ends or another is wanted; report whether it was for that."""
+        null = asyncio.subprocess.DEVNULL
+        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, stdout=null)
+        try:
+            while process.returncode is None:
+                if command_line(self._config()) != command:
+                    return True
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await process.wait()
+        finally:
+            await _end(process)
+        log.warning("the page of --view-bind-address ended; it is started again", status=process.returncode)
+        return False
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await process.wait()
+    except (TimeoutError, asyncio.CancelledError):
+        process.kill()
+        await process.wait()
+
+
+def command_line(config: Config) -> tuple[str, ...]:
+    """Write the command that serves a configuration's page; nothing where it wants none."""
+    if not config.view_bind_address:
+        return ()
+    own = (f"--view-bind-address={config.view_bind_address}", "--beside-proxy", f"--state-dir={config.state_dir}")
+    return (sys.executable, "-m", "vipwire", "view", *own, *explicit_flags(config))

@@ -1,0 +1,100 @@
+"""Prepares the machine for the proxy: kernel settings, the OOM score. What cannot be set is said.
+
+Connection tracking follows kube-proxy (pkg/proxy/conntrack/sysctls.go): a setting of zero leaves the kernel's value,
+any other is put in force whether it raises or lowers the present one. Forwarding goes further: kube-proxy switches it
+on in ipvs mode only and otherwise leaves it to the network plugin; a node without it drops what it should balance.
+Meaning of the settings: Documentation/networking/nf_conntrack-sysctl.rst and ip-sysctl.rst of the kernel.
+"""
+
+from collections.abc import Iterable
+
+from vipwire.config.configuration import Config
+from vipwire.config.sections import Conntrack
+from vipwire.linux.host.kernel import cpus
+from vipwire.linux.host.settings import apply_sysctls, router_sysctls, set_oom_score_adj
+from vipwire.logging import log
+from vipwire.model.net import Family
+from vipwire.model.sysctl import Sysctl, Want
+from vipwire.modes.registry import driver_of, selected
+from vipwire.proxy_daemon.start.modes import families, needs_net_admin
+
+MAX_LIMIT = 1 << 20
+"""No number of CPUs makes the table larger than this (kube-proxy 1.36); a flow takes some 300 bytes."""
+
+_FORWARDING = {
+    Family.IPV4: Sysctl("net/ipv4/ip_forward", 1),
+    Family.IPV6: Sysctl("net/ipv6/conf/all/forwarding", 1),
+}
+
+
+def table_size(max_per_core: int, minimum: int, cpus: int) -> int:
+    """Compute how many flows the kernel shall track; 0 to leave that to the kernel.
+
+    The limit binds what is derived from the number of CPUs. A minimum above it is what somebody asked for and holds,
+    where kube-proxy would go below that minimum on a machine with very many CPUs.
+    """
+    if max_per_core <= 0:
+        return 0
+    return max(min(max_per_core * cpus, MAX_LIMIT), minimum)
+
+
+def conntrack_sysctls(settings: Conntrack, cpus: int) -> tuple[Sysctl, ...]:
+    """Name the settings of connection tracking to put in force on a machine with so many CPUs."""
+    wanted: list[Sysctl] = []
+    if size := table_size(settings.max_per_core, settings.min, cpus):
+        wanted.append(_netfilter("max", size)._replace(want=Want.EXACTLY_OR_MORE))
+        # One hash chain for four flows. This file is the module parameter `hashsize` that kube-proxy writes, but
+        # writable where /sys is not. More chains than that are as good.
+        wanted.append(_netfilter("buckets", size // 4)._replace(want=Want.AT_LEAST))
+    timeouts = (
+        ("tcp_timeout_established", settings.tcp_established_timeout),
+        ("tcp_timeout_close_wait", settings.tcp_close_wait_timeout),
+        ("udp_timeout", settings.udp_timeout),
+        ("udp_timeout_stream", settings.udp_stream_timeout),
+    )
+    # The kernel counts whole seconds; half a second rounded down would be 0, which ends every flow at once.
+    wanted += (_netfilter(name, max(1, int(seconds))) for name, seconds in timeouts if seconds > 0)
+    if settings.tcp_be_liberal:
+        wanted.append(_netfilter("tcp_be_liberal", 1))
+    return tuple(wanted)
+
+
+def forwarding_sysctls(families: Iterable[Family]) -> tuple[Sysctl, ...]:
+    """Name the settings without which the kernel does not pass on packets of these families."""
+    return tuple(_FORWARDING[family] for family in families)
+
+
+def _netfilter(name: str, value: int) -> Sysctl:
+    return Sysctl(f"net/netfilter/nf_conntrack_{name}", value)
+
+
+def prepare_machine(config: Config) -> None:
+    """Set what needs privileges, and go on where it cannot be set."""
+    wanted = driver_of(selected(config)).sysctls(config)
+    if needs_net_admin(config):  # without rules nothing is tracked, and nothing forwarded
+        conntrack = conntrack_sysctls(config.conntrack, cpus())
+        wanted = (*conntrack, *router_sysctls(), *forwarding_sysctls(families()), *wanted)
+    _set(wanted)
+    _score(config)
+
+
+def adjust_machine(before: Config, after: Config) -> None:
+    """Set what a changed configuration changes."""
+    if before.conntrack != after.conntrack and needs_net_admin(after):
+        _set(conntrack_sysctls(after.conntrack, cpus()))
+    if before.oom_score_adj != after.oom_score_adj:
+        _score(after)
+
+
+def _set(wanted: Iterable[Sysctl]) -> None:
+    report = apply_sysctls(wanted)
+    for change in report.changed:
+        log.info("kernel setting changed", name=change.name, old=change.old, new=change.new)
+    for item in report.obstacles:
+        log.warning("cannot set", what=item.what, reason=item.reason, remedy=item.remedy)
+
+
+def _score(config: Config) -> None:
+    obstacle = set_oom_score_adj(config.oom_score_adj)
+    if obstacle:
+        log.warning("cannot set", what=obstacle.what, reason=obstacle.reason, remedy=obstacle.remedy)

@@ -1,0 +1,224 @@
+"""The claim of a running proxy on its network namespace, and the record that it keeps in its state directory.
+
+Only one proxy runs in a network namespace, whatever its mode: all modes serve the same VIPs. `vipwire proxy` and
+`vipwire up` claim the namespace before they write anything; `vipwire cleanup` asks for the claim.
+
+`status`, `plan`, `explain` and `check` read the record, so that they see what the proxy sees without being given its
+flags again. Each namespace has one, the file proxy-NETNS.json. It is replaced as a whole when it changes, and every
+`SIGN_SECONDS`. Whether its proxy still runs, the claim tells:
+
+    the claim's holder is the proxy that wrote the record    it runs
+    nobody holds the claim, or another proxy does            it ended (`ended` is set), or it died
+"""
+
+import asyncio
+import contextlib
+import enum
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import field
+
+from vipwire.config.configuration import Config
+from vipwire.file_io.files import SIGN_SECONDS, remove_gone, replace_file, state_file
+from vipwire.logging import log
+from vipwire.model.net import Prefix, format_address, parse_address
+from vipwire.model.node import Node
+from vipwire.model.value import Value
+from vipwire.process_lifecycle.single_instance import AlreadyRunningError, Claim, Holder, claimed, find_holder
+from vipwire.proxy_daemon.start.modes import mode_here
+
+PROXY: Final = "vipwire-proxy"
+
+
+def claim_proxy(
+    config: Config, command: str = "vipwire proxy", names: Iterable[str] = (), details: Iterable[str] = ()
+) -> AbstractContextManager[Claim]:
+    """Claim this network namespace, and further names. Raise AlreadyRunningError if another proxy has it.
+
+    With `--takeover` that one ends first, unless this configuration cannot run here.
+    """
+    details = (f"{config.proxy_mode} mode", f"state directory {config.state_dir}", *details)
+    ready = partial(mode_here, config) if config.takeover else None
+    return claimed((PROXY, *names), command, details, ready=ready)
+
+
+def running_proxy() -> Holder | None:
+    """Find the proxy of this network namespace."""
+    return find_holder(PROXY)
+
+
+def require_none(what: str) -> None:
+    """Raise AlreadyRunningError if a proxy runs here, which would undo `what`."""
+    if (holder := running_proxy()) is not None:
+        raise AlreadyRunningError(f"{what} is of no use while a proxy runs here: {holder}; {holder.remedy} first")
+
+
+_VERSION: Final = 1
+_LOOK_SECONDS: Final = 1.0
+
+
+class ProxyState(enum.Enum):
+    """The state of the proxy of this network namespace; the value is what is printed."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    DIED = "died"
+    NONE = "none"
+
+
+class EjectedEndpoint(Value, frozen=True):
+    """An endpoint that a proxy has ejected from a Service port, until a time in seconds since the epoch."""
+
+    namespace: str
+    service: str
+    port_name: str
+    protocol: int
+    address: str
+    port: int
+    until: float
+
+
+class NodeFacts(Value, frozen=True):
+    """The last known facts of the Node object, for a start while it is away."""
+
+    addresses: tuple[str, ...] = ()
+    pod_cidrs: tuple[str, ...] = ()
+    zone: str = ""
+
+
+class ProxyRecord(Value, frozen=True):
+    """One proxy. Times are seconds since the epoch.
+
+    `flags` would start the same proxy again; they include what its configuration file says. `synced` has the time of
+    each family's last successful sync, `failing` the error of each kind of object that cannot be read, `problems`
+    further texts for the operator, `ejected` the endpoints that its rules leave out, `facts` the last known facts of
+    its Node, `api_servers` where it connects to its API server. `seen` is when the record was written, `ended` and
+    `reason` when and why it ended.
+    """
+
+    pid: int
+    started: float
+    version: str
+    node: str
+    mode: str
+    flags: tuple[str, ...] = ()
+    synced: Mapping[str, float | None] = field(default_factory=dict)
+    failing: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    ejected: tuple[EjectedEndpoint, ...] = ()
+    facts: NodeFacts = NodeFacts()
+    api_servers: tuple[tuple[str, int], ...] = ()
+    seen: float = 0.0
+    ended: float | None = None
+    reason: str = ""
+    format: int = _VERSION
+
+
+_READER: Final = msgspec.json.Decoder(ProxyRecord)
+
+
+def read_record(state_dir: str, namespace: str = "") -> tuple[ProxyState, ProxyRecord | None]:
+    """Return the state of this network namespace's proxy, and its record.
+
+    Raises nothing: a file that cannot be read, or has another format, counts as none.
+    """
+    path = _path(state_dir, namespace)
+    try:
+        record, owner = _READER.decode(path.read_bytes()), path.stat().st_uid
+    except (OSError, msgspec.DecodeError):
+        return ProxyState.NONE, None
+    if record.format != _VERSION:
+        return ProxyState.NONE, None
+    holder = running_proxy()
+    if holder is not None and holder.uid == owner and _wrote(holder, record):
+        return ProxyState.RUNNING, record
+    return (ProxyState.DIED if record.ended is None else ProxyState.ENDED), record
+
+
+def recorded_facts(node: Node | None) -> NodeFacts:
+    """Write down the last known facts of a Node."""
+    if node is None:
+        return NodeFacts()
+    return NodeFacts(tuple(map(format_address, node.addresses)), tuple(map(str, node.pod_cidrs)), node.zone)
+
+
+def recorded_node(state_dir: str, name: str) -> Node | None:
+    """Return the last known facts of a Node, as the last proxy of this network namespace has recorded them."""
+    _, record = read_record(state_dir)
+    if record is None or record.node != name or record.facts == NodeFacts():
+        return None
+    facts = record.facts
+    try:
+        addresses = tuple(map(parse_address, facts.addresses))
+        return Node(name, addresses, tuple(map(Prefix.parse, facts.pod_cidrs)), facts.zone)
+    except ValueError:
+        return None
+
+
+def _wrote(holder: Holder, record: ProxyRecord) -> bool:
+    """Report whether a holder is a record's proxy: its own pid namespace may number it otherwise than ours."""
+    return record.pid == holder.pid or str(record.pid) == holder.said.get("pid")
+
+
+def open_record(state_dir: str, namespace: str = "") -> "Recorder":
+    """Prepare the record of this proxy, which has the claim of the namespace. Where none can be kept it runs without.
+
+    Files of namespaces that are gone are removed.
+    """
+    path = _path(state_dir, namespace)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        remove_gone(path.parent, path)
+    except OSError as error:
+        log.detail(2, "no record of this proxy is kept", path=path, error=error)
+        return Recorder(None)
+    return Recorder(path)
+
+
+class Recorder:
+    """Writes one proxy's record; nowhere if `path` is None."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._last: ProxyRecord | None = None
+        self._changed = asyncio.Event()
+
+    async def run(self, look: Callable[[], ProxyRecord]) -> None:
+        """Write what `look` says whenever it is something else, until cancelled."""
+        while self._path is not None:
+            self._changed.clear()
+            self.write(look())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._changed.wait()
+
+    def soon(self) -> None:
+        """Write without waiting for the next look, for what is in force is another thing now."""
+        self._changed.set()
+
+    def write(self, record: ProxyRecord) -> None:
+        """Write a record, if it says anything new or the last sign of life is old."""
+        now, last = time.time(), self._last
+        if self._path is None or (last and replace(last, seen=0.0) == record and now - last.seen < SIGN_SECONDS):
+            return
+        self._last = replace(record, seen=now)
+        try:
+            replace_file(self._path, msgspec.json.encode(self._last))
+        except OSError as error:
+            log.detail(2, "the record of this proxy cannot be written", path=self._path, error=error)
+
+    def end(self, reason: str) -> None:
+        """Write that the proxy has ended."""
+        if self._last is not None:
+            self.write(replace(self._last, seen=0.0, ended=time.time(), reason=reason))
+
+
+def _path(state_dir: str, namespace: str) -> Path:
+    return state_file(state_dir, "proxy", "json", namespace)

@@ -1,0 +1,150 @@
+"""What follows a sync: stale flows are deleted, health check node ports opened and closed, ejections followed."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Self
+
+from vipwire.linux.host.addresses import AddressWatch
+from vipwire.model.names import ObjectName, ServicePortName
+from vipwire.model.net import format_address
+from vipwire.model.problem import Problem
+from vipwire.modes.spec import ModeSpec
+from vipwire.plan.ejection import EndpointKey, Tallies
+from vipwire.plan.plan import HealthCheck, joint_health_check
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.serve.service_health import ServiceHealthCheck, ServiceListeners
+from vipwire.proxy_daemon.start.record import EjectedEndpoint
+from vipwire.proxy_daemon.sync.engine import Engine, Line, Outcome
+from vipwire.proxy_daemon.sync.report import Reporter
+
+if TYPE_CHECKING:
+    from vipwire.proxy_daemon.sync.flow_keeper import FlowKeeper
+
+
+class FlowFollower:
+    """Follows flows from the first sync on. What that takes is imported then: before, nobody has a use for it."""
+
+    def __init__(self, addresses: AddressWatch, metrics: Metrics) -> None:
+        self._addresses, self._metrics = addresses, metrics
+        self._keeper: FlowKeeper | None = None
+
+    def follow(self, line: Line, outcome: Outcome) -> None:
+        """Have the flows examined that a sync may have made stale."""
+        if self._keeper is None:
+            from vipwire.proxy_daemon.sync.flow_keeper import FlowKeeper  # noqa: PLC0415  # the first sync is over
+
+            self._keeper = FlowKeeper(self._addresses, self._metrics)
+        self._keeper.follow(line, outcome)
+
+    def close(self) -> None:
+        """Follow no more."""
+        if self._keeper is not None:
+            self._keeper.close()
+
+
+class HealthPorts:
+    """Serves the healthCheckNodePorts that the plans ask for; leaving it as a context closes them."""
+
+    def __init__(self, engine: Engine, listeners: ServiceListeners) -> None:
+        self._engine, self._listeners = engine, listeners
+        self._ports: dict[ObjectName, int] = {}
+        self._claims: dict[int, dict[ObjectName, ServiceHealthCheck]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._listeners.close()
+
+    async def move(self, listeners: ServiceListeners) -> tuple[Problem, ...]:
+        """Serve at other addresses from now on; return new failures."""
+        await self._listeners.close()
+        self._listeners = listeners
+        return await self._listeners.update({port: self._served(port) for port in self._claims})
+
+    @property
+    def complete(self) -> bool:
+        """Whether every wanted port is open. One that another process has is tried again."""
+        return self._listeners.complete
+
+    async def follow(self, names: Iterable[ObjectName]) -> tuple[Problem, ...]:
+        """Open and close ports for the changed plans. Return new failures; failed ports are tried again."""
+        ports: set[int] = set()
+        for name in names:
+            check = self._check(name)
+            if check is not None or name in self._ports:
+                ports.update(self._claim(name, check))
+        if not ports and self._listeners.complete:
+            return ()
+        return await self._listeners.update({port: self._served(port) for port in ports})
+
+    def _check(self, name: ObjectName) -> HealthCheck | None:
+        plans = [line.plans.get(name) for line in self._engine.lines]
+        asking = [plan for plan in plans if plan is not None and plan.health_check is not None]
+        return joint_health_check(asking) if asking else None
+
+    def _claim(self, name: ObjectName, check: HealthCheck | None) -> Iterator[int]:
+        """Note what a Service asks for; yield the ports that this concerns."""
+        before = self._ports.get(name)
+        if before is not None and (check is None or check.port != before):
+            del self._ports[name], self._claims[before][name]
+            yield before
+        if check is not None:
+            self._ports[name] = check.port
+            self._claims.setdefault(check.port, {})[name] = ServiceHealthCheck(name, check.local_endpoints)
+            yield check.port
+
+    def _served(self, port: int) -> ServiceHealthCheck | None:
+        """Choose who answers at a port: if several Services ask for it, the last that has come to it."""
+        return next(reversed(self._claims[port].values()), None)
+
+
+if TYPE_CHECKING:
+    from vipwire.proxy_daemon.sync.ejection_watch import EjectionWatch
+
+
+class EjectionFollower:
+    """Is told after each sync. `spec` is the mode's: where it relays, conntrack sees none of its connections.
+
+    `changed` is called when `current`, which is what is ejected now, is another list.
+    """
+
+    def __init__(
+        self, engine: Engine, metrics: Metrics, reporter: Reporter, changed: Callable[[], None], spec: ModeSpec
+    ) -> None:
+        self._engine, self._metrics, self._reporter, self._changed = engine, metrics, reporter, changed
+        self._watch: EjectionWatch | None = None
+        self._watches, self._direct = not spec.relays, spec.direct
+        self.current: tuple[EjectedEndpoint, ...] = ()
+        metrics.ejected_endpoints.set_function(lambda: len(self.current))
+
+    def follow(self, tell: Callable[[Tallies], None], now: float) -> None:
+        """Watch what is to be watched, and report. `tell` is given what became of connections; `now` is the time."""
+        if self._watches:
+            self._watch = self._watch or self._begin(tell)
+            self._watch.settle()
+        notes = self._engine.ejection_notes()
+        for note in notes:
+            self._reporter.ejection(note)
+        ejected = self._engine.ejected() if notes or self.current else {}
+        if notes or len(ejected) != len(self.current):
+            since = now - time.monotonic()
+            self.current = tuple(_told(port, key, until + since) for (port, key), until in ejected.items())
+            self._changed()
+
+    def _begin(self, tell: Callable[[Tallies], None]) -> "EjectionWatch":
+        from vipwire.proxy_daemon.sync.ejection_watch import EjectionWatch  # noqa: PLC0415  # the first sync is over
+
+        return EjectionWatch(self._engine, self._metrics, tell, direct=self._direct)
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._watch is not None:
+            self._watch.close()
+
+
+def _told(port: ServicePortName, key: EndpointKey, until: float) -> EjectedEndpoint:
+    name = port.service
+    return EjectedEndpoint(
+        name.namespace, name.name, port.port, int(key.protocol), format_address(key.address), key.port, until
+    )

@@ -1,0 +1,182 @@
+"""Listens to conntrack for endpoints that do not answer, as long as a Service wants to know.
+
+Without such a Service there is no socket, and the kernel makes no events for us. With one, a socket filter lets pass
+one message for each connection to an endpoint that is watched. They are read in batches, so that a storm of
+connections does not keep the loop from its other work.
+"""
+
+import asyncio
+import errno
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import Final, Protocol
+
+from vipwire.errors import DecodeError
+from vipwire.linux.conntrack.attempts import Attempts
+from vipwire.linux.host.settings import read_sysctl
+from vipwire.linux.netlink.conntrack import (
+    CT_GET,
+    GROUP_DESTROY,
+    GROUP_NEW,
+    STATUS_SEEN_REPLY,
+    Flow,
+    FlowDecoder,
+    decode,
+    decode_event,
+    lookup_request,
+)
+from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+from vipwire.linux.netlink.socket_filter import beginnings_and_ends
+from vipwire.logging import log
+from vipwire.plan.ejection import EndpointKey, Tallies
+from vipwire.proxy_daemon.serve.metrics import Metrics
+
+_PAUSE: Final = 0.05
+"""Seconds between two batches."""
+_BATCH: Final = 4096
+_LARGEST: Final = 4096
+"""Bytes of one event at most; it has a few hundred."""
+_EVENTS: Final = "net/netfilter/nf_conntrack_events"
+
+
+class Watching(Protocol):
+    """The part of an engine that says which endpoints are to be watched."""
+
+    @property
+    def watch_version(self) -> int:
+        """A number that changes with what `watched` returns."""
+
+    def watched(self) -> frozenset[EndpointKey]:
+        """Name the endpoints."""
+
+
+class EjectionWatch:
+    """Tells what became of new connections. All is called in the event loop that it lives in."""
+
+    def __init__(
+        self,
+        engine: Watching,
+        metrics: Metrics,
+        tell: Callable[[Tallies], None],
+        make_socket: Callable[[], NetlinkSocket] = lambda: NetlinkSocket(NETLINK_NETFILTER),
+        *,
+        direct: bool = False,
+    ) -> None:
+        self._engine, self._metrics, self._tell, self._make_socket = engine, metrics, tell, make_socket
+        self._attempts, self._decoder = Attempts(direct), FlowDecoder()
+        self._socket: NetlinkSocket | None = None
+        self._asker: NetlinkSocket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._seen = 0
+        self._refused = False
+
+    def settle(self) -> None:
+        """Listen to what the engine now wants to know, if that has changed."""
+        if (version := self._engine.watch_version) == self._seen or self._refused:
+            return
+        self._seen = version
+        watched = self._engine.watched()
+        self._attempts.watch(watched)
+        if not watched:
+            self.close()
+            return
+        try:
+            fresh = self._socket or self._make_socket()
+            fresh.filter(beginnings_and_ends({key.address for key in watched}, {key.protocol for key in watched}))
+            if self._socket is None:
+                self._socket = fresh
+                self._open()
+        except OSError as error:
+            self._refuse(error)
+
+    def _refuse(self, error: OSError) -> None:
+        self._refused = True
+        self.close()
+        log.warning("cannot listen to conntrack; no endpoint is ejected", error=error)
+
+    def _open(self) -> None:
+        assert self._socket is not None  # noqa: S101 - it was made just now
+        self._asker = self._make_socket()
+        for group in (GROUP_NEW, GROUP_DESTROY):
+            self._socket.join(group)
+        if not _has_events():
+            why = "net.netfilter.nf_conntrack_events is 0: the kernel tells of no connection"
+            log.warning(
+                "no endpoint can be ejected", reason=why, remedy="sysctl -w net.netfilter.nf_conntrack_events=1"
+            )
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+        if self._asker is not None:
+            self._asker.close()
+            self._asker = None
+        self._attempts.watch(())
+
+    def _read(self) -> None:
+        """Take in a batch, and look again after a pause or when a connection has waited too long."""
+        if self._socket is None:
+            return
+        loop = asyncio.get_running_loop()
+        now = time.monotonic()
+        busy = self._take(self._socket, now)
+        if busy is None:
+            return
+        if tallies := self._attempts.settle(now, self._look):
+            self._tell(tallies)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if busy:
+            loop.remove_reader(self._socket.fileno())
+            self._timer = loop.call_later(_PAUSE, self._again)
+        elif (due := self._attempts.due()) is not None:
+            self._timer = loop.call_later(max(0.0, due - now), self._read)
+
+    def _again(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
+            self._read()
+
+    def _take(self, source: NetlinkSocket, now: float) -> bool | None:
+        """Take in what has come; tell whether there was anything. None: the socket has failed."""
+        count = 0
+        try:
+            for message in islice(source.pending(_LARGEST), _BATCH):
+                count += 1
+                event = decode_event(message, self._decoder.decode)
+                if event is not None:
+                    self._attempts.see(event, now)
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                self._refuse(error)
+                return None
+            self._metrics.conntrack_events_lost_total.inc()
+            return True
+        except DecodeError as error:
+            log.detail(2, "an event of conntrack is not understood", error=error)
+        return count > 0
+
+    def _look(self, flow: Flow) -> bool | None:
+        assert self._asker is not None  # noqa: S101 - it is as old as the listening socket
+        try:
+            (answer,) = self._asker.request(CT_GET, lookup_request(flow))
+            found = decode(answer.payload)
+        except (OSError, ValueError, DecodeError):
+            return None
+        return bool(found.status & STATUS_SEEN_REPLY) if found.identifier == flow.identifier else None
+
+
+def _has_events() -> bool:
+    try:
+        return read_sysctl(_EVENTS) != 0
+    except (OSError, ValueError):  # a kernel without the setting, or a /proc that is not there
+        return True

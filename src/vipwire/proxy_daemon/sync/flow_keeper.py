@@ -1,0 +1,106 @@
+"""Deletes the flows that a sync has made stale, and those that wait for an endpoint that it has ejected."""
+
+import time
+from collections.abc import Iterable
+
+from vipwire.errors import UnsupportedError
+from vipwire.linux.conntrack.flows import FlowDeletions, FlowTable, Judge
+from vipwire.linux.conntrack.stale import Staleness, UdpFrontends, suspect_frontends, udp_frontends, waiting_in_vain
+from vipwire.linux.host.addresses import AddressWatch, reachable
+from vipwire.logging import log
+from vipwire.model.net import Prefix, family_of
+from vipwire.plan.plan import ServicePlan
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.sync.engine import Line, Outcome
+from vipwire.reconcile.backend import Connecting, Relaying
+
+
+class FlowKeeper:
+    """Deletes the UDP flows that a sync has made stale, and those that wait for an endpoint that it has ejected.
+
+    Without the right to it, says so once and lets them be.
+    """
+
+    def __init__(self, addresses: AddressWatch, metrics: Metrics) -> None:
+        self._addresses, self._metrics = addresses, metrics
+        try:
+            self._table: FlowTable | None = FlowTable()
+        except UnsupportedError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        """Close the table."""
+        if self._table is not None:
+            self._table.close()
+
+    def follow(self, line: Line, outcome: Outcome) -> None:
+        """Examine the flows of the frontends that changed; after the first sync those of all frontends."""
+        if outcome.error is not None:
+            return
+        frontends, ranges = suspects(line, outcome)
+        if frontends or ranges:
+            # A node port has no address of its own: flows to the other family's addresses are the other line's.
+            ours = reachable(self._addresses.addresses)
+            ours = frozenset(address for address in ours if family_of(address) is line.family)
+            self._delete(line.family.value, "stale UDP flows", Staleness(frontends, ours, ranges))
+        if (frontends or outcome.first) and isinstance(line.backend, Connecting):
+            _end_sockets(line, frontends, whole=outcome.first)
+        waiting = waiting_in_vain(outcome.changes.values())
+        if waiting.endpoints and not isinstance(line.backend, Relaying):
+            self._delete(line.family.value, "unanswered flows to ejected endpoints", waiting)
+
+    def _delete(self, family: str, what: str, judge: Judge) -> None:
+        if self._table is None:
+            return
+        began = time.perf_counter()
+        try:
+            deletions = self._table.purge(judge)
+        except UnsupportedError as error:
+            self._give_up(error)
+        except OSError as error:
+            log.warning(f"cannot delete {what}", ip_family=family, error=error)
+        else:
+            self._report(family, what, deletions, time.perf_counter() - began)
+
+    def _report(self, family: str, what: str, deletions: FlowDeletions, seconds: float) -> None:
+        self._metrics.conntrack_reconciler_sync_duration_seconds.labels(ip_family=family).observe(seconds)
+        self._metrics.conntrack_reconciler_deleted_entries_total.labels(ip_family=family).inc(deletions.deleted)
+        if deletions.deleted:
+            log.info(f"deleted {what}", ip_family=family, deleted=deletions.deleted, examined=deletions.examined)
+        if deletions.held:
+            log.warning(
+                f"cannot delete {what}: somebody has put them into a flowtable, and Linux before 6.4 keeps them",
+                ip_family=family,
+                held=deletions.held,
+                remedy="offload no UDP there, or use a newer kernel",
+            )
+
+    def _give_up(self, error: UnsupportedError) -> None:
+        self._table = None
+        log.warning("not deleting stale flows", error=error)
+
+
+def _end_sockets(line: Line, frontends: UdpFrontends, *, whole: bool) -> None:
+    backend = line.backend
+    try:
+        ended = backend.end_sockets(frontends, whole=whole) if isinstance(backend, Connecting) else 0
+    except OSError as error:
+        log.warning("cannot end UDP sockets whose endpoint is gone", ip_family=line.family.value, error=error)
+    else:
+        if ended:
+            log.info("ended UDP sockets whose endpoint is gone", ip_family=line.family.value, ended=ended)
+
+
+def suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:
+    """Name the frontends whose flows have to be looked at; after the first sync, all of them with their ranges."""
+    plans: Iterable[ServicePlan]
+    if outcome.first and line.planner is not None:
+        plans = line.plans.values()
+        frontends, ranges = udp_frontends(plans), line.planner.node.service_cidrs
+    else:
+        plans = [change.new for change in outcome.changes.values() if change.new is not None]
+        frontends, ranges = suspect_frontends(outcome.changes.values()), ()
+    if frontends and isinstance(line.backend, Relaying):
+        relayed = line.backend.relayed(plans)
+        frontends = {frontend: serving | relayed for frontend, serving in frontends.items()}
+    return frontends, ranges

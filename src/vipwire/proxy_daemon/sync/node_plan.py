@@ -1,0 +1,190 @@
+"""Makes the `NodePlan` out of the configuration, our Node object and this machine.
+
+Pure. The addresses of a node are, as in kube-proxy: a specific `bindAddress`, else those of the Node object. A Node
+that is deleted and created again has no addresses for a while, and the machine's own first address may be any: so the
+last known ones stay in force. Manifests need not contain the Node: there the machine's addresses count.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from vipwire.config.checks import PRIMARY
+from vipwire.config.configuration import Config, LocalMode
+from vipwire.model.names import KUBERNETES
+from vipwire.model.net import Address, Family, Prefix, family_of, is_loopback, parse_address
+from vipwire.model.node import Drain, Node, ServiceCIDR
+from vipwire.modes.registry import selected
+from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes, PodTraffic
+from vipwire.watched_objects.store import Store
+
+Place = tuple[Address, int]
+"""An address and a TCP port."""
+
+_EVERYWHERE = {
+    Family.IPV4: Prefix(Address(bytes(4)), 0),
+    Family.IPV6: Prefix(Address(bytes(16)), 0),
+}
+
+
+def node_plan(
+    config: Config,
+    family: Family,
+    name: str,
+    node: Node | None,
+    cidrs: Iterable[ServiceCIDR],
+    machine: Sequence[Address],
+    drained: frozenset[Drain] = frozenset(),
+) -> NodePlan:
+    """Plan this node for one family. `machine` are the machine's own addresses, without loopback."""
+    address = primary_address(config, family, node, machine)
+    sync = config.sync
+    return NodePlan(
+        family=family,
+        name=name,
+        zone=node.zone if node else "",
+        address=address,
+        pod_traffic=_pod_traffic(config, family, node),
+        masquerade_all=sync.masquerade_all,
+        masquerade_bit=sync.masquerade_bit,
+        node_port_addresses=_node_port_addresses(config, family, address),
+        service_cidrs=tuple(sorted({p for cidr in cidrs for p in cidr.prefixes if p.family is family})),
+        external_ips=config.gates["AllowServiceExternalIPs"],
+        addresses=_named_addresses(config, family, machine),
+        port_ranges=selected(config).port_ranges and not selected(config).without_rules(config),
+        drained=frozenset(drain for drain in drained if family_of(drain.address) is family),
+    )
+
+
+class Known(NamedTuple):
+    """Facts that no current object states: the last known Node, and where vipwire connects to its API server."""
+
+    node: Node | None = None
+    api_servers: frozenset[Place] = frozenset()
+
+
+NOTHING_KNOWN: Final = Known()
+
+
+def planned_node(
+    config: Config,
+    family: Family,
+    name: str,
+    store: Store,
+    machine: Sequence[Address],
+    drained: frozenset[Drain] = frozenset(),
+    known: Known = NOTHING_KNOWN,
+) -> NodePlan:
+    """Plan this node as the current objects have it; `known` has facts that no current object states."""
+    node = effective_node(config, store.nodes.get(name), known.node)
+    plan = node_plan(config, family, name, node, store.service_cidrs, machine, drained)
+    service, slices = store.view(KUBERNETES)
+    connected = known.api_servers
+    served = {(e.address, p.port) for piece in slices for p in piece.ports for e in piece.endpoints}
+    places = {place for place in served | connected if family_of(place[0]) is family}
+    named = {address for each in (*store.nodes.values(), *((node,) if node else ())) for address in each.addresses}
+    named |= {address for address, _ in places if service is None or address not in service.cluster_ips}
+    hosts = frozenset(address for address in named if family_of(address) is family)
+    here = {(None, port) for address, port in served | connected if address in machine or is_loopback(address)}
+    return replace(
+        plan,
+        crowded=selected(config).terse and family in store.crowded,
+        api_servers=frozenset({*places, *here}),
+        # With manifests and no Node it is the machine's first address, which may be a VIP that it was given.
+        hosts=hosts if plan.address is None or config.manifests else hosts | {plan.address},
+        # A range that has a machine's address is not the Services' alone: nothing in it is dropped.
+        service_cidrs=tuple(cidr for cidr in plan.service_cidrs if not any(host in cidr for host in hosts)),
+    )
+
+
+def effective_node(config: Config, node: Node | None, known: Node | None) -> Node | None:
+    """Return the Node object, completed by its last known facts if an API server is the source."""
+    return node if config.manifests else complete_node(node, known)
+
+
+def complete_node(node: Node | None, known: Node | None) -> Node | None:
+    """Return the Node with addresses, podCIDRs and zone of `known` where it has none.
+
+    A Node without a zone label keeps the old zone only while it has no addresses either: a kubelet or a cloud
+    provider has yet to initialise it. After that the label was removed on purpose.
+    """
+    if node is None or known is None:
+        return node or known
+    return replace(
+        node,
+        addresses=node.addresses or known.addresses,
+        pod_cidrs=node.pod_cidrs or known.pod_cidrs,
+        zone=node.zone or ("" if node.addresses else known.zone),
+    )
+
+
+def awaited_facts(config: Config, node: Node | None) -> tuple[str, ...]:
+    """Name the fields of the Node object that rules depend on and that no API server has told yet."""
+    if config.manifests:
+        return ()
+    by_address = config.allowed_node_port_addresses == (PRIMARY,) and not any(parse_address(config.bind_address))
+    by_pod_cidr = config.local_mode is LocalMode.NODE_CIDR
+    return (
+        *(("status.addresses",) if by_address and not (node and node.addresses) else ()),
+        *(("spec.podCIDRs",) if by_pod_cidr and not (node and node.pod_cidrs) else ()),
+    )
+
+
+def _named_addresses(config: Config, family: Family, machine: Sequence[Address]) -> tuple[Address, ...]:
+    """Name the machine's addresses where the mode needs it: it has a virtual server or a socket for each."""
+    if not selected(config).per_address:
+        return ()
+    return tuple(sorted({address for address in machine if family_of(address) is family}))
+
+
+def primary_address(config: Config, family: Family, node: Node | None, machine: Sequence[Address]) -> Address | None:
+    """Choose the node's primary address of a family; None if it has none."""
+    bind = parse_address(config.bind_address)
+    if family_of(bind) is family and any(bind):
+        return bind
+    known = node.addresses if node is not None else ()
+    if not known and config.manifests:
+        known = tuple(machine)
+    return next((address for address in known if family_of(address) is family), None)
+
+
+def health_check_prefixes(config: Config) -> tuple[Prefix, ...]:
+    """Return at which of its addresses the node serves healthCheckNodePorts: at all, unless a list of CIDRs says."""
+    return tuple(Prefix.parse(text) for text in config.node_port_addresses if text != PRIMARY)
+
+
+def _pod_traffic(config: Config, family: Family, node: Node | None) -> PodTraffic | None:
+    prefixes: tuple[Prefix, ...]
+    match config.local_mode:
+        case LocalMode.BRIDGE_INTERFACE:
+            return PodBridge(config.detect_local.bridge_interface)
+        case LocalMode.INTERFACE_NAME_PREFIX:
+            return PodInterfaces(config.detect_local.interface_name_prefix)
+        case LocalMode.CLUSTER_CIDR:
+            prefixes = config.cluster_prefixes
+            if selected(config).relays and node is not None:
+                prefixes = _narrowed(prefixes, node.pod_cidrs)
+        case LocalMode.NODE_CIDR:
+            prefixes = node.pod_cidrs if node else ()
+    ours = tuple(prefix for prefix in prefixes if prefix.family is family)
+    return PodPrefixes(ours) if ours else None
+
+
+def _narrowed(cluster: tuple[Prefix, ...], own: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
+    """Reduce the Pods' addresses to this node's, in each family of which its range is known.
+
+    Of a relay a Pod of another node would hear by way of this node whoever answers, in spite of a Local policy.
+    """
+    known = tuple(prefix for prefix in own if any(prefix.network in each for each in cluster))
+    families = {prefix.family for prefix in known}
+    return (*known, *(prefix for prefix in cluster if prefix.family not in families))
+
+
+def _node_port_addresses(config: Config, family: Family, address: Address | None) -> tuple[Prefix, ...]:
+    allowed = config.allowed_node_port_addresses
+    if not allowed:
+        return (_EVERYWHERE[family],)
+    if allowed == (PRIMARY,):
+        return () if address is None else (Prefix.host(address),)
+    prefixes = [Prefix.parse(text) for text in allowed]
+    return tuple(prefix for prefix in prefixes if prefix.family is family)

@@ -1,0 +1,249 @@
+"""Reports a sync to operators: one log line, metrics, and Kubernetes Events about Services and the Node."""
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+from typing import Any, Final
+
+from vipwire.kube.events import EventRecorder, EventType, Subject
+from vipwire.logging import log
+from vipwire.model.names import ObjectName
+from vipwire.model.net import Family
+from vipwire.model.problem import Problem
+from vipwire.plan.ejection import EjectionNote
+from vipwire.plan.plan import ServicePlan
+from vipwire.proxy_daemon.serve.metrics import Metrics
+from vipwire.proxy_daemon.sync.engine import Engine, Line, Outcome
+from vipwire.proxy_daemon.sync.sync_metrics import SyncMetrics
+from vipwire.watched_objects.event import Kind
+
+_NO_PROBLEMS: Final[AbstractSet[Problem]] = frozenset()
+_EXAMPLES = 5
+_LONGEST = 20_000
+_API_VERSIONS = {
+    Kind.SERVICE.value: "v1",
+    Kind.ENDPOINT_SLICE.value: "discovery.k8s.io/v1",
+    Kind.NODE.value: "v1",
+    Kind.SERVICE_CIDR.value: "networking.k8s.io/v1",
+}
+"""The kinds that Events can be about: a manifest is nothing that an API server knows."""
+
+
+class Reporter:
+    """Tells the log, the metrics and the API server."""
+
+    def __init__(self, engine: Engine, metrics: Metrics, recorder: EventRecorder | None, node_name: str) -> None:
+        self._engine, self._metrics, self._recorder = engine, metrics, recorder
+        self._node_name, self._measure = node_name, SyncMetrics(engine, metrics)
+        self._isolated: dict[Family, frozenset[ObjectName]] = {}
+        self._errors: dict[Family, str] = {}
+        self._told: set[Problem] = set()
+        self._node_exists = True
+        for kind in Kind:  # counted when somebody asks: an event about one object does not look at those of others
+            metrics.object_problems.labels(kind=kind.value).set_function(partial(self._known, kind.value))
+
+    def _known(self, kind: str) -> float:
+        return sum(problem.kind == kind for problem in self._engine.store.problems)
+
+    def started(self) -> None:
+        """Record an Event that the proxy has started."""
+        self.node_event("Starting", "vipwire starts")
+
+    def node_event(self, reason: str, message: str, kind: EventType = EventType.NORMAL) -> None:
+        """Record an Event about our Node."""
+        if self._recorder:
+            node = self._engine.node
+            subject = Subject("Node", self._node_name, uid=node.uid if node else self._node_name)
+            self._recorder.record(subject, reason, message, kind)
+
+    def node_seen(self, *, exists: bool) -> None:
+        """Log once that our Node does not exist, and once that it does."""
+        if exists == self._node_exists:
+            return
+        self._node_exists = exists
+        if exists:
+            log.info("the Node exists", node=self._node_name)
+        else:
+            log.warning(missing_node(self._node_name))
+
+    def problems(self, problems: Iterable[Problem]) -> None:
+        """Report what is wrong with objects: each thing once."""
+        for problem in problems:
+            log.warning(
+                "invalid object",
+                kind=problem.kind,
+                object=problem.object,
+                field=problem.field,
+                reason=problem.message,
+            )
+            self._about(problem.kind, problem.object, "InvalidField", f"{problem.field}: {problem.message}")
+
+    def synced(self, line: Line, outcome: Outcome, now: float) -> None:
+        """Report one sync of one family. `now` is seconds since the epoch."""
+        self._measure.synced(line, outcome, now)
+        if outcome.error is not None:
+            self._failed(line, outcome)
+            return
+        self._errors.pop(line.family, None)
+        self._annotations(line, outcome)
+        self._conflicts(line, outcome)
+        self._isolations(line)
+        if log.enabled(2):
+            _log_changes(line.family, outcome)
+        if outcome.report.repaired:
+            self._repairs(line, outcome.report.repaired)
+        _log_sync(line.family, outcome)
+
+    def _repairs(self, line: Line, repaired: Sequence[Any]) -> None:
+        family = line.family.value
+        examples = ", ".join(line.backend.describe(key) for key in repaired[:_EXAMPLES])
+        self._metrics.kernel_drift_repairs_total.labels(ip_family=family).inc()
+        log.warning(
+            "repaired what somebody else changed in the kernel",
+            ip_family=family,
+            objects=len(repaired),
+            examples=examples,
+        )
+        message = f"{family}: {len(repaired)} objects had been changed: {examples}"
+        self.node_event("KernelStateRepaired", message, EventType.WARNING)
+
+    def _failed(self, line: Line, outcome: Outcome) -> None:
+        text = str(outcome.error)
+        if self._errors.get(line.family) == text:
+            log.detail(2, "sync failed again", ip_family=line.family.value, error=text)
+            return
+        self._errors[line.family] = text
+        transaction = outcome.error.transaction if outcome.error else ""
+        log.error(
+            "sync failed; the old rules stay",
+            ip_family=line.family.value,
+            error=text,
+            transaction=_shortened(transaction),
+        )
+        self.node_event("SyncFailed", f"{line.family.value}: {text}", EventType.WARNING)
+
+    def _conflicts(self, line: Line, outcome: Outcome) -> None:
+        for name, change in outcome.changes.items():
+            if change.new is None or not change.new.lost:
+                continue
+            before = set(change.old.lost) if change.old else set()
+            for key, winner in change.new.lost:
+                if (key, winner) in before:
+                    continue
+                message = (
+                    f"{key} belongs to Service {winner}, which is older, has it as its ClusterIP or is the API server"
+                )
+                log.warning("conflicting Services", service=name, ip_family=line.family.value, reason=message)
+                self._about_service(name, "FrontendConflict", message)
+
+    def _annotations(self, line: Line, outcome: Outcome) -> None:
+        """Report what annotations ask for in vain: once, although both families' plans say it."""
+        for change in outcome.changes.values():
+            before, now = _in_vain(line, change.old), _in_vain(line, change.new)
+            if not before and not now:
+                continue
+            self._told -= before - now
+            self.problems(now - self._told)
+            self._told |= now
+
+    def _isolations(self, line: Line) -> None:
+        family, now = line.family, line.reconciler.isolated
+        before = self._isolated.get(family, frozenset())
+        if not now and not before:
+            return
+        for name in now.keys() - before:
+            error = now[name]
+            log.error(
+                "the kernel refuses a Service; it keeps its old rules, all others go on",
+                service=name,
+                ip_family=family.value,
+                error=error,
+                transaction=_shortened(error.transaction),
+            )
+            self._about_service(name, "KernelRefused", str(error))
+        for name in before - now.keys():
+            log.info("the kernel accepts the Service again", service=name, ip_family=family.value)
+        self._isolated[family] = frozenset(now)
+
+    def ejection(self, note: EjectionNote) -> None:
+        """Report an endpoint that was ejected, or has come back."""
+        told = {"service": note.port, "endpoint": note.endpoint}
+        if not note.seconds:
+            log.info("endpoint is used again; a failure ejects it at once", **told)
+            message = f"{note.endpoint} gets new connections again"
+            self._about_service(note.port.service, "EndpointReadmitted", message, EventType.NORMAL)
+            return
+        how = note.how.value
+        self._metrics.ejections_total.labels(failure=how).inc()
+        log.warning("endpoint ejected", **told, failures=note.failures, last=how, seconds=note.seconds)
+        row = f"{note.failures} in a row" if note.failures > 1 else "the first after its return"
+        message = f"{note.endpoint} gets no new connections for {note.seconds:g} s: {row} failed (last: {how})"
+        self._about_service(note.port.service, "EndpointEjected", message)
+
+    def _about_service(
+        self, name: ObjectName, reason: str, message: str, kind: EventType = EventType.WARNING
+    ) -> None:
+        self._about(Kind.SERVICE.value, name, reason, message, kind)
+
+    def _about(
+        self, kind: str, name: ObjectName, reason: str, message: str, type_: EventType = EventType.WARNING
+    ) -> None:
+        version = _API_VERSIONS.get(kind)
+        if self._recorder is None or version is None:
+            return
+        service = self._engine.store.services.get(name) if kind == Kind.SERVICE.value else None
+        subject = Subject(kind, name.name, name.namespace, service.uid if service else "", version)
+        self._recorder.record(subject, reason, message, type_)
+
+
+def _in_vain(line: Line, plan: ServicePlan | None) -> AbstractSet[Problem]:
+    """Collect what a Service asks for that is wrong, or that the mode does not have."""
+    if plan is None:
+        return _NO_PROBLEMS
+    lacking = line.shortcomings(plan)
+    return {*plan.problems, *lacking} if lacking or plan.problems else _NO_PROBLEMS
+
+
+def missing_node(name: str) -> str:
+    """Explain what it means that there is no Node of this name."""
+    return f"there is no Node {name!r}: every endpoint counts as another node's (--hostname-override names the Node)"
+
+
+def unknown_fact(name: str, path: str) -> str:
+    """Explain what vipwire does not serve until the API server has this field of our Node."""
+    effects = {
+        "status.addresses": "vipwire serves node ports of `primary` at no address",
+        "spec.podCIDRs": "vipwire recognises no traffic of this node's Pods",
+    }
+    return f"{path} of Node {name!r} is not known: {effects[path]}"
+
+
+def _log_sync(family: Family, outcome: Outcome) -> None:
+    report = outcome.report
+    log.info(
+        "synced",
+        ip_family=family.value,
+        services=report.services,
+        added=report.added,
+        changed=report.changed,
+        removed=report.removed,
+        bytes=report.size,
+        **({} if report.observed is None else {"observed": report.observed}),
+        seconds=round(outcome.seconds, 6),
+    )
+
+
+def _log_changes(family: Family, outcome: Outcome) -> None:
+    for name, change in outcome.changes.items():
+        what = "Service added" if change.old is None else "Service changed"
+        log.detail(2, what if change.new else "Service removed", service=name, ip_family=family.value)
+        for frontend in change.new.frontends if change.new and log.enabled(4) else ():
+            targets = ",".join(map(str, getattr(frontend.action, "pool", ())))
+            does = type(frontend.action).__name__.lower()
+            log.detail(4, "frontend", service=frontend.port_name, at=frontend.key, does=does, endpoints=targets)
+
+
+def _shortened(transaction: str) -> str:
+    if len(transaction) <= _LONGEST:
+        return transaction
+    return f"{transaction[:_LONGEST]}… ({len(transaction)} characters)"

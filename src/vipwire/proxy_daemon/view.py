@@ -1,0 +1,219 @@
+"""The files that vipwire leaves for `vipwire view` in its state directory.
+
+    changes-NETNS.jsonl     the last changes of Services that reached the kernel: what, when, how long that took
+    announced-NETNS.json    the LoadBalancer addresses that this machine announces
+
+The proxy keeps changes in memory and appends them, once a second at most, a JSON object a line. A sync of thousands
+of Services leaves `MOST_OF_A_SYNC` lines, and one for the rest. `vipwire up` writes announced addresses anew when one
+begins or ends, or when another machine turns out to have it. They mean something only while the proxy of the
+namespace runs.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from vipwire.file_io.files import append_to, replace_file, state_file
+from vipwire.logging import log
+from vipwire.model.endpoint import EndpointSlice
+from vipwire.model.names import ObjectName
+from vipwire.model.service import Service
+from vipwire.plan.plan import Forward, ServicePlan, Target
+from vipwire.plan.planner import PlanChange
+from vipwire.proxy_daemon.sync.engine import Line, Outcome
+from vipwire.watched_objects.event import Event, Upserted
+
+MOST_OF_A_SYNC: Final = 200
+KEPT: Final = 2000
+"""Lines that the file keeps when it is written anew, at twice that many."""
+_PAUSE_SECONDS: Final = 1.0
+
+
+class Change(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One Service of one family that changed in the kernel, or many (`services`, no name).
+
+    `what` is added, changed or removed. `waited` are the seconds from the event that caused it to the end of the
+    sync, None where no event did; `took` those of the sync alone. `joined` and `left` count endpoints.
+    """
+
+    when: float
+    family: str
+    what: str
+    service: str = ""
+    services: int = 1
+    joined: int = 0
+    left: int = 0
+    waited: float | None = None
+    took: float = 0.0
+
+
+class _Seen(NamedTuple):
+    """A Service that changed in the kernel; what that was is found out when it is written."""
+
+    name: ObjectName
+    change: PlanChange
+    known: tuple[float, str, float | None, float]
+
+    def told(self) -> Change:
+        """Tell what it was."""
+        when, family, waited, took = self.known
+        old, new = _targets(self.change.old), _targets(self.change.new)
+        what = "added" if self.change.old is None else "removed" if self.change.new is None else "changed"
+        joined, left = len(new - old), len(old - new)
+        return Change(when, family, what, str(self.name), 1, joined, left, waited, took)
+
+
+_CHANGE_READER: Final = msgspec.json.Decoder(Change)
+
+
+class History:
+    """Collects the changes of a proxy, and writes them below its state directory; nowhere if `path` is None."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._heard: dict[ObjectName | None, float] = {}
+        self._unwritten: deque[Change | _Seen] = deque(maxlen=KEPT)
+        self._lines = KEPT  # so that an old file is shortened soon
+        self._came = asyncio.Event()
+
+    def heard(self, event: Event, now: float) -> None:
+        """Note when an event came."""
+        if self._path is None:
+            return
+        changed = event.object if isinstance(event, Upserted) else None
+        match changed:
+            case Service():
+                self._heard.setdefault(changed.name, now)
+            case EndpointSlice():
+                self._heard.setdefault(changed.service, now)
+            case _:
+                self._heard.setdefault(None, now)
+
+    def synced(self, line: Line, outcome: Outcome, now: float) -> None:
+        """Keep what a sync has changed. `now` is seconds since the epoch, at its end."""
+        if self._path is None or outcome.error is not None or not outcome.changes:
+            return
+        self._came.set()
+        family, took = line.family.value, round(outcome.seconds, 6)
+        if outcome.first:
+            self._unwritten.append(Change(now, family, "added", services=len(outcome.changes), took=took))
+            return
+        for count, (name, change) in enumerate(outcome.changes.items()):
+            if count == MOST_OF_A_SYNC:
+                rest = len(outcome.changes) - count
+                self._unwritten.append(Change(now, family, "changed", services=rest, took=took))
+                break
+            began = self._heard.get(name, self._heard.get(None))
+            waited = None if began is None or name in outcome.unasked else round(max(0.0, now - began), 6)
+            self._unwritten.append(_Seen(name, change, (now, family, waited, took)))
+
+    def settled(self) -> None:
+        """Note that the kernel has all that was heard."""
+        self._heard.clear()
+
+    async def run(self) -> None:
+        """Write what is new, until cancelled."""
+        while self._path is not None:
+            await self._came.wait()
+            self._came.clear()
+            self.write()
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def write(self) -> None:
+        """Append what is new to the file."""
+        if self._path is None or not self._unwritten:
+            return
+        new = [each.told() if isinstance(each, _Seen) else each for each in self._unwritten]
+        self._unwritten.clear()
+        try:
+            if self._lines + len(new) > 2 * KEPT:
+                self._shorten(self._path, KEPT - len(new))
+            append_to(self._path, b"".join(msgspec.json.encode(each) + b"\n" for each in new))
+            self._lines += len(new)
+        except OSError as error:
+            log.detail(2, "changes cannot be written", path=self._path, error=error)
+
+    def _shorten(self, path: Path, most: int) -> None:
+        last = path.read_bytes().splitlines(keepends=True)[-most:] if path.exists() and most > 0 else []
+        replace_file(path, b"".join(last))
+        self._lines = len(last)
+
+
+def _targets(plan: ServicePlan | None) -> set[Target]:
+    targets: set[Target] = set()
+    for frontend in plan.frontends if plan is not None else ():
+        if isinstance(frontend.action, Forward):
+            targets.update(frontend.action.pool)
+    return targets
+
+
+def changes_file(state_dir: str) -> Path:
+    """Name the file of this network namespace's changes."""
+    return state_file(state_dir, "changes", "jsonl")
+
+
+def read_changes(path: Path) -> list[Change]:
+    """Read the last changes, the oldest first; nothing where none can be read. A line that is cut is left out."""
+    try:
+        lines = path.read_bytes().splitlines()[-KEPT:]
+    except OSError:
+        return []
+    return [change for line in lines if (change := _read(line)) is not None]
+
+
+def _read(line: bytes) -> Change | None:
+    try:
+        return _CHANGE_READER.decode(line)
+    except msgspec.DecodeError:
+        return None
+
+
+def change_document(change: Change) -> Mapping[str, object]:
+    """Describe a change with the names of documents."""
+    return {
+        "when": change.when,
+        "family": change.family,
+        "what": change.what,
+        "service": change.service or None,
+        "services": change.services,
+        "joined": change.joined,
+        "left": change.left,
+        "secondsToKernel": change.waited,
+        "syncSeconds": change.took,
+    }
+
+
+class AnnouncedAddress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An address: on which interface it is announced, and which other machine has it, by its hardware address."""
+
+    interface: str
+    here: bool = True
+    other: str = ""
+
+
+_ANNOUNCED_READER = msgspec.json.Decoder(dict[str, AnnouncedAddress])
+
+
+def announced_file(state_dir: str) -> Path:
+    """Name the file of this network namespace."""
+    return state_file(state_dir, "announced", "json")
+
+
+def write_announced(path: Path, addresses: Mapping[str, AnnouncedAddress]) -> None:
+    """Replace the file as a whole. Where it cannot be written, only the page lacks it."""
+    try:
+        replace_file(path, msgspec.json.encode(addresses))
+    except OSError as error:
+        log.detail(2, "announced addresses cannot be written", path=path, error=error)
+
+
+def read_announced(path: Path) -> dict[str, AnnouncedAddress]:
+    """Read what is announced; nothing where nothing can be read."""
+    try:
+        return _ANNOUNCED_READER.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return {}

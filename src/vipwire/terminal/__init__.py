@@ -1,0 +1,1 @@
+"""The lines, tables and errors that commands write to a terminal."""

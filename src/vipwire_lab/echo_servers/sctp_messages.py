@@ -1,0 +1,191 @@
+"""As much of SCTP as one question and one answer need, for kernels that have no SCTP sockets (most small ones).
+
+Connection tracking and NAT of SCTP are in many more kernels than its sockets, and a service proxy must get them
+right: so where the sockets are missing, the lab speaks the protocol itself through raw sockets. One stream, nothing
+is sent twice: between namespaces nothing gets lost. Formats: RFC 9260 sections 3 and 5.1; the checksum is CRC32c
+(appendix A).
+
+    client  INIT ->  COOKIE-ECHO + DATA (hello) ->                  ABORT ->
+    server         <- INIT-ACK         <- COOKIE-ACK + SACK + DATA (answer)
+"""
+
+import errno
+import struct
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from vipwire.errors import DecodeError
+from vipwire_lab.echo_servers.answer import HELLO, Peer
+
+DATA, INIT, INIT_ACK, SACK, ABORT, COOKIE_ECHO, COOKIE_ACK = 0, 1, 2, 3, 6, 10, 11
+
+_HEADER = struct.Struct("!HHI4s")  # source port, destination port, verification tag, checksum
+_CHUNK = struct.Struct("!BBH")  # type, flags, length with this header
+_INIT = struct.Struct("!IIHHI")  # tag, window, streams out, streams in, first sequence number
+_DATA = struct.Struct("!IHHI")  # sequence number, stream, number in the stream, kind of payload
+_SACK = struct.Struct("!IIHH")  # up to which number all has come, window, gaps, duplicates
+_COOKIE_PARAMETER = 7
+_WHOLE = 3  # flags of DATA: first and last fragment
+_WINDOW = 65536
+_REMEMBERED = 10_000
+
+
+def _table() -> tuple[int, ...]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)  # noqa: PLW2901 - the register of the CRC
+        table.append(value)
+    return tuple(table)
+
+
+_TABLE = _table()
+
+
+def crc32c(data: bytes) -> int:
+    """Compute the Castagnoli CRC."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = _TABLE[(value ^ byte) & 0xFF] ^ value >> 8
+    return value ^ 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of a packet; `value` is what follows its four bytes of header."""
+
+    type: int
+    value: bytes = b""
+    flags: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """A packet after its IP header. `tag` tells the receiver that the sender belongs to the association."""
+
+    source: int
+    destination: int
+    tag: int
+    chunks: tuple[Chunk, ...]
+
+    def encode(self) -> bytes:
+        """Write it, with its checksum."""
+        body = b"".join(
+            _CHUNK.pack(chunk.type, chunk.flags, 4 + len(chunk.value)) + chunk.value + bytes(-len(chunk.value) % 4)
+            for chunk in self.chunks
+        )
+        crc = crc32c(_HEADER.pack(self.source, self.destination, self.tag, bytes(4)) + body)
+        return _HEADER.pack(self.source, self.destination, self.tag, crc.to_bytes(4, "little")) + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Packet":
+        """Read it; raise DecodeError if it is cut short or its checksum is wrong (NAT must have corrected it)."""
+        if len(data) < _HEADER.size:
+            raise DecodeError("SCTP packet is cut short")
+        source, destination, tag, checksum = _HEADER.unpack_from(data)
+        if crc32c(data[:8] + bytes(4) + data[12:]).to_bytes(4, "little") != checksum:
+            raise DecodeError("SCTP packet has a wrong checksum")
+        return cls(source, destination, tag, tuple(_chunks(data)))
+
+    def find(self, kind: int) -> Chunk | None:
+        """Find the first chunk of a type."""
+        return next((chunk for chunk in self.chunks if chunk.type == kind), None)
+
+
+def _chunks(data: bytes) -> Iterator[Chunk]:
+    at = _HEADER.size
+    while at + _CHUNK.size <= len(data):
+        kind, flags, length = _CHUNK.unpack_from(data, at)
+        if length < _CHUNK.size or at + length > len(data):
+            raise DecodeError(f"SCTP chunk at byte {at} says it is {length} bytes long")
+        yield Chunk(kind, data[at + _CHUNK.size : at + length], flags)
+        at += length + 3 & ~3
+
+
+def _unpack(layout: struct.Struct, chunk: Chunk) -> tuple[int, ...]:
+    if len(chunk.value) < layout.size:
+        raise DecodeError(f"SCTP chunk of type {chunk.type} is cut short")
+    return layout.unpack_from(chunk.value)
+
+
+class Asker:
+    """The client's side: `first` is what to send first, `receive` tells what is next and whether it is the end."""
+
+    def __init__(self, source: int, destination: int, tag: int) -> None:
+        self._ports = (source, destination)
+        self._tag = tag
+        self._peer_tag = 0
+
+    def first(self) -> bytes:
+        """Build the INIT."""
+        return self._packet(Chunk(INIT, _INIT.pack(self._tag, _WINDOW, 1, 1, self._tag)))
+
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
+        """Handle a packet; return what to send and the answer, each of them empty if there is none.
+
+        Raise ConnectionRefusedError if the server aborts. Packets of others, which a raw socket also sees, are
+        passed over.
+        """
+        packet = Packet.decode(data)
+        if (packet.destination, packet.source) != self._ports or packet.tag != self._tag:
+            return b"", b""
+        if packet.find(ABORT):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "aborted")
+        if opening := packet.find(INIT_ACK):
+            self._peer_tag = _unpack(_INIT, opening)[0]
+            cookie = opening.value[_INIT.size + 4 :]
+            hello = Chunk(DATA, _DATA.pack(self._tag, 0, 0, 0) + HELLO, _WHOLE)
+            return self._packet(Chunk(COOKIE_ECHO, cookie), hello), b""
+        if data_chunk := packet.find(DATA):
+            _unpack(_DATA, data_chunk)
+            return self._packet(Chunk(ABORT)), data_chunk.value[_DATA.size :]
+        return b"", b""
+
+    def _packet(self, *chunks: Chunk) -> bytes:
+        return Packet(*self._ports, self._peer_tag, chunks).encode()
+
+
+class Responder:
+    """The server's side, for all ports of a host. `answer` makes the line to send from (whom it saw, where)."""
+
+    def __init__(self, answer: Callable[[Peer, Peer], bytes], new_tag: Callable[[], int]) -> None:
+        self.ports: set[int] = set()
+        self._answer, self._new_tag = answer, new_tag
+        self._tags: dict[tuple[Peer, Peer], tuple[int, int]] = {}  # (theirs, ours), the oldest association first
+
+    @property
+    def associations(self) -> Collection[tuple[Peer, Peer]]:
+        """The associations as (client, server), the oldest first."""
+        return self._tags.keys()
+
+    def receive(self, data: bytes, peer_address: str, local_address: str) -> bytes:
+        """Handle a packet; return what to send back, or nothing. Raise DecodeError if it is none."""
+        packet = Packet.decode(data)
+        peer, local = Peer(peer_address, packet.source), Peer(local_address, packet.destination)
+        if opening := packet.find(INIT):
+            return self._open(peer, local, _unpack(_INIT, opening)[0])
+        theirs, ours = self._tags.get((peer, local), (0, 0))
+        if not ours or packet.tag != ours:
+            return b""
+        if packet.find(ABORT):
+            del self._tags[peer, local]
+            return b""
+        chunks: list[Chunk] = [Chunk(COOKIE_ACK)] if packet.find(COOKIE_ECHO) else []
+        if asked := packet.find(DATA):
+            chunks.append(Chunk(SACK, _SACK.pack(_unpack(_DATA, asked)[0], _WINDOW, 0, 0)))
+            chunks.append(Chunk(DATA, _DATA.pack(ours, 0, 0, 0) + self._answer(peer, local), _WHOLE))
+        return self._packet(peer, local, theirs, chunks) if chunks else b""
+
+    def _open(self, peer: Peer, local: Peer, theirs: int) -> bytes:
+        if local.port not in self.ports:
+            return self._packet(peer, local, theirs, [Chunk(ABORT)])
+        if len(self._tags) >= _REMEMBERED:
+            del self._tags[next(iter(self._tags))]
+        ours = self._new_tag()
+        self._tags[peer, local] = (theirs, ours)
+        cookie = struct.pack("!HHI", _COOKIE_PARAMETER, 8, ours)
+        return self._packet(peer, local, theirs, [Chunk(INIT_ACK, _INIT.pack(ours, _WINDOW, 1, 1, ours) + cookie)])
+
+    @staticmethod
+    def _packet(peer: Peer, local: Peer, tag: int, chunks: Sequence[Chunk]) -> bytes:
+        return Packet(local.port, peer.port, tag, tuple(chunks)).encode()

@@ -1,0 +1,85 @@
+"""Starting the lab's echo process, and telling it what to do."""
+
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vipwire.model.net import Protocol
+from vipwire_lab.namespaces.errors import LabError
+from vipwire_lab.namespaces.processes import ProcessId
+
+_PATIENCE = 30.0  # seconds; a process takes its time to start in an emulated kernel
+
+
+def start(directory: Path) -> None:
+    """Start the process; its socket, pid file and log are in `directory`. It need not be waited for.
+
+    The socket listens before the process runs, so that whoever asks too early is answered a little later.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(directory / "echo.socket"))
+        listener.listen()
+        log = os.open(directory / "echo.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            actions = [
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, log, 1),
+                (os.POSIX_SPAWN_DUP2, log, 2),
+                (os.POSIX_SPAWN_DUP2, listener.fileno(), 9),
+            ]
+            argv = [sys.executable, "-m", "vipwire_lab.echo_servers.server", "9"]
+            pid = os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setsid=True)
+        finally:
+            os.close(log)
+    process = ProcessId.of(pid)
+    if process is None:
+        raise LabError(f"the echo servers ended at once, see {directory / 'echo.log'}")
+    process.write(directory / "echo.pid")
+
+
+def serve(
+    directory: Path,
+    host: str,
+    node: str,
+    namespace: Path,
+    ports: Sequence[int],
+    protocols: Sequence[Protocol],
+    addresses: Sequence[str] = (),
+) -> None:
+    """Open a host's ports. Raise LabError if one is taken."""
+    order = {
+        "do": "serve",
+        "host": host,
+        "node": node,
+        "namespace": str(namespace),
+        "ports": list(ports),
+        "protocols": [protocol.name for protocol in protocols],
+        "addresses": list(addresses),
+    }
+    _ask(directory, [order])
+
+
+def stop(directory: Path, host: str, ports: Sequence[int] = ()) -> int:
+    """Close a host's ports (all, if none are named) and their connections; return how many sockets that were."""
+    return int(_ask(directory, [{"do": "stop", "host": host, "ports": list(ports)}])[0]["stopped"])
+
+
+def _ask(directory: Path, orders: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, contextlib.ExitStack() as stack:
+        connection.settimeout(_PATIENCE)
+        try:
+            connection.connect(str(directory / "echo.socket"))
+            connection.sendall(b"".join(json.dumps(order).encode() + b"\n" for order in orders))
+            lines = stack.enter_context(connection.makefile("rb"))
+            replies = [json.loads(lines.readline()) for _ in orders]
+        except (OSError, ValueError) as error:
+            raise LabError(f"the echo servers do not answer, see {directory / 'echo.log'}") from error
+    for reply in replies:
+        if "error" in reply:
+            raise LabError(reply["error"])
+    return replies

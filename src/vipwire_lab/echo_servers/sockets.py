@@ -1,0 +1,146 @@
+"""Sockets without a stream: the echo servers over UDP, and SCTP over raw sockets for servers and probes.
+
+The answer must leave from the address to which the question came, or the client (and the connection tracking in
+between) takes it for a stranger's. A socket bound to all addresses learns that one, and sets it, by IP_PKTINFO
+(ip(7), ipv6(7)).
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import selectors
+import socket
+import struct
+from collections.abc import Callable, Generator
+
+from vipwire.errors import DecodeError
+from vipwire_lab.echo_servers.answer import Answer, Peer
+from vipwire_lab.echo_servers.sctp_messages import Asker, Responder
+
+_IP_PKTINFO = 8
+_IPV6_RECVPKTINFO, _IPV6_PKTINFO = 49, 50
+_PKTINFO4 = struct.Struct("=i4s4s")  # interface, local address, address in the header
+_PKTINFO6 = struct.Struct("=16si")
+
+
+def request_packet_info(opened: socket.socket) -> None:
+    """Make the kernel tell, with each datagram, to which address it was sent."""
+    if opened.family == socket.AF_INET:
+        opened.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+    else:
+        opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
+
+
+def destination_address(family: int, info: bytes) -> bytes:
+    """Read from what it tells the packed address."""
+    return bytes(_PKTINFO4.unpack(info)[2] if family == socket.AF_INET else _PKTINFO6.unpack(info)[0])
+
+
+def sent_from(local: bytes) -> tuple[int, int, bytes]:
+    """Build the control message that has a datagram leave from this address."""
+    if len(local) == 4:
+        return socket.IPPROTO_IP, _IP_PKTINFO, _PKTINFO4.pack(0, local, bytes(4))
+    return socket.IPPROTO_IPV6, _IPV6_PKTINFO, _PKTINFO6.pack(local, 0)
+
+
+class DatagramEcho:
+    """A bound socket that is answered for by the loop until it is closed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, opened: socket.socket, host: str, node: str) -> None:
+        self._loop, self._socket, self._who = loop, opened, (host, node, "UDP")
+        self._port = opened.getsockname()[1]
+        request_packet_info(opened)
+        loop.add_reader(opened, self._readable)
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _readable(self) -> None:
+        # OSError: nothing more to read, or an ICMP error for an earlier answer, whose asker has gone.
+        with contextlib.suppress(OSError):
+            while True:
+                _, control, _, peer = self._socket.recvmsg(65536, 128)
+                for _, _, info in control:
+                    self._reply(info, peer)
+
+    def _reply(self, info: bytes, peer: tuple[str, int]) -> None:
+        local = destination_address(self._socket.family, info)
+        here = Peer(socket.inet_ntop(self._socket.family, local), self._port)
+        answer = Answer(*self._who, Peer(peer[0], peer[1]), here)
+        self._socket.sendmsg([answer.encode()], [sent_from(local)], 0, peer)
+
+
+def new_tag() -> int:
+    """Choose a verification tag: any number but 0."""
+    return secrets.randbelow(0xFFFFFFFF) + 1
+
+
+def in_kernel() -> bool:
+    """Report whether this kernel has SCTP sockets. Asking loads the module, where there is one."""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP).close()
+    except OSError:
+        return False
+    return True
+
+
+def open_raw(family: int) -> socket.socket:
+    """Open a raw socket that gets every SCTP packet of the calling thread's namespace. Needs root."""
+    opened = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_SCTP)
+    opened.settimeout(0)
+    return opened
+
+
+def payload_of(family: int, data: bytes) -> bytes:
+    """Cut off the IPv4 header, which a raw socket delivers too; of IPv6 it delivers none (raw(7))."""
+    return data[(data[0] & 15) * 4 :] if family == socket.AF_INET and data else data
+
+
+def converse(opened: socket.socket, address: str, source: int, port: int) -> Generator[int, None, Answer]:
+    """Return a server's answer; yield the selector event to wait for. Raise OSError, DecodeError."""
+    code = opened.connect_ex((address, 0))
+    if code:
+        raise OSError(code, os.strerror(code))
+    asker = Asker(source, port, new_tag())
+    opened.send(asker.first())
+    while True:
+        yield selectors.EVENT_READ
+        reply, line = asker.receive(payload_of(opened.family, opened.recv(65536)))
+        if reply:
+            opened.send(reply)
+        if line:
+            return Answer.decode(line)
+
+
+class RawEcho:
+    """The SCTP servers of one host and family. It refuses what comes to other ports, as a kernel with SCTP would."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, opened: socket.socket, host: str, node: str) -> None:
+        self._socket = opened
+        self._responder = Responder(lambda saw, local: Answer(host, node, "SCTP", saw, local).encode(), new_tag)
+        request_packet_info(opened)
+        loop.add_reader(opened, self._readable)
+
+    def serve(self, port: int) -> Callable[[], None]:
+        """Answer on a port too; return how to stop that. Raise OSError if it is answered already."""
+        if port in self._responder.ports:
+            raise FileExistsError(f"SCTP port {port} is in use")
+        self._responder.ports.add(port)
+        return lambda: self._responder.ports.discard(port)
+
+    def _readable(self) -> None:
+        with contextlib.suppress(OSError):  # nothing more to read, or an ICMP error
+            while True:
+                data, control, _, peer = self._socket.recvmsg(65536, 128)
+                family = self._socket.family
+                for _, _, info in control:
+                    self._reply(payload_of(family, data), peer[0], destination_address(family, info))
+
+    def _reply(self, data: bytes, peer: str, local: bytes) -> None:
+        with contextlib.suppress(DecodeError):
+            here = socket.inet_ntop(self._socket.family, local)
+            if reply := self._responder.receive(data, peer, here):
+                self._socket.sendmsg([reply], [sent_from(local)], 0, (peer, 0))

@@ -1,0 +1,132 @@
+"""Network namespaces with names, kept as iproute2 keeps them, without starting a process.
+
+A namespace lives as long as a process, a socket or a mount refers to it. Its name is a bind mount of
+`/proc/thread-self/ns/net` on `/run/netns/NAME`; that is all `ip netns add` does, so that `ip netns exec` finds ours.
+A thread is in exactly one namespace, and a new socket belongs to that of the thread which opens it, for ever. So only
+the opening of a socket (or the start of a process) must happen inside; connecting and sending may happen anywhere.
+Source: unshare(2), setns(2), ip-netns(8). Python has os.setns only from 3.12 on, so libc is called.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from vipwire_lab.namespaces.errors import LabError
+
+DIRECTORY = Path("/run/netns")
+
+_CLONE_NEWNET = 0x40000000
+_MS_BIND, _MS_REC, _MS_SHARED = 0x1000, 0x4000, 0x100000
+_MNT_DETACH = 2
+_HERE = "/proc/thread-self/ns/net"
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def path_of(name: str) -> Path:
+    """Return where the namespace of this name is (or would be) mounted."""
+    return DIRECTORY / name
+
+
+def create(name: str) -> Path:
+    """Create a new, empty namespace and name it; raise LabError if the name is taken or it is not allowed."""
+    _share_directory()
+    path = path_of(name)
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0))
+    except FileExistsError as error:
+        raise LabError(f"the network namespace {name} exists already (see: ip netns)") from error
+    try:
+        with _coming_back():
+            _call("unshare", _CLONE_NEWNET)
+            _call("mount", _HERE.encode(), bytes(path), b"none", ctypes.c_ulong(_MS_BIND), None)
+    except OSError as error:
+        path.unlink()
+        raise LabError(_why_not(error)) from error
+    return path
+
+
+def delete(name: str) -> bool:
+    """Delete the name, and so the namespace once nobody is in it. False if there was none."""
+    path = path_of(name)
+    if not path.exists():
+        return False
+    with contextlib.suppress(OSError):  # a plain file, left by a creation that was cut off, is not mounted
+        _call("umount2", bytes(path), _MNT_DETACH)
+    path.unlink(missing_ok=True)
+    return True
+
+
+@contextlib.contextmanager
+def inside(path: Path) -> Iterator[None]:
+    """Move the calling thread into a namespace for the block; processes it starts there stay there."""
+    with _coming_back():
+        try:
+            target = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise LabError(f"there is no network namespace {path}") from error
+        try:
+            _call("setns", target, _CLONE_NEWNET)
+        except OSError as error:
+            raise LabError(f"cannot enter the network namespace {path}: {error.strerror}") from error
+        finally:
+            os.close(target)
+        yield
+
+
+@contextlib.contextmanager
+def _coming_back() -> Iterator[None]:
+    home = os.open(_HERE, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        try:
+            _call("setns", home, _CLONE_NEWNET)
+        finally:
+            os.close(home)
+
+
+def _share_directory() -> None:
+    """Mount /run/netns as shared, as `ip netns add` does.
+
+    Otherwise a mount made here stays invisible to processes in other mount namespaces, and a copy of it there keeps a
+    deleted namespace alive.
+    """
+    try:
+        DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
+        lock = os.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # or two that find it unmounted mount it twice
+            _mount_shared(bytes(DIRECTORY))
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise LabError(_why_not(error)) from error
+
+
+def _mount_shared(directory: bytes) -> None:
+    shared = ctypes.c_ulong(_MS_SHARED | _MS_REC)
+    try:
+        _call("mount", b"", directory, b"none", shared, None)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # EINVAL: it is not a mount point yet
+            raise
+        _call("mount", directory, directory, b"none", ctypes.c_ulong(_MS_BIND | _MS_REC), None)
+        _call("mount", b"", directory, b"none", shared, None)
+
+
+def _why_not(error: OSError) -> str:
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return "making network namespaces needs root (CAP_SYS_ADMIN): run it with sudo"
+    if error.errno == errno.EINVAL:
+        return "this kernel has no network namespaces (CONFIG_NET_NS)"
+    return f"cannot make a network namespace: {error.strerror}"
+
+
+def _call(function: str, *arguments: object) -> None:
+    if getattr(_LIBC, function)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), function)

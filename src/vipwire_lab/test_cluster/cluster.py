@@ -1,0 +1,265 @@
+"""A lab: built, used and taken down.
+
+    with Lab() as lab:
+        lab.probe("client", "192.168.0.1", 30080, count=10)
+
+Building is: take the name, start the echo process (which loads while the rest is done), make the namespaces, connect
+them, open the Pods' ports. Whatever fails on the way, everything made so far is removed again.
+"""
+
+import contextlib
+import difflib
+import itertools
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self, Unpack
+
+from vipwire.linux.bpf.namespaces import cookie_of
+from vipwire.linux.bpf.pins import OURS, of_node
+from vipwire.model.net import Family, Protocol
+from vipwire_lab.echo_servers import servers
+from vipwire_lab.namespaces import links, netns, rtnetlink
+from vipwire_lab.namespaces.errors import LabError
+from vipwire_lab.namespaces.processes import ProcessId, reap
+from vipwire_lab.namespaces.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology
+from vipwire_lab.test_cluster import state
+from vipwire_lab.test_cluster.continuous import Connection, Continuous
+from vipwire_lab.test_cluster.outcome import ProbeOptions, ProbeOptionWords, ProbeResult, Target
+from vipwire_lab.test_cluster.probe import probe
+
+ALL_PROTOCOLS = (Protocol.TCP, Protocol.UDP, Protocol.SCTP)
+_SYSCTL = Path("/proc/sys/net")
+# No two of a process meet, nor, as good as never, those that an earlier process of the same number has left behind.
+_numbers = itertools.count(secrets.randbelow(0x10000))
+
+
+class Lab:
+    """A small cluster of network namespaces. Enter it to have it for a while; or call `up` and, some day, `down`.
+
+    Every host is named as in the topology, and `underlay` is the network between the nodes. Needs root.
+    """
+
+    def __init__(self, topology: Topology = DEFAULT, name: str | None = None) -> None:
+        self.topology = topology
+        self.name = state.check_name(name or f"t{os.getpid()}-{next(_numbers) & 0xFFFF:04x}")
+        self._started: list[subprocess.Popen[Any]] = []
+
+    @classmethod
+    def attach(cls, name: str) -> Self:
+        """Find a lab that is up; raise LabError if there is none of this name."""
+        return cls(state.load(name), name)
+
+    @classmethod
+    def attach_any(cls, name: str) -> Self | None:
+        """Find a lab to take down, also one whose files are damaged; None if nothing of this name is left."""
+        if not (state.directory_of(name).exists() or state.namespaces_of(name)):
+            return None
+        try:
+            return cls.attach(name)
+        except LabError:
+            return cls(DEFAULT, name)
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.down()
+
+    def up(self, *, stays: bool = False) -> None:
+        """Build it; raise LabError, having removed all again, if that is not possible.
+
+        Unless it `stays`, it counts as stale once this process has died: see `take_down_stale`.
+        """
+        directory = state.create(self.name, self.topology, None if stays else ProcessId.of(os.getpid()))
+        foreign = [host for host in self.topology.names() if self.netns(host).exists()]
+        if foreign:
+            state.remove(directory)
+            taken = state.namespace_of(self.name, foreign[0])
+            raise LabError(f"the network namespace {taken} exists already, and not as part of a lab")
+        try:
+            servers.start(directory)
+            self._build()
+            for pod in self.topology.pods:
+                self.start(pod.name)
+        except BaseException:
+            self.down()
+            raise
+
+    def down(self) -> None:
+        """End the processes it started, remove its namespaces and files; also if it is half-built or gone."""
+        directory = state.directory_of(self.name)
+        ended = state.end_processes(directory)
+        for process in self._started:
+            process.wait()
+        reap(ended)
+        self._remove_programs()
+        left = state.namespaces_of(self.name)
+        for namespace in left | {state.namespace_of(self.name, host) for host in self.topology.names()}:
+            netns.delete(namespace)
+        state.remove(directory)
+
+    def _remove_programs(self) -> None:
+        """Remove what proxies in ebpf mode have left: it is the machine's, and does not go with a namespace."""
+        for node in self.topology.nodes if OURS.exists() else ():
+            with contextlib.suppress(OSError):  # no namespace, or none of ours in bpffs
+                shutil.rmtree(of_node(cookie_of(self.netns(node.name))))
+
+    def host(self, name: str) -> Node | Pod | Client:
+        """Find a host by its name; raise LabError with the names that are near."""
+        for host in self.topology.hosts():
+            if host.name == name:
+                return host
+        near = difflib.get_close_matches(name, self.topology.names(), 3) or sorted(self.topology.names())
+        raise LabError(f"the lab {self.name} has no host {name!r}; there is {', '.join(near)}")
+
+    def address(self, host: str, family: Family = Family.IPV4) -> str:
+        """Return a host's primary address."""
+        colon = family is Family.IPV6
+        for address in self.host(host).addresses:
+            if (":" in address) is colon:
+                return address
+        raise LabError(f"host {host} has no {family.value} address")
+
+    def netns(self, host: str) -> Path:
+        """Return where a host's namespace is mounted: a path for setns, `nsenter --net=`."""
+        if host != UNDERLAY:
+            self.host(host)
+        return netns.path_of(state.namespace_of(self.name, host))
+
+    def inside(self, host: str) -> contextlib.AbstractContextManager[None]:
+        """Move the calling thread into a host's namespace for the block."""
+        return netns.inside(self.netns(host))
+
+    def run(
+        self, host: str, argv: Sequence[str], *, timeout: float = 30.0, check: bool = True, **more: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host, as subprocess.run does; its output is captured as text."""
+        with self.inside(host):
+            options = {"capture_output": True, "text": True} | more
+            return subprocess.run(argv, timeout=timeout, check=check, **options)  # noqa: S603 - what it is for
+
+    def popen(self, host: str, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
+        """Start a command on a host, as subprocess.Popen does; `down` ends it if it still runs then."""
+        with self.inside(host):
+            process = subprocess.Popen(argv, **more)  # noqa: S603 - what it is for
+        self._started.append(process)
+        if identity := ProcessId.of(process.pid):
+            identity.write(state.directory_of(self.name) / f"{process.pid}.pid")
+        return process
+
+    def serve(
+        self,
+        host: str,
+        ports: Sequence[int],
+        protocols: Sequence[Protocol] = ALL_PROTOCOLS,
+        addresses: Sequence[str] = (),
+    ) -> None:
+        """Answer on more ports of a host, such as a node's for a hostNetwork Pod; on all addresses if none are named.
+
+        Raise LabError if a port is taken. Where the kernel has no SCTP sockets, SCTP is answered by `rawsctp`.
+        """
+        node = self.topology.node_of(host)
+        directory = state.directory_of(self.name)
+        servers.serve(directory, host, node, self.netns(host), ports, protocols, addresses)
+
+    def start(self, pod: str) -> None:
+        """Start a Pod's servers (again)."""
+        found = self.host(pod)
+        if not isinstance(found, Pod):
+            raise LabError(f"{pod} is not a Pod; `serve` opens ports on other hosts")
+        self.serve(pod, found.ports)
+
+    def stop(self, host: str, ports: Sequence[int] = ()) -> int:
+        """Close ports of a host (all of them, if none are named) and their connections; return how many sockets."""
+        self.host(host)
+        return servers.stop(state.directory_of(self.name), host, ports)
+
+    def probe(
+        self,
+        host: str,
+        address: str,
+        port: int,
+        protocol: Protocol = Protocol.TCP,
+        **options: Unpack[ProbeOptionWords],
+    ) -> list[ProbeResult]:
+        """Connect from a host to an address, `count` times; tell what became of each, in order. See `probe.probe`."""
+        return probe(
+            self.netns(host), Target(address, port, protocol), replace(ProbeOptions(timeout=15.0), **options)
+        )
+
+    def continuous(
+        self,
+        host: str,
+        address: str,
+        port: int,
+        protocol: Protocol = Protocol.TCP,
+        *,
+        timeout: float = 15.0,
+        interval: float = 0.01,
+    ) -> Continuous:
+        """Connect again and again, in the background, while the result is entered."""
+        return Continuous(self.netns(host), Target(address, port, protocol), ProbeOptions(timeout=timeout), interval)
+
+    def connect(
+        self,
+        host: str,
+        address: str,
+        port: int,
+        protocol: Protocol = Protocol.TCP,
+        *,
+        source: str | None = None,
+        source_port: int | None = None,
+        timeout: float = 15.0,
+    ) -> Connection:
+        """Open a connection to an echo server that stays open."""
+        options = ProbeOptions(source, source_port, timeout)
+        return Connection(self.netns(host), Target(address, port, protocol), options)
+
+    def _build(self) -> None:
+        plan = links.plan(self.topology)
+        routers = {UNDERLAY, *(node.name for node in self.topology.nodes)}
+        for host in self.topology.names():
+            netns.create(state.namespace_of(self.name, host))
+            with self.inside(host):
+                _set(links.sysctls(router=host in routers))
+        for wire in plan.wires:
+            with _opened(self.netns(wire.host)) as far_end, self.inside(wire.router):
+                rtnetlink.apply([wire.request(far_end)])
+        for host, requests in plan.requests.items():
+            with self.inside(host):
+                rtnetlink.apply(requests)
+        if self.topology.lan:
+            links.build_lan({host: self.netns(host) for host in (UNDERLAY, *self.topology.lan)}, self.topology)
+
+
+def take_down_stale() -> list[str]:
+    """Take down the labs whose owner has died, and sweep what is left of others; return their names."""
+    state.sweep_drafts()
+    abandoned = [name for name in state.labs() if state.is_abandoned(state.directory_of(name))]
+    stale = sorted({*abandoned, *state.orphans()})
+    for name in stale:
+        if found := Lab.attach_any(name):
+            found.down()
+    return stale
+
+
+def _set(settings: dict[str, str]) -> None:
+    for name, value in settings.items():
+        # Older kernels lack some; of icmp_msgs_per_sec they have one for the whole machine, which is not ours.
+        with contextlib.suppress(FileNotFoundError):
+            (_SYSCTL / name).write_text(value)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,182 @@
+"""Connections that outlast a change: a stream of short ones, and one long one.
+
+A restart of the proxy, a rolling update, a hand-over between two versions must lose nothing. `Continuous` makes a new
+connection again and again while something happens, and tells how many failed; `Connection` stays open over it.
+"""
+
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from vipwire.model.net import format_endpoint, parse_address
+from vipwire_lab.echo_servers.answer import Answer
+from vipwire_lab.namespaces.errors import LabError
+from vipwire_lab.test_cluster.outcome import ProbeOptions, ProbeResult, Target
+from vipwire_lab.test_cluster.probe import code_of, converse, open_socket, probe
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The results of a stream of connections: how many, who answered how often, and those that failed."""
+
+    attempts: int
+    pods: Counter[str]
+    failures: tuple[ProbeResult, ...]
+    seconds: float
+
+
+class Continuous:
+    """While it is entered, a thread makes a connection every `interval` seconds. Afterwards `report` is complete."""
+
+    def __init__(self, namespace: Path, target: Target, options: ProbeOptions, interval: float = 0.01) -> None:
+        self._work = (namespace, target, replace(options, count=1))
+        self._interval = interval
+        self._stop = threading.Event()
+        self._progress = threading.Condition()
+        self._pods: Counter[str] = Counter()
+        self._failures: list[ProbeResult] = []
+        self._attempts = 0
+        self._begun = self._ended = 0.0
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=f"probe {target}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._begun = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._ended = time.monotonic()
+        if self._error and exc == (None, None, None):
+            raise self._error
+
+    @property
+    def report(self) -> Report:
+        """Return the results up to now."""
+        with self._progress:
+            seconds = (self._ended or time.monotonic()) - self._begun
+            return Report(self._attempts, self._pods.copy(), tuple(self._failures), seconds)
+
+    def wait_for(self, attempts: int, timeout: float = 60.0) -> None:
+        """Wait until so many more connections were made; raise LabError if they are not after `timeout` seconds."""
+        with self._progress:
+            wanted = self._attempts + attempts
+            if not self._progress.wait_for(lambda: self._attempts >= wanted or self._error, timeout):
+                raise LabError(f"{self._attempts} connections after {timeout} s, expected {wanted}")
+        if self._error:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._note(probe(*self._work)[0])
+                self._stop.wait(self._interval)
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that asked
+            with self._progress:
+                self._error = error
+                self._progress.notify_all()
+
+    def _note(self, result: ProbeResult) -> None:
+        with self._progress:
+            self._attempts += 1
+            if result.answer:
+                self._pods[result.pod] += 1
+            else:
+                self._failures.append(result)
+            self._progress.notify_all()
+
+
+class Connection:
+    """One connection to an echo server that stays open; over UDP, one source port from which each exchange asks."""
+
+    def __init__(self, namespace: Path, target: Target, options: ProbeOptions) -> None:
+        """Connect; raise OSError as the kernel says, TimeoutError if nothing comes."""
+        self._socket = open_socket(namespace, target, options)
+        if self._socket.type == socket.SOCK_RAW:
+            self._socket.close()
+            raise LabError("this kernel has no SCTP sockets: it can be probed, but no connection stays open")
+        self._timeout, self.target = options.timeout, target
+        try:
+            self.answer: Answer = self._begin(target)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        address, port = self._socket.getsockname()[:2]
+        return f"{format_endpoint(parse_address(address), port)} to {self.target}"
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close()
+
+    def exchange(self, data: bytes, timeout: float | None = None) -> bytes:
+        """Send data and return what comes back: the same, over TCP and SCTP; an answer's line, over UDP.
+
+        `timeout` is in seconds, from now on; without one it is as patient as before. Raise OSError as the kernel
+        says, TimeoutError, or ConnectionResetError if the other end has gone.
+        """
+        if timeout is not None:
+            self._socket.settimeout(timeout)
+        if self._socket.type == socket.SOCK_DGRAM:
+            self._drop_late_answers()
+        try:
+            self._socket.sendall(data)
+        except PermissionError as error:
+            code = code_of(self._socket, error)
+            raise OSError(code, os.strerror(code)) from error
+        reply = b""
+        while len(reply) < len(data):
+            part = self._socket.recv(1 << 20)
+            if not part:
+                raise ConnectionResetError("the other end has closed the connection")
+            reply += part
+        return reply
+
+    def _drop_late_answers(self) -> None:
+        """Read datagrams and errors that answer an earlier exchange, which did not wait for them any more."""
+        timeout = self._socket.gettimeout()
+        self._socket.settimeout(0.0)
+        try:
+            while True:
+                try:
+                    self._socket.recv(1 << 16)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    continue
+        finally:
+            self._socket.settimeout(timeout)
+
+    def _begin(self, target: Target) -> Answer:
+        steps = converse(self._socket, target)
+        deadline = time.monotonic() + self._timeout
+        with selectors.DefaultSelector() as selector:
+            while True:
+                try:
+                    event = next(steps)
+                except PermissionError as error:
+                    code = code_of(self._socket, error)
+                    raise OSError(code, os.strerror(code)) from error
+                except StopIteration as stop:
+                    self._socket.settimeout(self._timeout)
+                    answer: Answer = stop.value
+                    return answer
+                key = selector.register(self._socket, event)
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise TimeoutError(f"{target} does not answer")
+                selector.unregister(key.fileobj)

@@ -1,0 +1,82 @@
+"""`vipwire lab view`: the page of a lab's node, in a browser of this machine.
+
+The page is served inside of the node's network namespace, where no browser of this machine gets to. So a port of this
+machine's loopback is passed on to it: nothing of the machine's own network is touched, and nobody else reaches it.
+The page ends with its standard input, which this process holds: however this one ends, no page is left.
+"""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from vipwire.terminal.output import say
+from vipwire_lab.namespaces import netns
+from vipwire_lab.namespaces.errors import LabError
+from vipwire_lab.test_cluster import state
+from vipwire_lab.test_cluster.cluster import Lab
+
+PORT: Final = 10247
+_HERE: Final = "127.0.0.1"
+_PIECE: Final = 1 << 16
+
+
+def show_page(lab: Lab, node: str, port: int) -> None:
+    """Serve the page of a node at a port of this machine until interrupted; raise LabError if it ends by itself."""
+    page = ("view", "--until-input-ends", "--view-bind-address", f"{_HERE}:{PORT}")
+    command = [sys.executable, "-m", "vipwire", *page]
+    with state.own_state(lab.name):
+        started = lab.popen(node, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with started as process:
+        try:
+            if process.stdout is None or not process.stdout.readline():
+                said = process.stderr.read().decode(errors="replace").strip() if process.stderr else ""
+                raise LabError(f"the page of {node} cannot be served: {said.removeprefix('error: ')}")
+            asyncio.run(_pass_on(lab.netns(node), port))
+        except KeyboardInterrupt:
+            return
+        finally:
+            process.terminate()
+
+
+async def _pass_on(namespace: Path, port: int) -> None:
+    try:
+        server = await asyncio.start_server(partial(_connected, namespace), _HERE, port)
+    except OSError as error:
+        raise LabError(f"cannot listen at {_HERE}:{port}: {error.strerror}; --port takes another one") from error
+    say(f"Serving at http://{_HERE}:{server.sockets[0].getsockname()[1]}/")
+    async with server:
+        await server.serve_forever()
+
+
+async def _connected(namespace: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with closing(writer):
+        with netns.inside(namespace):
+            inner = socket.socket()
+        inner.settimeout(0)
+        try:
+            await asyncio.get_running_loop().sock_connect(inner, (_HERE, PORT))
+        except OSError:
+            inner.close()
+            return
+        there, back = await asyncio.open_connection(sock=inner)
+        with closing(back):
+            _, pending = await asyncio.wait(
+                {asyncio.ensure_future(_carry(reader, back)), asyncio.ensure_future(_carry(there, writer))},
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for task in pending:
+                task.cancel()
+
+
+async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    try:
+        while piece := await source.read(_PIECE):
+            sink.write(piece)
+            await sink.drain()
+    except ConnectionError:
+        return

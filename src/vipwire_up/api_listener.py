@@ -1,0 +1,161 @@
+"""Sets up the listener of `vipwire up`: its address, its certificate, and the Services that lead there."""
+
+import asyncio
+import dataclasses
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from vipwire.errors import ConfigError
+from vipwire.logging import log
+from vipwire.process_lifecycle.file_limits import raise_limit
+from vipwire.process_lifecycle.supervision import Supervisor
+from vipwire_up.api.registry import Registry
+from vipwire_up.api.server import ApiServer
+from vipwire_up.api.serving.accept import Listening
+from vipwire_up.api.serving.limits import Bounds
+from vipwire_up.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
+from vipwire_up.credentials.keys import Keys
+from vipwire_up.credentials.shared import SharedCredentials
+from vipwire_up.dns.objects import RESOURCES
+from vipwire_up.dns.run import serve as serve_dns
+from vipwire_up.dns.settings import Settings as DnsSettings
+from vipwire_up.joining.enrolment import Enrolment
+from vipwire_up.store_watch.source import StoreSource
+from vipwire_up.supervision.own_addresses import ReachableAddress, inner_socket, reachable_address
+from vipwire_up.supervision.parts import PartFailures
+
+_NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+_NAMES_BELOW: Final = ("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1")
+_WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what is found here instead of them
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The address of the API server; `names` are further ones for its certificate, `node` this machine's Node.
+
+    `own` are the Node's addresses.
+    """
+
+    folder: Path
+    address: str
+    port: int
+    names: tuple[str, ...]
+    node: str
+    own: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that listens: what to clean up, its credentials, its URL, and the admin's kubeconfig.
+
+    `shared` are the credentials that all servers share.
+    """
+
+    runner: Listening
+    keys: Keys
+    shared: SharedCredentials
+    url: str
+    kubeconfig: Path
+
+
+async def serve_api(
+    place: Place,
+    registry: Registry,
+    services: OwnServices,
+    clock: Callable[[], datetime],
+    supervisor: Supervisor,
+) -> Served:
+    """Open the API server, and have Service `kubernetes` lead to it. Raise ConfigError.
+
+    `supervisor` tells of each part of this process what is wrong, and how often it has failed.
+    """
+    keys = Keys(place.folder, _names(place, services.address(API_NUMBER)), clock)
+    tls = keys.tls
+    bounds, metrics = Bounds().fitting(raise_limit()), CollectorRegistry()
+    metrics.register(PartFailures(supervisor))
+    store = registry.store
+
+    def troubles() -> Mapping[str, str]:
+        return {**supervisor.troubles(), **({"etcd": store.trouble} if store.shared else {})}
+
+    server = ApiServer(registry, keys.access.identify, troubles=troubles, metrics=metrics, bounds=bounds)
+    keys.when_read = server.end_withdrawn
+    shared = SharedCredentials(registry, keys, place.node, supervisor.guard("shared credentials"))
+    enrolment = Enrolment(registry, keys.authority, clock, shared.look)
+    keys.access.bootstrap, server.extra = enrolment.user_of, enrolment
+    try:
+        runner, port = await server.listen(place.address, place.port, tls)
+    except OSError as error:
+        where = f"--bind-address {place.address} --secure-port {place.port}"
+        raise ConfigError(f"{where}: {error.strerror}") from error
+    found = reachable_address((place.address,), place.own, services.version)
+    if found is not None and found.inner and not await _listen_within(server, runner, found.address, port, tls):
+        found = None
+    await services.add(api_service(_listed(found), port, place.node))
+    url = _url(place.address, port)
+    return Served(runner, keys, shared, url, keys.write_kubeconfigs(url))
+
+
+async def serve_names(
+    settings: DnsSettings, registry: Registry, services: OwnServices, place: Place, begun: Callable[[], None]
+) -> None:
+    """Answer DNS until cancelled, and have Service `kube-dns` lead to it. Raise UnsupportedError.
+
+    `begun` is called once the sockets are open.
+    """
+    found = reachable_address(settings.addresses, place.own, services.version)
+    inner = (found.address,) if found is not None and found.inner else ()
+    settings = without_service(dataclasses.replace(settings, inner=inner), services.address(DNS_NUMBER))
+    listening: asyncio.Future[tuple[int, tuple[str, ...]]] = asyncio.get_running_loop().create_future()
+    feed = StoreSource(registry.store, RESOURCES)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(serve_dns(settings, feed.run, lambda *opened: listening.set_result(opened)))
+        port, addresses = await listening
+        begun()
+        if not set(inner) <= set(addresses):
+            found = None
+        await services.add(dns_service(_listed(found), port, place.node))
+
+
+def without_service(settings: DnsSettings, service: str) -> DnsSettings:
+    """Leave out servers upstream that lead here, as people's resolv.conf does: questions would come back."""
+    ours = {(service, 53), *((address, settings.port) for address in settings.inner)}
+    others = tuple(server for server in settings.upstream if (server.host, server.port) not in ours)
+    return dataclasses.replace(settings, upstream=others)
+
+
+def _listed(found: ReachableAddress | None) -> tuple[str, ...]:
+    return (found.address,) if found else ()
+
+
+async def _listen_within(server: ApiServer, runner: Listening, address: str, port: int, tls: ssl.SSLContext) -> bool:
+    """Serve this machine at one more address of it; tell whether that can be."""
+    try:
+        await server.listen_too(runner, inner_socket(address, port), tls)
+    except OSError as error:
+        log.warning(
+            "the API server cannot listen at this address; Service kubernetes has no endpoint",
+            address=address,
+            port=port,
+            reason=error.strerror,
+        )
+        return False
+    return True
+
+
+def _names(place: Place, service: str) -> Iterable[str]:
+    """List all that the server's certificate has to be good for."""
+    found = (*_NAMES, *_NAMES_BELOW, place.address, socket.gethostname().lower(), *place.names, *place.own, service)
+    return (name for name in found if name and name not in _WILDCARDS)
+
+
+def _url(address: str, port: int) -> str:
+    host = _WILDCARDS.get(address, address)
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

@@ -1,0 +1,58 @@
+"""Claims the data directory of `vipwire up` and, if it runs a proxy, the network namespace (`proxy.start.record`)."""
+
+import contextlib
+import hashlib
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from vipwire.config.configuration import Config
+from vipwire.file_io.files import check_owner
+from vipwire.logging import log
+from vipwire.process_lifecycle.single_instance import claimed
+from vipwire.proxy_daemon.start.record import claim_proxy
+from vipwire_up.up import Setting
+
+
+@contextlib.contextmanager
+def claim_up(setting: Setting, *, takeover: bool) -> Iterator[None]:
+    """Claim what this `up` is going to write; end it as a signal does when a successor wants its place.
+
+    Raise AlreadyRunningError if another process has it.
+    """
+    details = (f"API server at {setting.address} port {setting.port}",)
+    with claim_folder(setting.folder, setting.proxy, "vipwire up", details, takeover=takeover):
+        yield
+
+
+@contextlib.contextmanager
+def claim_folder(
+    folder: Path, proxy: Config | None, command: str, details: Iterable[str] = (), *, takeover: bool
+) -> Iterator[None]:
+    """Claim a data directory and, if a proxy is run, the network namespace, for a command. As above."""
+    check_owner(folder, "--data-dir")
+    name, details = _name(folder), (f"data directory {folder.resolve()}", *details)
+    with contextlib.ExitStack() as stack:
+        if proxy is None:
+            ready = (lambda: None) if takeover else None
+            claim = stack.enter_context(claimed((name,), command, details, ready=ready))
+        else:
+            claim = stack.enter_context(claim_proxy(proxy, command, (name,), details))
+        claim.when_asked(_end)
+        yield
+
+
+def end_holder(folder: Path) -> None:
+    """End the process that has a data directory, and wait until it has. Raise AlreadyRunningError if it does not."""
+    with claimed((_name(folder),), "vipwire leave", ready=lambda: None):
+        pass
+
+
+def _name(folder: Path) -> str:
+    return f"vipwire-up-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
+
+
+def _end(successor: str) -> None:
+    log.info("ending", reason=f"{successor} takes over")
+    os.kill(os.getpid(), signal.SIGTERM)

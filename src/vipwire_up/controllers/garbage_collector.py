@@ -1,0 +1,257 @@
+"""Deletes dependents of deleted objects, contents of namespaces, Pods after their grace period, and old Events.
+
+    deleted with          its dependents (objects whose ownerReferences name its UID)
+    Background            are deleted after it
+    Foreground            are deleted before it: it waits with the finalizer foregroundDeletion
+    Orphan                lose the reference: it waits with the finalizer orphan
+
+Looks when the store has moved, and once a second while something waits for the clock. Events stand in the order in
+which they get too old, so that a look costs nothing for those that do not. What one object makes us raise keeps that
+object, and no other.
+
+What delays a namespace's end stands in its conditions, in the words of Kubernetes' namespace controller
+(pkg/controller/namespace/deletion, status_condition_utils.go).
+"""
+
+import asyncio
+import contextlib
+import functools
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from vipwire.kube.errors import ApiError
+from vipwire.model.times import format_time, time_or_none
+from vipwire.process_lifecycle.supervision import Guard
+from vipwire_up.api.change import Deletion, Options
+from vipwire_up.api.kinds.catalogue import BY_ID, RESOURCES
+from vipwire_up.api.kinds.pod import PODS
+from vipwire_up.api.kinds.small_kinds import EVENTS, NAMESPACES
+from vipwire_up.api.objects.object import at, decoded, readable
+from vipwire_up.api.objects.resource import Object
+from vipwire_up.api.registry import Registry
+from vipwire_up.store.record import Key, Record, RecordChange
+from vipwire_up.store_watch.feed import Feed
+
+_CONTENT = "NamespaceContentRemaining", "SomeResourcesRemain"
+_FINALIZERS = "NamespaceFinalizersRemaining", "SomeFinalizersRemain"
+
+
+def with_conditions(namespace: Object, left: Sequence[tuple[Key, Object]], now: str) -> Object:
+    """Add conditions that say what is left in a namespace; an unchanged one keeps its time."""
+    status = namespace.get("status") or {}
+    before = {entry.get("type"): entry for entry in status.get("conditions") or ()}
+    told = dict(before)
+    for condition in _conditions(left):
+        known = before.get(condition["type"]) or {}
+        if any(known.get(name) != text for name, text in condition.items()):
+            told[condition["type"]] = condition | {"lastTransitionTime": now}
+    return namespace | {"status": status | {"conditions": list(told.values())}}
+
+
+def _conditions(left: Sequence[tuple[Key, Object]]) -> Iterable[Object]:
+    kinds = Counter(key.resource for key, _ in left)
+    parts = [f"{name}{'' if '.' in name else '.'} has {count} resource instances" for name, count in kinds.items()]
+    yield _condition(*_CONTENT, f"Some resources are remaining: {', '.join(sorted(parts))}")
+    holds = Counter(name for _, value in left for name in value["metadata"].get("finalizers") or ())
+    parts = [f"{name} in {count} resource instances" for name, count in holds.items()]
+    if parts:
+        why = f"Some content in the namespace has finalizers remaining: {', '.join(sorted(parts))}"
+        yield _condition(*_FINALIZERS, why)
+
+
+def _condition(kind: str, reason: str, message: str) -> Object:
+    return {"type": kind, "status": "True", "reason": reason, "message": message}
+
+
+EVENTS_LIVE: Final = timedelta(seconds=EVENTS.lifetime)
+_OPTIONS: Final = Options(manager="vipwire-garbage-collector", validation="Ignore")
+_SERVED: Final = frozenset((resource.api_version, resource.kind) for resource in RESOURCES)
+_FOREGROUND, _ORPHAN = "foregroundDeletion", "orphan"
+
+
+class GarbageCollector:
+    """Follows all objects of a registry and deletes what is due."""
+
+    def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
+        self._registry, self._guard = registry, guard or Guard("garbage collection")
+        self._feed = Feed(registry.store, RESOURCES)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._owners: dict[Key, tuple[str, ...]] = {}
+        self._dependents: defaultdict[str, set[Key]] = defaultdict(set)
+        self._going: dict[Key, Object] = {}
+        self._gone: set[str] = set()
+        self._named: set[str] = set()
+        self._uids: dict[str, Key] = {}
+        self._ageing: list[tuple[datetime, Key]] = []
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._feed.run(self.step, self._guard)
+
+    async def step(self) -> bool:
+        """Read what has changed, then delete what is due. Report whether something waits for the clock."""
+        self._feed.follow(self._forget, self._note, self._guard)
+        self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never were, or are gone
+        self._named.clear()
+        for uid in list(self._gone):
+            await self._release_all(self._dependents.get(uid, ()))
+        self._gone = {uid for uid in self._gone if self._dependents.get(uid)}  # looked at again, until none is left
+        for key, value in list(self._going.items()):
+            with self._trying(key) as may:
+                if may:
+                    await self._further(key, value)
+        await self._expire(self._registry.clock())
+        return bool(self._going or self._gone or self._ageing)
+
+    @contextlib.contextmanager
+    def _trying(self, key: Key) -> Iterator[bool]:
+        """Act on an object if it may be tried now; that others have acted before is no failure."""
+        if not self._guard.ready(key):
+            yield False
+            return
+        with self._guard.of(key), contextlib.suppress(ApiError):
+            yield True
+
+    def _note(self, change: RecordChange) -> None:
+        key = change.record.key
+        for uid in self._owners.pop(key, ()):
+            self._dependents[uid].discard(key)
+            if not self._dependents[uid]:
+                del self._dependents[uid]
+        self._going.pop(key, None)
+        value = decoded(change.record)
+        meta = value["metadata"]
+        if change.deleted:
+            self._uids.pop(meta["uid"], None)
+            self._gone.add(meta["uid"])
+            return
+        owners = _owners_of(meta)
+        self._uids[meta["uid"]] = key
+        if owners:
+            self._owners[key] = owners
+        for uid in owners:
+            self._dependents[uid].add(key)
+            self._named.add(uid)
+        if meta.get("deletionTimestamp"):
+            self._going[key] = value
+        if key.resource == EVENTS.id:
+            heapq.heappush(self._ageing, (_end(value, self._registry.clock()), key))
+
+    async def _further(self, key: Key, value: Object) -> None:
+        """Take the next step for an object that is being deleted."""
+        meta = value["metadata"]
+        finalizers = meta.get("finalizers") or []
+        if _ORPHAN in finalizers:
+            for dependent in list(self._dependents.get(meta["uid"], ())):
+                await self._change(dependent, functools.partial(_without_owners, uids=[meta["uid"]]))
+            await self._change(key, functools.partial(_without_finalizer, name=_ORPHAN))
+        elif _FOREGROUND in finalizers:
+            dependents = list(self._dependents.get(meta["uid"], ()))
+            await self._release_all(dependents)
+            if not dependents:
+                await self._change(key, functools.partial(_without_finalizer, name=_FOREGROUND))
+        if key.resource == NAMESPACES.id:
+            await self._empty(key)
+        due = time_or_none(meta["deletionTimestamp"])
+        if key.resource == PODS.id and due and due <= self._registry.clock():
+            await self._registry.delete(PODS, key.namespace, key.name, options=_OPTIONS, deletion=Deletion(grace=0))
+
+    async def _empty(self, key: Key) -> None:
+        """Delete what is in a namespace; when nothing is left, let it go, and else have it tell what is."""
+        await self._delete_all(record.key for record in self._inside(key.name) if not _is_going(record))
+        left = [(record.key, readable(record)) for record in self._inside(key.name)]
+        if left:
+            edit = functools.partial(with_conditions, left=left, now=format_time(self._registry.clock()))
+            await self._registry.change(NAMESPACES, "", key.name, edit, _OPTIONS, subresource="status")
+            return
+        body = decoded(self._registry.read(NAMESPACES, "", key.name))
+        body["spec"] = {"finalizers": []}
+        await self._registry.replace(NAMESPACES, "", key.name, body, _OPTIONS, subresource="finalize")
+
+    def _inside(self, namespace: str) -> Iterator[Record]:
+        for resource in RESOURCES:
+            if resource.namespaced:
+                yield from (r for r in self._registry.store.scan(resource.id) if r.key.namespace == namespace)
+
+    async def _expire(self, now: datetime) -> None:
+        """Delete old Events. One that was written again since it was noted has been noted again, for later."""
+        due = []
+        while self._ageing and self._ageing[0][0] < now:
+            due.append(heapq.heappop(self._ageing)[1])
+        for key in due:
+            record = self._registry.store.read(key)
+            if record is None or (end := _end(readable(record), now)) >= now:
+                continue
+            await self._delete(key)
+            if self._registry.store.read(key) is not None:
+                heapq.heappush(self._ageing, (end, key))
+
+    async def _delete_all(self, keys: Iterable[Key]) -> None:
+        """Delete objects, together: they share commits. What others have deleted already is done."""
+        async with asyncio.TaskGroup() as tasks:
+            for key in list(keys):
+                tasks.create_task(self._delete(key))
+
+    async def _delete(self, key: Key) -> None:
+        with self._trying(key) as may:
+            if may:
+                await self._registry.delete(BY_ID[key.resource], key.namespace, key.name, options=_OPTIONS)
+
+    async def _release_all(self, keys: Iterable[Key]) -> None:
+        """Delete dependents that have no other owner; take the names of owners that go out of those that have one."""
+        async with asyncio.TaskGroup() as tasks:
+            for key in list(keys):
+                tasks.create_task(self._release(key))
+
+    async def _release(self, key: Key) -> None:
+        with self._guard.of(key):
+            leaving = [uid for uid in self._owners.get(key, ()) if not self._stays(uid)]
+            if len(leaving) == len(self._owners.get(key, ())):
+                await self._delete(key)
+            elif leaving:
+                await self._change(key, functools.partial(_without_owners, uids=leaving))
+
+    def _stays(self, uid: str) -> bool:
+        """Report whether an owner is there, and not only waiting for its dependents to go."""
+        going = self._going.get(self._uids[uid]) if uid in self._uids else None
+        return uid in self._uids and not (going and _FOREGROUND in (going["metadata"].get("finalizers") or ()))
+
+    async def _change(self, key: Key, edit: Any) -> None:
+        with self._trying(key) as may:
+            if may:
+                await self._registry.change(BY_ID[key.resource], key.namespace, key.name, edit, _OPTIONS)
+
+
+def _owners_of(meta: Object) -> tuple[str, ...]:
+    """Name the owners of kinds that are served here."""
+    listed = (o for o in meta.get("ownerReferences") or () if (o["apiVersion"], o["kind"]) in _SERVED)
+    return tuple(str(owner["uid"]) for owner in listed)
+
+
+def _end(event: Object, now: datetime) -> datetime:
+    """Return when an Event expires. A time in the future, which a writer may have given, counts as now."""
+    last = event.get("lastTimestamp") or event.get("eventTime") or at(event, "metadata", "creationTimestamp")
+    seen = time_or_none(last) or now
+    try:
+        return min(seen, now) + EVENTS_LIVE
+    except OverflowError:  # so early, in a zone, that it was before the first year
+        return now
+
+
+def _is_going(record: Record) -> bool:
+    return bool(readable(record)["metadata"].get("deletionTimestamp"))
+
+
+def _without_owners(value: Object, uids: Iterable[str]) -> Object:
+    kept = [owner for owner in value["metadata"].get("ownerReferences") or () if owner["uid"] not in uids]
+    return value | {"metadata": value["metadata"] | {"ownerReferences": kept}}
+
+
+def _without_finalizer(value: Object, name: str) -> Object:
+    kept = [entry for entry in value["metadata"].get("finalizers") or () if entry != name]
+    return value | {"metadata": value["metadata"] | {"finalizers": kept}}

@@ -1,0 +1,49 @@
+"""Reports an error that an object causes in a part of `vipwire up`: an Event about the object, once per new error."""
+
+import asyncio
+from collections import deque
+from collections.abc import Hashable
+from typing import Final
+
+from vipwire.process_lifecycle.supervision import in_short
+from vipwire_up.api.kinds.catalogue import BY_ID
+from vipwire_up.api.kinds.small_kinds import EVENTS
+from vipwire_up.api.objects.object import at, readable
+from vipwire_up.api.registry import Registry
+from vipwire_up.store.record import Key
+from vipwire_up.store_watch.events import warn
+
+REASON: Final = "PartFailed"
+_MOST: Final = 1000
+"""Complaints that wait to be written; what comes beyond is in the log only."""
+
+
+class Complaints:
+    """Hears of failures, and writes Events while `run` runs. What is wrong with Events is not told in Events."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._waiting: deque[tuple[Key, str]] = deque()
+        self._heard = asyncio.Event()
+
+    def hear(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
+        """Queue a failure."""
+        known = isinstance(thing, Key) and thing.resource in BY_ID and thing.resource != EVENTS.id
+        if known and not again and len(self._waiting) < _MOST:
+            assert isinstance(thing, Key)  # noqa: S101  # as above
+            self._waiting.append((thing, f"{part} cannot use this object, and puts it aside: {in_short(error)}"))
+            self._heard.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._heard.wait()
+            self._heard.clear()
+            while self._waiting:
+                await self._write(*self._waiting.popleft())
+
+    async def _write(self, key: Key, message: str) -> None:
+        record = self._registry.store.read(key)
+        uid = at(readable(record), "metadata", "uid") if record is not None else None
+        about = {"name": key.name, "namespace": key.namespace, "uid": uid if isinstance(uid, str) else ""}
+        await warn(self._registry, BY_ID[key.resource], {"metadata": about}, REASON, message)

@@ -1,0 +1,167 @@
+"""`vipwire join`, `vipwire leave`, `vipwire token create|list|certificates|delete`."""
+
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import click
+
+from vipwire.terminal.output import warn
+from vipwire_up.joining.hidden_argument import hide_argument
+from vipwire_up.nodes.flags import (
+    EXEC_PROBES,
+    EXEC_PROBES_USER,
+    NODE_LEASE,
+    NODE_NAME,
+    PROBES,
+    PROXY,
+    PROXY_MODE,
+    bgp_flags,
+)
+
+FOLDER: Final = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=Path("/var/lib/vipwire"),
+    show_default=True,
+    envvar="VIPWIRE_DATA_DIR",
+    help="Folder with this machine's credentials.",
+)
+_TOKEN: Final = "VIPWIRE_TOKEN"  # noqa: S105  # the name of a variable
+_KUBECONFIG: Final = click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="An admin's; as kubectl finds it if not given."
+)
+
+
+def _commands() -> ModuleType:
+    """Import the work of the commands, which `--help` and completion have no use for."""
+    from vipwire_up import joining_commands  # noqa: PLC0415
+
+    return joining_commands
+
+
+def _hidden(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Take a token out of /proc/PID/cmdline, and out of the environment of what this process starts."""
+    os.environ.pop(_TOKEN, None)
+    if value and not hide_argument(value):
+        warn("other users of this machine can read the token in the command line: use --token-file")
+    return value
+
+
+@click.command()
+@FOLDER
+@click.argument("url", default="")
+@click.option(
+    "--token",
+    default="",
+    envvar=_TOKEN,
+    callback=_hidden,
+    help="A bootstrap token: vipwire token create. Other users see a command line until its program has begun.",
+)
+@click.option("--token-file", type=click.Path(path_type=Path), help="File with the token, such as /dev/stdin.")
+@click.option("--ca-hash", default="", help="The hash of the cluster's authority, sha256:…")
+@NODE_NAME
+@click.option("--server", is_flag=True, help="Prepare for an API server here: fetch the authority's key, and end.")
+@NODE_LEASE
+@PROBES
+@EXEC_PROBES
+@EXEC_PROBES_USER
+@PROXY
+@PROXY_MODE
+@click.option(
+    "--relay-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port of 127.0.0.1 that leads to the API; 0 is any.",
+)
+@click.option("--announce-interface", default="", help="Announce LoadBalancer addresses here: ARP and NDP.")
+@bgp_flags
+@click.option("--takeover", is_flag=True, help="Take the place of the join or proxy that runs here: it ends first.")
+@click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
+def join(**flags: Any) -> None:
+    """Join the cluster of the API server at URL, and serve its Services on this machine.
+
+    `vipwire token create` prints the whole command. The first time, this machine gets credentials of its own, which
+    are renewed while it runs; from then on `vipwire join` alone goes on with them. It runs until SIGTERM or Ctrl-C.
+    The rules stay, so that traffic goes on; after --node-lease-seconds its Node is not Ready. `vipwire leave` takes
+    the machine out.
+    """
+    _commands().join_cluster(flags)
+
+
+@click.command()
+@FOLDER
+@click.option("--force", is_flag=True, help="Leave also if no API server answers.")
+@click.option("--keep-rules", is_flag=True, help="Leave the rules in the kernel as they are.")
+@click.option("--node", default="", help="Take another machine out, as an admin: one that is lost or not trusted.")
+@_KUBECONFIG
+@click.pass_context
+def leave(context: click.Context, /, *, force: bool, keep_rules: bool, node: str, **where: Any) -> None:
+    """Take this machine out of its cluster.
+
+    Ends `vipwire join` here, deletes the machine's Node, removes its rules from the kernel, and deletes its
+    credentials. The API servers refuse its certificates from then on.
+    """
+    if node:
+        _commands().dismiss(_kubeconfig(context, where), node)
+    else:
+        _commands().leave_cluster(where["data_dir"], force=force, keep_rules=keep_rules)
+
+
+@click.group()
+def token() -> None:
+    """Make, list and delete the tokens that machines join with."""
+
+
+@token.command()
+@FOLDER
+@_KUBECONFIG
+@click.option("--ttl", default="24h", show_default=True, help="How long it lasts, such as 2h30m; 0 is for ever.")
+@click.option("--server", is_flag=True, help="It may fetch the authority's key, to make a further API server.")
+@click.option("--description", default="", help="What it is for.")
+@click.pass_context
+def create(context: click.Context, /, ttl: str, description: str, *, server: bool, **where: Any) -> None:
+    """Make a token, and print the command that joins a machine."""
+    _commands().create_token(_kubeconfig(context, where), ttl, description, server=server)
+
+
+@token.command(name="list")
+@FOLDER
+@_KUBECONFIG
+@click.pass_context
+def list_them(context: click.Context, /, **where: Any) -> None:
+    """List the tokens, without their secrets."""
+    _commands().list_tokens(_kubeconfig(context, where))
+
+
+@token.command()
+@FOLDER
+@_KUBECONFIG
+@click.pass_context
+def certificates(context: click.Context, /, **where: Any) -> None:
+    """List the certificates of machines, and which are in force."""
+    _commands().list_certificates(_kubeconfig(context, where))
+
+
+@token.command()
+@FOLDER
+@_KUBECONFIG
+@click.option("--keep-machines", is_flag=True, help="The certificates of machines that joined with it stay in force.")
+@click.argument("name", callback=_hidden)
+@click.pass_context
+def delete(context: click.Context, /, name: str, *, keep_machines: bool, **where: Any) -> None:
+    """Delete the token NAME: its id, or the whole of it.
+
+    The API servers refuse the certificates that machines got with it: these machines have to join again. So it is
+    for a token that expired, too: `vipwire token certificates` lists them.
+    """
+    _commands().delete_token(_kubeconfig(context, where), name, keep_machines=keep_machines)
+
+
+def _kubeconfig(context: click.Context, where: dict[str, Any]) -> Path | None:
+    """Choose the kubeconfig: of --kubeconfig, or of --data-dir if it is given; None for the one of kubectl."""
+    kubeconfig: Path | None = where["kubeconfig"]
+    if context.get_parameter_source("data_dir") is not click.core.ParameterSource.DEFAULT:
+        return kubeconfig or where["data_dir"] / "admin.kubeconfig"
+    return kubeconfig

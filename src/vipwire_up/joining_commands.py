@@ -1,0 +1,173 @@
+"""The work of `vipwire join`, `vipwire leave` and `vipwire token`, from the values of their flags."""
+
+import asyncio
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from vipwire.config.flags import build_config
+from vipwire.config.kinds import parse_duration
+from vipwire.config.sections import Logging
+from vipwire.errors import ConfigError, VipwireError
+from vipwire.linux.host.rights import require_net_admin
+from vipwire.logging import log
+from vipwire.proxy_daemon.run import run_cleanup
+from vipwire.terminal.output import MISUSED, note, plain_errors, say, warn
+from vipwire_up import expose
+from vipwire_up.claim_data_dir import claim_folder, end_holder
+from vipwire_up.joining import join as joining
+from vipwire_up.joining import manage
+from vipwire_up.joining.manage import say_goodbye
+from vipwire_up.joining.membership import Folder, Member, check_node, read_server
+from vipwire_up.joining.run import Setting, run
+from vipwire_up.up_settings import read_bgp, read_prober, read_proxy
+
+_LONGEST_TOKEN: Final = 4096
+
+
+def join_cluster(flags: dict[str, Any]) -> None:
+    """Join the cluster unless this machine is in it already, and serve its Services until a signal."""
+    log.configure(Logging())
+    if flags["proxy"] and not flags["server"]:
+        with plain_errors():
+            require_net_admin("vipwire join")  # before the cluster knows of a machine that cannot serve
+    with plain_errors(MISUSED):
+        member = _member(flags)
+        if member is None:
+            return
+        Folder(flags["data_dir"]).pin()  # what an earlier version wrote may hold more than one authority
+        setting = _setting(flags, member.node)
+
+    def ready(url: str) -> None:
+        click.echo(f"joined as Node {member.node}: the API is at {url}, and leads to {', '.join(member.servers)}")
+
+    with plain_errors(), claim_folder(setting.folder, setting.proxy, "vipwire join", takeover=flags["takeover"]):
+        asyncio.run(run(setting, member, ready))
+
+
+def _member(flags: dict[str, Any]) -> Member | None:
+    """Find who this machine is; join the cluster first if it is nobody yet."""
+    folder = Folder(flags["data_dir"])
+    found, url = folder.member(), read_server(flags["url"]) if flags["url"] else ""
+    if found is not None and not flags["server"]:
+        if flags["node_name"] not in ("", found.node):
+            raise ConfigError(
+                f"--node-name {flags['node_name']}: this machine is Node {found.node}; vipwire leave first"
+            )
+        return found
+    token, pinned = _token(flags), flags["ca_hash"]
+    for name, value in (("URL", url), ("--token or --token-file", token), ("--ca-hash", pinned)):
+        if not value:
+            raise ConfigError(f"{name} is missing: `vipwire token create` on the API server prints the command")
+    if not flags["server"]:
+        node = check_node(flags["node_name"] or socket.gethostname().lower())
+        with plain_errors():
+            return asyncio.run(joining.join(folder, url, token, pinned, node))
+    with plain_errors():
+        asyncio.run(joining.become_server(folder, url, token, pinned))
+    say(f"{folder.path}: has the cluster's authority; start the API server: vipwire up --data-dir {folder.path} …")
+    return None
+
+
+def _token(flags: dict[str, Any]) -> str:
+    """Read the token: that of --token, or of --token-file."""
+    path: Path | None = flags["token_file"]
+    if path is None:
+        return str(flags["token"])
+    if flags["token"]:
+        raise ConfigError("--token and --token-file exclude each other")
+    try:
+        with path.open(encoding="ascii") as file:
+            about = os.fstat(file.fileno())
+            if stat.S_ISREG(about.st_mode) and about.st_mode & 0o077:
+                warn(f"{path}: other users can read or change this token: chmod 600 {path}")
+            return file.read(_LONGEST_TOKEN).strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--token-file {path}: cannot be read: {error}") from error
+
+
+def _setting(flags: dict[str, Any], node: str) -> Setting:
+    folder: Path = flags["data_dir"]
+    proxy = read_proxy(flags, node, Folder(folder).node.kubeconfig)
+    return Setting(
+        folder,
+        proxy,
+        flags["node_lease_seconds"],
+        flags["relay_port"],
+        flags["announce_interface"],
+        read_bgp(flags),
+        read_prober(flags, node),
+        probes=flags["probes"] == "machine",
+    )
+
+
+def leave_cluster(data_dir: Path, *, force: bool, keep_rules: bool) -> None:
+    """Take this machine out of its cluster: its Node, its rules and its credentials."""
+    with plain_errors():
+        folder = Folder(data_dir)
+        member = folder.member()
+        if member is None:
+            raise VipwireError(f"{data_dir}: this machine has joined no cluster")
+        end_holder(data_dir)
+        try:
+            asyncio.run(say_goodbye(folder, member))
+        except VipwireError as error:
+            if not force:
+                raise
+            note(f"warning: {error}")
+        if not keep_rules:
+            _remove_rules()
+        folder.forget()
+        say(f"Node {member.node} has left")
+
+
+def _remove_rules() -> None:
+    if os.geteuid() == 0:
+        run_cleanup(build_config({"cleanup": True}).config)
+
+
+def dismiss(kubeconfig: Path | None, node: str) -> None:
+    """Take another machine out of the cluster."""
+    with plain_errors():
+        asyncio.run(manage.dismiss(expose.reached(kubeconfig, note), node))
+        say(f"Node {node} is out: its certificates are refused")
+
+
+def create_token(kubeconfig: Path | None, ttl: str, description: str, *, server: bool) -> None:
+    """Make a token, and print the command with which a machine joins."""
+    with plain_errors(MISUSED):
+        try:
+            seconds = parse_duration(ttl)
+        except ValueError as error:
+            raise ConfigError(f"--ttl: {error}") from error
+        if seconds < 0:
+            raise ConfigError(f"--ttl {ttl}: is over already")
+    with plain_errors():
+        access = expose.reached(kubeconfig, note)
+        say(asyncio.run(manage.create_token(access, seconds, servers=server, description=description)))
+
+
+def list_tokens(kubeconfig: Path | None) -> None:
+    """Print the tokens, without their secrets."""
+    with plain_errors():
+        for line in asyncio.run(manage.list_tokens(expose.reached(kubeconfig, note))):
+            say(line)
+
+
+def list_certificates(kubeconfig: Path | None) -> None:
+    """Print the certificates of machines."""
+    with plain_errors():
+        for line in asyncio.run(manage.list_certificates(expose.reached(kubeconfig, note))):
+            say(line)
+
+
+def delete_token(kubeconfig: Path | None, name: str, *, keep_machines: bool) -> None:
+    """Delete a token, and say what ended with it."""
+    with plain_errors():
+        access = expose.reached(kubeconfig, note)
+        for line in asyncio.run(manage.delete_token(access, name, keep_machines=keep_machines)):
+            say(line)

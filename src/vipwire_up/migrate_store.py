@@ -1,0 +1,128 @@
+"""Moves all objects from the file of a data directory to etcd, or back. No API server may run meanwhile.
+
+    to etcd     the prefix is empty, or holds a migration that was interrupted: that begins anew. etcd's revision is
+                raised beyond the file's first, so that no client takes an old state for a newer one
+    to sqlite   revisions go on from etcd's, so that all clients list again
+
+What was left keeps its objects, under another name (`store.db.migrated`), or marked as moved: nobody goes on there by
+mistake.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from vipwire.file_io.files import sync
+from vipwire_up.api.kinds.catalogue import BY_ID
+from vipwire_up.api.kinds.small_kinds import LEASES
+from vipwire_up.api.objects.object import readable
+from vipwire_up.controllers.election import NAMESPACE
+from vipwire_up.controllers.servers import EVERY, lease_name
+from vipwire_up.open_store import claimed_by, fingerprint
+from vipwire_up.store.database import FILE_NAME, Database, lock
+from vipwire_up.store.etcd.client import Client
+from vipwire_up.store.etcd.layout import at_revision
+from vipwire_up.store.etcd.settings import EtcdSettings
+from vipwire_up.store.etcd.transfer import MOVED, Transfer
+from vipwire_up.store.record import Record, RecordChange, StoreError
+from vipwire_up.up import now
+
+_MIGRATED: Final = ".migrated"
+_BATCH: Final = 500
+
+
+async def migrate(target: str, folder: Path, settings: EtcdSettings) -> int:
+    """Move all objects to `target`, etcd or sqlite; return how many there are. Raise StoreError."""
+    return await (to_etcd if target == "etcd" else to_sqlite)(folder, settings, now)
+
+
+async def to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[], datetime]) -> int:
+    """Move the objects of a data directory to etcd; return how many there are. Raise StoreError."""
+    path = folder / FILE_NAME
+    if not path.exists():
+        raise StoreError(f"{path}: no such store")
+    client = Client(settings, clock)
+    database = Database(folder)
+    try:
+        contents = database.load()
+        records = [record for record in contents.records if record.key.resource in BY_ID]
+        transfer = Transfer(client, settings.prefix)
+        await transfer.begin()
+        await transfer.raise_revision(contents.revision)
+        await transfer.fill((record.key, at_revision(record.value, 0)) for record in records)
+        await transfer.mark(fingerprint(folder / "pki", clock()))
+        path.rename(path.with_name(f"{FILE_NAME}{_MIGRATED}"))
+        sync(folder)
+    finally:
+        database.close()
+        await client.close()
+    return len(records)
+
+
+async def to_sqlite(folder: Path, settings: EtcdSettings, clock: Callable[[], datetime]) -> int:
+    """Move the objects of etcd into a data directory; return how many there are. Raise StoreError."""
+    path = folder / FILE_NAME
+    client = Client(settings, clock)
+    try:
+        transfer = Transfer(client, settings.prefix)
+        claimed_by(await transfer.owner(), settings.prefix, folder / "pki", clock())
+        revision, records = await transfer.records()
+        await _check_nobody_serves(transfer, records)
+        records = [record for record in records if record.key.resource in BY_ID]
+        with lock(folder):
+            if path.exists():
+                raise StoreError(f"{path}: exists; move it away first")
+            _write(folder, path, _renumbered(records, revision))
+            await transfer.mark(MOVED)
+            path.with_name(f"{FILE_NAME}{_MIGRATED}").unlink(missing_ok=True)
+    finally:
+        await client.close()
+    return len(records)
+
+
+async def _check_nobody_serves(transfer: Transfer, records: Iterable[Record]) -> None:
+    """Raise StoreError if the Lease of a server is renewed."""
+    before = {record.key.name: record.revision for record in _held(records)}
+    if not before:
+        return
+    await asyncio.sleep(EVERY + 1)
+    _, later = await transfer.records()
+    for record in _held(later):
+        if record.revision != before.get(record.key.name):
+            raise StoreError(f"{record.key.name.removeprefix(lease_name(''))}: its API server runs: stop it first")
+
+
+def _held(records: Iterable[Record]) -> Iterator[Record]:
+    for record in records:
+        key = record.key
+        if (key.resource, key.namespace) == (LEASES.id, NAMESPACE) and key.name.startswith(lease_name("")):
+            spec = readable(record).get("spec") or {}
+            if spec.get("holderIdentity"):
+                yield record
+
+
+def _renumbered(records: Iterable[Record], revision: int) -> list[RecordChange]:
+    """Give each record a number of its own, after a revision: in etcd a transaction's records share one."""
+    ordered = sorted(records, key=lambda record: (record.revision, record.key))
+    return [
+        RecordChange(Record(record.key, number, at_revision(record.value, number)), None)
+        for number, record in enumerate(ordered, revision + 1)
+    ]
+
+
+def _write(folder: Path, path: Path, changes: list[RecordChange]) -> None:
+    """Write a store file beside its place, and put it there when it is whole."""
+    building = folder / "store.migrating"
+    shutil.rmtree(building, ignore_errors=True)
+    database = Database(building)
+    for start in range(0, len(changes), _BATCH):
+        database.append(changes[start : start + _BATCH])
+    if changes:
+        database.compact(changes[-1].revision)
+    database.close()
+    (building / FILE_NAME).rename(path)
+    sync(folder)
+    shutil.rmtree(building, ignore_errors=True)

@@ -1,0 +1,112 @@
+"""Tells which machines are lost: a Node that a vipwire serves is Ready while its Lease is renewed.
+
+A Lease that stayed the same for its duration, 40 unless the machine says otherwise, makes the Node's
+condition Ready Unknown; the endpoints controller then takes out what runs there. The machine says itself when it is
+back. Time in which this process did not run counts for nobody: it could not have heard a renewal.
+Of several API servers one judges, the one that is elected. All of them listen, so that it need not begin anew.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from vipwire.kube.errors import ApiError
+from vipwire.kube.lease import duration_of
+from vipwire.logging import log
+from vipwire.model.times import format_time
+from vipwire.process_lifecycle.supervision import Guard
+from vipwire_up.api.change import Options
+from vipwire_up.api.kinds.node import NODES
+from vipwire_up.api.kinds.small_kinds import LEASES
+from vipwire_up.api.objects.object import decoded, key_of
+from vipwire_up.api.registry import Registry
+from vipwire_up.nodes.heartbeat import SECONDS
+from vipwire_up.nodes.node import NODE_LEASES, is_ours, is_ready, lost
+from vipwire_up.store.record import Key, RecordChange
+from vipwire_up.store.store import Store
+from vipwire_up.store_watch.events import warn
+from vipwire_up.store_watch.feed import Feed
+
+_OPTIONS: Final = Options(manager="vipwire-node-readiness", validation="Ignore")
+_ASLEEP: Final = 5.0
+"""Seconds between two looks, which are a second apart, after which this process has not run meanwhile."""
+
+
+@dataclass(slots=True)
+class _Heard:
+    """When a machine was last heard of, and how long it may be silent. Seconds."""
+
+    when: float
+    seconds: float = SECONDS
+
+
+class NodeReadiness:
+    """Follows the Nodes and Leases of a store. `clock` gives seconds that never go back."""
+
+    def __init__(
+        self, store: Store, guard: Guard[Key] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._guard, self._clock = guard or Guard("Node readiness"), clock
+        self._feed = Feed(store, (NODES, LEASES))
+        self._ready: set[str] = set()
+        self._heard: dict[str, _Heard] = {}
+        self._looked = clock()
+
+    async def run(self, registry: Registry) -> None:
+        """Work until cancelled."""
+        await self._feed.run(partial(self.step, registry), self._guard)
+
+    async def listen(self) -> None:
+        """Note what is heard until cancelled, and judge nobody: a server that is elected later knows it then."""
+        await self._feed.run(self.hear, Guard("Node observation"))
+
+    async def step(self, registry: Registry) -> bool:
+        """Note what was heard; mark who has been silent for too long. Report that time goes on."""
+        now = self._clock()
+        await self.hear()
+        for name in sorted(self._ready):
+            heard = self._heard.setdefault(name, _Heard(now))
+            if now - heard.when >= heard.seconds:
+                with self._guard.of(key_of(NODES, "", name)):
+                    await self._lose(registry, name, heard.seconds)
+        return True
+
+    async def hear(self) -> bool:
+        """Note what was heard. Report that time goes on."""
+        now = self._clock()
+        if now - self._looked > _ASLEEP:
+            for each in self._heard.values():
+                each.when += now - self._looked
+        self._looked = now
+        self._feed.follow(self._ready.clear, self._note, self._guard)
+        return True
+
+    def _note(self, change: RecordChange) -> None:
+        key, value = change.record.key, decoded(change.record)
+        if key.resource == LEASES.id:
+            if key.namespace == NODE_LEASES and not change.deleted:
+                self._heard[key.name] = _Heard(self._clock(), duration_of(value, SECONDS))
+        elif change.deleted:
+            self._ready.discard(key.name)
+            self._heard.pop(key.name, None)
+        elif is_ours(value) and is_ready(value):
+            self._ready.add(key.name)
+        else:
+            self._ready.discard(key.name)
+
+    async def _lose(self, registry: Registry, name: str, seconds: float) -> None:
+        now = format_time(registry.clock())
+        try:
+            done = await registry.change(
+                NODES, "", name, lambda value: lost(value, now, seconds), _OPTIONS, subresource="status"
+            )
+        except ApiError as error:
+            if error.code == 404:
+                return
+            raise
+        self._ready.discard(name)
+        log.warning("a machine is not heard of any more; its endpoints leave", node=name, seconds=seconds)
+        message = f"Node {name} was not heard of for {seconds:g} s: the endpoints on it leave"
+        await warn(registry, NODES, decoded(done.record), "NodeNotReady", message)

@@ -1,0 +1,117 @@
+"""Opens the store of `vipwire up`: the file in the data directory, or etcd, if the prefix there is this cluster's.
+
+A cluster is its certificate authority: who trusts it trusts every API server over one store. The key of the authority
+is noted in etcd; a data directory with another one belongs to another cluster, and must not write there.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from vipwire.errors import ConfigError
+from vipwire.file_io.files import write_private
+from vipwire.linux.host.addresses import read_addresses
+from vipwire.logging import log
+from vipwire.model.net import format_address
+from vipwire_up.api.damaged_records import is_readable
+from vipwire_up.credentials.ca import Authority
+from vipwire_up.store.database import Database
+from vipwire_up.store.embedded import EmbeddedStore
+from vipwire_up.store.etcd.settings import EtcdSettings
+from vipwire_up.store.record import StoreError
+from vipwire_up.store.store import Store
+from vipwire_up.supervision.server_identity import FILE
+
+_NOTE: Final = "etcd-cluster"
+"""In the data directory: at which prefix the objects are, and in which cluster of etcd, as of the last start."""
+
+if TYPE_CHECKING:
+    from vipwire_up.store.etcd.store import EtcdStore  # not at run time: its packages are optional
+
+
+@contextlib.contextmanager
+def needs_etcd() -> Iterator[None]:
+    """Import what an optional dependency is needed for; raise ConfigError, with the remedy, if it is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        why = f"etcd needs the packages grpcio and protobuf ({error})"
+        raise ConfigError(f"{why}: pip install 'vipwire[etcd]'") from error
+
+
+async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock: Callable[[], datetime]) -> Store:
+    """Open it. Raise StoreError, ConfigError."""
+    if etcd is None:
+        return EmbeddedStore(Database(folder, limit=limit), is_readable)
+    with needs_etcd():
+        from vipwire_up.store.etcd.client import Client  # noqa: PLC0415  # an optional dependency
+        from vipwire_up.store.etcd.store import EtcdStore  # noqa: PLC0415
+    own = {format_address(each.address) for each in read_addresses()}
+    client, note = Client(etcd.nearest_first(own), clock), folder / _NOTE
+    noted, client.cluster = _noted(note)
+    try:
+        store = EtcdStore(client, etcd.prefix, is_readable)
+        await store.open()
+        await _claim(store, etcd.prefix, folder, clock(), noted)
+    except BaseException:
+        await client.close()
+        raise
+    _write_note(note, f"{etcd.prefix} {client.cluster:x}\n")
+    return store
+
+
+async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime, noted: str) -> None:
+    owner = await store.owner()
+    if owner and not (folder / "pki/ca.crt").exists():
+        why = f"join it (vipwire join --server), or copy its ca.crt and ca.key into {folder}/pki"
+        raise StoreError(f"etcd holds a cluster at prefix {prefix}, and this machine has no part in it: {why}")
+    traces = [name for name in (_NOTE, FILE) if (folder / name).exists()]
+    if traces and not owner:
+        was = f"the objects of this cluster were at {noted}" if noted else "this is a server of a cluster"
+        why = "restore etcd's backup, or name the right --etcd-servers and --etcd-prefix"
+        fresh = f"to begin with an empty cluster, remove {' and '.join(traces)} in {folder}"
+        raise StoreError(f"etcd is empty at prefix {prefix}, and {was}: {why}; {fresh}")
+    ours = fingerprint(folder / "pki", now)
+    claimed_by(await store.claim(ours), prefix, folder / "pki", now)
+    store.keep_to(ours)
+
+
+def _noted(note: Path) -> tuple[str, int]:
+    """Read at which prefix a directory's cluster is, and the number of its cluster of etcd; "" and 0 at first."""
+    try:
+        prefix, _, number = note.read_text(encoding="utf-8").strip().rpartition(" ")
+        return prefix, int(number, 16)
+    except (OSError, ValueError):
+        return "", 0
+
+
+def _write_note(note: Path, text: str) -> None:
+    try:
+        if not note.exists() or note.read_text(encoding="utf-8") != text:
+            write_private(note, text.encode())
+    except (OSError, ValueError) as error:
+        log.warning("cannot note where the objects are; a start does not tell an empty etcd", file=note, error=error)
+
+
+def claimed_by(owner: bytes, prefix: str, folder: Path, now: datetime) -> None:
+    """Raise StoreError unless a prefix is that of the authority in a folder."""
+    if owner == b"migrating":
+        raise StoreError(f"a migration to etcd's prefix {prefix} was interrupted: run vipwire store migrate again")
+    if owner.startswith(b"moved"):
+        raise StoreError(f"the cluster at etcd's prefix {prefix} was {owner.decode()}: use that, or migrate it back")
+    if owner != fingerprint(folder, now):
+        why = "choose another --etcd-prefix, or use the ca.crt and ca.key of that cluster"
+        raise StoreError(f"etcd holds another cluster at prefix {prefix}: {folder} has not its authority: {why}")
+
+
+def fingerprint(folder: Path, now: datetime) -> bytes:
+    """Name the authority of a folder, made if there is none, by its key: it keeps that when it is renewed."""
+    path = Authority(folder, now).pair.certificate
+    key = x509.load_pem_x509_certificate(path.read_bytes()).public_key()
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest().encode()

@@ -1,0 +1,89 @@
+"""One question of a readiness probe: a connection, a request, or a command. Gives "" if well, else what is wrong.
+
+As a kubelet asks (pkg/probe): TCP is well when a connection opens, HTTP at a status of 200 to 399, without a look at
+certificates; a command at exit code 0. Here a command runs on this machine. Whatever a probe says, an answer comes of
+it: what it makes us raise is a bad one.
+"""
+
+import asyncio
+import contextlib
+from typing import Any, Final
+
+import aiohttp
+
+from vipwire.model.net import bracketed
+from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.resource import Object
+from vipwire_up.readiness_probes.commands import RunAs, run_command
+
+_LONGEST: Final = 200
+_MOST: Final = 86_400
+
+
+async def ask(probe: Object, pod: Object, container: str, who: RunAs | None = None) -> str:
+    """Probe once, for timeoutSeconds at most; a command runs as `who`."""
+    seconds = number(probe, "timeoutSeconds", 1)
+    try:
+        async with asyncio.timeout(seconds):
+            return await _ask(probe, pod, container, who)
+    except TimeoutError:
+        return f"no answer within {seconds} s"
+    except Exception as error:  # noqa: BLE001  # a probe that cannot be asked is a bad one, and only that
+        return f"{type(error).__name__}: {error}"[:_LONGEST]
+
+
+def number(probe: Object, name: str, default: int) -> int:
+    """Read one of a probe's numbers, from 1 to a day; what is none is the default."""
+    value = probe.get(name)
+    return min(value, _MOST) if isinstance(value, int) and value > 0 else default
+
+
+async def _ask(probe: Object, pod: Object, container: str, who: RunAs | None) -> str:
+    address = str(at(pod, "status", "podIP") or "")
+    if action := probe.get("tcpSocket"):
+        return await _connect(action.get("host") or address, _port(action, pod, container))
+    if action := probe.get("httpGet"):
+        return await _get(action, action.get("host") or address, _port(action, pod, container))
+    if action := probe.get("exec"):
+        return await _run(action.get("command") or [], who)
+    return "the probe says neither tcpSocket nor httpGet nor exec"
+
+
+async def _connect(host: str, port: int) -> str:
+    _, writer = await asyncio.open_connection(host, port)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return ""
+
+
+async def _get(action: Object, host: str, port: int) -> str:
+    scheme = str(action.get("scheme") or "HTTP").lower()
+    name = bracketed(host)
+    headers = {each["name"]: each["value"] for each in action.get("httpHeaders") or ()}
+    url = f"{scheme}://{name}:{port}/{str(action.get('path') or '/').removeprefix('/')}"
+    options: dict[str, Any] = {"headers": {"User-Agent": "kube-probe/vipwire"} | headers, "allow_redirects": False}
+    async with aiohttp.ClientSession() as session, session.get(url, ssl=False, **options) as response:
+        return "" if 200 <= response.status < 400 else f"HTTP probe failed with statuscode: {response.status}"
+
+
+async def _run(command: list[str], who: RunAs | None) -> str:
+    if not command:
+        return "the command is empty"
+    code = await run_command([str(word) for word in command], who)
+    return "" if code == 0 else f"command failed with exit code {code}"
+
+
+def _port(action: Object, pod: Object, container: str) -> int:
+    """Find the number of a port; raise ValueError for one that is none, or a name that the container has not."""
+    port = action.get("port")
+    if isinstance(port, int):
+        if not 0 < port < 65536:
+            raise ValueError(f"{port} is not a port (1 to 65535)")
+        return port
+    containers = at(pod, "spec", "containers") or ()
+    listed = [entry for each in containers if each["name"] == container for entry in each.get("ports") or ()]
+    for entry in listed:
+        if entry.get("name") == port:
+            return int(entry["containerPort"])
+    raise ValueError(f"container {container} has no port named {port}")

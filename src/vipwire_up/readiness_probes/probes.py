@@ -1,0 +1,295 @@
+"""Runs the readiness probes of Pods, and writes their condition Ready: the health check of what is balanced.
+
+Each probe of each Pod is a task of its own: initialDelaySeconds, then every periodSeconds a question.
+successThreshold good answers in a row make it good, failureThreshold bad ones bad; until then it is what it was, at
+first bad. A Pod is ready if all its probes are good. What is bad is also told in an Event.
+
+Whose: a machine that says so on its Node makes the probes of the Pods on it (spec.nodeName). All others are made by
+the one API server that is elected, among them those of machines that are not Ready.
+
+Commands run only where the operator allows it, and as the user that the operator names. Only the admin role may say
+them (controllers/hooks.py): whoever else may write Pods could otherwise run anything.
+"""
+
+import asyncio
+import contextlib
+import enum
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
+
+from vipwire.kube import wire
+from vipwire.kube.errors import ApiError, UnreachableError
+from vipwire.kube.resource import Resource
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire.model.times import format_time
+from vipwire.process_lifecycle.supervision import Guard
+from vipwire.watched_objects.event import Deleted, EventOf, Listed, Upserted
+from vipwire_up.api.kinds.pod import PODS
+from vipwire_up.api.kinds.small_kinds import EVENTS
+from vipwire_up.api.objects.object import at, key_of
+from vipwire_up.api.objects.resource import Object
+from vipwire_up.api.registry import Registry
+from vipwire_up.controllers.endpoints.workloads import probes, ready_condition
+from vipwire_up.nodes.node import OWN, PROBES, is_ready
+from vipwire_up.nodes.objects import LocalObjects, Objects
+from vipwire_up.readiness_probes.commands import RunAs
+from vipwire_up.readiness_probes.probe import ask, number
+from vipwire_up.store.record import Key
+from vipwire_up.store_watch.events import event_of
+from vipwire_up.store_watch.source import StoreSource
+
+
+class ProbedKind(enum.Enum):
+    """The kinds that are read; the value is the kind in a manifest."""
+
+    POD = "Pod"
+    NODE = "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A Pod as the API has it, as far as probes ask; the name of its Node, "" for none."""
+
+    name: ObjectName
+    pod: Object
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A Node; `probes` if it is Ready and makes the probes of its own Pods."""
+
+    name: str
+    probes: bool
+
+
+ProbedObject: TypeAlias = Workload | Machine
+
+
+class _Meta(wire.Meta, gc=False, rename="camel"):
+    annotations: dict[str, Any] | None = None
+
+
+class _Plain(Struct, gc=False):
+    metadata: _Meta | None = None
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+
+
+def _workload(value: _Plain) -> tuple[Workload | None, tuple[Problem, ...]]:
+    meta, spec = value.metadata or _Meta(), value.spec or {}
+    name = ObjectName(meta.namespace or "", meta.name or "")
+    about = {"name": name.name, "namespace": name.namespace, "uid": meta.uid}
+    return Workload(
+        name, {"metadata": about, "spec": spec, "status": value.status or {}}, str(spec.get("nodeName") or "")
+    ), ()
+
+
+def _machine(value: _Plain) -> tuple[Machine | None, tuple[Problem, ...]]:
+    meta = value.metadata or _Meta()
+    probes = (meta.annotations or {}).get(PROBES) == OWN and is_ready({"status": value.status or {}})
+    return Machine(meta.name or "", probes), ()
+
+
+PODS_READ: Final[Resource[ProbedKind, ProbedObject]] = Resource(ProbedKind.POD, "/api/v1", "pods", _Plain, _workload)
+NODES_READ: Final[Resource[ProbedKind, ProbedObject]] = Resource(
+    ProbedKind.NODE, "/api/v1", "nodes", _Plain, _machine
+)
+RESOURCES: Final = (PODS_READ, NODES_READ)
+
+
+MANAGER: Final = "vipwire-probes"
+NO_COMMANDS: Final = "commands are not run (--exec-probes of vipwire up or join allows them)"
+
+Event: TypeAlias = EventOf[ProbedKind, ProbedObject]
+Follow: TypeAlias = Callable[[Callable[[Event], None]], Awaitable[None]]
+
+
+class Verdict:
+    """The state that a probe's answers add up to."""
+
+    def __init__(self, probe: Object) -> None:
+        self._needed = {True: number(probe, "successThreshold", 1), False: number(probe, "failureThreshold", 3)}
+        self._row = 0
+        self._last: bool | None = None
+        self.good: bool | None = None
+        """None until enough answers are there."""
+
+    def hear(self, *, good: bool) -> None:
+        """Count an answer."""
+        self._row = self._row + 1 if good is self._last else 1
+        self._last = good
+        if self._row >= self._needed[good]:
+            self.good = good
+
+
+class _Watched:
+    """A Pod whose probes run. `told` is what has been written of each container, `said` the last Event's problem."""
+
+    def __init__(self, pod: Object) -> None:
+        self.pod = pod
+        self.what = what_is_probed(pod)
+        self.probes = probes(pod)
+        self.verdicts = {container: Verdict(probe) for container, probe in self.probes}
+        self.problems: dict[str, str] = {}
+        self.told: dict[str, bool | None] = {}
+        self.said = ""
+        self.tasks: list[asyncio.Task[None]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Prober:
+    """Who probes: machine `node`, or "" for the elected one. Commands are run if `commands`, as `run_as`."""
+
+    node: str = ""
+    commands: bool = False
+    run_as: RunAs | None = None
+
+
+class Probes:
+    """Probes what is a prober's, as `follow` tells of Pods and Nodes. `run` must run."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        follow: Follow,
+        clock: Callable[[], datetime],
+        prober: Prober,
+        guard: Guard[Key] | None = None,
+    ) -> None:
+        self._objects, self._follow, self._clock, self._prober = objects, follow, clock, prober
+        self._guard = guard or Guard("probes")
+        self._found: dict[ObjectName, Workload] = {}
+        self._probing: dict[str, bool] = {}
+        self._watched: dict[ObjectName, _Watched] = {}
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        self._found.clear()
+        self._probing.clear()
+        self._watched.clear()
+        async with asyncio.TaskGroup() as tasks:
+            await self._follow(lambda event: self._hear(event, tasks))
+
+    def _hear(self, event: Event, tasks: asyncio.TaskGroup) -> None:
+        match event:
+            case Listed(kind=ProbedKind.NODE, objects=machines):
+                self._probing = {each.name: each.probes for each in machines if isinstance(each, Machine)}
+                self._settle(self._found, tasks)
+            case Listed(objects=pods):
+                before = set(self._found)
+                self._found = {each.name: each for each in pods if isinstance(each, Workload)}
+                self._settle(before | self._found.keys(), tasks)
+            case Upserted(object=Machine(name=name, probes=own)):
+                if self._probing.get(name, False) != own:
+                    self._probing[name] = own
+                    self._settle(self._found, tasks)
+            case Upserted(object=Workload(name=place) as pod):
+                self._found[place] = pod
+                self._settle((place,), tasks)
+            case Deleted(kind=ProbedKind.NODE, name=gone):
+                self._probing.pop(gone.name, None)
+                self._settle(self._found, tasks)
+            case Deleted(name=gone):
+                self._found.pop(gone, None)
+                self._settle((gone,), tasks)
+
+    def _is_ours(self, pod: Workload) -> bool:
+        if self._prober.node:
+            return pod.node == self._prober.node
+        return not self._probing.get(pod.node, False)
+
+    def _settle(self, names: Iterable[ObjectName], tasks: asyncio.TaskGroup) -> None:
+        """Begin and end the probes of Pods."""
+        for name in tuple(names):
+            fresh = None
+            with self._guard.of(_key(name)):
+                found = self._found.get(name)
+                if found is not None and self._is_ours(found) and _is_probed(found.pod):
+                    fresh = _Watched(found.pod)
+            watched = self._watched.get(name)
+            if watched is not None and (fresh is None or watched.what != fresh.what):
+                for task in self._watched.pop(name).tasks:
+                    task.cancel()
+                watched = None
+            if watched is None and fresh is not None:
+                self._watched[name] = fresh
+                for container, probe in fresh.probes:
+                    fresh.tasks.append(tasks.create_task(self._probe(name, container, probe, fresh)))
+
+    async def _probe(self, name: ObjectName, container: str, probe: Object, watched: _Watched) -> None:
+        verdict, period = watched.verdicts[container], number(probe, "periodSeconds", 10)
+        # After a start all would ask at once: each waits for a part of its period.
+        first = random.uniform(0, 1)  # noqa: S311  # nobody gains by guessing it
+        await asyncio.sleep(number(probe, "initialDelaySeconds", 0) + first)
+        while True:
+            refused = probe.get("exec") and not self._prober.commands
+            problem = NO_COMMANDS if refused else await ask(probe, watched.pod, container, self._prober.run_as)
+            verdict.hear(good=not problem)
+            watched.problems[container] = problem
+            if verdict.good is not watched.told.get(container):
+                with self._guard.of(_key(name)), contextlib.suppress(UnreachableError):  # else again after a period
+                    await self._report(name, watched)
+            await asyncio.sleep(period)
+
+    async def _report(self, name: ObjectName, watched: _Watched) -> None:
+        bad = [container for container, verdict in watched.verdicts.items() if not verdict.good]
+        problem = "; ".join(f"{each}: {watched.problems.get(each) or 'not asked yet'}" for each in bad)
+        now = self._clock()
+        verdicts = {container: verdict.good for container, verdict in watched.verdicts.items()}
+        if problem and problem != watched.said:
+            message = f"Readiness probe failed: {problem}"
+            event = event_of(PODS, watched.pod, "Unhealthy", message, now, kind="Warning")
+            with contextlib.suppress(ApiError):  # to have said it is not worth failing for
+                await self._objects.create(EVENTS, name.namespace, event)
+        watched.said = problem
+        try:
+            await self._objects.edit(
+                PODS,
+                name.namespace,
+                name.name,
+                lambda value: with_ready(value, problem, format_time(now)),
+                subresource="status",
+            )
+        except ApiError as error:  # it cannot be written: it is tried again after a period
+            if error.code != 404:
+                raise
+        watched.told = verdicts
+
+
+def local_probes(registry: Registry, prober: Prober | None = None, guard: Guard[Key] | None = None) -> Probes:
+    """Probe over a registry in this process."""
+    objects, source = LocalObjects(registry, MANAGER), StoreSource(registry.store, RESOURCES)
+    return Probes(objects, source.run, registry.clock, prober or Prober(), guard)
+
+
+def _key(name: ObjectName) -> Key:
+    return key_of(PODS, name.namespace, name.name)
+
+
+def with_ready(pod: Object, problem: str, now: str) -> Object:
+    """Set a Pod's condition Ready; its time changes only with the state."""
+    status = pod.get("status") or {}
+    old: Object = next((each for each in status.get("conditions") or () if each.get("type") == "Ready"), {})
+    new = ready_condition(problem, now)
+    if old.get("status") == new["status"] and old.get("lastTransitionTime"):
+        new["lastTransitionTime"] = old["lastTransitionTime"]
+    others = [each for each in status.get("conditions") or () if each.get("type") != "Ready"]
+    return pod | {"status": status | {"conditions": [*others, new]}}
+
+
+def what_is_probed(pod: Object) -> tuple[object, ...]:
+    """Name what a Pod's probes depend on: if it changes, they begin anew."""
+    ports = [each.get("ports") for each in at(pod, "spec", "containers") or ()]
+    return pod["metadata"]["uid"], at(pod, "status", "podIP"), probes(pod), ports
+
+
+def _is_probed(pod: Object) -> bool:
+    ended = at(pod, "status", "phase") in ("Succeeded", "Failed")
+    return bool(probes(pod)) and bool(at(pod, "status", "podIP")) and not ended

@@ -1,0 +1,57 @@
+"""The objects of this cluster as a source in the same process: read from the store, without HTTP.
+
+It says what a watch of the API server would say, in the same order; who listens (the proxy, DNS) cannot tell them
+apart. Selectors are not applied, but for that of a single name: what else they leave out, the conversion does, too.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeAlias
+
+from vipwire.kube.contact import Health
+from vipwire.kube.resource import ObjectReader, Resource
+from vipwire.model.names import ObjectName
+from vipwire.watched_objects.event import Deleted, EventOf, K, T
+from vipwire_up.store.record import CompactedError, FutureRevisionError, Record, RecordChange
+from vipwire_up.store.store import Store
+
+Emit: TypeAlias = Callable[[EventOf[K, T]], None]
+
+
+class StoreSource(Generic[K, T]):
+    """Follows the resources that it is given."""
+
+    def __init__(self, store: Store, resources: Iterable[Resource[K, T]]) -> None:
+        self._store, self._resources = store, tuple(resources)
+
+    def health(self) -> tuple[Health, ...]:
+        """Return how the contact to etcd is; a store in a file has none."""
+        return (Health("etcd", synced=True, error=self._store.trouble),) if self._store.shared else ()
+
+    async def run(self, emit: Emit[K, T]) -> None:
+        """Emit everything, then every change, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for resource in self._resources:
+                tasks.create_task(self._follow(ObjectReader(resource), emit), name=f"store {resource.plural}")
+
+    async def _follow(self, reader: ObjectReader[K, T], emit: Emit[K, T]) -> None:
+        place, only = reader.resource.id, reader.resource.only
+        while True:
+            since = self._store.revision
+            emit(reader.listed(_values(self._store.scan(place), only)))
+            try:
+                async for changes in self._store.watch(place, since):
+                    for change in changes:
+                        if only in ("", change.record.key.name):
+                            emit(_event(reader, change))
+            except (CompactedError, FutureRevisionError):
+                continue
+
+
+def _values(records: Iterable[Record], only: str) -> Iterator[tuple[str, bytes]]:
+    return ((record.key.name, record.value) for record in records if only in ("", record.key.name))
+
+
+def _event(reader: ObjectReader[K, T], change: RecordChange) -> EventOf[K, T]:
+    name = ObjectName(change.record.key.namespace, change.record.key.name)
+    return Deleted(reader.resource.kind, name) if change.deleted else reader.changed(name, change.record.value)

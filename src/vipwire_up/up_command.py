@@ -1,0 +1,30 @@
+"""Starts `vipwire up` from the values of its flags."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vipwire.config.sections import Logging
+from vipwire.logging import log
+from vipwire.terminal.output import MISUSED, plain_errors
+from vipwire_up.claim_data_dir import claim_up
+from vipwire_up.up import run
+from vipwire_up.up_settings import read_setting
+
+
+def start(flags: dict[str, Any]) -> None:
+    """Run the API server and all that belongs to it until a signal."""
+    log.configure(Logging())
+    with plain_errors(MISUSED):
+        setting = read_setting(flags)
+
+    def ready(url: str, kubeconfig: Path) -> None:
+        click.echo(f"API server at {url}")
+        for line in setting.summary():
+            click.echo(line)
+        click.echo(f"try: kubectl --kubeconfig {kubeconfig} get namespaces")
+
+    with plain_errors(), claim_up(setting, takeover=flags["takeover"]):
+        asyncio.run(run(setting, ready))
