@@ -22,7 +22,7 @@ from vipwire.modes.nftables.explain.explainer import offloading
 from vipwire.modes.nftables.explain.table import Run, Table
 from vipwire.modes.nftables.probe import try_offloading
 from vipwire.modes.nftables.table import fastpath, text
-from vipwire.modes.nftables.table.names import Chain, Flowtable, Object, ObjectKey
+from vipwire.modes.nftables.table.names import Chain, FlowtableSpec, Object, ObjectKey
 from vipwire.modes.nftables.table.script import steps
 from vipwire.modes.nftables.table.skeleton import compiled, node_objects
 from vipwire.plan.resolve import Packet
@@ -78,12 +78,12 @@ def test_the_flowtable_is_there_before_rules_use_it_and_goes_after_them() -> Non
 
 
 def test_it_is_written_as_nft_writes_it() -> None:
-    delta = Delta[ObjectKey, Object](added={fastpath.KEY: Flowtable()})
+    delta = Delta[ObjectKey, Object](added={fastpath.KEY: FlowtableSpec()})
     assert list(text.script(Family.IPV4, delta)) == [
         "add table ip vipwire",
         "add flowtable ip vipwire fastpath { hook ingress priority 0; counter; }",
     ]
-    removed = Delta[ObjectKey, Object](removed={fastpath.KEY: Flowtable()})
+    removed = Delta[ObjectKey, Object](removed={fastpath.KEY: FlowtableSpec()})
     assert list(text.script(Family.IPV6, removed))[1:] == ["delete flowtable ip6 vipwire fastpath"]
     assert text.describe(Family.IPV4, fastpath.KEY) == "flowtable fastpath"
 

@@ -90,7 +90,7 @@ class FlowtableDevices:
 
     def _added(self, missing: frozenset[str]) -> bool:
         """Add devices; tell whether they, and the flowtable, were still there."""
-        wanted = names.Flowtable()
+        wanted = names.FlowtableSpec()
         operations = add_devices(self._family, TABLE, FASTPATH, wanted.priority, wanted.flags, sorted(missing))
         first = self._socket.sequence(len(operations) + 2)
         self._socket.drain()

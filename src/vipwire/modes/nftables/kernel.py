@@ -31,7 +31,7 @@ from vipwire.modes.nftables.table.names import (
     SET,
     TABLE,
     Chain,
-    Flowtable,
+    FlowtableSpec,
     Hook,
     Object,
     ObjectKey,
@@ -257,7 +257,7 @@ class NftablesBackend:
             return {}
         objects: dict[ObjectKey, Object] = dict(self._read_chains())
         for found in self._dump(MessageType.GETFLOWTABLE, flowtables.decode_flowtable):
-            objects[FLOWTABLE, found.name.encode()] = Flowtable(found.priority, found.flags)
+            objects[FLOWTABLE, found.name.encode()] = FlowtableSpec(found.priority, found.flags)
         declared = self._dump(MessageType.GETSET, decode.declaration)
         for item in declared:
             key = (SET, item.name.encode())
@@ -287,7 +287,7 @@ class NftablesBackend:
             found = objects.get(key)
             if isinstance(ours, Chain) and isinstance(found, Chain) and (ours.hook is None) != (found.hook is None):
                 return True
-            if isinstance(ours, Flowtable) and isinstance(found, Flowtable) and ours != found:
+            if isinstance(ours, FlowtableSpec) and isinstance(found, FlowtableSpec) and ours != found:
                 return True
         return False
 

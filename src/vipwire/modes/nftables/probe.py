@@ -32,7 +32,7 @@ from vipwire.modes.nftables.table.names import (
     SET,
     SRCNAT,
     Chain,
-    Flowtable,
+    FlowtableSpec,
     Hook,
     IntervalElement,
     Object,
@@ -155,7 +155,7 @@ def _counting(_words: Words, family: Family) -> Objects:
 def _offloading(_words: Words, _family: Family) -> Objects:
     rule = "ct packets > 20 flow add @tried-flowtable"
     return {
-        (FLOWTABLE, b"tried-flowtable"): Flowtable(),
+        (FLOWTABLE, b"tried-flowtable"): FlowtableSpec(),
         **_chain("offload", rule, hook=Hook("filter", "forward", 0)),
     }
 
@@ -207,7 +207,7 @@ Send: TypeAlias = Callable[[list[Operation]], tuple[int, list[Acknowledgement]]]
 """Sends a transaction; returns the sequence number of its beginning, and what the kernel says."""
 
 
-class Refusal(NamedTuple):
+class KernelRefusal(NamedTuple):
     """The operation that the kernel does not take, in words, and its errno."""
 
     words: str
@@ -274,7 +274,7 @@ def try_offloading(family: Family, send: Send) -> str:
     )
 
 
-def _tried(objects: Mapping[Family, Mapping[ObjectKey, Object]], send: Send) -> Refusal | None:
+def _tried(objects: Mapping[Family, Mapping[ObjectKey, Object]], send: Send) -> KernelRefusal | None:
     """Commit a table of these objects in each family, and take all back."""
     tried: list[DescribedOperation] = []
     for family, wanted in objects.items():
@@ -284,11 +284,11 @@ def _tried(objects: Mapping[Family, Mapping[ObjectKey, Object]], send: Send) -> 
     for answer in answers:
         step = encode.refused(tried, first, answer.sequence)
         if answer.errno in LACKING and step is not tried[-1]:
-            return Refusal(step.words if step else "a transaction", answer.errno)
+            return KernelRefusal(step.words if step else "a transaction", answer.errno)
     return None
 
 
-def _unsupported(family: Family, refusal: Refusal, missing: list[Feature]) -> UnsupportedError:
+def _unsupported(family: Family, refusal: KernelRefusal, missing: list[Feature]) -> UnsupportedError:
     name = family.value
     said = f"nftables mode cannot be used here: the kernel has nf_tables, but does not take {refusal} for {name}"
     if not missing:  # none of the parts alone, so that nobody knows better than the kernel

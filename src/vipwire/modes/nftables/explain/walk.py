@@ -230,9 +230,9 @@ class _Evaluation:
                 return self._rule(Code(code), chain)
             case grammar.Counter() | grammar.AddFlow():
                 return True
-            case grammar.Reject(reset):
+            case grammar.RejectWith(reset):
                 return self._end(Verdict.RESET if reset else Verdict.REJECT)
-            case grammar.Masquerade():
+            case grammar.SourceNat():
                 walker.run.masqueraded = True
                 return self._end(Verdict.MASQUERADE)
             case grammar.DnatTo(address):

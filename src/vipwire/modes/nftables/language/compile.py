@@ -17,7 +17,7 @@ from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.elements import Verdict
 from vipwire.model.net import Family
 from vipwire.modes.nftables.language import grammar
-from vipwire.modes.nftables.language.fields import Field, Header, load_fields
+from vipwire.modes.nftables.language.fields import Field, HeaderField, load_fields
 from vipwire.modes.nftables.language.grammar import GROUP, Part, count_words, data_word, parse_rule
 
 _COUNT = 8
@@ -73,10 +73,10 @@ class _Emitter:
                 yield kernel.verdict(part)
             case grammar.Counter():
                 yield kernel.counter()
-            case grammar.Reject(reset):
+            case grammar.RejectWith(reset):
                 code = None if reset else _PORT_UNREACHABLE[self._family]
                 yield kernel.reject(kernel.REJECT_TCP_RESET if reset else kernel.REJECT_ICMP, code)
-            case grammar.Masquerade():
+            case grammar.SourceNat():
                 yield kernel.masquerade(kernel.NAT_FULLY_RANDOM)
             case grammar.DnatTo(address):
                 yield kernel.immediate(0, address)
@@ -122,7 +122,7 @@ class _Emitter:
 
 def _load_start(field: Field, length: int) -> bytes:
     """Load as much of a header's field as is compared; everything else is loaded whole."""
-    if isinstance(field, Header):
+    if isinstance(field, HeaderField):
         return kernel.payload(0, field.base, field.offset, length)
     return field.load(0)
 

@@ -63,7 +63,7 @@ class Field(Value, frozen=True):
         return -(-self.size // 4)
 
 
-class Header(Field, frozen=True):
+class HeaderField(Field, frozen=True):
     """A field of a packet's header: `offset` bytes into the header `base`."""
 
     base: int = 0
@@ -90,11 +90,11 @@ EMPTY_TYPEOF = number(0, _CONCAT) + entry(1, b"")
 VERDICT_TYPEOF = number(0, _VERDICT) + entry(1, b"")
 
 
-def _header(name: str, type_: Type, size: int, place: tuple[int, int], note: tuple[int, int]) -> Header:
+def _header(name: str, type_: Type, size: int, place: tuple[int, int], note: tuple[int, int]) -> HeaderField:
     """Make a field of a header; `note` is nft's number of the protocol, and of the field in it."""
     base, offset = place
     typeof = _typeof(_PAYLOAD, (0, note[0]), (1, note[1]))
-    return Header(
+    return HeaderField(
         name, type_, size, Order.NETWORK, lambda word: kernel.payload(word, base, offset, size), typeof, base, offset
     )
 

@@ -101,13 +101,13 @@ class Counter(Value, frozen=True):
     """`counter`."""
 
 
-class Reject(Value, frozen=True):
+class RejectWith(Value, frozen=True):
     """`reject` says that the port is unreachable, `reject with tcp reset` answers as TCP does."""
 
     reset: bool
 
 
-class Masquerade(Value, frozen=True):
+class SourceNat(Value, frozen=True):
     """`masquerade fully-random`."""
 
 
@@ -148,7 +148,7 @@ class AddFlow(Value, frozen=True):
 
 
 Match = Compare | Bits | Exceeds | Member | VerdictMap
-Statement = Verdict | Counter | Reject | Masquerade | DnatTo | DnatMap | SetMeta | UpdateSet | AddFlow
+Statement = Verdict | Counter | RejectWith | SourceNat | DnatTo | DnatMap | SetMeta | UpdateSet | AddFlow
 Part = Match | Statement
 
 
@@ -265,12 +265,12 @@ class _Parser:
         chain = self.words.take("a chain's name") if code in (Code.JUMP, Code.GOTO) else ""
         return Verdict(code, chain)
 
-    def reject(self) -> Reject:
-        return Reject(self.words.skip("with", "tcp", "reset"))
+    def reject(self) -> RejectWith:
+        return RejectWith(self.words.skip("with", "tcp", "reset"))
 
-    def masquerade(self) -> Masquerade:
+    def masquerade(self) -> SourceNat:
         self.words.expect("fully-random")
-        return Masquerade()
+        return SourceNat()
 
     def dnat(self) -> DnatTo | DnatMap:
         words = self.words
@@ -306,7 +306,7 @@ class _Parser:
 
 
 def _ends(part: Part) -> bool:
-    return isinstance(part, Reject) or (isinstance(part, Verdict) and part.code is not Code.JUMP)
+    return isinstance(part, RejectWith) or (isinstance(part, Verdict) and part.code is not Code.JUMP)
 
 
 def count_words(key: tuple[Field, ...]) -> int:

@@ -14,7 +14,7 @@ from typing import Final
 
 from vipwire.model.net import Family
 from vipwire.modes.nftables.language import compile_rule, limit, same_rule
-from vipwire.modes.nftables.table.names import CHAIN, FLOWTABLE, Chain, Flowtable, Hook, Object, ObjectKey
+from vipwire.modes.nftables.table.names import CHAIN, FLOWTABLE, Chain, FlowtableSpec, Hook, Object, ObjectKey
 
 FASTPATH: Final = "fastpath"
 KEY: Final = (FLOWTABLE, FASTPATH.encode())
@@ -25,7 +25,7 @@ def fastpath_objects(packets: int) -> dict[ObjectKey, Object]:
     """Write what offloads a connection after so many packets; nothing for 0."""
     if not packets:
         return {}
-    return {KEY: Flowtable(), ENTRY: Chain((_rule(packets),), Hook("filter", "forward", 0))}
+    return {KEY: FlowtableSpec(), ENTRY: Chain((_rule(packets),), Hook("filter", "forward", 0))}
 
 
 def _rule(packets: int) -> str:

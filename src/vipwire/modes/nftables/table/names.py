@@ -98,7 +98,7 @@ class Chain(Value, frozen=True):
     hook: Hook | None = None
 
 
-class Flowtable(Value, frozen=True):
+class FlowtableSpec(Value, frozen=True):
     """A flowtable at the ingress of devices. Ours lets connection tracking go on counting what it carries."""
 
     priority: int = 0
@@ -108,7 +108,7 @@ class Flowtable(Value, frozen=True):
 ObjectKey: TypeAlias = tuple[str, bytes]
 """(set name, element key), or (`CHAIN`, `SET` or `FLOWTABLE`, name)."""
 
-Object: TypeAlias = bytes | CommentedElement | IntervalElement | Verdict | Chain | SetSpec | Flowtable
+Object: TypeAlias = bytes | CommentedElement | IntervalElement | Verdict | Chain | SetSpec | FlowtableSpec
 """Plain bytes are the data of an element without a comment, empty in a set."""
 
 

@@ -30,7 +30,7 @@ from vipwire.modes.nftables.table.names import (
     TABLE,
     Chain,
     CommentedElement,
-    Flowtable,
+    FlowtableSpec,
     IntervalElement,
     Object,
     ObjectKey,
@@ -116,7 +116,7 @@ def _declarations(family: Family, added: _Groups) -> Iterator[DescribedOperation
             operation = encode.new_set(family, TABLE, value.name, compile_set(value, family))
             yield DescribedOperation(operation, f"add set {value.name}")
     for key, value in added.get(FLOWTABLE, ()):
-        if isinstance(value, Flowtable):
+        if isinstance(value, FlowtableSpec):
             name = key.decode()
             operation = new_flowtable(family, TABLE, name, value.priority, value.flags)
             yield DescribedOperation(operation, f"add flowtable {name}")

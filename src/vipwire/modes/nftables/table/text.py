@@ -14,7 +14,7 @@ from vipwire.modes.nftables.table.names import (
     TABLE,
     Chain,
     CommentedElement,
-    Flowtable,
+    FlowtableSpec,
     IntervalElement,
     Object,
     ObjectKey,
@@ -61,7 +61,7 @@ def describe(family: Family, key: ObjectKey) -> str:
 
 
 def _order(value: Object) -> int:
-    return 0 if isinstance(value, SetSpec | Flowtable) else 2 if isinstance(value, Chain) else 1
+    return 0 if isinstance(value, SetSpec | FlowtableSpec) else 2 if isinstance(value, Chain) else 1
 
 
 def _hook(chain: Chain) -> str:
@@ -76,7 +76,7 @@ def _command(verb: str, table: str, family: Family, key: ObjectKey, value: Objec
             if verb == "delete":
                 return f"flush chain {table} {rest.decode()}\ndelete chain {table} {rest.decode()}"
             return "\n".join(f"add rule {table} {rest.decode()} {rule}" for rule in rules)
-        case Flowtable(priority, flags):
+        case FlowtableSpec(priority, flags):
             hook = f" {{ hook ingress priority {priority};{' counter;' if flags & FLOWTABLE_COUNTER else ''} }}"
             return f"{verb} flowtable {table} {rest.decode()}{hook if verb == 'add' else ''}"
         case SetSpec():
