@@ -26,7 +26,7 @@ LATE = {
     "vipwire/modes/userspace/driver.py": (1, "explain, as above"),
     "vipwire/process_lifecycle/cyclic_garbage.py": (1, "ctypes (4), after the first sync"),
     "vipwire/file_io/file_watch.py": (1, "ctypes (4), in a thread"),
-    "vipwire/terminal/output.py": (2, "click (20), for a proxy that prints an error only"),
+    "vipwire/terminal/output.py": (1, "click (20), for a proxy that prints an error only"),
     "vipwire/proxy_daemon/handover/handover.py": (3, "leftovers (33) and rules (25), after the first sync"),
     "vipwire/proxy_daemon/proxy.py": (1, "the reader of manifests (60), for --manifests only"),
     "vipwire/proxy_daemon/run.py": (1, "clean-up (27), which a running proxy has no use for"),

@@ -56,10 +56,7 @@ def plain_errors(status: int = FAILED) -> Iterator[None]:
 
 def usage_error(error: "click.ClickException") -> int:
     """Print an error of click's in our style; return the exit status."""
-    import click  # noqa: PLC0415  # whose error it is
-
-    context = getattr(error, "ctx", None)
-    if isinstance(error, click.UsageError) and context is not None:
+    if (context := getattr(error, "ctx", None)) is not None:  # of a UsageError
         _echo(context.get_usage(), err=True)
         _echo(f"Try `{context.command_path} --help`.", err=True)
     complain(error.format_message())
