@@ -146,10 +146,6 @@ class Line:
         else:
             self._guard.forget(name)
 
-    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """List what a Service asks for and the mode does not do."""
-        return self.backend.shortcomings(plan)
-
     def read_ahead(self) -> None:
         """Read what the first sync compares with, where the mode can. What goes wrong here, that sync finds again."""
         if isinstance(self.backend, ReadsAhead):
@@ -163,10 +159,6 @@ class Line:
         except (OSError, VipwireError):
             self.reconciler.distrust()
             return True
-
-    def housekeeping_due(self) -> float | None:
-        """Return the seconds until the mode has something to do between syncs; None if it has nothing."""
-        return self.backend.housekeeping_due()
 
     def housekeep(self) -> None:
         """Run what the mode has due. If the kernel does not answer, the next sync reads it."""
@@ -286,7 +278,7 @@ class Engine:
             pending = dirty or bool(line.outlying) or line.reconciler.pending
             calm = calm and not pending
             times.append(line.pacer.due(now, pending=pending))
-            if (wait := line.housekeeping_due()) is not None:
+            if (wait := line.backend.housekeeping_due()) is not None:
                 times.append(wait)
             if (wait := line.planning_due(now)) is not None:
                 times.append(wait)

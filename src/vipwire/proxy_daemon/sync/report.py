@@ -200,7 +200,7 @@ def _in_vain(line: Line, plan: ServicePlan | None) -> AbstractSet[Problem]:
     """Collect what a Service asks for that is wrong, or that the mode does not have."""
     if plan is None:
         return _NO_PROBLEMS
-    lacking = line.shortcomings(plan)
+    lacking = line.backend.shortcomings(plan)
     return {*plan.problems, *lacking} if lacking or plan.problems else _NO_PROBLEMS
 
 
