@@ -11,22 +11,27 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vipwire.config.checks import (
+from vipwire.config.gates import KNOWN_GATES, Gates, enabled_gates, gate_errors
+from vipwire.config.kinds import ValueKind
+from vipwire.config.modes import DEFAULT, mode_names, registered
+from vipwire.config.schema import (
     ABOVE_0,
     PRIMARY,
+    Applied,
+    Group,
     OneOf,
+    Section,
+    Setting,
     cidr_or_primary,
     host_port,
     is_version,
     must,
     port_range,
     reads,
+    rows_of,
+    setting,
     within,
 )
-from vipwire.config.gates import KNOWN_GATES, Gates, enabled_gates, gate_errors
-from vipwire.config.kinds import ValueKind
-from vipwire.config.modes import DEFAULT, mode_names, registered
-from vipwire.config.schema import Applied, Group, Section, Setting, rows_of, setting
 from vipwire.config.sections import (
     EBPF,
     IPVS,

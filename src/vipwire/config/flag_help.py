@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import click
 
-from vipwire.config.checks import OneOf
 from vipwire.config.flags import FLAGS, flag_text
 from vipwire.config.kinds import ValueKind
-from vipwire.config.schema import Group, Setting
+from vipwire.config.schema import Group, OneOf, Setting
 
 _WIDTH: Final = 100
 

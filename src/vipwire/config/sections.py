@@ -6,9 +6,8 @@ Fields stand in the order of `--help`.
 
 import enum
 
-from vipwire.config.checks import ABOVE_0, AT_LEAST_0, OneOf, cidr, must, within
 from vipwire.config.kinds import ModuleVerbosity, ValueKind
-from vipwire.config.schema import Applied, Section, setting
+from vipwire.config.schema import ABOVE_0, AT_LEAST_0, Applied, OneOf, Section, cidr, must, setting, within
 
 _LIVE, _NEVER = Applied.LIVE, Applied.NEVER
 

@@ -8,11 +8,10 @@ trouble in nftables mode. Paths are those of the file. Source: pkg/proxy/apis/co
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from vipwire.config.checks import PRIMARY, cidr
 from vipwire.config.configuration import KIND, ROWS, Config, LocalMode, split_cidrs
 from vipwire.config.kinds import ValueKind, format_duration
 from vipwire.config.modes import mode_names, registered
-from vipwire.config.schema import Setting
+from vipwire.config.schema import PRIMARY, Setting, cidr
 from vipwire.model.net import Prefix
 
 _OF_MODES: Final = ("iptables", "nftables", "ipvs")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from vipwire.config.checks import port_range
 from vipwire.config.configuration import Config
 from vipwire.config.file import read_config
 from vipwire.config.flags import build_config, parse_flags
 from vipwire.config.gates import SECURITY_GATES, gate_errors, gate_notes
+from vipwire.config.schema import port_range
 from vipwire.config.validation import validate
 from vipwire.errors import ConfigError
 

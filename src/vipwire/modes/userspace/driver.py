@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from vipwire.config.checks import port_range
 from vipwire.config.configuration import Config
+from vipwire.config.schema import port_range
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from vipwire.config.checks import PRIMARY
 from vipwire.config.configuration import Config, LocalMode
+from vipwire.config.schema import PRIMARY
 from vipwire.model.names import KUBERNETES
 from vipwire.model.net import Address, Family, Prefix, family_of, is_loopback, parse_address
 from vipwire.model.node import Drain, Node, ServiceCIDR
