@@ -9,7 +9,7 @@ from tests.proxy.conformance import own_cgroup
 
 from vipwire.linux.bpf.programs import HOOKS, attached
 from vipwire.modes.ebpf.cgroup import mounted
-from vipwire_lab.test_cluster.cluster import take_down_stale
+from vipwire_lab.cluster.cluster import take_down_stale
 
 
 @functools.cache

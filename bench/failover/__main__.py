@@ -40,10 +40,10 @@ from bench.failover.machines import ECHO, NODES, OWNED, RIVAL, RIVAL_PORT, Machi
 from bench.failover.rounds import rounds
 from bench.failover.servers import Servers
 
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.continuous import Connection
 from vipwire_lab.demo.standalone import program
 from vipwire_lab.namespaces.topology import make_topology
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.continuous import Connection
 
 _CUTS = ("cut", "deaf", "dumb")
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 import yaml
 from bench.failover.clients import PORT
 
+from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.demo.stage import Listened
 from vipwire_lab.namespaces.links import lan_port
 from vipwire_lab.namespaces.topology import UNDERLAY
-from vipwire_lab.test_cluster.cluster import Lab
 from vipwire_up.announcing.choose import choose
 
 NODES: Final = ("node-1", "node-2", "node-3")

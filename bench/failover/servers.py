@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from bench.failover.machines import NODES, PATIENCE, UP, Machines
 
-from vipwire_lab.test_cluster.cluster import Lab
+from vipwire_lab.cluster.cluster import Lab
 
 ETCD_FLAGS: Final = ("--heartbeat-interval", "50", "--election-timeout", "500", "--pre-vote")
 """As the walk in docs/three-servers.md has them."""

@@ -28,8 +28,8 @@ from bench.soak.scene import NODE, PATIENCE, Part, Scene
 from bench.soak.shim import compiled
 from tests.proxy.conformance import own_cgroup
 
+from vipwire_lab.cluster.outcome import Target
 from vipwire_lab.namespaces.topology import Pod
-from vipwire_lab.test_cluster.outcome import Target
 
 WRITERS, PAUSE = 4, 0.02
 STEADY, NODE_PORT = "steady", 30080

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from vipwire_lab.test_cluster.outcome import ProbeOptions, Target
-from vipwire_lab.test_cluster.probe import probe
+from vipwire_lab.cluster.outcome import ProbeOptions, Target
+from vipwire_lab.cluster.probe import probe
 
 INTERVAL, PATIENCE = 0.03, 10.0
 

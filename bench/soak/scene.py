@@ -17,7 +17,7 @@ from bench.soak.shim import Faults
 from tests.proxy.conformance import own_cgroup
 
 from vipwire.modes.ebpf.cgroup import mounted
-from vipwire_lab.test_cluster.cluster import Lab
+from vipwire_lab.cluster.cluster import Lab
 
 SERVER, NODE = "node-2", "node-1"
 PATIENCE = 90.0

@@ -17,6 +17,13 @@ from vipwire.model.text import whole_number
 from vipwire.terminal.columns import Column, Grid
 from vipwire.terminal.output import note, plain_errors, say
 from vipwire.terminal.removed_option import refuse
+from vipwire_lab.browser_view import show_page
+from vipwire_lab.cluster import manifests as kubernetes
+from vipwire_lab.cluster import state
+from vipwire_lab.cluster.cluster import Lab, take_down_stale
+from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target
+from vipwire_lab.cluster.probe import probe
+from vipwire_lab.cluster.state import as_called, search_path
 from vipwire_lab.compare import measure
 from vipwire_lab.compare.tour import tour as show_modes
 from vipwire_lab.compare.tour import wait_for_enter
@@ -24,13 +31,6 @@ from vipwire_lab.demo.scenes import run_demo
 from vipwire_lab.echo_servers import sockets as raw_sockets
 from vipwire_lab.namespaces.topology import Client, Node, make_topology
 from vipwire_lab.proxies import folder_of, start_proxies
-from vipwire_lab.test_cluster import manifests as kubernetes
-from vipwire_lab.test_cluster import state
-from vipwire_lab.test_cluster.cluster import Lab, take_down_stale
-from vipwire_lab.test_cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target
-from vipwire_lab.test_cluster.probe import probe
-from vipwire_lab.test_cluster.state import as_called, search_path
-from vipwire_lab.view_command import show_page
 
 _NAME = click.option(
     "--name", "-l", default="demo", show_default=True, envvar="VIPWIRE_LAB", help="Which lab. Several can be up."

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.file_io.files import replace_file
+from vipwire_lab.cluster import manifests, state
+from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.namespaces.errors import LabError
 from vipwire_lab.namespaces.topology import Node
-from vipwire_lab.test_cluster import manifests, state
-from vipwire_lab.test_cluster.cluster import Lab
 
 _PATIENCE: Final = 60.0
 _LOOK_SECONDS: Final = 0.05

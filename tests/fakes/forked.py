@@ -22,10 +22,10 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Final
 
+from vipwire_lab.cluster import state
+from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.namespaces import netns
 from vipwire_lab.namespaces.processes import ProcessId
-from vipwire_lab.test_cluster import state
-from vipwire_lab.test_cluster.cluster import Lab
 
 _MODULES: Final = (
     "tests.fakes.forked",

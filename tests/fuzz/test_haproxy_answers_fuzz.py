@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from vipwire.model.net import parse_address
-from vipwire_l7.ingress.haproxy.slots import Slots
+from vipwire_l7.haproxy.slots import Slots
 from vipwire_l7.ingress.plan.sites import Server
 from vipwire_l7.ingress.run.control import ControlError, ask, command, mark_of, processes
 from vipwire_l7.ingress.run.statistics import Statistics

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.haproxy.change import difference
-from vipwire_l7.ingress.haproxy.configuration import Configuration, configure
-from vipwire_l7.ingress.haproxy.layout import Layout
-from vipwire_l7.ingress.haproxy.slots import fill
+from vipwire_l7.haproxy.change import difference
+from vipwire_l7.haproxy.configuration import Configuration, configure
+from vipwire_l7.haproxy.layout import Layout
+from vipwire_l7.haproxy.slots import fill
 from vipwire_l7.ingress.plan.annotations import READERS
 from vipwire_l7.ingress.plan.endpoints import servers_of
 from vipwire_l7.ingress.plan.planner import Setting, World, plan_sites

@@ -2,6 +2,5 @@
 
 watch/    Ingresses, classes, Services, slices and Secrets, from an API server or manifests
 plan/     pure: which site and path goes to which pool, with which policy; which certificates are fit
-haproxy/  pure: the plan as configuration, maps and certificates; the difference as commands or as a reload
 run/      the child process, its sockets and its files; the loop, status, Events, metrics
 """

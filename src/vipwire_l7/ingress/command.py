@@ -19,8 +19,8 @@ from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix
 from vipwire.terminal.output import plain_errors, warn
-from vipwire_l7.ingress.haproxy.layout import Layout
-from vipwire_l7.ingress.haproxy.words import plain
+from vipwire_l7.haproxy.layout import Layout
+from vipwire_l7.haproxy.words import plain
 from vipwire_l7.ingress.plan.destinations import DestinationSetting
 from vipwire_l7.ingress.plan.planner import Setting
 from vipwire_l7.ingress.run.app import Options, convert_once, render_once, run_ingress

@@ -11,11 +11,11 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from vipwire.terminal.columns import Column, Grid, Prose
+from vipwire_lab.cluster.outcome import ProbeResult
 from vipwire_lab.compare.staged import guest_obstacle, in_guest, kernel_name, reason_of, staged
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.stage import NODE, Stage, Sync
 from vipwire_lab.namespaces.errors import LabError
-from vipwire_lab.test_cluster.outcome import ProbeResult
 
 Document = dict[str, Any]
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from vipwire_lab.cluster.outcome import ProbeResult
 from vipwire_lab.namespaces.topology import Pod
-from vipwire_lab.test_cluster.outcome import ProbeResult
 
 _WIDTH = 100
 _PLAIN = str.maketrans("─│┬├└", "-|+++")

@@ -5,9 +5,9 @@ import shutil
 from collections.abc import Iterable
 
 from vipwire.model.net import Protocol
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.manifests import Manifest, Port
 from vipwire_lab.namespaces.topology import DEFAULT, Pod
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.manifests import Manifest, Port
 
 TOPOLOGY = DEFAULT
 if shutil.which("ip"):  # it builds an Ethernet, on which addresses can move

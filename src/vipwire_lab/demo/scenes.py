@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vipwire.model.net import Protocol
+from vipwire_lab.cluster.continuous import Connection
+from vipwire_lab.cluster.outcome import Outcome
+from vipwire_lab.cluster.state import as_called
 from vipwire_lab.demo import objects, standalone
 from vipwire_lab.demo.narrator import Narrator
 from vipwire_lab.demo.objects import CLIENT, CLIENT_ADDRESS, CLIENT_IPV6, MANY, NODE_ADDRESS, OTHER_POD, POD
 from vipwire_lab.demo.stage import FAMILIES, NODE, Stage, Sync, as_lines, own_cgroup
 from vipwire_lab.namespaces.errors import LabError
-from vipwire_lab.test_cluster.continuous import Connection
-from vipwire_lab.test_cluster.outcome import Outcome
-from vipwire_lab.test_cluster.state import as_called
 
 _MAP = """\
 client 203.0.113.2 ─ network ─┬─ node-1 192.168.0.1 ─ pod-1a 10.244.1.11, pod-1b .12, pod-1c .13

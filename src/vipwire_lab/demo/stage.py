@@ -21,13 +21,13 @@ from typing import Any, Self
 
 from vipwire.file_io.files import replace_file
 from vipwire.model.net import Protocol
+from vipwire_lab.cluster import state
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.manifests import Manifest, as_yaml
+from vipwire_lab.cluster.outcome import ProbeResult
 from vipwire_lab.demo.objects import POD_CIDRS, TOPOLOGY
 from vipwire_lab.namespaces.errors import LabError
 from vipwire_lab.namespaces.topology import Pod
-from vipwire_lab.test_cluster import state
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.manifests import Manifest, as_yaml
-from vipwire_lab.test_cluster.outcome import ProbeResult
 
 FAMILIES = ("IPv4", "IPv6")
 NODE = "node-1"

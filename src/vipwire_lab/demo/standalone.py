@@ -13,6 +13,9 @@ from typing import Any, Final
 
 import yaml
 
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.continuous import Continuous
+from vipwire_lab.cluster.manifests import Manifest
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.narrator import Narrator
 from vipwire_lab.demo.objects import CLIENT, MANY, NODE_ADDRESS, POD
@@ -20,9 +23,6 @@ from vipwire_lab.demo.stage import NODE, Listened, Stage
 from vipwire_lab.namespaces import links
 from vipwire_lab.namespaces.errors import LabError
 from vipwire_lab.namespaces.topology import UNDERLAY
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.continuous import Continuous
-from vipwire_lab.test_cluster.manifests import Manifest
 
 OTHER: Final = "node-2"
 ADDRESS: Final = "10.0.0.66"

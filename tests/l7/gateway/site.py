@@ -31,7 +31,7 @@ from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.datagrams import DatagramRelay
 from vipwire_l7.gateway.watch.kinds import RESOURCES
-from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan.destinations import Destinations, DestinationSetting
 from vipwire_l7.ingress.run.controller import Controller, Done
 from vipwire_l7.ingress.run.default_certificate import make_certificate

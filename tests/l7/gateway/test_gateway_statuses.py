@@ -14,8 +14,8 @@ from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.status import merged
 from vipwire_l7.gateway.watch.kinds import RESOURCES
-from vipwire_l7.ingress.haproxy.configuration import configure
-from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.haproxy.configuration import configure
+from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan.sites import SitePlan
 from vipwire_l7.ingress.watch.objects import IngressKind
 from vipwire_l7.ingress.watch.snapshot import Snapshot

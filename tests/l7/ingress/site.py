@@ -28,7 +28,7 @@ from tests.fakes.ports import free_port
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix
 from vipwire.watched_objects.event import Deleted, Listed, Upserted
-from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan.destinations import Destinations, DestinationSetting
 from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting
 from vipwire_l7.ingress.run.controller import Controller, Done

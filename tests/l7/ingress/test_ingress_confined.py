@@ -12,7 +12,7 @@ from tests.l7.ingress.site import TRIAL, certificate, endpoint, endpoint_slice, 
 from tests.l7.ingress.test_ingress_daemon import Daemon, daemon, objects, parent_of, pod, write
 
 from vipwire.process_lifecycle.single_instance import Claim
-from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.run.app import IngressProcess, Options
 from vipwire_l7.ingress.run.claim import claim_ingress
 

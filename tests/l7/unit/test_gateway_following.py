@@ -18,7 +18,7 @@ from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
-from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.run.default_certificate import make_certificate
 from vipwire_l7.ingress.run.desired import Desired
 from vipwire_l7.ingress.watch.objects import IngressKind

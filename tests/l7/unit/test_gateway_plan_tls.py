@@ -5,8 +5,8 @@ import yaml
 from tests.l7.gateway.site import now, secret_of, tls_secret
 from tests.l7.gateway.test_gateway_statuses import SERVICE, drawn, gateway, reasons, status
 
-from vipwire_l7.ingress.haproxy.configuration import make_maps
-from vipwire_l7.ingress.haproxy.frontends import Lookups
+from vipwire_l7.haproxy.configuration import make_maps
+from vipwire_l7.haproxy.frontends import Lookups
 from vipwire_l7.ingress.run.default_certificate import make_certificate
 from vipwire_l7.ingress.watch.objects import IngressKind
 

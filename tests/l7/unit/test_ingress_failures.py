@@ -5,9 +5,9 @@ from tests.l7.unit.test_ingress_plan_unit import PORT, WEB, ruled, world
 
 from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Listed
-from vipwire_l7.ingress.haproxy import configuration as configuration_module
-from vipwire_l7.ingress.haproxy.backends import backend_text
-from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.haproxy import configuration as configuration_module
+from vipwire_l7.haproxy.backends import backend_text
+from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan import planner
 from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting, plan_sites
 from vipwire_l7.ingress.plan.sites import CLOSED, Pool

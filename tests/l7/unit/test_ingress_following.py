@@ -14,9 +14,9 @@ import vipwire
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
 from vipwire.watched_objects.event import Deleted, Listed, Upserted
-from vipwire_l7.ingress.haproxy.change import difference, difference_of_servers, merged
-from vipwire_l7.ingress.haproxy.configuration import Configuration
-from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.haproxy.change import difference, difference_of_servers, merged
+from vipwire_l7.haproxy.configuration import Configuration
+from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting
 from vipwire_l7.ingress.run.desired import Desired
 from vipwire_l7.ingress.watch.objects import (

@@ -3,11 +3,11 @@
 import pytest
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.haproxy.change import difference
-from vipwire_l7.ingress.haproxy.configuration import Configuration, configure
-from vipwire_l7.ingress.haproxy.frontends import lookups_of
-from vipwire_l7.ingress.haproxy.layout import Layout
-from vipwire_l7.ingress.haproxy.slots import fill
+from vipwire_l7.haproxy.change import difference
+from vipwire_l7.haproxy.configuration import Configuration, configure
+from vipwire_l7.haproxy.frontends import lookups_of
+from vipwire_l7.haproxy.layout import Layout
+from vipwire_l7.haproxy.slots import fill
 from vipwire_l7.ingress.plan.policy import Policy
 from vipwire_l7.ingress.plan.sites import Apart, Frontend, Match, Mode, Pool, Route, SitePlan
 from vipwire_l7.ingress.watch.objects import BackendPort

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
-from vipwire_l7.ingress.haproxy.change import difference, merged
-from vipwire_l7.ingress.haproxy.configuration import Configuration, configure
-from vipwire_l7.ingress.haproxy.layout import Layout
-from vipwire_l7.ingress.haproxy.slots import LEAST, Slots, fill, size_for
-from vipwire_l7.ingress.haproxy.words import command_word, line, literal, plain, quoted
+from vipwire_l7.haproxy.change import difference, merged
+from vipwire_l7.haproxy.configuration import Configuration, configure
+from vipwire_l7.haproxy.layout import Layout
+from vipwire_l7.haproxy.slots import LEAST, Slots, fill, size_for
+from vipwire_l7.haproxy.words import command_word, line, literal, plain, quoted
 from vipwire_l7.ingress.plan.policy import Affinity, Check, Policy
 from vipwire_l7.ingress.plan.sites import Certificate, Match, Pool, Route, Server, SitePlan
 from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendPort, Usability

@@ -12,8 +12,8 @@ from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Listed
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.ingress.haproxy.configuration import Configuration
-from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.haproxy.configuration import Configuration
+from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting
 from vipwire_l7.ingress.run.controller import Controller
 from vipwire_l7.ingress.run.default_certificate import make_certificate

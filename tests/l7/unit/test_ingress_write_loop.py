@@ -22,7 +22,7 @@ from vipwire_l7.gateway.run.service_writer import ServiceWriter
 from vipwire_l7.gateway.run.status import GatewayStatusWriter
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.gateway.watch.objects import Known
-from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.run.desired import Desired
 from vipwire_l7.ingress.run.status import StatusWriter
 from vipwire_l7.ingress.watch.objects import BackendService, Declared, Ingress, IngressKind

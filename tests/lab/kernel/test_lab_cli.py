@@ -14,9 +14,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from vipwire_lab.cli import lab as command
+from vipwire_lab.cluster import state
+from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.namespaces import netns
-from vipwire_lab.test_cluster import state
-from vipwire_lab.test_cluster.cluster import Lab
 
 pytestmark = pytest.mark.kernel
 

@@ -17,15 +17,15 @@ from tests.proxy.conformance.lost import traces
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import Family, Protocol
+from vipwire_lab.cluster import state
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.continuous import Continuous
+from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
+from vipwire_lab.cluster.probe import probe
 from vipwire_lab.namespaces import netns
 from vipwire_lab.namespaces.errors import LabError
 from vipwire_lab.namespaces.processes import ProcessId
 from vipwire_lab.namespaces.topology import DEFAULT, make_topology
-from vipwire_lab.test_cluster import state
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.continuous import Continuous
-from vipwire_lab.test_cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
-from vipwire_lab.test_cluster.probe import probe
 
 pytestmark = pytest.mark.kernel
 

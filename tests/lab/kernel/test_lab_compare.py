@@ -16,10 +16,10 @@ from vipwire.cli.main import main
 from vipwire.config.modes import mode_names
 from vipwire.linux.bpf.namespaces import cookie_of
 from vipwire.linux.bpf.pins import of_node
+from vipwire_lab.cluster import state
 from vipwire_lab.compare.measure import more_text, view
 from vipwire_lab.compare.staged import guest_obstacle
 from vipwire_lab.compare.tour import SIGHTS
-from vipwire_lab.test_cluster import state
 
 pytestmark = pytest.mark.kernel
 OUTSIDE, POD, NODE, NODE_PORT, BALANCER, EMPTY = range(6)

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from vipwire_lab.cli import lab as command
+from vipwire_lab.cluster import state
+from vipwire_lab.cluster.cluster import Lab, take_down_stale
 from vipwire_lab.namespaces import netns
 from vipwire_lab.namespaces.errors import LabError
 from vipwire_lab.namespaces.processes import ProcessId
 from vipwire_lab.namespaces.topology import DEFAULT, make_topology
-from vipwire_lab.test_cluster import state
-from vipwire_lab.test_cluster.cluster import Lab, take_down_stale
 
 pytestmark = pytest.mark.kernel
 SMALL = make_topology(pods=(0,))
@@ -116,8 +116,8 @@ def test_drafts_of_killed_commands_are_swept_when_they_are_old(folder: Path) -> 
 
 def test_a_lab_ends_with_its_owner_when_stale_ones_are_taken_down(folder: Path) -> None:
     program = (
-        "import os, sys; from pathlib import Path; from vipwire_lab.test_cluster import state;"
-        "from vipwire_lab.test_cluster.cluster import Lab;"
+        "import os, sys; from pathlib import Path; from vipwire_lab.cluster import state;"
+        "from vipwire_lab.cluster.cluster import Lab;"
         "from vipwire_lab.namespaces.topology import make_topology; state.DIRECTORY = Path(sys.argv[1]);"
         "Lab(make_topology(pods=(0,)), sys.argv[2]).up(); os._exit(9)"  # as if it was killed
     )

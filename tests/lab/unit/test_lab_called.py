@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vipwire.config.flags import ENVIRONMENT, environment_flags
-from vipwire_lab.test_cluster import state
-from vipwire_lab.test_cluster.state import as_called, search_path
+from vipwire_lab.cluster import state
+from vipwire_lab.cluster.state import as_called, search_path
 
 TOLD = "Try: vipwire lab exec node-1 -- vipwire status"
 

@@ -5,7 +5,7 @@ import struct
 import pytest
 from tests.proxy.conformance.lost import counters
 
-from vipwire_lab.test_cluster.probe import SIZE, progress
+from vipwire_lab.cluster.probe import SIZE, progress
 
 
 def info(state: int, unacknowledged: int = 0, repeated: int = 0, received: int = 0, unsent: int = 0) -> bytes:

@@ -3,6 +3,8 @@
 import pytest
 
 from vipwire.model.net import Protocol
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
 from vipwire_lab.namespaces import links
 from vipwire_lab.namespaces.errors import LabError
 from vipwire_lab.namespaces.topology import (
@@ -16,8 +18,6 @@ from vipwire_lab.namespaces.topology import (
     make_pod,
     make_topology,
 )
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
 
 
 def test_the_default_has_the_addresses_that_the_scenarios_speak_of() -> None:

@@ -23,12 +23,12 @@ from tests.proxy.conformance.services import Hosts, LabService
 from tests.proxy.conformance.translated import translated
 
 from vipwire.model.net import Family, format_address
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.continuous import Connection
+from vipwire_lab.cluster.manifests import Manifest, Port
+from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target
 from vipwire_lab.namespaces.topology import DEFAULT, SERVICE_CIDRS, Node, Pod, Topology
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.continuous import Connection
-from vipwire_lab.test_cluster.manifests import Manifest, Port
-from vipwire_lab.test_cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target
 
 POD_CIDRS = "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48"
 SERVICE_CIDR: Manifest = {

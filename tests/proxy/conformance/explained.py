@@ -41,7 +41,7 @@ from vipwire.proxy_daemon.sync.node_plan import node_plan
 from vipwire.reconcile.backend import Rendered
 from vipwire.watched_objects.event import Kind, Object
 from vipwire.watched_objects.store import Store
-from vipwire_lab.test_cluster.outcome import ProbeResult, Target
+from vipwire_lab.cluster.outcome import ProbeResult, Target
 
 Inside = Callable[[], contextlib.AbstractContextManager[None]]
 

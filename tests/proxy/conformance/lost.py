@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from vipwire_lab.test_cluster import state
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.outcome import Outcome, ProbeResult
+from vipwire_lab.cluster import state
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.outcome import Outcome, ProbeResult
 
 _LOOKED_AT = 3
 _TELLING = re.compile(

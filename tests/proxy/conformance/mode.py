@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from vipwire.model.net import Family
 from vipwire.modes.registry import spec_of
-from vipwire_lab.test_cluster.cluster import Lab
+from vipwire_lab.cluster.cluster import Lab
 
 Command = Sequence[str]
 

@@ -12,7 +12,7 @@ from tests.proxy.conformance.mode import Command, Mode
 from tests.proxy.conformance.mode_nftables import TABLE_HARM
 
 from vipwire.model.net import Family
-from vipwire_lab.test_cluster.cluster import Lab
+from vipwire_lab.cluster.cluster import Lab
 
 _BRIDGE = "--pod-bridge-interface="
 

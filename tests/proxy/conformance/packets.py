@@ -8,10 +8,10 @@ from itertools import cycle, repeat
 from tests.proxy.conformance.underlay import name_no_vip
 
 from vipwire.model.net import Family
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.continuous import Connection
-from vipwire_lab.test_cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target
-from vipwire_lab.test_cluster.probe import probe
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.continuous import Connection
+from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target
+from vipwire_lab.cluster.probe import probe
 
 _BATCH, _BATCHES, _FEW, _AGAIN = 24, 5, 3, 12
 PATIENCE, _SECOND_SYN = 15.0, 0.9

@@ -18,7 +18,7 @@ from tests.proxy.conformance.mode import Mode
 
 from vipwire.model.net import Family
 from vipwire_lab import guest_kernel
-from vipwire_lab.test_cluster.cluster import Lab
+from vipwire_lab.cluster.cluster import Lab
 
 _PATIENCE = 600.0 if guest_kernel.inside() is guest_kernel.GuestKernel.DISTRIBUTION else 60.0
 """Seconds until a fact that does not come about is a failure; guests are slow, and so is a loaded machine."""

@@ -12,10 +12,10 @@ import pytest
 
 from vipwire.model.net import Family
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.manifests import Backend, Manifest, Port
+from vipwire_lab.cluster.outcome import Target
 from vipwire_lab.namespaces.topology import Node, Pod, Topology
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.manifests import Backend, Manifest, Port
-from vipwire_lab.test_cluster.outcome import Target
 
 HTTP = Port(80)
 CLUSTER_IP, EXTERNAL_IP, LOAD_BALANCER, NODE_PORT = FrontendKind

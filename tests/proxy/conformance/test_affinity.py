@@ -13,7 +13,7 @@ from tests.proxy.conformance.services import FRONTENDS, LabService
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.test_cluster.manifests import Backend, Port
+from vipwire_lab.cluster.manifests import Backend, Port
 
 pytestmark = pytest.mark.conformance
 

@@ -17,9 +17,9 @@ from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS,
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.cluster.manifests import Port
+from vipwire_lab.cluster.outcome import Target, pods_of
 from vipwire_lab.namespaces.topology import UNDERLAY
-from vipwire_lab.test_cluster.manifests import Port
-from vipwire_lab.test_cluster.outcome import Target, pods_of
 
 pytestmark = pytest.mark.conformance
 

@@ -13,9 +13,9 @@ from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS,
 
 from vipwire.model.net import Family
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.cluster.manifests import Backend, Port
+from vipwire_lab.cluster.outcome import Target
 from vipwire_lab.namespaces.topology import Pod
-from vipwire_lab.test_cluster.manifests import Backend, Port
-from vipwire_lab.test_cluster.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

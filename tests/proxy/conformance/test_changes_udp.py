@@ -14,11 +14,11 @@ from tests.proxy.conformance.services import LabService
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.cluster.continuous import Connection
+from vipwire_lab.cluster.manifests import Backend, Port
+from vipwire_lab.cluster.outcome import Target
 from vipwire_lab.echo_servers.answer import HELLO, Answer
 from vipwire_lab.namespaces.topology import Pod
-from vipwire_lab.test_cluster.continuous import Connection
-from vipwire_lab.test_cluster.manifests import Backend, Port
-from vipwire_lab.test_cluster.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

@@ -11,8 +11,8 @@ from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALAN
 
 from vipwire.model.net import Family
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.test_cluster.manifests import Manifest, Port, load_balancer_status
-from vipwire_lab.test_cluster.outcome import Target
+from vipwire_lab.cluster.manifests import Manifest, Port, load_balancer_status
+from vipwire_lab.cluster.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

@@ -15,8 +15,8 @@ from tests.proxy.conformance.services import CLUSTER_IP, FRONTENDS, LOAD_BALANCE
 
 from vipwire.model.net import Family, Protocol, format_endpoint, parse_address
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.test_cluster.manifests import Port
-from vipwire_lab.test_cluster.outcome import ProbeResult, Target
+from vipwire_lab.cluster.manifests import Port
+from vipwire_lab.cluster.outcome import ProbeResult, Target
 
 pytestmark = pytest.mark.conformance
 

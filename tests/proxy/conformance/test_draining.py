@@ -17,7 +17,7 @@ from tests.proxy.conformance.translated import look
 from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.model.net import Family, family_of, parse_address
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.test_cluster.manifests import Port
+from vipwire_lab.cluster.manifests import Port
 
 pytestmark = pytest.mark.conformance
 HERE, THERE, THIRD = "pod-1b", "pod-2a", "pod-1c"

@@ -14,8 +14,8 @@ from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import EXTERNAL, LabService
 
 from vipwire.model.net import Family
+from vipwire_lab.cluster.outcome import ProbeOptions, Target
 from vipwire_lab.namespaces.errors import LabError
-from vipwire_lab.test_cluster.outcome import ProbeOptions, Target
 
 pytestmark = pytest.mark.conformance
 FIRST, SECOND, THIRD = "pod-1b", "pod-2a", "pod-1c"

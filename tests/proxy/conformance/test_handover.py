@@ -32,11 +32,11 @@ from vipwire.model.net import Family, Protocol
 from vipwire.modes.registry import spec_of
 from vipwire.plan.plan import FrontendKind
 from vipwire_lab import guest_kernel
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.continuous import Connection
+from vipwire_lab.cluster.manifests import Port
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.continuous import Connection
-from vipwire_lab.test_cluster.manifests import Port
 
 EMULATED = guest_kernel.inside() is guest_kernel.GuestKernel.DISTRIBUTION
 IN_GUEST = guest_kernel.inside() is not None

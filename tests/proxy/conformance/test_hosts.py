@@ -10,8 +10,8 @@ from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import LabService
 
 from vipwire.model.net import Family, Protocol
-from vipwire_lab.test_cluster.manifests import Manifest, Port, load_balancer_status
-from vipwire_lab.test_cluster.outcome import Target
+from vipwire_lab.cluster.manifests import Manifest, Port, load_balancer_status
+from vipwire_lab.cluster.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

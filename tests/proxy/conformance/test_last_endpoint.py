@@ -11,9 +11,9 @@ from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
 
 from vipwire.model.net import Family
+from vipwire_lab.cluster.manifests import Backend, Manifest, Port
+from vipwire_lab.cluster.outcome import Target
 from vipwire_lab.namespaces.topology import Pod
-from vipwire_lab.test_cluster.manifests import Backend, Manifest, Port
-from vipwire_lab.test_cluster.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

@@ -14,8 +14,8 @@ from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL, FRONTENDS, NO
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
 from vipwire_lab import guest_kernel
-from vipwire_lab.test_cluster.manifests import Port
-from vipwire_lab.test_cluster.outcome import Target, pods_of
+from vipwire_lab.cluster.manifests import Port
+from vipwire_lab.cluster.outcome import Target, pods_of
 
 pytestmark = pytest.mark.conformance
 

@@ -14,8 +14,8 @@ from tests.proxy.conformance.test_conflicts import NEW, OLD
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.test_cluster.manifests import Manifest, Port
-from vipwire_lab.test_cluster.outcome import Target
+from vipwire_lab.cluster.manifests import Manifest, Port
+from vipwire_lab.cluster.outcome import Target
 
 pytestmark = pytest.mark.conformance
 

@@ -12,7 +12,7 @@ from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS,
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.test_cluster.manifests import Backend, Port
+from vipwire_lab.cluster.manifests import Backend, Port
 
 pytestmark = pytest.mark.conformance
 

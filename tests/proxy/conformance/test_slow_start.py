@@ -10,7 +10,7 @@ from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import LabService
 
 from vipwire.model.net import Family
-from vipwire_lab.test_cluster.outcome import Target
+from vipwire_lab.cluster.outcome import Target
 
 pytestmark = pytest.mark.conformance
 OLD, NEW = "pod-1b", "pod-2a"

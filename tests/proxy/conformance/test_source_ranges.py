@@ -8,7 +8,7 @@ from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALAN
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.test_cluster.manifests import Port
+from vipwire_lab.cluster.manifests import Port
 
 pytestmark = pytest.mark.conformance
 

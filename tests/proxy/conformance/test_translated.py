@@ -20,9 +20,9 @@ from tests.proxy.conformance.test_ejection import Ejecting, closed
 from tests.proxy.conformance.translated import look
 
 from vipwire.model.net import Family, Protocol
+from vipwire_lab.cluster.manifests import Port
+from vipwire_lab.cluster.outcome import Target
 from vipwire_lab.echo_servers.answer import HELLO, Answer
-from vipwire_lab.test_cluster.manifests import Port
-from vipwire_lab.test_cluster.outcome import Target
 
 pytestmark = [pytest.mark.conformance, pytest.mark.direct]
 

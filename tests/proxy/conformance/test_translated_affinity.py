@@ -29,7 +29,7 @@ from vipwire.modes.ebpf.driver import folder
 from vipwire.modes.ebpf.layout import Flag, endpoints, read_endpoint, version
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.test_cluster.manifests import Port
+from vipwire_lab.cluster.manifests import Port
 
 pytestmark = [pytest.mark.conformance, pytest.mark.direct]
 

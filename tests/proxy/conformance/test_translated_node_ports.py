@@ -28,8 +28,8 @@ from tests.proxy.conformance.test_translated import (
 from tests.proxy.conformance.translated import look
 
 from vipwire.model.net import Family
-from vipwire_lab.test_cluster.manifests import Port
-from vipwire_lab.test_cluster.outcome import Target
+from vipwire_lab.cluster.manifests import Port
+from vipwire_lab.cluster.outcome import Target
 
 pytestmark = [pytest.mark.conformance, pytest.mark.direct]
 

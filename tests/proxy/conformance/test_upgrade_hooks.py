@@ -14,7 +14,7 @@ from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, NODE_PORT
 from tests.proxy.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
 
 from vipwire.model.net import Family, Protocol
-from vipwire_lab.test_cluster.manifests import Port
+from vipwire_lab.cluster.manifests import Port
 
 pytestmark = pytest.mark.conformance
 

@@ -7,9 +7,9 @@ from tests.proxy.conformance.services import LabService
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.continuous import Connection, Continuous
 from vipwire_lab.namespaces.topology import Pod
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.continuous import Connection, Continuous
 
 Way = tuple[str, FrontendKind, int]
 """Who connects to which frontend of a Service, and of which of its ports."""

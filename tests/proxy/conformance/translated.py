@@ -17,8 +17,8 @@ from vipwire.modes.ebpf.driver import folder
 from vipwire.modes.ebpf.layout import FRONTENDS, HEAD, Flag, endpoints, frontend_key, read_endpoint
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.tables import Tables
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.outcome import Target
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.outcome import Target
 
 
 class Seen(NamedTuple):

@@ -5,8 +5,8 @@ iptables' legacy tables say it, which needs a route for such a packet: they see 
 """
 
 from vipwire_lab import guest_kernel
+from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.namespaces.topology import UNDERLAY
-from vipwire_lab.test_cluster.cluster import Lab
 
 _TABLE = """
     add table inet vips

@@ -16,7 +16,7 @@ from vipwire.model.net import Address, format_address, format_endpoint, parse_ad
 from vipwire.model.spread import Algorithm
 from vipwire.proxy_daemon.serve.service_health import WEIGHT_HEADER
 from vipwire.reconcile.steps import End
-from vipwire_lab.test_cluster.outcome import Outcome, ProbeResult
+from vipwire_lab.cluster.outcome import Outcome, ProbeResult
 
 Endpoint = tuple[Address, int]
 _UNLIKELY = 1e-9

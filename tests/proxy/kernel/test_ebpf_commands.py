@@ -15,9 +15,9 @@ from tests.proxy.unit.inspected import HTTP, PODS, make_config
 from vipwire.model.net import Protocol, parse_address
 from vipwire.modes.ebpf.layout import frontend_key
 from vipwire.modes.ebpf.pinned import NodePins
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.manifests import Backend
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.manifests import Backend
 
 pytestmark = pytest.mark.kernel
 

@@ -18,8 +18,8 @@ from vipwire.inspect.node.source import list_once, make_source
 from vipwire.model.spread import Spread
 from vipwire.plan.plan import Forward, Frontend, ServicePlan
 from vipwire.reconcile.delta import diff
+from vipwire_lab.cluster import manifests
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
 
 pytestmark = pytest.mark.kernel
 VIP, NODE, OLD, NEW = "10.96.0.10", "192.168.0.1", "10.244.1.11", "10.244.2.11"

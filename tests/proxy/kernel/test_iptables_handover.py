@@ -19,10 +19,10 @@ from vipwire.model.net import Family, format_endpoint, parse_address
 from vipwire.modes.iptables.nfacct import ensure_counters
 from vipwire.modes.iptables.rules.names import INVALID_COUNTER
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.manifests import Port
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.manifests import Port
 
 pytestmark = pytest.mark.kernel
 

@@ -22,9 +22,9 @@ from vipwire.inspect.page.look import CALM_SECONDS
 from vipwire.model.net import parse_address
 from vipwire.model.node import Drain
 from vipwire.proxy_daemon.drains import DrainOrder, change_orders, drains_path
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.manifests import Backend, Port, as_yaml, service_manifest
 from vipwire_lab.demo import objects
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.manifests import Backend, Port, as_yaml, service_manifest
 
 pytestmark = pytest.mark.kernel
 NODE = "node-1"

@@ -20,9 +20,9 @@ from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import Explainer, Walk
 from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.manifests import Backend, Port
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.manifests import Backend, Port
 
 PODS = {pod.name: pod for pod in DEFAULT.pods}
 HTTP = Port(80, 8080, name="http", node_port=30080)

@@ -20,9 +20,9 @@ from vipwire.model.net import Family, parse_address
 from vipwire.model.node import Drain
 from vipwire.plan.plan import Forward, FrontendKind
 from vipwire.proxy_daemon.drains import drains_path, read_orders
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.manifests import Port
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.manifests import Port
 
 ONE, TWO = "10.244.1.11", "10.244.2.11"
 

@@ -17,8 +17,8 @@ from vipwire.inspect.status.document import status_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.model.net import Family
 from vipwire.proxy_daemon.start.record import EjectedEndpoint, ProxyRecord, open_record
+from vipwire_lab.cluster import manifests
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
 
 VIP, HERE, THERE = "10.96.0.10", "10.244.1.11", "10.244.2.11"
 UNTIL, SHOWN = 1_800_000_000.0, "2027-01-15T08:00:00+00:00"

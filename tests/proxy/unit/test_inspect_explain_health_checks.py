@@ -15,9 +15,9 @@ from vipwire.inspect.node.source import list_once, make_source
 from vipwire.model.net import Family, parse_address
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.manifests import Backend, Port
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.manifests import Backend, Port
 
 OUTSIDE, NODE, OTHER_NODE = "203.0.113.9", "192.168.0.1", "192.168.0.2"
 

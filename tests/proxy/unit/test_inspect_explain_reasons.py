@@ -13,9 +13,9 @@ from vipwire.inspect.explain.packet import read_packet
 from vipwire.model.net import Address, parse_address
 from vipwire.reconcile.explainer import BY_CHANCE, IN_TURN, Direct, Walk
 from vipwire.reconcile.steps import End
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.manifests import Backend
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.manifests import Backend
 
 NODE, CLIENT, VIP = parse_address("192.168.0.1"), "203.0.113.9", "10.96.0.10"
 TARGETS = [(parse_address(PODS[name].addresses[0]), 8080) for name in ("pod-1a", "pod-2a")]

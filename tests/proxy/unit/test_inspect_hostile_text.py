@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from tests.proxy.unit.inspected import PODS
 
 from vipwire.cli.main import main
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.manifests import Port
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.manifests import Port
 
 ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
 HOSTILE = "evil\x1b]0;owned\x07\x1b[2J\nIPv4: as planned\r\x9b31m\u202e"

@@ -20,9 +20,9 @@ from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, BY_CHANCE, IN_TURN
 from vipwire.reconcile.steps import End, ObjectState
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.manifests import Port
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.manifests import Port
 
 Objects = dict[ObjectKey, Object]
 CLIENT = parse_address("203.0.113.9")

@@ -12,10 +12,10 @@ import pytest
 from tests.up.kernel.test_cluster_up_packets import PATIENCE, Cluster, names, until
 from tests.up.unit.cluster_process import CLIENTS
 
+from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.demo.stage import Listened
 from vipwire_lab.demo.standalone import Standalone
 from vipwire_lab.namespaces.topology import make_topology
-from vipwire_lab.test_cluster.cluster import Lab
 from vipwire_up.announcing.choose import choose
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]

@@ -14,9 +14,9 @@ import pytest
 from tests.fakes.browser import chromium
 from tests.up.unit.cluster_process import CLIENTS
 
+from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.demo.standalone import Standalone
 from vipwire_lab.namespaces.topology import Pod, make_topology
-from vipwire_lab.test_cluster.cluster import Lab
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 

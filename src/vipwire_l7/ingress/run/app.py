@@ -32,7 +32,7 @@ from vipwire.process_lifecycle.signals import Stop
 from vipwire.process_lifecycle.single_instance import Claim
 from vipwire.process_lifecycle.supervision import Supervisor, Work
 from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer
-from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan.certificates import read_pair
 from vipwire_l7.ingress.plan.destinations import Destinations, DestinationSetting
 from vipwire_l7.ingress.plan.planner import IngressPlanner, Planner, Setting, is_ours

@@ -15,7 +15,7 @@ from typing import Final
 
 from vipwire.errors import ConfigError
 from vipwire.process_lifecycle.single_instance import Claim, Holder, claimed, find_holder, plain_name, refusal
-from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.haproxy.layout import Layout
 
 _PREFIX: Final = "vipwire-ingress-at-"
 _ALL: Final = "*"

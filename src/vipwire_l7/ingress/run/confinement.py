@@ -14,7 +14,7 @@ from typing import Final
 
 from vipwire.errors import ConfigError
 from vipwire.logging import log
-from vipwire_l7.ingress.haproxy.layout import Layout
+from vipwire_l7.haproxy.layout import Layout
 
 USUAL: Final = ("haproxy", "nobody")
 """Users that are taken if nobody says which, the first that there is."""

@@ -16,14 +16,8 @@ from dataclasses import dataclass, replace
 
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.haproxy.change import (
-    HaproxyChange,
-    difference,
-    difference_of_servers,
-    merged,
-    pools_in_common,
-)
-from vipwire_l7.ingress.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
+from vipwire_l7.haproxy.change import HaproxyChange, difference, difference_of_servers, merged, pools_in_common
+from vipwire_l7.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
 from vipwire_l7.ingress.run.control import ControlError, command
 from vipwire_l7.ingress.run.desired import Desired
 from vipwire_l7.ingress.run.process import Haproxy, Refused

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.haproxy.configuration import Configuration, PoolError, bounded_sites, configure, expression_of
-from vipwire_l7.ingress.haproxy.layout import Layout
-from vipwire_l7.ingress.haproxy.refused import owners_of, parts_of, without
-from vipwire_l7.ingress.haproxy.slots import Slots, fill
+from vipwire_l7.haproxy.configuration import Configuration, PoolError, bounded_sites, configure, expression_of
+from vipwire_l7.haproxy.layout import Layout
+from vipwire_l7.haproxy.refused import owners_of, parts_of, without
+from vipwire_l7.haproxy.slots import Slots, fill
 from vipwire_l7.ingress.plan.certificates import judge_secret
 from vipwire_l7.ingress.plan.destinations import API_SERVER, Destinations
 from vipwire_l7.ingress.plan.endpoints import servers_of

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vipwire.errors import UnsupportedError
-from vipwire_l7.ingress.haproxy.configuration import Configuration
+from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.ingress.run.control import mark_of, processes
 
 _LOOK = 0.02

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from vipwire.model.net import format_endpoint
-from vipwire_l7.ingress.haproxy.slots import Slots
+from vipwire_l7.haproxy.slots import Slots
 
 _DIGITS: Final = 20
 """Of a count: those of 64 bits."""

@@ -38,9 +38,9 @@ from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.watched_objects.event import Upserted
 from vipwire.watched_objects.store import Store
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.manifests import Port
 from vipwire_lab.namespaces.topology import DEFAULT, Pod
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.manifests import Port
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(900)]
 

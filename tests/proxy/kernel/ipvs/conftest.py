@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from tests.proxy.kernel.ipvs.proxy import IpvsProxy, proxied
 
-from vipwire_lab.test_cluster.cluster import Lab
+from vipwire_lab.cluster.cluster import Lab
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,8 @@ from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import diff
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState, Verdict
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.outcome import Outcome, ProbeResult, pods_of
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.outcome import Outcome, ProbeResult, pods_of
 
 pytestmark = pytest.mark.kernel
 

@@ -22,8 +22,8 @@ from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.outcome import pods_of
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.outcome import pods_of
 
 pytestmark = pytest.mark.kernel
 

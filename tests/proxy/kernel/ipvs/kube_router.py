@@ -15,8 +15,8 @@ from tests.proxy.kernel.ipvs.proxy import EXTERNAL, FAMILIES, NODE, VIP, IpvsPro
 
 from vipwire.model.net import Family
 from vipwire.model.service import Service
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.outcome import pods_of
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.outcome import pods_of
 
 pytestmark = pytest.mark.kernel
 

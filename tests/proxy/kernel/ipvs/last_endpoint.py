@@ -5,7 +5,7 @@ from tests.proxy.kernel.ipvs.proxy import EXTERNAL, FAMILIES, IpvsProxy, address
 
 from vipwire.model.net import Family
 from vipwire.model.service import TrafficPolicy
-from vipwire_lab.test_cluster.cluster import Lab
+from vipwire_lab.cluster.cluster import Lab
 
 pytestmark = pytest.mark.kernel
 

@@ -14,9 +14,9 @@ from tests.proxy.kernel.ipvs.takeover import FOREIGN, NODE, PODS, WEB, left_by_k
 
 from vipwire.model.net import Family
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.cluster import Lab
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(280)]
 

@@ -33,9 +33,9 @@ from vipwire.modes.ipvs.driver import ipvs_sysctls
 from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.render import IpvsSettings
 from vipwire.reconcile.delta import diff
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.outcome import Outcome, ProbeResult, pods_of
 from vipwire_lab.namespaces.topology import UNDERLAY
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.outcome import Outcome, ProbeResult, pods_of
 
 pytestmark = pytest.mark.kernel
 

@@ -25,8 +25,8 @@ from vipwire.modes.ipvs.render import IpvsSettings
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler, Report
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.outcome import ProbeResult
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.outcome import ProbeResult
 
 NODE = "node-1"
 EVERYWHERE = {Family.IPV4: "0.0.0.0/0", Family.IPV6: "::/0"}

@@ -19,8 +19,8 @@ from tests.proxy.kernel.ipvs.proxy import (
 from vipwire.linux.netlink.ipvs import VirtualServer
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, TrafficPolicy
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.outcome import ProbeResult, pods_of
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.outcome import ProbeResult, pods_of
 
 pytestmark = pytest.mark.kernel
 

@@ -21,10 +21,10 @@ from tests.proxy.conformance.traffic import check_nothing_lost, check_open, pass
 from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.cluster.manifests import Port
 from vipwire_lab.namespaces.topology import DEFAULT
-from vipwire_lab.test_cluster import manifests
-from vipwire_lab.test_cluster.cluster import Lab
-from vipwire_lab.test_cluster.manifests import Port
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(280)]
 

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeGuard
 
-from vipwire_l7.ingress.haproxy.readings import parameter
-from vipwire_l7.ingress.haproxy.words import Word, line, plain, quoted
+from vipwire_l7.haproxy.readings import parameter
+from vipwire_l7.haproxy.words import Word, line, plain, quoted
 from vipwire_l7.ingress.plan.budget import MOST_VALUES
 from vipwire_l7.ingress.plan.expressions import is_costly, steps_at
 from vipwire_l7.ingress.plan.sites import Aspect, Bound, Chance, Choice, Compared, Condition

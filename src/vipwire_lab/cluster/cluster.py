@@ -22,15 +22,15 @@ from typing import Any, Self, Unpack
 from vipwire.linux.bpf.namespaces import cookie_of
 from vipwire.linux.bpf.pins import OURS, of_node
 from vipwire.model.net import Family, Protocol
+from vipwire_lab.cluster import state
+from vipwire_lab.cluster.continuous import Connection, Continuous
+from vipwire_lab.cluster.outcome import ProbeOptions, ProbeOptionWords, ProbeResult, Target
+from vipwire_lab.cluster.probe import probe
 from vipwire_lab.echo_servers import servers
 from vipwire_lab.namespaces import links, netns, rtnetlink
 from vipwire_lab.namespaces.errors import LabError
 from vipwire_lab.namespaces.processes import ProcessId, reap
 from vipwire_lab.namespaces.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology
-from vipwire_lab.test_cluster import state
-from vipwire_lab.test_cluster.continuous import Connection, Continuous
-from vipwire_lab.test_cluster.outcome import ProbeOptions, ProbeOptionWords, ProbeResult, Target
-from vipwire_lab.test_cluster.probe import probe
 
 ALL_PROTOCOLS = (Protocol.TCP, Protocol.UDP, Protocol.SCTP)
 _SYSCTL = Path("/proc/sys/net")

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vipwire_l7.ingress.haproxy.choices import limited
-from vipwire_l7.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
+from vipwire_l7.haproxy.choices import limited
+from vipwire_l7.haproxy.words import Word, line, literal, plain, plains, quoted
 from vipwire_l7.ingress.plan.policy import Cors
 
 _PORTS: Final = {"http": "80", "https": "443"}

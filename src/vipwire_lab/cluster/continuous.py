@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Self
 
 from vipwire.model.net import format_endpoint, parse_address
+from vipwire_lab.cluster.outcome import ProbeOptions, ProbeResult, Target
+from vipwire_lab.cluster.probe import code_of, converse, open_socket, probe
 from vipwire_lab.echo_servers.answer import Answer
 from vipwire_lab.namespaces.errors import LabError
-from vipwire_lab.test_cluster.outcome import ProbeOptions, ProbeResult, Target
-from vipwire_lab.test_cluster.probe import code_of, converse, open_socket, probe
 
 
 @dataclass(frozen=True, slots=True)

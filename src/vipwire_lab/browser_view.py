@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.terminal.output import say
+from vipwire_lab.cluster import state
+from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.namespaces import netns
 from vipwire_lab.namespaces.errors import LabError
-from vipwire_lab.test_cluster import state
-from vipwire_lab.test_cluster.cluster import Lab
 
 PORT: Final = 10247
 _HERE: Final = "127.0.0.1"

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from vipwire.model.net import format_address
-from vipwire_l7.ingress.haproxy.backends import weight_of
-from vipwire_l7.ingress.haproxy.configuration import Configuration
-from vipwire_l7.ingress.haproxy.layout import Layout
-from vipwire_l7.ingress.haproxy.slots import Slots
-from vipwire_l7.ingress.haproxy.words import command_word, plain
+from vipwire_l7.haproxy.backends import weight_of
+from vipwire_l7.haproxy.configuration import Configuration
+from vipwire_l7.haproxy.layout import Layout
+from vipwire_l7.haproxy.slots import Slots
+from vipwire_l7.haproxy.words import command_word, plain
 from vipwire_l7.ingress.plan.sites import Server
 
 MOST_COMMANDS = 20_000

@@ -4,12 +4,12 @@ import hashlib
 from collections.abc import Iterator
 
 from vipwire.model.net import Prefix, format_address
-from vipwire_l7.ingress.haproxy.choices import REWRITING
-from vipwire_l7.ingress.haproxy.cors import cors_requests, cors_responses
-from vipwire_l7.ingress.haproxy.layout import FOLDER, Layout
-from vipwire_l7.ingress.haproxy.mirrors import auth_lines, mirror_lines
-from vipwire_l7.ingress.haproxy.slots import Slots
-from vipwire_l7.ingress.haproxy.words import Word, line, literal, plain, plains, quoted
+from vipwire_l7.haproxy.choices import REWRITING
+from vipwire_l7.haproxy.cors import cors_requests, cors_responses
+from vipwire_l7.haproxy.layout import FOLDER, Layout
+from vipwire_l7.haproxy.mirrors import auth_lines, mirror_lines
+from vipwire_l7.haproxy.slots import Slots
+from vipwire_l7.haproxy.words import Word, line, literal, plain, plains, quoted
 from vipwire_l7.ingress.plan.policy import (
     Affinity,
     Algorithm,

@@ -7,7 +7,7 @@ PEM. So one that is mended is another part, and is tried again.
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from vipwire_l7.ingress.haproxy.configuration import expression_of
+from vipwire_l7.haproxy.configuration import expression_of
 from vipwire_l7.ingress.plan.sites import CLOSED, Asker, Bound, Choice, Condition, Match, SitePlan
 
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from vipwire_l7.ingress.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
-from vipwire_l7.ingress.haproxy.choices import guarding, limited, longest_path
-from vipwire_l7.ingress.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, maps_of, stages_of
-from vipwire_l7.ingress.haproxy.frontends import (
+from vipwire_l7.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
+from vipwire_l7.haproxy.choices import guarding, limited, longest_path
+from vipwire_l7.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, maps_of, stages_of
+from vipwire_l7.haproxy.frontends import (
     SHARED,
     Lookups,
     frontend_parts,
@@ -20,11 +20,11 @@ from vipwire_l7.ingress.haproxy.frontends import (
     split_site,
     tells_listeners_apart,
 )
-from vipwire_l7.ingress.haproxy.layout import FOLDER, MAPS, Layout
-from vipwire_l7.ingress.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
-from vipwire_l7.ingress.haproxy.preamble import process_text
-from vipwire_l7.ingress.haproxy.readings import APART, decoded, is_plain
-from vipwire_l7.ingress.haproxy.slots import Slots
+from vipwire_l7.haproxy.layout import FOLDER, MAPS, Layout
+from vipwire_l7.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
+from vipwire_l7.haproxy.preamble import process_text
+from vipwire_l7.haproxy.readings import APART, decoded, is_plain
+from vipwire_l7.haproxy.slots import Slots
 from vipwire_l7.ingress.plan.expressions import is_costly
 from vipwire_l7.ingress.plan.sites import (
     NOWHERE,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from vipwire_l7.ingress.haproxy.words import Word, line, plain, quoted
+from vipwire_l7.haproxy.words import Word, line, plain, quoted
 from vipwire_l7.ingress.plan.misread import CUT, REFUSED
 from vipwire_l7.ingress.plan.sites import Aspect, Compared
 

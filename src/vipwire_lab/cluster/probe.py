@@ -21,11 +21,11 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from vipwire.model.net import Protocol
+from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target
 from vipwire_lab.echo_servers import sockets as raw_sockets
 from vipwire_lab.echo_servers.answer import HELLO, Answer, Peer
 from vipwire_lab.namespaces import netns
 from vipwire_lab.namespaces.errors import LabError
-from vipwire_lab.test_cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target
 
 _IP_RECVERR, _IPV6_RECVERR = 11, 25
 _IP_BIND_ADDRESS_NO_PORT = 24

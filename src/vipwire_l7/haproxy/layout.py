@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from vipwire_l7.ingress.haproxy.words import plain, quoted
+from vipwire_l7.haproxy.words import plain, quoted
 
 FOLDER = "@folder@"
 """Stands for the folder of files in texts that are compared between folders."""

@@ -16,9 +16,9 @@ Where a server is asked about a request, the request waits for the answer; HAPro
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from vipwire_l7.ingress.haproxy import auth_grpc
-from vipwire_l7.ingress.haproxy.layout import Layout
-from vipwire_l7.ingress.haproxy.words import line, plain, plains, quoted
+from vipwire_l7.haproxy import auth_grpc
+from vipwire_l7.haproxy.layout import Layout
+from vipwire_l7.haproxy.words import line, plain, plains, quoted
 from vipwire_l7.ingress.plan.policy import ExternalAuth, Policy
 
 MIRROR_FILE: Final = "mirror.lua"

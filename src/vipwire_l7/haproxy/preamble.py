@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from vipwire_l7.ingress.haproxy.layout import Layout
-from vipwire_l7.ingress.haproxy.mirrors import MIRROR_FILE
-from vipwire_l7.ingress.haproxy.words import line, plain, quoted
+from vipwire_l7.haproxy.layout import Layout
+from vipwire_l7.haproxy.mirrors import MIRROR_FILE
+from vipwire_l7.haproxy.words import line, plain, quoted
 
 
 def process_text(layout: Layout, mark: str, *, mirrors: bool = False) -> str:

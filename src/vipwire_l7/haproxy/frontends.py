@@ -16,17 +16,11 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from vipwire_l7.ingress.haproxy.choices import choice_lines, expressions_of, longest_path
-from vipwire_l7.ingress.haproxy.frontend import (
-    HOST,
-    NOTE_PATH,
-    header_lines,
-    log_lines,
-    plain_search,
-)
-from vipwire_l7.ingress.haproxy.layout import Layout
-from vipwire_l7.ingress.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
-from vipwire_l7.ingress.haproxy.words import line, plain, quoted
+from vipwire_l7.haproxy.choices import choice_lines, expressions_of, longest_path
+from vipwire_l7.haproxy.frontend import HOST, NOTE_PATH, header_lines, log_lines, plain_search
+from vipwire_l7.haproxy.layout import Layout
+from vipwire_l7.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
+from vipwire_l7.haproxy.words import line, plain, quoted
 from vipwire_l7.ingress.plan.sites import (
     EVERY_HOST,
     NOWHERE,
