@@ -1,15 +1,22 @@
 """What ebpf mode does when the kernel refuses to write a map or load a program: nobody is misled, nothing is lost."""
 
+import ctypes
 import errno
 import logging
 import os
+import shutil
+import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.fakes.own_network import own_network, run
 from tests.fakes.values import node_plan
 from tests.proxy.kernel.ebpf_maps import objects, own_folder, own_pins, settings
 
@@ -19,11 +26,13 @@ from vipwire.linux.bpf import maps, pins, programs
 from vipwire.linux.bpf.programs import HOOKS
 from vipwire.linux.bpf.syscall import BpfCommand, bpf
 from vipwire.model.net import Family
+from vipwire.modes.ebpf.driver import DRIVER, folder
 from vipwire.modes.ebpf.kernel import LONGEST, EbpfBackend, ProgramSetup, Undone
 from vipwire.modes.ebpf.layout import FRONTENDS, Ours, Settings
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.remarks import remarks, standing
 from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.nftables.mode import MODE as NFTABLES
 from vipwire.modes.spec import Remark
 from vipwire.reconcile.delta import diff
 
@@ -208,3 +217,71 @@ def test_programs_whose_maps_were_replaced_are_not_left_in_force(backend: EbpfBa
     backend.housekeep()
     assert ours(backend) == after
     assert set(backend.pins.in_force()) == set(HOOKS)
+
+
+HOLDERS = ("a process", "a bind mount", "a socket")
+
+
+def leave_programs(cgroup: Path, mount: Path, holder: str, stack: ExitStack) -> NodePins:
+    """Put programs in force in a network namespace that only the holder holds from then on."""
+    assert ctypes.CDLL(None, use_errno=True).unshare(0x40000000) == 0  # CLONE_NEWNET, of this thread
+    left = NodePins(folder(), cgroup)
+    stack.callback(left.remove)
+    left.put_in_force(HOOKS, settings())
+    left.close()
+    if holder == "a process":
+        process = stack.enter_context(subprocess.Popen(["sleep", "600"]))
+        stack.callback(process.kill)
+    elif holder == "a bind mount":
+        run(f"mount --bind /proc/self/ns/net {mount}")
+        stack.callback(run, f"umount {mount}")
+    elif holder == "a socket":
+        stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    return left
+
+
+@pytest.fixture
+def nodes(cgroup: Path, tmp_path: Path) -> Iterator[dict[str, NodePins]]:
+    """What ended proxies have left in four network namespaces, by what holds the namespace."""
+    (tmp_path / "netns").touch()
+    with ExitStack() as stack, own_network():
+        made = {}
+        for holder in (*HOLDERS, "nothing"):
+            with ThreadPoolExecutor(1) as thread:
+                made[holder] = thread.submit(leave_programs, cgroup, tmp_path / "netns", holder, stack).result()
+        yield made
+
+
+@pytest.mark.parametrize("command", ["start in another mode", "cleanup"])
+def test_programs_of_a_network_namespace_that_is_gone_are_removed_and_no_others(
+    nodes: dict[str, NodePins], cgroup: Path, command: str
+) -> None:
+    config = replace(Config(), ebpf=EBPF(cgroup=str(cgroup)))
+    before = {each.what: each.said for each in remarks(config, folder())}
+    assert "network namespaces that are gone" in before["programs left"]
+    if command == "cleanup":
+        subprocess.run([sys.executable, "-m", "vipwire", "cleanup"], check=True)
+    else:
+        left = DRIVER.remains(Family.IPV4, NFTABLES)
+        assert left is not None
+        left.before_rules()
+    assert not nodes["nothing"].exists
+    assert all(set(nodes[holder].in_force()) == set(HOOKS) for holder in HOLDERS)
+    assert "programs left" not in {each.what for each in remarks(config, folder())}
+
+
+REMOVE = "from pathlib import Path; from vipwire.modes.ebpf.pinned import remove_gone; remove_gone(Path())"
+
+
+@pytest.mark.parametrize("without", ["the inode number", "CAP_SYS_ADMIN"])
+def test_programs_stay_where_the_kernel_does_not_tell_whether_a_namespace_is_gone(
+    nodes: dict[str, NodePins], without: str
+) -> None:
+    command = [sys.executable, "-c", REMOVE]
+    if without == "CAP_SYS_ADMIN":
+        command = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", *command]
+    else:  # an earlier version has left the folder
+        for each in nodes.values():
+            shutil.rmtree(each.folder / "netns")
+    subprocess.run(command, check=True)
+    assert all(set(each.in_force()) == set(HOOKS) for each in nodes.values())

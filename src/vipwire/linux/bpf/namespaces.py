@@ -1,16 +1,30 @@
-"""The cookie of a network namespace, by which programs tell whose a socket is (SO_NETNS_COOKIE, Linux 5.14)."""
+"""The cookie of a network namespace, by which programs tell whose a socket is (SO_NETNS_COOKIE, Linux 5.14).
 
+Also: whether a network namespace is gone. The kernel opens a namespace by its cookie and inode number as long as a
+process, a mount, a descriptor or a socket holds it (open_by_handle_at(2) on nsfs, Linux 6.18). Without the right to
+open it, the kernel gives the same answer as for one that is gone. So vipwire first makes a namespace that nothing but
+a socket holds: if the kernel does not open that one, vipwire takes none for gone.
+"""
+
+import contextlib
 import ctypes
+import errno
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
 _SO_NETNS_COOKIE: Final = 71
 _CLONE_NEWNET: Final = 0x40000000
+_HANDLE: Final = struct.Struct("=IiQII")
+"""struct file_handle with a struct nsfs_file_handle: size, type; cookie, type of namespace, inode number."""
+_FILEID_NSFS: Final = 0xF1
+_ALL_USERS: Final = "0 0 4294967295"
+"""/proc/PID/uid_map in the initial user namespace: only its capabilities count for every network namespace."""
+_HERE: Final = Path("/proc/thread-self/ns/net")
 T = TypeVar("T")
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -20,6 +34,54 @@ def netns_cookie() -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         (found,) = struct.unpack("=Q", own.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))
     return int(found)
+
+
+def netns_inode() -> int:
+    """Return the inode number of the calling thread's network namespace. Raise OSError."""
+    return _HERE.stat().st_ino
+
+
+def gone_among(namespaces: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+    """Return the network namespaces, by cookie and inode number, that are gone; none if the kernel does not tell."""
+    try:
+        with _HERE.open("rb", 0) as nsfs, _held_by_a_socket() as living:
+            if _opens(nsfs.fileno(), living):
+                return frozenset(each for each in namespaces if not _opens(nsfs.fileno(), each))
+    except (OSError, AttributeError):  # an older kernel, another C library, no right
+        pass
+    return frozenset()
+
+
+@contextlib.contextmanager
+def _held_by_a_socket() -> Iterator[tuple[int, int]]:
+    """Make a network namespace that only a socket holds; yield its cookie and inode number. Raise OSError."""
+    if " ".join(Path("/proc/self/uid_map").read_text(encoding="ascii").split()) != _ALL_USERS:
+        raise PermissionError(errno.EPERM, "not in the initial user namespace")
+    with ThreadPoolExecutor(1, "network namespace") as thread:
+        held, cookie, inode = thread.submit(_make_namespace).result()
+    with held:
+        yield cookie, inode
+
+
+def _make_namespace() -> tuple[socket.socket, int, int]:
+    with _HERE.open("rb", 0) as before:
+        if _LIBC.unshare(_CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "unshare")
+        found = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), netns_cookie(), netns_inode()
+        if _LIBC.setns(before.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+        return found
+
+
+def _opens(nsfs: int, namespace: tuple[int, int]) -> bool:
+    cookie, inode = namespace
+    handle = ctypes.create_string_buffer(_HANDLE.pack(16, _FILEID_NSFS, cookie, _CLONE_NEWNET, inode))
+    descriptor = _LIBC.open_by_handle_at(nsfs, handle, os.O_RDONLY | os.O_CLOEXEC)
+    if descriptor >= 0:
+        os.close(descriptor)
+    elif (code := ctypes.get_errno()) != errno.ESTALE:
+        raise OSError(code, os.strerror(code))
+    return bool(descriptor >= 0)
 
 
 def cookie_of(path: Path) -> int:

@@ -20,7 +20,7 @@ from vipwire.modes.ebpf.cgroup import find_cgroup, find_pods
 from vipwire.modes.ebpf.kernel import EbpfBackend, ProgramSetup
 from vipwire.modes.ebpf.layout import Settings, version
 from vipwire.modes.ebpf.mode import MODE
-from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.pinned import NodePins, remove_gone
 from vipwire.modes.ebpf.probe import probe
 from vipwire.modes.ebpf.programs import build
 from vipwire.modes.nftables.driver import DRIVER as RULES
@@ -48,6 +48,8 @@ def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapp
             cgroup = find_cgroup(config.ebpf.cgroup)
     rules = RULES.build(config, families, prepare=prepare)
     pinned = NodePins(folder(), cgroup)
+    if prepare:
+        remove_gone(pinned.folder)
     wanted = _wanted(config, cgroup)
     return {
         family: EbpfBackend(family, rules[family], pinned, wanted, _hooks(family, families)) for family in families
@@ -93,6 +95,7 @@ class ProgramRemains:
 
     def before_rules(self) -> RemovalResult:
         """Take the programs out of force; remove everything once those that translate have been gone for a while."""
+        remove_gone(self._pins.folder)
         if not self._pins.exists:
             return RemovalResult()
         with closing(self._pins):

@@ -21,7 +21,7 @@ from vipwire.modes.ebpf.cgroup import PodsCgroup
 from vipwire.modes.ebpf.connected import ConnectedSockets, Serving
 from vipwire.modes.ebpf.counts import CountedConnections, add_connections
 from vipwire.modes.ebpf.layout import CLIENTS, PROGRAMS, OurKey, Ours, Settings, describe, is_ours, split
-from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.pinned import NodePins, remove_gone
 from vipwire.modes.ebpf.render import render
 from vipwire.modes.ebpf.tables import FullError, Tables, takes_nothing
 from vipwire.modes.spec import Mode
@@ -219,9 +219,9 @@ class EbpfBackend:
             self.wanted.clients = frozenset(int.from_bytes(key, "little") for key, _ in found.items())
 
     def delete(self) -> bool:
-        """Remove the rules, and what the node has in bpffs; tell whether there was anything."""
+        """Remove the rules, and what the node and gone ones have in bpffs; tell whether there was anything."""
         self.tables.close()
-        there = self.pins.remove()
+        there = remove_gone(self.pins.folder) + self.pins.remove() > 0
         return self.rules.delete() or there
 
     @property

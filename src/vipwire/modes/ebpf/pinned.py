@@ -4,8 +4,10 @@
                               /maps/settings            the constants of the programs
                               /programs/connect4 ...    what is in force, so that a new process can look at it
                               /links/connect4 ...       a new process replaces their programs, each in one step
+                              /netns/4026531840         the inode number of the network namespace, as a folder's name
 
-A node is a network namespace, called by its cookie, which no other has until the machine is started anew.
+A node is a network namespace, called by its cookie, which no other has until the machine is started anew. Its
+programs stay in force when it is gone: `remove_gone` removes them.
 """
 
 import os
@@ -14,11 +16,12 @@ import struct
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vipwire.linux.bpf import pins
 from vipwire.linux.bpf.elf import MapShape
 from vipwire.linux.bpf.maps import Map
+from vipwire.linux.bpf.namespaces import gone_among, netns_inode
 from vipwire.linux.bpf.programs import (
     HOOKS,
     BpfLink,
@@ -30,6 +33,7 @@ from vipwire.linux.bpf.programs import (
     program,
     update_link,
 )
+from vipwire.logging import log
 from vipwire.modes.ebpf.layout import Settings
 from vipwire.modes.ebpf.programs import build
 
@@ -147,6 +151,7 @@ class NodePins:
         """Have programs with these settings at these hooks, and at those that have any already. Raise OSError."""
         if self._cgroup is None:
             raise ValueError("nothing is put in force by who only looks")
+        (self.folder / "netns" / str(netns_inode())).mkdir(mode=0o700, parents=True, exist_ok=True)
         loaded = self._load(settings)
         wanted = set(hooks) | {hook for hook in HOOKS if (self.folder / "links" / hook).exists()}
         target = os.open(self._cgroup, os.O_RDONLY | os.O_DIRECTORY)
@@ -251,6 +256,41 @@ class NodePins:
     def _cgroup_number(self) -> int:
         """Tell the id of the cgroup to attach to: the number of its folder. 0: not known."""
         return self._cgroup.stat().st_ino if self._cgroup is not None else 0
+
+
+class OtherNodes(NamedTuple):
+    """What other network namespaces have in bpffs: of those that are gone; how many others there are."""
+
+    gone: tuple[NodePins, ...]
+    others: int
+
+
+def find_others(own: Path, ours: Path = pins.OURS) -> OtherNodes:
+    """Tell the folders of network namespaces that are gone from all others. Raises nothing."""
+    folders: dict[Path, tuple[int, int] | None] = {}
+    with suppress(OSError):
+        for folder in ours.iterdir():
+            if folder != own:
+                inode = next(folder.glob("netns/[0-9]*"), None)
+                folders[folder] = None if inode is None else (int(folder.name, 16), int(inode.name))
+    gone = gone_among(filter(None, folders.values())) if folders else frozenset()
+    left = tuple(NodePins(folder, None) for folder, namespace in folders.items() if namespace in gone)
+    return OtherNodes(left, len(folders) - len(left))
+
+
+def remove_gone(own: Path) -> int:
+    """Remove what network namespaces that are gone have left in bpffs; return how many."""
+    removed = 0
+    for each in find_others(own).gone:
+        try:
+            removed += each.remove()
+        except OSError as error:
+            log.warning(
+                "cannot remove the programs of a network namespace that is gone", folder=each.folder, error=error
+            )
+    if removed:
+        log.info("removed the programs of network namespaces that are gone", namespaces=removed)
+    return removed
 
 
 def _alike(found: MapShape, wanted: MapShape) -> bool:

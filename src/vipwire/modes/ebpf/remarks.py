@@ -12,7 +12,7 @@ from vipwire.linux.bpf.pins import require_mounted
 from vipwire.linux.bpf.programs import HOOKS, attached
 from vipwire.model.net import Family
 from vipwire.modes.ebpf.cgroup import find_cgroup, find_pods
-from vipwire.modes.ebpf.pinned import NodePins
+from vipwire.modes.ebpf.pinned import NodePins, find_others
 from vipwire.modes.ebpf.probe import probe
 from vipwire.modes.ebpf.tables import Tables
 from vipwire.modes.spec import Remark
@@ -44,6 +44,7 @@ def remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterato
             yield from _in_force(cgroup, pinned)
         yield from _foreign(cgroup, pinned)
         yield from _fill(pinned)
+    yield from _other_nodes(folder)
     yield from _meshes(config, proc)
 
 
@@ -111,6 +112,18 @@ def _foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
             "see `bpftool cgroup tree`",
             bad=True,
         )
+
+
+def _other_nodes(folder: Path) -> Iterator[Remark]:
+    gone, others = find_others(folder)
+    if gone:
+        yield Remark(
+            "programs left",
+            f"{len(gone)} network namespaces that are gone have programs in force",
+            "`vipwire cleanup` and the next start of vipwire proxy remove them",
+        )
+    if others:
+        yield Remark("other nodes", f"{others} other network namespaces have folders in {folder.parent}")
 
 
 def _fill(pinned: NodePins) -> Iterator[Remark]:
