@@ -22,7 +22,7 @@ from vipwire_up.dns.settings import (
     read_resolv_conf,
     without_ourselves,
 )
-from vipwire_up.dns.upstream.exchange import Server
+from vipwire_up.dns.upstream.exchange import UpstreamServer
 from vipwire_up.readiness_probes.commands import RunAs
 from vipwire_up.readiness_probes.probes import Prober
 from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
@@ -139,7 +139,7 @@ def _dns(flags: Mapping[str, Any]) -> DnsSettings:
     return dataclasses.replace(settings, upstream=without_ourselves(settings, servers or _machines_servers()))
 
 
-def _machines_servers() -> tuple[Server, ...]:
+def _machines_servers() -> tuple[UpstreamServer, ...]:
     try:
         return read_resolv_conf(_RESOLV_CONF.read_text(encoding="utf-8"), str(_RESOLV_CONF))
     except (OSError, UnicodeDecodeError):  # there need be none: then names outside are refused

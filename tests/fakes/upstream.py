@@ -11,7 +11,7 @@ import dns.message
 import dns.rcode
 import dns.rrset
 
-from vipwire_up.dns.upstream.exchange import Server
+from vipwire_up.dns.upstream.exchange import UpstreamServer
 
 Records = Callable[[dns.message.Message, str], "bytes | None"]
 Answering = Callable[[dns.message.Message, str], "bytes | list[bytes] | None"]
@@ -26,7 +26,7 @@ class Upstream:
     """
 
     answering: Answering
-    server: Server = field(default=Server("127.0.0.1"))
+    server: UpstreamServer = field(default=UpstreamServer("127.0.0.1"))
     asked: list[tuple[str, str]] = field(default_factory=list)
     letters: list[str] = field(default_factory=list)
 
@@ -69,7 +69,7 @@ async def upstream(answering: Answering) -> AsyncIterator[Upstream]:
     datagrams, _ = await asyncio.get_running_loop().create_datagram_endpoint(
         lambda: _Datagrams(made), local_addr=("127.0.0.1", port)
     )
-    made.server = Server("127.0.0.1", port)
+    made.server = UpstreamServer("127.0.0.1", port)
     try:
         yield made
     finally:

@@ -24,7 +24,7 @@ from vipwire_up.dns.messages.message import HEADER, NOERROR, Query, read_query, 
 from vipwire_up.dns.objects import DnsKind
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.upstream.answer import Cache, answers, read_answer
-from vipwire_up.dns.upstream.exchange import Forwarder, Server
+from vipwire_up.dns.upstream.exchange import Forwarder, UpstreamServer
 from vipwire_up.dns.zone import Zone
 
 INSIDE, OUTSIDE = "web.shop.svc.cluster.local", "www.example.org"
@@ -169,7 +169,7 @@ class World:
         zone = Zone("cluster.local")
         zone.apply(Listed(DnsKind.SERVICE, (service("web", "10.96.0.1"),)))
         zone.apply(Listed(DnsKind.SLICE, ()))
-        forwarder = Forwarder([Server("127.0.0.1", port)], Cache(0), patience=0.02, deadline=0.1)
+        forwarder = Forwarder([UpstreamServer("127.0.0.1", port)], Cache(0), patience=0.02, deadline=0.1)
         limits = ClientLimits(rate=0, waiting=1000)
         self.here = await self.open.enter_async_context(dns_here(Resolver(zone, forwarder), limits))
 

@@ -9,7 +9,7 @@ from vipwire.errors import DecodeError
 from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.elements import (
     Element,
-    Verdict,
+    VerdictData,
     decode_answers,
     decode_elements,
     element,
@@ -36,7 +36,7 @@ DECLARATION = compile_set(
 MEMBERS = [
     element(KEY, KEY[:8]),
     element(KEY, comment="default/web:http"),
-    encode_element(Element(KEY, verdict=Verdict(-4, "b"), timeout=5, key_end=KEY, flags=1, open_end=True)),
+    encode_element(Element(KEY, verdict=VerdictData(-4, "b"), timeout=5, key_end=KEY, flags=1, open_end=True)),
 ]
 READERS = (
     decode.table,
@@ -48,7 +48,7 @@ READERS = (
 )
 SEEDS = [
     encode.new_table(Family.IPV4, "t", "x").payload,
-    encode.new_chain(Family.IPV6, "t", "c", encode.Hook("nat", 0, -100), "x").payload,
+    encode.new_chain(Family.IPV6, "t", "c", encode.NetfilterHook("nat", 0, -100), "x").payload,
     encode.new_rule(Family.IPV4, "t", "c", RULE, "x").payload,
     encode.new_set(Family.IPV4, "t", "a", DECLARATION).payload,
     *(encode.new_elements(Family.IPV4, "t", "a", [member] * 2)[0].payload for member in MEMBERS),

@@ -42,7 +42,7 @@ from vipwire_up.dns.settings import (
 from vipwire_up.dns.sockets import open_pair, open_pairs
 from vipwire_up.dns.statistics import DnsStatistics
 from vipwire_up.dns.upstream.answer import Cache
-from vipwire_up.dns.upstream.exchange import Forwarder, Server
+from vipwire_up.dns.upstream.exchange import Forwarder, UpstreamServer
 from vipwire_up.dns.zone import Zone
 
 Emit: TypeAlias = Callable[[DnsEvent], None]
@@ -214,7 +214,7 @@ def settings_of(flags: Mapping[str, Any]) -> Settings:
     return replace(settings, upstream=others)
 
 
-def _servers(given: tuple[str, ...], resolv_conf: str) -> tuple[Server, ...]:
+def _servers(given: tuple[str, ...], resolv_conf: str) -> tuple[UpstreamServer, ...]:
     if given:
         return tuple(dict.fromkeys(parse_server(text) for text in given))
     if resolv_conf in ("", "."):  # an empty name, as click makes a path of it

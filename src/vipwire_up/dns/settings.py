@@ -9,7 +9,7 @@ from vipwire.errors import ConfigError
 from vipwire.model.text import port_number
 from vipwire_up.dns.limits import RATE
 from vipwire_up.dns.messages.names import LONGEST, parse_name
-from vipwire_up.dns.upstream.exchange import Server
+from vipwire_up.dns.upstream.exchange import UpstreamServer
 
 MOST_SERVERS: Final = 8
 LONGEST_DOMAIN: Final = LONGEST - 140
@@ -28,7 +28,7 @@ class Settings:
     domain: str = "cluster.local"
     addresses: tuple[str, ...] = ("0.0.0.0",)  # noqa: S104  # a Pod's own
     port: int = 53
-    upstream: tuple[Server, ...] = ()
+    upstream: tuple[UpstreamServer, ...] = ()
     ttl: int = 5
     cache: int = 10_000
     pods: bool = True
@@ -60,7 +60,7 @@ def check_address(text: str, flag: str) -> str:
         raise ConfigError(f"{flag}: {text[:80]!r} is not an IP address") from error
 
 
-def parse_server(text: str, flag: str = "--upstream") -> Server:
+def parse_server(text: str, flag: str = "--upstream") -> UpstreamServer:
     """Read `IP`, `IP:port` or `[IP]:port`; raise ConfigError."""
     host, port = text, "53"
     if text.startswith("[") and "]:" in text:
@@ -70,24 +70,24 @@ def parse_server(text: str, flag: str = "--upstream") -> Server:
     number = port_number(port)
     if number is None:
         raise ConfigError(f"{flag}: {text[:80]!r} has no port of 1 to 65535 (allowed: IP, IP:port, [IP]:port)")
-    return Server(check_address(host.strip("[]"), flag), number)
+    return UpstreamServer(check_address(host.strip("[]"), flag), number)
 
 
-def read_resolv_conf(text: str, file: str) -> tuple[Server, ...]:
+def read_resolv_conf(text: str, file: str) -> tuple[UpstreamServer, ...]:
     """Read the `nameserver` lines (resolv.conf(5)); the rest is about names that people write, not about servers."""
-    found: dict[Server, None] = {}
+    found: dict[UpstreamServer, None] = {}
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 2 and words[0] == "nameserver":
-            found[Server(check_address(words[1], f"{file}: nameserver"))] = None
+            found[UpstreamServer(check_address(words[1], f"{file}: nameserver"))] = None
     return tuple(found)[:MOST_SERVERS]
 
 
-def without_ourselves(settings: Settings, servers: Sequence[Server]) -> tuple[Server, ...]:
+def without_ourselves(settings: Settings, servers: Sequence[UpstreamServer]) -> tuple[UpstreamServer, ...]:
     """Leave out the servers that are this one: a question would come back until it is forgotten."""
     everywhere = any(ipaddress.ip_address(address).is_unspecified for address in settings.addresses)
 
-    def is_ours(server: Server) -> bool:
+    def is_ours(server: UpstreamServer) -> bool:
         if server.port != settings.port:
             return False
         return server.host in settings.addresses or (everywhere and ipaddress.ip_address(server.host).is_loopback)

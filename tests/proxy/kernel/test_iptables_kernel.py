@@ -23,7 +23,7 @@ from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.nfacct import read_counter
 from vipwire.modes.iptables.probe import choose_variant, presence, probe
 from vipwire.modes.iptables.rules.names import Key, Rules
-from vipwire.modes.iptables.rules.script import Run
+from vipwire.modes.iptables.rules.script import RestoreInput
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.save import Chains
 from vipwire.modes.xtables.tool import PROGRAM, IptablesTool
@@ -206,7 +206,7 @@ class Company:
     def read(self, known: Callable[[], Known]) -> Mapping[str, Chains]:
         return self._writer.read(known)
 
-    def write(self, run_: Run) -> Written:
+    def write(self, run_: RestoreInput) -> Written:
         written = self._writer.write(run_)
         if self.harm:
             run(f"{self._tool.name} {self.harm}")

@@ -10,7 +10,7 @@ from tests.fakes.values import endpoint, named, node_plan, slice_of
 from tests.proxy.kernel.test_iptables_kernel import saved, services
 
 from vipwire.linux.netlink.nftables import decode, encode
-from vipwire.linux.netlink.nftables.encode import Hook
+from vipwire.linux.netlink.nftables.encode import NetfilterHook
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
@@ -20,7 +20,7 @@ from vipwire.modes.iptables.build import build, rule_access, samples, unreadable
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.nfacct import ensure_counters
 from vipwire.modes.iptables.rules.names import FILTER, FIREWALL, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, Key, Rules
-from vipwire.modes.iptables.rules.script import Run, TablePart
+from vipwire.modes.iptables.rules.script import RestoreInput, TablePart
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.binary.expressions import uncounted
 from vipwire.modes.xtables.binary.shown import RuleReader
@@ -53,9 +53,9 @@ def _here() -> Iterator[None]:
         yield
 
 
-def dumped(family: Family) -> dict[tuple[str, str], tuple[Hook | None, list[bytes]]]:
+def dumped(family: Family) -> dict[tuple[str, str], tuple[NetfilterHook | None, list[bytes]]]:
     """Read what nf_tables holds: every chain with its hook, and its rules as they are."""
-    found: dict[tuple[str, str], tuple[Hook | None, list[bytes]]] = {}
+    found: dict[tuple[str, str], tuple[NetfilterHook | None, list[bytes]]] = {}
     with NetlinkSocket(NETLINK_NETFILTER) as sock:
         for table in ("filter", "nat", "mangle"):
             rules: dict[str, list[bytes]] = {}
@@ -125,10 +125,10 @@ def test_a_rule_of_every_kind_is_shown_as_it_was_written(family: Family) -> None
     assert not unreadable(tool, RuleSettings())
     assert saved(tool) == before
     parts = {table: TablePart({"KUBE-X": rules}) for table, rules in samples(family, RuleSettings()).items()}
-    writer.transact(Run(parts))
+    writer.transact(RestoreInput(parts))
     ours = dumped(family)
     with machine():
-        tool.restore(Run(parts).text)
+        tool.restore(RestoreInput(parts).text)
         assert dumped(family) == ours
     writer.close()
 

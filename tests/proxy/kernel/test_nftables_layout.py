@@ -9,8 +9,8 @@ from tests.fakes.own_network import own_network
 from tests.proxy.kernel.nft_transactions import Refused, commit, dump, elements, nft
 
 from vipwire.linux.netlink.nftables import decode, encode
-from vipwire.linux.netlink.nftables.elements import Element, Verdict, encode_element
-from vipwire.linux.netlink.nftables.encode import HOOKS, Hook, Operation
+from vipwire.linux.netlink.nftables.elements import Element, VerdictData, encode_element
+from vipwire.linux.netlink.nftables.encode import HOOKS, NetfilterHook, Operation
 from vipwire.linux.netlink.nftables.wire import Code, MessageType, SetFlag
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Family, parse_address
@@ -128,7 +128,7 @@ ELEMENTS = {
             comment="default/web",
         ),
     ],
-    "classes": [Element(handle(1, 10), verdict=Verdict(Code.GOTO, "pick-10"))],
+    "classes": [Element(handle(1, 10), verdict=VerdictData(Code.GOTO, "pick-10"))],
 }
 
 
@@ -137,7 +137,7 @@ def operations() -> list[Operation]:
     made = [encode.new_table(family, "vipwire", "Services")]
     made += [encode.new_set(family, "vipwire", spec.name, compile_set(spec, family)) for spec in SETS]
     for name in CHAINS:
-        hook = Hook("nat", HOOKS["prerouting"], -100) if name == "nat-prerouting" else None
+        hook = NetfilterHook("nat", HOOKS["prerouting"], -100) if name == "nat-prerouting" else None
         made.append(encode.new_chain(family, "vipwire", name, hook, "ten endpoints" if name == "pick-10" else ""))
     for name, text in CHAINS.items():
         rule, comment = compile_rule(text, family, {"allowed"}), "x" if name == "firewall-check" else ""
@@ -182,7 +182,7 @@ def test_tables_chains_and_rules_are_dumped_with_what_they_are(netlink: NetlinkS
     chains = dump(netlink, MessageType.GETCHAIN, encode.list_objects(Family.IPV4, "vipwire"), decode.chain)
     assert {chain.name: (chain.hook, chain.comment) for chain in chains} == {
         name: (None, "ten endpoints" if name == "pick-10" else "") for name in CHAINS
-    } | {"nat-prerouting": (Hook("nat", 0, -100, "accept"), "")}
+    } | {"nat-prerouting": (NetfilterHook("nat", 0, -100, "accept"), "")}
     rules = dump(netlink, MessageType.GETRULE, encode.list_objects(Family.IPV4, "vipwire"), decode.rule)
     assert {rule.chain: rule.comment for rule in rules} == dict.fromkeys(CHAINS, "") | {"firewall-check": "x"}
     sets = dump(netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)

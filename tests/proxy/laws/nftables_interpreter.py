@@ -22,10 +22,10 @@ from vipwire.modes.nftables.table.names import (
     SET,
     Chain,
     CommentedElement,
+    Goto,
     IntervalElement,
     Object,
     ObjectKey,
-    Verdict,
 )
 
 Objects = Mapping[ObjectKey, Object]
@@ -274,7 +274,7 @@ class _Walk:
         found = self._lookup(name, key)
         if found is None:
             return _BREAK
-        if not isinstance(found, Verdict | IntervalElement) or self._table.specification(name).data != "verdict":
+        if not isinstance(found, Goto | IntervalElement) or self._table.specification(name).data != "verdict":
             raise UnknownRuleError(f"{name} holds no verdicts")
         return self.goto(found.chain)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.fakes.kernel import DictBackend
 
-from vipwire.linux.netlink.ipset import Element
-from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.linux.netlink.ipset import IpsetEntry
+from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, ServiceFlag, VirtualServer
 from vipwire.model.net import Address, Family, parse_address
 from vipwire.modes.ipvs.first_commit import FirstCommit, in_steps
 from vipwire.modes.ipvs.leftovers import IpvsConnection, judge, parse_flows, removable, to_sockets
@@ -58,7 +58,7 @@ def objects() -> dict[ObjectKey, Object]:
         **dict.fromkeys(reals, Forwarding(1)),
         **dict.fromkeys((Vip(WEB), Vip(DNS), MarkRule(7)), None),
         SetName("KUBE-CLUSTER-IP"): None,
-        SetEntry("KUBE-CLUSTER-IP", Element(protocol=6, address=WEB, port=80)): 0,
+        SetEntry("KUBE-CLUSTER-IP", IpsetEntry(protocol=6, address=WEB, port=80)): 0,
     }
     return servers | others
 
@@ -162,7 +162,7 @@ def test_new_connections_to_node_ports_are_left_to_who_listens_there_and_others_
     node = parse_address("192.168.0.1")
     port = VirtualServer(6, node, 30080)
     real, here = RealServer(port, POD, 80), RealServer(port, node, 30080)
-    everything = {**objects(), port: Scheduling("sh", Flag.PERSISTENT, 60), real: Forwarding(2)}
+    everything = {**objects(), port: Scheduling("sh", ServiceFlag.PERSISTENT, 60), real: Forwarding(2)}
     delta = to_sockets(judge(Family.IPV4, everything, frozenset()))
     assert delta.added == {here: Forwarding(1, Method.ROUTE)}
     assert delta.changed == {

@@ -21,8 +21,8 @@ from vipwire.inspect.check.leave_ipvs import (
     leave_view,
 )
 from vipwire.inspect.command.show import console
-from vipwire.linux.netlink.ipset import Element
-from vipwire.linux.netlink.ipvs import Flag, Scheduling, Timeouts, VirtualServer
+from vipwire.linux.netlink.ipset import IpsetEntry
+from vipwire.linux.netlink.ipvs import Scheduling, ServiceFlag, Timeouts, VirtualServer
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.names import SetEntry
 from vipwire.proxy_daemon.handover.configured import Configured
@@ -35,7 +35,7 @@ NFTABLES, IPVS = Config(mode="nftables"), Config(mode="ipvs")
 
 def server(text: str, number: int = 80, scheduler: str = "rr", **fields: Any) -> IpvsServer:
     persistence = fields.pop("persistence", 0)
-    flags = Flag.PERSISTENT if persistence else Flag.NONE
+    flags = ServiceFlag.PERSISTENT if persistence else ServiceFlag.NONE
     how = Scheduling(scheduler, flags, persistence)
     return IpvsServer(
         VirtualServer(fields.pop("protocol", 6), ip(text), number), how, fields.pop("ours", True), **fields
@@ -210,10 +210,10 @@ def test_the_table_says_now_and_then_and_what_to_do(*, wide: bool) -> None:
 
 def test_ipsets_say_which_virtual_servers_are_services() -> None:
     entries = [
-        SetEntry("KUBE-CLUSTER-IP", Element(ip("10.96.0.1"), 6, 80)),
-        SetEntry("KUBE-NODE-PORT-UDP", Element(port=30081)),
-        SetEntry("KUBE-NODE-PORT-SCTP-HASH", Element(ip("192.168.0.2"), 132, 30082)),
-        SetEntry("KUBE-LOOP-BACK", Element(ip("10.1.0.1"), 6, 8080)),
+        SetEntry("KUBE-CLUSTER-IP", IpsetEntry(ip("10.96.0.1"), 6, 80)),
+        SetEntry("KUBE-NODE-PORT-UDP", IpsetEntry(port=30081)),
+        SetEntry("KUBE-NODE-PORT-SCTP-HASH", IpsetEntry(ip("192.168.0.2"), 132, 30082)),
+        SetEntry("KUBE-LOOP-BACK", IpsetEntry(ip("10.1.0.1"), 6, 8080)),
     ]
     places, ports = owned(Family.IPV4, entries)
     assert places == {(ip("10.96.0.1"), 6, 80)}

@@ -7,7 +7,7 @@ from tests.fakes.iptables import FakeTables, FakeTool
 
 from vipwire.modes.iptables.access.tool_access import Known, LockWait, ToolAccess, Written
 from vipwire.modes.iptables.rules.names import NAT
-from vipwire.modes.iptables.rules.script import Run, TablePart
+from vipwire.modes.iptables.rules.script import RestoreInput, TablePart
 
 
 class Measuring(FakeTool):
@@ -23,7 +23,7 @@ class Measuring(FakeTool):
 
 def test_the_text_of_a_run_is_never_whole() -> None:
     rules = ("-p tcp -m tcp -j DNAT --to-destination 10.244.0.1:8080", "-j KUBE-MARK-MASQ")
-    run = Run({NAT: TablePart({f"KUBE-SEP-{number:016}": rules for number in range(10_000)})})
+    run = RestoreInput({NAT: TablePart({f"KUBE-SEP-{number:016}": rules for number in range(10_000)})})
     tool = Measuring(FakeTables())
     whole = len(run.text)
     tracemalloc.start()

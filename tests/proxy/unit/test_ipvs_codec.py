@@ -8,14 +8,14 @@ from tests.fakes.values import cidr, ip
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink import ipset, ipvs
 from vipwire.linux.netlink.attributes import attribute, attributes, nested
-from vipwire.linux.netlink.ipset import Element, SetSpec, SetType
+from vipwire.linux.netlink.ipset import IpsetEntry, IpsetSpec, SetType
 from vipwire.linux.netlink.ipvs import (
     Command,
-    Flag,
     Forwarding,
     Method,
     RealServer,
     Scheduling,
+    ServiceFlag,
     VirtualServer,
     ask_family,
     command,
@@ -27,7 +27,7 @@ from vipwire.modes.ipvs.objects.servers import Row, parse_table, settled
 WEB = VirtualServer(6, ip("10.96.0.1"), 80)
 WEB6 = VirtualServer(17, ip("fd00::1"), 53)
 MARKED = VirtualServer(0, Address(b""), 0, 0x1234)
-SCHEDULING = Scheduling("mh", Flag.SCHEDULER_2 | Flag.PERSISTENT, 300)
+SCHEDULING = Scheduling("mh", ServiceFlag.SCHEDULER_2 | ServiceFlag.PERSISTENT, 300)
 
 
 def test_a_service_command_reads_back_as_the_kernel_lists_it() -> None:
@@ -106,16 +106,16 @@ def test_the_family_is_asked_for_by_name() -> None:
 @pytest.mark.parametrize(
     ("element", "mark"),
     [
-        (Element(ip("10.0.0.1")), 0),
-        (Element(ip("10.0.0.1"), 6, 80), 0x12345678),
-        (Element(ip("fd00::1"), 132, 65535), 0xFFFFFFFF),
-        (Element(ip("10.0.0.1"), 17, 53, ip("10.0.0.2")), 0),
-        (Element(ip("10.0.0.1"), 6, 80, cidr("192.0.2.0/24")), 0),
-        (Element(ip("fd00::1"), 6, 80, cidr("2001:db8::/32")), 0),
-        (Element(port=30080), 0),
+        (IpsetEntry(ip("10.0.0.1")), 0),
+        (IpsetEntry(ip("10.0.0.1"), 6, 80), 0x12345678),
+        (IpsetEntry(ip("fd00::1"), 132, 65535), 0xFFFFFFFF),
+        (IpsetEntry(ip("10.0.0.1"), 17, 53, ip("10.0.0.2")), 0),
+        (IpsetEntry(ip("10.0.0.1"), 6, 80, cidr("192.0.2.0/24")), 0),
+        (IpsetEntry(ip("fd00::1"), 6, 80, cidr("2001:db8::/32")), 0),
+        (IpsetEntry(port=30080), 0),
     ],
 )
-def test_an_element_reads_back(element: Element, mark: int) -> None:
+def test_an_element_reads_back(element: IpsetEntry, mark: int) -> None:
     (payload,) = ipset.changes(Family.IPV4, "KUBE-X", [(element, mark)])
     found = ipset.decode_list(memoryview(payload))
     assert found.name == "KUBE-X"
@@ -123,18 +123,18 @@ def test_an_element_reads_back(element: Element, mark: int) -> None:
 
 
 def test_many_elements_are_several_messages() -> None:
-    elements = [(Element(port=number), 0) for number in range(1, 2001)]
+    elements = [(IpsetEntry(port=number), 0) for number in range(1, 2001)]
     payloads = list(ipset.changes(Family.IPV4, "KUBE-X", elements))
     assert len(payloads) > 1
     assert [each for payload in payloads for each in ipset.decode_list(memoryview(payload)).elements] == elements
 
 
 def test_a_set_is_created_with_its_type_and_what_it_carries() -> None:
-    found = attributes(ipset.create(Family.IPV6, "KUBE-6-X", SetSpec(SetType.ADDRESS_PORT, marks=True), 7), 4)
+    found = attributes(ipset.create(Family.IPV6, "KUBE-6-X", IpsetSpec(SetType.ADDRESS_PORT, marks=True), 7), 4)
     assert bytes(found[3]) == b"hash:ip,port\0"
     assert (found[4][0], found[5][0]) == (7, 10)
     assert bytes(attributes(found[7])[8]) == (1 << 6).to_bytes(4)
-    ports = attributes(ipset.create(Family.IPV6, "KUBE-6-P", SetSpec(SetType.PORT), 3), 4)
+    ports = attributes(ipset.create(Family.IPV6, "KUBE-6-P", IpsetSpec(SetType.PORT), 3), 4)
     assert ports[5][0] == 0, "ports have no family"
     assert bytes(attributes(ports[7])[5]) == b"\xff\xff"
 

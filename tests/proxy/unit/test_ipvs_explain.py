@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.fakes.values import cidr, endpoint, ip, ips, node_plan, service, slice_of
 
-from vipwire.linux.netlink.ipset import Element
-from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.linux.netlink.ipset import IpsetEntry
+from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, ServiceFlag, VirtualServer
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.modes.ipvs.explain.explainer import IpvsExplainer, find_template
 from vipwire.modes.ipvs.marks import Marks
@@ -92,7 +92,7 @@ def test_templates_of_ipv6() -> None:
 
 
 def test_commands_of_every_kind_of_object() -> None:
-    place = Element(ip("10.96.0.1"), 6, 80)
+    place = IpsetEntry(ip("10.96.0.1"), 6, 80)
     marked = RealServer(MARKED, ip("10.0.0.1"), 80)
     added: dict[ObjectKey, Object] = {
         SetName("KUBE-CLUSTER-IP"): set_spec(Which.CLUSTER_IP),
@@ -101,7 +101,7 @@ def test_commands_of_every_kind_of_object() -> None:
         SetEntry("KUBE-LOCAL-POOL", place): 7,
         ChainName("nat", "PREROUTING"): ("-j KUBE-SERVICES",),
         ChainName("nat", "KUBE-SERVICES"): ("-j RETURN",),
-        WEB: Scheduling("mh", Flag.PERSISTENT | Flag.SCHEDULER_1 | Flag.SCHEDULER_2, 300),
+        WEB: Scheduling("mh", ServiceFlag.PERSISTENT | ServiceFlag.SCHEDULER_1 | ServiceFlag.SCHEDULER_2, 300),
         PODS[0]: Forwarding(3),
         MARKED: Scheduling("rr"),
         marked: Forwarding(1, Method.TUNNEL),
@@ -139,7 +139,7 @@ def test_commands_of_changes() -> None:
         WEB: (Scheduling("rr"), Scheduling("wrr")),
         PODS[0]: (Forwarding(1), Forwarding(2)),
         ChainName("nat", "PREROUTING"): (("-j OLD",), ("-j NEW",)),
-        SetEntry("KUBE-LOCAL-POOL", Element(ip("10.96.0.1"), 6, 80)): (7, 8),
+        SetEntry("KUBE-LOCAL-POOL", IpsetEntry(ip("10.96.0.1"), 6, 80)): (7, 8),
     }
     assert list(commands(Family.IPV4, Delta(changed=changed))) == [
         "ipset del KUBE-LOCAL-POOL 10.96.0.1,tcp:80",
@@ -166,7 +166,7 @@ def test_commands_of_ipv6() -> None:
         (PODS[0], End.ANSWERED, "-> 10.0.0.1:8080"),
         (Vip(ip("10.96.0.1")), End.UNTOUCHED, "kube-ipvs0"),
         (
-            SetEntry(set_name(Family.IPV4, Which.CLUSTER_IP), Element(ip("10.96.0.1"), 6, 80)),
+            SetEntry(set_name(Family.IPV4, Which.CLUSTER_IP), IpsetEntry(ip("10.96.0.1"), 6, 80)),
             End.REJECTED,
             "ipset KUBE-CLUSTER-IP",
         ),
@@ -195,9 +195,9 @@ def test_what_others_have_put_behind_a_service_is_named() -> None:
     [
         (Scheduling("rr"), IN_TURN),
         (Scheduling("wlc"), "each new connection goes to the one with the fewest connections for its weight"),
-        (Scheduling("sh", Flag.SCHEDULER_1), BY_ADDRESS),
-        (Scheduling("mh", Flag.SCHEDULER_1 | Flag.SCHEDULER_2), BY_ADDRESS_AND_PORT),
-        (Scheduling("mh", Flag.SCHEDULER_1), BY_ADDRESS),
+        (Scheduling("sh", ServiceFlag.SCHEDULER_1), BY_ADDRESS),
+        (Scheduling("mh", ServiceFlag.SCHEDULER_1 | ServiceFlag.SCHEDULER_2), BY_ADDRESS_AND_PORT),
+        (Scheduling("mh", ServiceFlag.SCHEDULER_1), BY_ADDRESS),
         (Scheduling("another"), ""),
     ],
 )
@@ -206,13 +206,13 @@ def test_how_a_server_is_chosen_is_what_its_scheduler_does(scheduling: Schedulin
     found = walked({**wanted, WEB: scheduling}, wanted)
     assert found.choice == said
     assert "not remembered" in found.affinity
-    assert walked({**wanted, WEB: Scheduling("rr", Flag.PERSISTENT, 300)}, wanted).affinity == ""
+    assert walked({**wanted, WEB: Scheduling("rr", ServiceFlag.PERSISTENT, 300)}, wanted).affinity == ""
 
 
 @pytest.mark.parametrize("persistence", [0, 300])
 def test_a_virtual_server_without_its_servers_refuses_and_they_are_named(persistence: int) -> None:
     """As it is for a moment while a Service comes, or where somebody has deleted them."""
-    scheduling = Scheduling("rr", Flag.PERSISTENT if persistence else Flag(0), persistence)
+    scheduling = Scheduling("rr", ServiceFlag.PERSISTENT if persistence else ServiceFlag(0), persistence)
     wanted: dict[ObjectKey, Object] = {**objects(), WEB: scheduling}
     held: dict[ObjectKey, Object] = {key: each for key, each in wanted.items() if not isinstance(key, RealServer)}
     packet = Packet(CLIENT, ip("10.96.0.1"), Protocol.TCP, 80, "eth0")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.fakes.values import endpoint, ip, ips, node_plan, service, slice_of
 
-from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, ServiceFlag, VirtualServer
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service
 from vipwire.modes.ipvs.driver import ipvs_sysctls
@@ -35,8 +35,8 @@ def rendered(of: Service, *endpoints: Any, **node: Any) -> Rendered[ObjectKey, A
     ("pairs", "expected"),
     [
         ((("vipwire.io/algorithm", "round-robin"),), Scheduling("rr")),
-        ((("vipwire.io/algorithm", "source-hash"),), Scheduling("sh", Flag.SCHEDULER_1)),
-        ((("vipwire.io/algorithm", "maglev"),), Scheduling("mh", Flag.SCHEDULER_1 | Flag.SCHEDULER_2)),
+        ((("vipwire.io/algorithm", "source-hash"),), Scheduling("sh", ServiceFlag.SCHEDULER_1)),
+        ((("vipwire.io/algorithm", "maglev"),), Scheduling("mh", ServiceFlag.SCHEDULER_1 | ServiceFlag.SCHEDULER_2)),
         ((("vipwire.io/weights", '{"10.0.0.2": 3}'),), Scheduling("wrr")),
         ((("vipwire.io/weights", "{}"),), Scheduling("wrr")),
         ((("vipwire.io/scheduler", "lc"), ("vipwire.io/algorithm", "maglev")), Scheduling("lc")),
@@ -67,20 +67,20 @@ def test_a_virtual_server_has_its_scheduler_whatever_becomes_of_the_endpoints() 
 @pytest.mark.parametrize(
     ("pairs", "expected"),
     [
-        ((), (Scheduling("rr", Flag.NONE), Method.MASQUERADE)),
-        ((("kube-router.io/service.scheduler", "lc"),), (Scheduling("lc", Flag.NONE), Method.MASQUERADE)),
-        ((("kube-router.io/service.scheduler", "bogus"),), (Scheduling("rr", Flag.NONE), Method.MASQUERADE)),
+        ((), (Scheduling("rr", ServiceFlag.NONE), Method.MASQUERADE)),
+        ((("kube-router.io/service.scheduler", "lc"),), (Scheduling("lc", ServiceFlag.NONE), Method.MASQUERADE)),
+        ((("kube-router.io/service.scheduler", "bogus"),), (Scheduling("rr", ServiceFlag.NONE), Method.MASQUERADE)),
         (
             (("kube-router.io/service.scheduler", "lc"), ("vipwire.io/scheduler", "wlc")),
-            (Scheduling("wlc", Flag.NONE), Method.MASQUERADE),
+            (Scheduling("wlc", ServiceFlag.NONE), Method.MASQUERADE),
         ),
         (
             (("kube-router.io/service.schedflags", "flag-1"), ("kube-router.io/service.scheduler", "mh")),
-            (Scheduling("mh", Flag.SCHEDULER_1), Method.MASQUERADE),
+            (Scheduling("mh", ServiceFlag.SCHEDULER_1), Method.MASQUERADE),
         ),
-        ((("vipwire.io/scheduler-flags", "ops"),), (Scheduling("rr", Flag.ONE_PACKET), Method.MASQUERADE)),
-        ((("kube-router.io/service.dsr", "tunnel"),), (Scheduling("rr", Flag.NONE), Method.TUNNEL)),
-        ((("vipwire.io/forwarding", "DSR"),), (Scheduling("rr", Flag.NONE), Method.ROUTE)),
+        ((("vipwire.io/scheduler-flags", "ops"),), (Scheduling("rr", ServiceFlag.ONE_PACKET), Method.MASQUERADE)),
+        ((("kube-router.io/service.dsr", "tunnel"),), (Scheduling("rr", ServiceFlag.NONE), Method.TUNNEL)),
+        ((("vipwire.io/forwarding", "DSR"),), (Scheduling("rr", ServiceFlag.NONE), Method.ROUTE)),
     ],
 )
 def test_annotations_choose_scheduling_and_method(

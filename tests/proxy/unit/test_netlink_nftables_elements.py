@@ -5,7 +5,7 @@ import pytest
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink.attributes import attribute, nested, string
 from vipwire.linux.netlink.nftables import wire
-from vipwire.linux.netlink.nftables.elements import Element, Verdict, decode_elements, element, encode_element
+from vipwire.linux.netlink.nftables.elements import Element, VerdictData, decode_elements, element, encode_element
 from vipwire.linux.netlink.nftables.wire import Code
 
 KEY, DATA = bytes(range(16)), b"\x0a\x80\0\1\x1f\x90\0\0"
@@ -45,8 +45,8 @@ def test_a_verdict_is_encoded_as_nft_encodes_it() -> None:
         Element(KEY, DATA),
         Element(KEY, comment="default/web:http"),
         Element(KEY, DATA, comment="default/wéb:http"),
-        Element(KEY, verdict=Verdict(Code.DROP)),
-        Element(KEY, verdict=Verdict(Code.GOTO, "service-pick-3"), comment="why"),
+        Element(KEY, verdict=VerdictData(Code.DROP)),
+        Element(KEY, verdict=VerdictData(Code.GOTO, "service-pick-3"), comment="why"),
         Element(KEY, key_end=KEY[::-1]),
         Element(KEY, key_end=KEY[::-1], comment="range"),
         Element(KEY[:4], flags=wire.ELEMENT_INTERVAL_END),

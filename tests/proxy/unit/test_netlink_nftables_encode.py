@@ -7,7 +7,7 @@ from vipwire.linux.netlink.attributes import attributes, walk
 from vipwire.linux.netlink.message import NLM_F_ACK, messages
 from vipwire.linux.netlink.nftables import decode, encode, userdata, wire
 from vipwire.linux.netlink.nftables.elements import element
-from vipwire.linux.netlink.nftables.encode import Hook
+from vipwire.linux.netlink.nftables.encode import NetfilterHook
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.model.net import Family
 
@@ -43,12 +43,12 @@ def test_elements_are_packed_so_that_no_attribute_is_too_long() -> None:
 
 def test_what_was_encoded_can_be_decoded() -> None:
     table = encode.new_table(Family.IPV6, "vipwire", "Services")
-    assert decode.table(memoryview(table.payload)) == decode.Table(10, "vipwire", 0, "Services")
-    hook = Hook("filter", encode.HOOKS["input"], -110, "drop")
+    assert decode.table(memoryview(table.payload)) == decode.ListedTable(10, "vipwire", 0, "Services")
+    hook = NetfilterHook("filter", encode.HOOKS["input"], -110, "drop")
     chain = encode.new_chain(FAMILY, "vipwire", "in", hook, "why")
-    assert decode.chain(memoryview(chain.payload)) == decode.Chain(2, "vipwire", "in", 0, hook, "why")
+    assert decode.chain(memoryview(chain.payload)) == decode.ListedChain(2, "vipwire", "in", 0, hook, "why")
     rule = encode.new_rule(FAMILY, "vipwire", "in", b"\4\0\1\0", "why")
-    assert decode.rule(memoryview(rule.payload)) == decode.Rule(2, "vipwire", "in", 0, b"\4\0\1\0", "why")
+    assert decode.rule(memoryview(rule.payload)) == decode.ListedRule(2, "vipwire", "in", 0, b"\4\0\1\0", "why")
 
 
 @pytest.mark.parametrize("read", [decode.table, decode.chain, decode.rule, decode.declaration, decode.generation])
@@ -60,7 +60,7 @@ def test_messages_that_lack_what_they_must_have_are_refused(read: object) -> Non
 
 
 def test_a_base_chain_without_a_priority_is_refused() -> None:
-    chain = encode.new_chain(FAMILY, "vipwire", "in", Hook("nat", 0, 0)).payload
+    chain = encode.new_chain(FAMILY, "vipwire", "in", NetfilterHook("nat", 0, 0)).payload
     damaged = chain.replace(struct.pack("=HHI", 8, wire.HOOK_PRIORITY, 0), struct.pack("=HHI", 8, 99, 0))
     with pytest.raises(DecodeError, match="priority"):
         decode.chain(memoryview(damaged))

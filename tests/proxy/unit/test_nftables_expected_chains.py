@@ -6,7 +6,7 @@ import pytest
 
 from vipwire.model.net import Family
 from vipwire.model.spread import Algorithm
-from vipwire.modes.nftables.table.names import Class, Memory, Space, is_memory
+from vipwire.modes.nftables.table.names import AffinitySet, Class, Space, is_memory
 from vipwire.modes.nftables.table.pools import class_chain, dealing_chain, remember_chain, remembered_chain, written
 
 
@@ -26,7 +26,7 @@ def test_every_class_is_known_by_the_name_of_its_chain() -> None:
 @pytest.mark.parametrize("owner", ["default/web/tcp/http", "default/web/udp/", "local/both"])
 @pytest.mark.parametrize(("local", "both"), list(itertools.product((False, True), repeat=2)))
 def test_what_remembers_is_known_too(owner: str, local: bool, both: bool) -> None:  # noqa: FBT001
-    memory = Memory(owner, local, both)
+    memory = AffinitySet(owner, local, both)
     plain = memory._replace(both=False)  # it does not tell in the chain's name, nor in its rules
     for space, pool in ((Space.SERVICE, "service"), (Space.NODE_PORT, "nodeport-local")):
         made = remember_chain(Family.IPV4, space, pool, 10800, memory)

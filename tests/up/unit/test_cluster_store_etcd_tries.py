@@ -10,7 +10,7 @@ import pytest
 from tests.up.unit.etcd_here import Etcd, members
 from tests.up.unit.store_here import now, prefix, put, remove, settings
 
-from vipwire_up.store.etcd.client import PATIENCE, Client, Reply
+from vipwire_up.store.etcd.client import PATIENCE, Client, EtcdReply
 from vipwire_up.store.etcd.layout import Layout
 from vipwire_up.store.etcd.settings import EtcdServer, EtcdSettings, read_settings
 from vipwire_up.store.etcd.transactions import Transactions
@@ -82,10 +82,10 @@ class Twice(Client):
 
     meanwhile: Callable[[int], Awaitable[int]]
 
-    async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> Reply:
+    async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> EtcdReply:
         first = await super().call(method, request, patience=patience, once=once)
         await self.meanwhile(first.message.header.revision)
-        return Reply((await super().call(method, request, patience=patience, once=once)).message, repeated=True)
+        return EtcdReply((await super().call(method, request, patience=patience, once=once)).message, repeated=True)
 
 
 async def write(transactions: Transactions, step: Write) -> int:

@@ -15,7 +15,7 @@ from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL
 from vipwire_up.dns.objects import DnsService
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.upstream.answer import Cache
-from vipwire_up.dns.upstream.exchange import Attempt, Forwarder, Server
+from vipwire_up.dns.upstream.exchange import Attempt, Forwarder, UpstreamServer
 from vipwire_up.dns.zone import Zone
 
 A_RECORD = "example.org. 60 IN A 192.0.2.1"
@@ -39,7 +39,7 @@ def question(name: str = "example.org", kind: str = "A", *, do: bool = False) ->
 
 
 def forwarder(
-    *servers: Server,
+    *servers: UpstreamServer,
     clock: Clock | None = None,
     capacity: int = 100,
     witness: Callable[[Attempt], None] = lambda _asked: None,

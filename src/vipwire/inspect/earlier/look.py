@@ -17,7 +17,7 @@ from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, ef
 from vipwire.inspect.earlier.nf_rule import KnownPacket, read_rule
 from vipwire.linux.netlink.attributes import string
 from vipwire.linux.netlink.nftables import decode, encode, wire
-from vipwire.linux.netlink.nftables.elements import Verdict, decode_elements
+from vipwire.linux.netlink.nftables.elements import VerdictData, decode_elements
 from vipwire.linux.netlink.nftables.encode import HOOKS
 from vipwire.linux.netlink.nftables.wire import NFPROTO, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
@@ -188,7 +188,7 @@ class _Reader:
         here = [each for each in found if (each.table, each.chain) == (self._table, chain)]
         return [read_rule(each.expressions, self._seen, self._verdicts) for each in here]
 
-    def _verdicts(self, name: str) -> list[Verdict]:
+    def _verdicts(self, name: str) -> list[VerdictData]:
         request = self._head + string(wire.ELEMENTS_TABLE, self._table) + string(wire.ELEMENTS_SET, name)
         dumped = self._netlink.dump(MessageType.GETSETELEM, request)
         return [each.verdict for payload in dumped for each in decode_elements(payload, 0, 0) if each.verdict]

@@ -13,14 +13,14 @@ from vipwire.errors import DecodeError
 from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, of_target
 from vipwire.linux.netlink.attributes import attributes, number_of, text_of, walk
 from vipwire.linux.netlink.nftables import expressions as nft
-from vipwire.linux.netlink.nftables.elements import Verdict, decode_verdict
+from vipwire.linux.netlink.nftables.elements import VerdictData, decode_verdict
 from vipwire.linux.netlink.nftables.wire import DATA_VALUE, DATA_VERDICT_ATTRIBUTE, NFPROTO, Code
 from vipwire.model.net import Family, family_of
 from vipwire.plan.resolve import Packet
 
 _Bytes = list[int | None]
 _Attributes = Mapping[int, memoryview]
-Verdicts = Callable[[str], Iterable[Verdict]]
+Verdicts = Callable[[str], Iterable[VerdictData]]
 """Lists the verdicts of a map by its name."""
 
 _REGISTERS: Final = 64
@@ -187,7 +187,7 @@ class _Reading:
         else:
             self._load(data[1], [*value[DATA_VALUE]])
 
-    def _verdict(self, verdict: Verdict) -> None:
+    def _verdict(self, verdict: VerdictData) -> None:
         if verdict.chain:
             self.chains.append(verdict.chain)
         if verdict.code == Code.DROP:

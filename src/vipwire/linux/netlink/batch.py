@@ -12,7 +12,7 @@ from vipwire.linux.netlink.socket import NetlinkSocket
 LARGEST: Final = 64 << 10
 
 
-class Request(NamedTuple):
+class NetlinkRequest(NamedTuple):
     """One message to send: its type, its payload, and flags beside NLM_F_REQUEST."""
 
     kind: int
@@ -27,10 +27,10 @@ class Sent(NamedTuple):
     refused: dict[int, Acknowledgement]
 
 
-def send_batch(link: NetlinkSocket, requests: Iterable[Request]) -> Sent:
+def send_batch(link: NetlinkSocket, requests: Iterable[NetlinkRequest]) -> Sent:
     """Send requests in order. Each is carried out or refused by itself: a batch is no transaction."""
     refused: dict[int, Acknowledgement] = {}
-    block: list[tuple[Request, int]] = []
+    block: list[tuple[NetlinkRequest, int]] = []
     size = total = 0
     first: int | None = None
 

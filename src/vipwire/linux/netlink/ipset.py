@@ -45,14 +45,14 @@ class SetType(enum.Enum):
     PORT = "bitmap:port"
 
 
-class SetSpec(NamedTuple):
+class IpsetSpec(NamedTuple):
     """The definition of a set. `marks`: every element carries a mark for packets."""
 
     type: SetType
     marks: bool = False
 
 
-class Element(NamedTuple):
+class IpsetEntry(NamedTuple):
     """One element; which fields count depends on the set's type. A port has its protocol, but in PORT."""
 
     address: Address = Address(b"")
@@ -67,7 +67,7 @@ class Found(NamedTuple):
     name: str
     type: str
     marks: bool
-    elements: tuple[tuple[Element, int], ...]
+    elements: tuple[tuple[IpsetEntry, int], ...]
 
 
 def _header(family: int) -> bytes:
@@ -105,7 +105,7 @@ def decode_revision(payload: memoryview) -> int:
     return value[0]
 
 
-def create(family: Family, name: str, spec: SetSpec, revision: int, most: int = 1 << 20) -> bytes:
+def create(family: Family, name: str, spec: IpsetSpec, revision: int, most: int = 1 << 20) -> bytes:
     """Encode the payload that creates a set for at most so many elements."""
     number = 0 if spec.type is SetType.PORT else _NFPROTO[family]
     parts = [_be16(4, 0), _be16(5, 65535)] if spec.type is SetType.PORT else [_be32(19, most)]
@@ -120,7 +120,7 @@ def named(family: Family, name: str) -> bytes:
     return _header(_NFPROTO[family]) + string(2, name)
 
 
-def changes(family: Family, name: str, elements: Sequence[tuple[Element, int]]) -> Iterator[bytes]:
+def changes(family: Family, name: str, elements: Sequence[tuple[IpsetEntry, int]]) -> Iterator[bytes]:
     """Encode the payloads that add elements with their marks, or delete them."""
     for start in range(0, len(elements), _PER_MESSAGE):
         part = elements[start : start + _PER_MESSAGE]
@@ -129,7 +129,7 @@ def changes(family: Family, name: str, elements: Sequence[tuple[Element, int]]) 
         yield _header(_NFPROTO[family]) + string(2, name) + nested(8, *blobs) + attribute(9, bytes(4))
 
 
-def _element(element: Element, mark: int) -> Iterable[bytes]:
+def _element(element: IpsetEntry, mark: int) -> Iterable[bytes]:
     if element.address:
         yield _address(1, element.address)
     if element.port:
@@ -159,7 +159,7 @@ def decode_list(payload: memoryview) -> Found:
     return Found(text_of(found[2]), kind, bool(flags & _WITH_MARKS), tuple(elements))
 
 
-def _decode_element(data: memoryview) -> tuple[Element, int]:
+def _decode_element(data: memoryview) -> tuple[IpsetEntry, int]:
     found = attributes(data)
     other: Address | Prefix | None = None
     if 20 in found:
@@ -170,7 +170,7 @@ def _decode_element(data: memoryview) -> tuple[Element, int]:
                 raise DecodeError(f"ipset lists a prefix of length {length}")
             other = Prefix(other, length)
     mark = number_of(found[27]) >> 32 if 27 in found else 0
-    element = Element(
+    element = IpsetEntry(
         _decode_address(found[1]) if 1 in found else Address(b""),
         number_of(found[7]) if 7 in found else 0,
         number_of(found[4]) if 4 in found else 0,

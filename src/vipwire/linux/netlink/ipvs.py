@@ -65,7 +65,7 @@ class Command(enum.IntEnum):
     GET_INFO = 15
 
 
-class Flag(enum.IntFlag):
+class ServiceFlag(enum.IntFlag):
     """The options of a virtual server (IP_VS_SVC_F_*); the last three are its scheduler's."""
 
     NONE = 0
@@ -99,7 +99,7 @@ class Scheduling(NamedTuple):
     """The scheduler of a virtual server. `persistence` is in seconds, 0 without the flag."""
 
     scheduler: str
-    flags: Flag = Flag.NONE
+    flags: ServiceFlag = ServiceFlag.NONE
     persistence: int = 0
 
 
@@ -258,8 +258,8 @@ def decode_service(payload: memoryview) -> tuple[Family, VirtualServer, Scheduli
     flags = found.get(7)
     if name is None or flags is None or len(flags) < 4:
         raise DecodeError("a virtual server has no scheduler or no flags")
-    known = Flag(_U32.unpack_from(flags)[0] & _KNOWN_FLAGS)
-    persistence = _number(found, 8, "virtual server's timeout") if known & Flag.PERSISTENT else 0
+    known = ServiceFlag(_U32.unpack_from(flags)[0] & _KNOWN_FLAGS)
+    persistence = _number(found, 8, "virtual server's timeout") if known & ServiceFlag.PERSISTENT else 0
     return family, server, Scheduling(text_of(name), known, persistence), _counters(found, 12)
 
 

@@ -26,7 +26,7 @@ from vipwire.modes.iptables.probe import (
 )
 from vipwire.modes.iptables.rules.choice import hash_match
 from vipwire.modes.iptables.rules.names import FILTER, INVALID_COUNTER, NAT, Rules
-from vipwire.modes.iptables.rules.script import Run, TablePart
+from vipwire.modes.iptables.rules.script import RestoreInput, TablePart
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.words import chance, counted, masked, remember, seen
 from vipwire.modes.xtables.binary.words import UnknownRuleError
@@ -62,11 +62,11 @@ def _tried(tool: IptablesTool, settings: RuleSettings) -> str:
 def _shown(tool: IptablesTool, writer: NftAccess, settings: RuleSettings) -> str:
     wanted = samples(tool.family, settings)
     try:
-        writer.transact(Run({table: TablePart({PROBE: rules}) for table, rules in wanted.items()}))
+        writer.transact(RestoreInput({table: TablePart({PROBE: rules}) for table, rules in wanted.items()}))
         try:
             shown = {table: tool.chain(table, PROBE) for table in wanted}
         finally:
-            writer.transact(Run({table: TablePart(gone=[PROBE]) for table in wanted}))
+            writer.transact(RestoreInput({table: TablePart(gone=[PROBE]) for table in wanted}))
     except (CommitError, OSError, UnknownRuleError) as error:
         return str(error)
     for table, rules in wanted.items():

@@ -28,7 +28,7 @@ from vipwire.modes.iptables.rules.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, 
 from vipwire.modes.iptables.rules.ownership import IptablesOwner
 from vipwire.modes.iptables.rules.read import read
 from vipwire.modes.iptables.rules.render import render
-from vipwire.modes.iptables.rules.script import Run, Writer, drafts
+from vipwire.modes.iptables.rules.script import RestoreInput, Writer, drafts
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.skeleton import guards, node_objects
 from vipwire.modes.iptables.rules.tree import dispatches, expected_chains
@@ -182,7 +182,7 @@ class IptablesBackend:
         more = growth(delta, trees, count_branches(self._dispatches), firewall_missing=self._firewall_missing)
         return grown_by(before, after, more)
 
-    def _write(self, run: Run) -> Written:
+    def _write(self, run: RestoreInput) -> Written:
         try:
             return self._access.write(run)
         except LockedError as error:

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from vipwire.linux.netlink.ipset import Element
-from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.linux.netlink.ipset import IpsetEntry
+from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, ServiceFlag, VirtualServer
 from vipwire.model.net import Address, Family, Prefix, Protocol
 from vipwire.modes.ipvs.marks import Marks, MarkScope, routing_mark
 from vipwire.modes.ipvs.objects.names import (
@@ -76,7 +76,7 @@ def render(family: Family, scheduler: str, marks: Marks, plan: ServicePlan) -> R
     for wide in plan.ranges:
         writer.wide(wide)
     if plan.health_check is not None:
-        writer.own[SetEntry(set_name(family, Set.HEALTH_CHECK), Element(port=plan.health_check.port))] = 0
+        writer.own[SetEntry(set_name(family, Set.HEALTH_CHECK), IpsetEntry(port=plan.health_check.port))] = 0
     return Rendered(writer.own, writer.shared)
 
 
@@ -93,7 +93,7 @@ class _Writer:
         """Add an address to kube-ipvs0, unless another device of this node has it."""
         if address not in self._plan.own_addresses:
             self.shared[Vip(address)] = None
-            self._entry(Set.IPVS_IPS, Element(address), shared=True)
+            self._entry(Set.IPVS_IPS, IpsetEntry(address), shared=True)
 
     def frontend(self, frontend: Frontend) -> None:
         """Write one frontend: on its address, or on each that serves node ports."""
@@ -104,7 +104,7 @@ class _Writer:
             return
         method = self._method(frontend)
         for address in addresses:
-            place = Element(address, key.protocol, key.port)
+            place = IpsetEntry(address, key.protocol, key.port)
             self._servers(frontend, place, method)
             self._filter(frontend, place)
             if key.address is not None:
@@ -121,7 +121,7 @@ class _Writer:
         for which, element in _registers(frontend, addresses):
             self._entry(which, element)
 
-    def _lead(self, frontend: Frontend, place: Element) -> None:
+    def _lead(self, frontend: Frontend, place: IpsetEntry) -> None:
         """Take packets to a frontend in: at an address of kube-ipvs0, or by a mark.
 
         Without endpoints only TCP has open connections; packets of other protocols are refused on their way past.
@@ -186,7 +186,7 @@ class _Writer:
                 for target, weight in zip(action.pool, action.weights, strict=True):
                     real = RealServer(virtual, target.address, 0 if wide.keeps_port(target) else target.port)
                     self.own[real] = Forwarding(weight, method)
-        place = Element(wide.key.address, wide.key.protocol, wide.key.first)
+        place = IpsetEntry(wide.key.address, wide.key.protocol, wide.key.first)
         self._entry(Set.RANGES_LOCAL if local else Set.RANGES, place, mark)
         if marked or isinstance(action, Forward):
             self._rules((marking(wide, mark, local=local),))
@@ -206,7 +206,7 @@ class _Writer:
         if (address := key.address) is not None and (
             key.protocol is Protocol.TCP or isinstance(frontend.action, Forward)
         ):
-            place = Element(address, frontend.key.protocol, frontend.key.port)
+            place = IpsetEntry(address, frontend.key.protocol, frontend.key.port)
             self._entry(Set.DIRECT_RETURN, place, routing_mark(self._marks.avoid))
             self._receive(frontend.action, address, method)
 
@@ -225,7 +225,7 @@ class _Writer:
         key, action = frontend.key, frontend.action
         if key.address is None:
             return
-        place = Element(key.address, key.protocol, key.port)
+        place = IpsetEntry(key.address, key.protocol, key.port)
         if isinstance(action, Reject):
             self._rest_at_the_node(frontend, place)
             return
@@ -241,7 +241,7 @@ class _Writer:
         for which, element in _registers(frontend, (key.address,)):
             self._entry(which, element)
 
-    def _rest_at_the_node(self, frontend: Frontend, place: Element) -> None:
+    def _rest_at_the_node(self, frontend: Frontend, place: IpsetEntry) -> None:
         """Keep the virtual servers of both pools for open connections; no packet gets their marks.
 
         The entries only say that they are ours.
@@ -255,7 +255,7 @@ class _Writer:
                 self._marked(frontend, frontend.action, each)
         self._entry(Set.NODE_NO_ENDPOINTS, place)
 
-    def _two_pools_at_the_node(self, frontend: Frontend, inside: Forward, place: Element) -> None:
+    def _two_pools_at_the_node(self, frontend: Frontend, inside: Forward, place: IpsetEntry) -> None:
         """Write both pools. Clients on this node have the mark of the greater one, its own processes masqueraded."""
         mark = self._marks.mark(frontend.key, MarkScope.INSIDE)
         for each in (mark, mark | self._marks.avoid):
@@ -263,7 +263,7 @@ class _Writer:
         self._entry(Set.DIRECT_RETURN, place, mark)
         self._local_pool(frontend, Set.LOCAL_POOL_NODE, place)
 
-    def _local_pool(self, frontend: Frontend, which: Set, place: Element) -> None:
+    def _local_pool(self, frontend: Frontend, which: Set, place: IpsetEntry) -> None:
         """Write the pool of this node: clients outside have its mark."""
         if place.protocol == Protocol.TCP or isinstance(frontend.action, Forward):
             mark = self._marks.mark(frontend.key)
@@ -273,7 +273,7 @@ class _Writer:
     def _marked(self, frontend: Frontend, action: Action, mark: int) -> None:
         self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend)
 
-    def _servers(self, frontend: Frontend, place: Element, method: Method) -> None:
+    def _servers(self, frontend: Frontend, place: IpsetEntry, method: Method) -> None:
         action = frontend.action
         inside = frontend.short_circuit if method is Method.MASQUERADE else None
         self._server(VirtualServer(place.protocol, place.address, place.port), inside or action, frontend, method)
@@ -309,8 +309,8 @@ class _Writer:
         if not seconds:
             return chosen
         if virtual.mark and any(target.port != key.port for target in action.pool):
-            return Scheduling("mh", Flag.SCHEDULER_1)
-        return chosen._replace(flags=chosen.flags | Flag.PERSISTENT, persistence=seconds)
+            return Scheduling("mh", ServiceFlag.SCHEDULER_1)
+        return chosen._replace(flags=chosen.flags | ServiceFlag.PERSISTENT, persistence=seconds)
 
     def _method(self, frontend: Frontend) -> Method:
         """Choose how packets get there. Where an endpoint does not go by the VIP's port they need translation."""
@@ -323,10 +323,10 @@ class _Writer:
 
     def _hairpins(self, pool: Pool, key: FrontendKey) -> None:
         for target in pool:
-            element = Element(target.address, key.protocol, target.port, target.address)
+            element = IpsetEntry(target.address, key.protocol, target.port, target.address)
             self._entry(Set.LOOP_BACK, element, shared=True)
 
-    def _filter(self, frontend: Frontend, place: Element) -> None:
+    def _filter(self, frontend: Frontend, place: IpsetEntry) -> None:
         if isinstance(frontend.action, Drop):
             self._entry(Set.NO_LOCAL_ENDPOINTS, place)
         elif isinstance(frontend.action, Reject):
@@ -340,18 +340,18 @@ class _Writer:
             else:
                 self._entry(Set.SOURCE_CIDR, place._replace(other=prefix))
 
-    def _entry(self, which: Set, element: Element, mark: int = 0, *, shared: bool = False) -> None:
+    def _entry(self, which: Set, element: IpsetEntry, mark: int = 0, *, shared: bool = False) -> None:
         objects = self.shared if shared else self.own
         objects[SetEntry(set_name(self._family, which), element)] = mark
 
 
-def _registers(frontend: Frontend, addresses: tuple[Address, ...]) -> Iterator[tuple[Set, Element]]:
+def _registers(frontend: Frontend, addresses: tuple[Address, ...]) -> Iterator[tuple[Set, IpsetEntry]]:
     """Yield the entries by which the rules know a frontend, and we our virtual servers.
 
     With two pools, clients outside must keep their source, and those on the node must not.
     """
     key, masked = frontend.key, frontend.short_circuit is None
-    place = Element(key.address or Address(b""), key.protocol, key.port)
+    place = IpsetEntry(key.address or Address(b""), key.protocol, key.port)
     match frontend.kind:
         case FrontendKind.CLUSTER_IP:
             yield Set.CLUSTER_IP, place
@@ -364,9 +364,9 @@ def _registers(frontend: Frontend, addresses: tuple[Address, ...]) -> Iterator[t
         case FrontendKind.NODE_PORT:
             for which in _NODE_PORT_SETS[key.protocol][: 1 if masked else 2]:
                 if key.protocol is Protocol.SCTP:
-                    yield from ((which, Element(address, key.protocol, key.port)) for address in addresses)
+                    yield from ((which, IpsetEntry(address, key.protocol, key.port)) for address in addresses)
                 else:
-                    yield which, Element(port=key.port)
+                    yield which, IpsetEntry(port=key.port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,20 @@ from functools import reduce
 from operator import or_
 from typing import Final
 
-from vipwire.linux.netlink.ipvs import Flag, Method, Scheduling
+from vipwire.linux.netlink.ipvs import Method, Scheduling, ServiceFlag
 from vipwire.plan.annotations import Balancing, ForwardingMethod, SchedulerFlag, Wishes
 
 _FLAGS: Final = {
-    SchedulerFlag.FIRST: Flag.SCHEDULER_1,
-    SchedulerFlag.SECOND: Flag.SCHEDULER_2,
-    SchedulerFlag.THIRD: Flag.SCHEDULER_3,
-    SchedulerFlag.ONE_PACKET: Flag.ONE_PACKET,
+    SchedulerFlag.FIRST: ServiceFlag.SCHEDULER_1,
+    SchedulerFlag.SECOND: ServiceFlag.SCHEDULER_2,
+    SchedulerFlag.THIRD: ServiceFlag.SCHEDULER_3,
+    SchedulerFlag.ONE_PACKET: ServiceFlag.ONE_PACKET,
 }
 _DEFAULT_FLAGS: Final = {
     # Without fallback, clients whose server drains are turned away, although others could answer. kube-proxy sets
     # the port flag for mh, so that one client's connections spread.
-    "mh": Flag.SCHEDULER_1 | Flag.SCHEDULER_2,
-    "sh": Flag.SCHEDULER_1,
+    "mh": ServiceFlag.SCHEDULER_1 | ServiceFlag.SCHEDULER_2,
+    "sh": ServiceFlag.SCHEDULER_1,
 }
 _ALGORITHMS: Final = {
     Balancing.ROUND_ROBIN: "rr",
@@ -55,13 +55,13 @@ def method_of(asked: Wishes) -> Method:
     return _METHODS[asked.forwarding]
 
 
-def _flags_of(asked: Wishes, scheduler: str) -> Flag:
+def _flags_of(asked: Wishes, scheduler: str) -> ServiceFlag:
     if asked.scheduler_flags is not None:
         return _flags(asked.scheduler_flags)
     if asked.hash_flags is not None and scheduler in _DEFAULT_FLAGS:
         return _flags(asked.hash_flags)
-    return _DEFAULT_FLAGS.get(scheduler, Flag.NONE)
+    return _DEFAULT_FLAGS.get(scheduler, ServiceFlag.NONE)
 
 
-def _flags(asked: Iterable[SchedulerFlag]) -> Flag:
-    return reduce(or_, (_FLAGS[each] for each in asked), Flag.NONE)
+def _flags(asked: Iterable[SchedulerFlag]) -> ServiceFlag:
+    return reduce(or_, (_FLAGS[each] for each in asked), ServiceFlag.NONE)

@@ -61,7 +61,7 @@ from vipwire.reconcile.delta import Delta
 if TYPE_CHECKING:
     from vipwire.modes.nftables.flowtable import FlowtableDevices
 
-T = TypeVar("T", decode.Chain, decode.Rule, decode.SetDeclaration, flowtables.Flowtable)
+T = TypeVar("T", decode.ListedChain, decode.ListedRule, decode.SetDeclaration, flowtables.Flowtable)
 
 _HOOK_NAMES = {number: name for name, number in encode.HOOKS.items()}
 OFFLOAD_FIELD = "nftables.offloadPacketThreshold"
@@ -312,7 +312,7 @@ class NftablesBackend:
         return tuple(text(place, expressions) for place, expressions in enumerate(found))
 
 
-def _hook(chain: decode.Chain) -> Hook | None:
+def _hook(chain: decode.ListedChain) -> Hook | None:
     hook = chain.hook
     return None if hook is None else Hook(hook.type, _HOOK_NAMES.get(hook.hook, str(hook.hook)), hook.priority)
 

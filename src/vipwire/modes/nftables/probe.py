@@ -33,12 +33,12 @@ from vipwire.modes.nftables.table.names import (
     SRCNAT,
     Chain,
     FlowtableSpec,
+    Goto,
     Hook,
     IntervalElement,
     Object,
     ObjectKey,
     Space,
-    Verdict,
 )
 from vipwire.modes.nftables.table.pools import memory_set
 from vipwire.modes.nftables.table.script import DescribedOperation, steps
@@ -116,7 +116,7 @@ def _concatenation(words: Words, _family: Family) -> Objects:
 
 
 def _verdict_map(_words: Words, _family: Family) -> Objects:
-    elements: Objects = {("tried-verdicts", bytes(4)): Verdict("tried-there")}
+    elements: Objects = {("tried-verdicts", bytes(4)): Goto("tried-there")}
     verdicts = SetSpec("tried-verdicts", ("meta priority",), "verdict")
     chains = {**_chain("there"), **_chain("verdict", "meta priority vmap @tried-verdicts")}
     return {(SET, b"tried-verdicts"): verdicts, **chains, **elements}

@@ -241,7 +241,7 @@ MOST_BYTES: Final = 64 << 20
 """What all kept answers may take together: anybody may ask for large ones."""
 
 
-class Key(NamedTuple):
+class QuestionKey(NamedTuple):
     """What two questions with the same answer have in common."""
 
     name: bytes
@@ -251,10 +251,10 @@ class Key(NamedTuple):
     unchecked: bool
 
 
-def key_of(query: Query) -> Key:
+def key_of(query: Query) -> QuestionKey:
     """Return the key under which the answer to a question is kept."""
     do = query.edns is not None and query.edns.do
-    return Key(query.name, query.type, query.klass, do, bool(query.flags & CD))
+    return QuestionKey(query.name, query.type, query.klass, do, bool(query.flags & CD))
 
 
 class Cache:
@@ -263,12 +263,12 @@ class Cache:
     def __init__(self, capacity: int = CAPACITY, most_bytes: int = MOST_BYTES) -> None:
         self._capacity, self._most_bytes = capacity, most_bytes
         self.size = 0
-        self._held: dict[Key, Answer] = {}
+        self._held: dict[QuestionKey, Answer] = {}
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def find(self, key: Key, now: float) -> Answer | None:
+    def find(self, key: QuestionKey, now: float) -> Answer | None:
         """Find an answer that still holds."""
         answer = self._held.get(key)
         if answer is None:
@@ -278,7 +278,7 @@ class Cache:
         self._drop(key)
         return None
 
-    def keep(self, key: Key, answer: Answer) -> None:
+    def keep(self, key: QuestionKey, answer: Answer) -> None:
         """Keep an answer for its lifetime, if it has one."""
         if key in self._held:
             self._drop(key)
@@ -289,5 +289,5 @@ class Cache:
         self._held[key] = answer
         self.size += answer.size
 
-    def _drop(self, key: Key) -> None:
+    def _drop(self, key: QuestionKey) -> None:
         self.size -= self._held.pop(key).size

@@ -18,7 +18,16 @@ from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
 from vipwire_up.dns.messages.message import CD, DO, HEADER, OPT, OURS, RD, SERVFAIL, Query
-from vipwire_up.dns.upstream.answer import Answer, Cache, Key, answers, failure, is_truncated, key_of, read_answer
+from vipwire_up.dns.upstream.answer import (
+    Answer,
+    Cache,
+    QuestionKey,
+    answers,
+    failure,
+    is_truncated,
+    key_of,
+    read_answer,
+)
 
 ROUNDS: Final = 2
 PENALTY: Final = 10.0
@@ -31,7 +40,7 @@ SMALL_LETTERS: Final = 3600.0
 """Seconds for which a server that changes letters is asked in small ones."""
 
 
-class Server(NamedTuple):
+class UpstreamServer(NamedTuple):
     """The address of a server upstream."""
 
     host: str
@@ -65,7 +74,7 @@ class Forwarder:
 
     def __init__(
         self,
-        servers: Sequence[Server],
+        servers: Sequence[UpstreamServer],
         cache: Cache,
         *,
         patience: float = 2.0,
@@ -78,9 +87,9 @@ class Forwarder:
         self._servers, self.patience, self._deadline = tuple(servers), patience, deadline
         self._clock, self._witness = clock, witness
         self._mixed = mixed
-        self._failed: dict[Server, float] = {}
-        self._small: dict[Server, float] = {}
-        self._asking: dict[Key, asyncio.Future[Answer]] = {}
+        self._failed: dict[UpstreamServer, float] = {}
+        self._small: dict[UpstreamServer, float] = {}
+        self._asking: dict[QuestionKey, asyncio.Future[Answer]] = {}
 
     def now(self) -> float:
         """Return the time by which answers grow old, in seconds."""
@@ -133,11 +142,11 @@ class Forwarder:
                 return refused
         return failure(self._clock())
 
-    def _is_resting(self, server: Server) -> bool:
+    def _is_resting(self, server: UpstreamServer) -> bool:
         failed = self._failed.get(server)
         return failed is not None and self._clock() - failed < PENALTY
 
-    async def _try(self, server: Server, query: Query) -> Answer | None:
+    async def _try(self, server: UpstreamServer, query: Query) -> Answer | None:
         for protocol, exchange in (("udp", _over_udp), ("tcp", _over_tcp)):
             began = time.perf_counter()
             message = question(query, secrets.randbelow(65536), mixed=not self._wants_small_letters(server))
@@ -160,10 +169,10 @@ class Forwarder:
                 return answer
         return None
 
-    def _wants_small_letters(self, server: Server) -> bool:
+    def _wants_small_letters(self, server: UpstreamServer) -> bool:
         return not self._mixed or self._clock() < self._small.get(server, float("-inf"))
 
-    def _note_letters(self, server: Server, message: bytes, data: bytes) -> None:
+    def _note_letters(self, server: UpstreamServer, message: bytes, data: bytes) -> None:
         """Remember a server that changes letters; only over TCP has such an answer been taken."""
         if message[12 : _question_end(message)] != data[12 : _question_end(message)]:
             self._small[server] = self._clock() + SMALL_LETTERS
@@ -212,7 +221,7 @@ class _Exchange(asyncio.DatagramProtocol):
             self.answer.set_exception(error)
 
 
-async def _over_udp(server: Server, message: bytes) -> bytes:
+async def _over_udp(server: UpstreamServer, message: bytes) -> bytes:
     transport, exchange = await asyncio.get_running_loop().create_datagram_endpoint(
         lambda: _Exchange(message), remote_addr=(server.host, server.port)
     )
@@ -223,7 +232,7 @@ async def _over_udp(server: Server, message: bytes) -> bytes:
         transport.close()
 
 
-async def _over_tcp(server: Server, message: bytes) -> bytes:
+async def _over_tcp(server: UpstreamServer, message: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(server.host, server.port)
     try:
         writer.write(len(message).to_bytes(2) + message)

@@ -3,7 +3,7 @@
 Each call says that it needs a leader, so that a member which is cut off refuses at once and has done nothing. When a
 leader dies, what was sent to it is never answered, and for an election's time members take more for it. So the first
 tries of a call are short, less than an election each, and later ones longer, for an etcd that is slow. A try that
-ended so may have been carried out: `Reply` says so. See `errors.py` for what errors mean.
+ended so may have been carried out: `EtcdReply` says so. See `errors.py` for what errors mean.
 
 The member of this machine is asked first, and twice, if there is one: it is the last that this machine loses. A
 member to which no connection stands is not waited for while another may answer. The answer of a member of another
@@ -60,7 +60,7 @@ _LEADER: Final = ("hasleader", "true")
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class EtcdReply:
     """A message, and whether an earlier try may have been carried out, too."""
 
     message: Any
@@ -136,7 +136,7 @@ class Client:
             self._at = 0
         return home == self.server != self.watched
 
-    async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> Reply:
+    async def call(self, method: str, request: Any, *, patience: float = PATIENCE, once: bool = False) -> EtcdReply:
         """Call a method, such as KV/Txn; raise StoreError, or CompactedError, if it is not answered.
 
         With `once` nothing is sent again that may have been done: raise UncertainError then.
@@ -157,7 +157,7 @@ class Client:
                 text = str(error.details())
             else:
                 self._failure = ""
-                return Reply(message, repeated)
+                return EtcdReply(message, repeated)
             failed += 1
             if failed % 2 == 0 or not self._settings.near or server != self._settings.servers[0]:
                 self.elsewhere(server)

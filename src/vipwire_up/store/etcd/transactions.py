@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vipwire_up.store.etcd.client import PATIENCE, Client, LeaseGoneError, Reply, UncertainError
+from vipwire_up.store.etcd.client import PATIENCE, Client, EtcdReply, LeaseGoneError, UncertainError
 from vipwire_up.store.etcd.layout import Layout
 from vipwire_up.store.etcd.messages import EQUAL, MESSAGES, MOD_REVISION, VALUE
 from vipwire_up.store.record import (
@@ -107,7 +107,7 @@ class Transactions:
             return int(answer.message.header.revision)
         return self._judge(answer, steps, values, mark)
 
-    async def _sent(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> Reply:
+    async def _sent(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> EtcdReply:
         """Send a transaction until it is answered. What creates is sent again only when no earlier try can hold."""
         if all(step.expected for step in steps):
             return await self._client.call("KV/Txn", await self._request(steps, values, mark))
@@ -128,7 +128,7 @@ class Transactions:
                 raise (UnknownOutcomeError(str(error)) if uncertain else error) from error
             found = _found(answer.message)[-2] if not answer.message.succeeded else ()
             if answer.message.succeeded or (found and found[0].mod_revision == guard):
-                return Reply(answer.message, uncertain > 0)
+                return EtcdReply(answer.message, uncertain > 0)
             self._guard = found[0].mod_revision if found else 0  # another has written it
 
     async def _guard_after(self, uncertain: int, patience: float) -> int:
@@ -152,7 +152,7 @@ class Transactions:
         found: Sequence[Any] = (await self._client.call("KV/Range", request, patience=patience)).message.kvs
         return found
 
-    def _judge(self, answer: Reply, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> int:
+    def _judge(self, answer: EtcdReply, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> int:
         """Return the revision of a transaction that was made by an earlier try, else raise."""
         *there, changed, _, cluster = _found(answer.message)
         if not answer.repeated:

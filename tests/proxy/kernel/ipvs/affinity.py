@@ -13,14 +13,14 @@ import pytest
 from tests.fakes.own_network import own_network, run
 from tests.fakes.values import ip
 
-from vipwire.linux.netlink.ipvs import Command, Flag, Forwarding, RealServer, Scheduling, VirtualServer
+from vipwire.linux.netlink.ipvs import Command, Forwarding, RealServer, Scheduling, ServiceFlag, VirtualServer
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand
 
 pytestmark = pytest.mark.kernel
 
 ADDRESSES = ("10.96.0.1", "198.18.0.1")
-STICKY = Scheduling("rr", Flag.PERSISTENT, 300)
+STICKY = Scheduling("rr", ServiceFlag.PERSISTENT, 300)
 MARK, PORT, TARGET = 0x123, 80, 8080
 
 

@@ -12,7 +12,7 @@ from vipwire.errors import DecodeError
 from vipwire.linux.netlink.attributes import TYPE_MASK, attributes, number_of, string, text_of, walk
 from vipwire.linux.netlink.message import HEADER, NLM_F_DUMP_INTR
 from vipwire.linux.netlink.nftables import userdata, wire
-from vipwire.linux.netlink.nftables.encode import POLICIES, Hook
+from vipwire.linux.netlink.nftables.encode import POLICIES, NetfilterHook
 from vipwire.linux.netlink.nftables.wire import MessageType, SetFlag
 from vipwire.linux.netlink.socket import DumpInterruptedError, NetlinkSocket
 from vipwire.model.net import Family
@@ -23,7 +23,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 _POLICY = {number: name for name, number in POLICIES.items()}
 
 
-class Table(Value, frozen=True):
+class ListedTable(Value, frozen=True):
     """A table. `family` is the NFPROTO number: tables of families that vipwire does not know are listed too."""
 
     family: int
@@ -32,18 +32,18 @@ class Table(Value, frozen=True):
     comment: str = ""
 
 
-class Chain(Value, frozen=True):
+class ListedChain(Value, frozen=True):
     """A chain. `hook` is None for one that is only jumped to."""
 
     family: int
     table: str
     name: str
     handle: int
-    hook: Hook | None = None
+    hook: NetfilterHook | None = None
     comment: str = ""
 
 
-class Rule(Value, frozen=True):
+class ListedRule(Value, frozen=True):
     """A rule. `expressions` are the raw attributes, to be compared with a compiled rule."""
 
     family: int
@@ -103,10 +103,10 @@ def _open(payload: memoryview, *needed: int) -> tuple[int, dict[int, memoryview]
     return payload[0], found
 
 
-def table(payload: memoryview) -> Table:
+def table(payload: memoryview) -> ListedTable:
     """Decode a message of a dump of tables."""
     family, found = _open(payload, wire.TABLE_NAME)
-    return Table(
+    return ListedTable(
         family,
         text_of(found[wire.TABLE_NAME]),
         number_of(found.get(wire.TABLE_HANDLE, _NOTHING)),
@@ -114,10 +114,10 @@ def table(payload: memoryview) -> Table:
     )
 
 
-def chain(payload: memoryview) -> Chain:
+def chain(payload: memoryview) -> ListedChain:
     """Decode a message of a dump of chains."""
     family, found = _open(payload, wire.CHAIN_TABLE, wire.CHAIN_NAME)
-    return Chain(
+    return ListedChain(
         family,
         text_of(found[wire.CHAIN_TABLE]),
         text_of(found[wire.CHAIN_NAME]),
@@ -127,13 +127,13 @@ def chain(payload: memoryview) -> Chain:
     )
 
 
-def _hook(found: dict[int, memoryview]) -> Hook:
+def _hook(found: dict[int, memoryview]) -> NetfilterHook:
     place = attributes(found[wire.CHAIN_HOOK])
     priority = bytes(place.get(wire.HOOK_PRIORITY, _NOTHING))
     if len(priority) != 4:
         raise DecodeError("a base chain has no priority")
     policy = number_of(found.get(wire.CHAIN_POLICY, _NOTHING))
-    return Hook(
+    return NetfilterHook(
         text_of(found.get(wire.CHAIN_TYPE, _NOTHING)),
         number_of(place.get(wire.HOOK_NUMBER, _NOTHING)),
         struct.unpack(">i", priority)[0],
@@ -141,10 +141,10 @@ def _hook(found: dict[int, memoryview]) -> Hook:
     )
 
 
-def rule(payload: memoryview) -> Rule:
+def rule(payload: memoryview) -> ListedRule:
     """Decode a message of a dump of rules."""
     family, found = _open(payload, wire.RULE_TABLE, wire.RULE_CHAIN)
-    return Rule(
+    return ListedRule(
         family,
         text_of(found[wire.RULE_TABLE]),
         text_of(found[wire.RULE_CHAIN]),

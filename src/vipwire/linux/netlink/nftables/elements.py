@@ -29,7 +29,7 @@ from vipwire.linux.netlink.nftables import userdata, wire
 _NESTED = 0x8000
 
 
-class Verdict(NamedTuple):
+class VerdictData(NamedTuple):
     """The data of a verdict map. `code` is one of `wire.Code`; `chain` is the target of a jump or goto."""
 
     code: int
@@ -45,7 +45,7 @@ class Element(NamedTuple):
 
     key: bytes
     data: bytes | None = None
-    verdict: Verdict | None = None
+    verdict: VerdictData | None = None
     comment: str = ""
     key_end: bytes | None = None
     flags: int = 0
@@ -69,7 +69,7 @@ def _frame(key: int, data: int, nesting: int = _NESTED) -> tuple[bytes, bytes]:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _verdict(verdict: Verdict) -> bytes:
+def _verdict(verdict: VerdictData) -> bytes:
     code, chain = verdict
     parts = u32be(wire.VERDICT_CODE, code & 0xFFFFFFFF) + (string(wire.VERDICT_CHAIN, chain) if chain else b"")
     return nested(wire.ELEMENT_DATA, nested(wire.DATA_VERDICT_ATTRIBUTE, parts))
@@ -91,7 +91,7 @@ def element(
         head, middle = _frame(len(key), len(data))
         plain = head + key + middle + data
         return _annotated(plain, comment) if comment else plain
-    known = None if verdict is None else Verdict(*verdict)
+    known = None if verdict is None else VerdictData(*verdict)
     return encode_element(Element(key, data, known, comment, key_end, flags, timeout))
 
 
@@ -268,11 +268,11 @@ def _value_of(data: memoryview) -> bytes:
     return bytes(value)
 
 
-def decode_verdict(data: memoryview) -> Verdict:
+def decode_verdict(data: memoryview) -> VerdictData:
     """Decode NFTA_DATA_VERDICT."""
     found = attributes(data)
     code = number_of(found.get(wire.VERDICT_CODE, _NOTHING))
-    return Verdict(code - (1 << 32) if code >> 31 else code, text_of(found.get(wire.VERDICT_CHAIN, _NOTHING)))
+    return VerdictData(code - (1 << 32) if code >> 31 else code, text_of(found.get(wire.VERDICT_CHAIN, _NOTHING)))
 
 
 _EXPRESSION_NAME, _EXPRESSION_DATA = 1, 2

@@ -36,7 +36,7 @@ class Operation(NamedTuple):
     payload: bytes
 
 
-class Hook(Value, frozen=True):
+class NetfilterHook(Value, frozen=True):
     """The hook of a base chain. `hook` is the number of the netfilter hook (0 prerouting … 4 postrouting).
 
     `type` is `filter`, `nat` or `route`; smaller priorities come first; `policy` is `accept` or `drop`.
@@ -95,7 +95,9 @@ def delete_table(family: Family, name: str) -> Operation:
     return _operation(MessageType.DELTABLE, 0, family, string(wire.TABLE_NAME, name))
 
 
-def new_chain(family: Family, table: str, name: str, hook: Hook | None = None, comment: str = "") -> Operation:
+def new_chain(
+    family: Family, table: str, name: str, hook: NetfilterHook | None = None, comment: str = ""
+) -> Operation:
     """Create a chain, a base chain if `hook` says where. An existing one keeps its rules (and takes the policy)."""
     body = string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, name)
     if hook is not None:

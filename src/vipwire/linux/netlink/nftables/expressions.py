@@ -10,7 +10,7 @@ import sys
 
 from vipwire.linux.netlink.attributes import attribute, string, u32be
 from vipwire.linux.netlink.nftables import wire
-from vipwire.linux.netlink.nftables.elements import Verdict
+from vipwire.linux.netlink.nftables.elements import VerdictData
 
 REGISTER_WORDS = 16
 
@@ -142,7 +142,7 @@ def immediate(word: int, value: bytes) -> bytes:
     return expression("immediate", u32be(1, register(word)), _group(2, attribute(1, value)))
 
 
-def verdict(what: Verdict) -> bytes:
+def verdict(what: VerdictData) -> bytes:
     """Carry out a verdict."""
     chain = string(wire.VERDICT_CHAIN, what.chain) if what.chain else b""
     inner = _group(wire.DATA_VERDICT_ATTRIBUTE, u32be(wire.VERDICT_CODE, what.code & 0xFFFFFFFF), chain)

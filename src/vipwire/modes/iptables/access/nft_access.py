@@ -11,7 +11,7 @@ from typing import Final
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink.nftables import decode, encode
-from vipwire.linux.netlink.nftables.encode import Hook, Operation
+from vipwire.linux.netlink.nftables.encode import NetfilterHook, Operation
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.logging import log
@@ -19,19 +19,19 @@ from vipwire.model.net import Family
 from vipwire.modes.iptables.access.nft_dump import TableReader
 from vipwire.modes.iptables.access.tool_access import Known, RuleAccess, Written
 from vipwire.modes.iptables.rules.names import FILTER, NAT, TABLES
-from vipwire.modes.iptables.rules.script import Run, TablePart
+from vipwire.modes.iptables.rules.script import RestoreInput, TablePart
 from vipwire.modes.xtables.binary.expressions import Encoder, uncounted
 from vipwire.modes.xtables.binary.shown import RuleReader
 from vipwire.modes.xtables.binary.words import UnknownRuleError
 from vipwire.modes.xtables.save import Chains
 
-BASES: Final[Mapping[tuple[str, str], Hook]] = {
-    (FILTER, "INPUT"): Hook("filter", encode.HOOKS["input"], 0),
-    (FILTER, "FORWARD"): Hook("filter", encode.HOOKS["forward"], 0),
-    (FILTER, "OUTPUT"): Hook("filter", encode.HOOKS["output"], 0),
-    (NAT, "PREROUTING"): Hook("nat", encode.HOOKS["prerouting"], -100),
-    (NAT, "OUTPUT"): Hook("nat", encode.HOOKS["output"], -100),
-    (NAT, "POSTROUTING"): Hook("nat", encode.HOOKS["postrouting"], 100),
+BASES: Final[Mapping[tuple[str, str], NetfilterHook]] = {
+    (FILTER, "INPUT"): NetfilterHook("filter", encode.HOOKS["input"], 0),
+    (FILTER, "FORWARD"): NetfilterHook("filter", encode.HOOKS["forward"], 0),
+    (FILTER, "OUTPUT"): NetfilterHook("filter", encode.HOOKS["output"], 0),
+    (NAT, "PREROUTING"): NetfilterHook("nat", encode.HOOKS["prerouting"], -100),
+    (NAT, "OUTPUT"): NetfilterHook("nat", encode.HOOKS["output"], -100),
+    (NAT, "POSTROUTING"): NetfilterHook("nat", encode.HOOKS["postrouting"], 100),
 }
 """The kernel's own chains that lead to ours; iptables-nft makes each when it is first used."""
 
@@ -40,7 +40,7 @@ Handles = Mapping[tuple[str, str, str], list[int]]
 
 
 def operations(
-    encoder: Encoder, family: Family, run: Run, missing: frozenset[tuple[str, str]], handles: Handles
+    encoder: Encoder, family: Family, run: RestoreInput, missing: frozenset[tuple[str, str]], handles: Handles
 ) -> list[Operation]:
     """Write one run as one transaction, as iptables-nft would. `missing` are chains of `BASES` that are not there.
 
@@ -121,7 +121,7 @@ class NftAccess:
                     break
         return self._tool.read(known)
 
-    def write(self, run: Run) -> Written:
+    def write(self, run: RestoreInput) -> Written:
         """Write one run, by the tool where it is not known how."""
         if not self.direct:
             return self._tool.write(run)
@@ -140,7 +140,7 @@ class NftAccess:
             log.warning("iptables", what="the kernel has refused what iptables-nft gets in", reason=str(error))
             return written
 
-    def transact(self, run: Run) -> Written:
+    def transact(self, run: RestoreInput) -> Written:
         """Write one run without a program. Raise UnknownRuleError or OSError where that does not work."""
         error: OSError | None = None
         for _ in range(TRIES):
@@ -162,7 +162,7 @@ class NftAccess:
         (answer,) = self._socket.request(MessageType.GETGEN, encode.ask_generation())
         return decode.generation(answer.payload).id
 
-    def _missing(self, run: Run) -> frozenset[tuple[str, str]]:
+    def _missing(self, run: RestoreInput) -> frozenset[tuple[str, str]]:
         """Find the kernel's own chains that nobody has made yet."""
         used = {(table, jump.chain) for table, part in run.parts.items() for jump in part.jumps if jump.verb != "-D"}
         return frozenset(where for where in used & BASES.keys() if not self._is_there(*where))
@@ -176,7 +176,7 @@ class NftAccess:
             return False
         return True
 
-    def _handles(self, run: Run) -> Handles:
+    def _handles(self, run: RestoreInput) -> Handles:
         """Find the rules that go: as many of each as go, the first ones last."""
         found: dict[tuple[str, str, str], list[int]] = {}
         for table, part in run.parts.items():

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from vipwire.modes.iptables.rules.names import TABLES, Rules
-from vipwire.modes.iptables.rules.script import Run
+from vipwire.modes.iptables.rules.script import RestoreInput
 from vipwire.modes.xtables.refusal import LockedError
 from vipwire.modes.xtables.save import Chains, read_stream
 from vipwire.modes.xtables.tool import WAIT_SECONDS, RuleTool
@@ -55,7 +55,7 @@ class RuleAccess(Protocol):
         Where there are no chains of Kubernetes nobody asks what they should hold.
         """
 
-    def write(self, run: Run) -> Written:
+    def write(self, run: RestoreInput) -> Written:
         """Write one run; raise CommitError if the kernel, or who holds the lock, refuses it."""
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class ToolAccess:
         first = next(pieces, "")  # a table begins with its chains
         return read_stream(chain((first,), pieces), known().get(table, {}) if NAMES_US in first else {})
 
-    def write(self, run: Run) -> Written:
+    def write(self, run: RestoreInput) -> Written:
         """Write one run; its text is nowhere in our memory as a whole."""
         size = 0
 

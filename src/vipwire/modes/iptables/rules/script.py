@@ -73,7 +73,7 @@ class TablePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RestoreInput:
     """What is written at once: the changes of some tables."""
 
     parts: Mapping[str, TablePart]
@@ -142,11 +142,11 @@ class Writer:
     kubelet: bool = False
     batch: int = 0
 
-    def runs(self, delta: Delta[Key, Rules], drafted: Drafts) -> Iterator[Run]:
+    def runs(self, delta: Delta[Key, Rules], drafted: Drafts) -> Iterator[RestoreInput]:
         """Write every run, in order."""
         parts = self.parts(delta, drafted)
         if not self.batch or sum(_size(part) for part in parts.values()) <= self.batch:
-            yield Run(parts)
+            yield RestoreInput(parts)
             return
         main = {table: TablePart() for table in TABLES}
         batches: list[tuple[str, TablePart]] = []
@@ -162,10 +162,10 @@ class Writer:
                 for piece in _pieces(((chain, ()) for chain in _callers_first(table, part.gone)), self.batch)
             )
         for table, part in self._common_first(main, batches):
-            yield Run({table: part})
-        yield Run(main)
+            yield RestoreInput({table: part})
+        yield RestoreInput(main)
         for table, part in deletions:
-            yield Run({table: part})
+            yield RestoreInput({table: part})
 
     def _common_first(
         self, main: dict[str, TablePart], batches: list[tuple[str, TablePart]]

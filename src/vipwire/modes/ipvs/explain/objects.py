@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from vipwire.linux.netlink.ipset import Element, SetSpec, SetType
+from vipwire.linux.netlink.ipset import IpsetEntry, IpsetSpec, SetType
 from vipwire.linux.netlink.ipvs import Forwarding, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Address, Family, Prefix
 from vipwire.modes.ipvs.objects.names import (
@@ -32,8 +32,8 @@ class KernelObjects:
     """The kernel's objects, observed or wanted. Observed real servers are in the kernel's order."""
 
     chains: dict[ChainName, Rules] = field(default_factory=dict)
-    sets: dict[str, SetSpec] = field(default_factory=dict)
-    elements: dict[str, dict[Element, int]] = field(default_factory=dict)
+    sets: dict[str, IpsetSpec] = field(default_factory=dict)
+    elements: dict[str, dict[IpsetEntry, int]] = field(default_factory=dict)
     ranges: dict[tuple[str, _Place], list[Prefix]] = field(default_factory=dict)
     servers: dict[VirtualServer, Scheduling] = field(default_factory=dict)
     reals: dict[VirtualServer, dict[RealServer, Forwarding]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class KernelObjects:
                 if isinstance(element.other, Prefix):
                     place = element.address, element.protocol, element.port
                     self.ranges.setdefault((name, place), []).append(element.other)
-            case SetName(name), SetSpec():
+            case SetName(name), IpsetSpec():
                 self.sets[name] = value
             case _:
                 self._put_place(key, value)
@@ -81,7 +81,7 @@ class KernelObjects:
             case VipRoute(address):
                 self.routes.add(address)
 
-    def find(self, name: str, addresses: tuple[Address, ...], protocol: int, port: int) -> Element | None:
+    def find(self, name: str, addresses: tuple[Address, ...], protocol: int, port: int) -> IpsetEntry | None:
         """Find the element of a set that a packet meets; `addresses` are those that its fields are compared with.
 
         Which there are the set's type says: one, and where it has two, a second one.
@@ -94,13 +94,13 @@ class KernelObjects:
         if spec.type is SetType.ADDRESS_PORT_PREFIX:
             for prefix in self.ranges.get((name, (first, protocol, port)), ()):
                 if last in prefix:
-                    return Element(first, protocol, port, prefix)
+                    return IpsetEntry(first, protocol, port, prefix)
             return None
         wanted = {
-            SetType.ADDRESS: Element(first),
-            SetType.PORT: Element(port=port),
-            SetType.ADDRESS_PORT: Element(first, protocol, port),
-            SetType.ADDRESS_PORT_ADDRESS: Element(first, protocol, port, last),
+            SetType.ADDRESS: IpsetEntry(first),
+            SetType.PORT: IpsetEntry(port=port),
+            SetType.ADDRESS_PORT: IpsetEntry(first, protocol, port),
+            SetType.ADDRESS_PORT_ADDRESS: IpsetEntry(first, protocol, port, last),
         }[spec.type]
         return wanted if wanted in held else None
 
@@ -142,7 +142,7 @@ class IpvsNode(Surroundings):
         return Lookup(found=False, steps=() if missing is None else (_element(name, missing, ObjectState.MISSING),))
 
 
-def _element(name: str, element: Element, state: ObjectState) -> Step:
+def _element(name: str, element: IpsetEntry, state: ObjectState) -> Step:
     effects = () if state is ObjectState.MISSING else (Effect(Verdict.MEET),)
     return Step("", f"ipset {name}", describe_element(element), state, effects)
 

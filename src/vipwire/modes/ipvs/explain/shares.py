@@ -15,7 +15,7 @@ from functools import reduce
 from operator import xor
 from typing import Final
 
-from vipwire.linux.netlink.ipvs import Flag, Forwarding, RealServer, Scheduling
+from vipwire.linux.netlink.ipvs import Forwarding, RealServer, Scheduling, ServiceFlag
 from vipwire.model.net import Address
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN
 
@@ -41,13 +41,13 @@ _CHOICES: Final = {
     "ovf": "new connections go to the one of the greatest weight that has fewer connections than its weight",
     "twos": "of two that are drawn by chance, each new connection goes to the one with less to do",
 }
-_WITH_PORT: Final = {"mh": Flag.SCHEDULER_2, "sh": Flag.SCHEDULER_2}
+_WITH_PORT: Final = {"mh": ServiceFlag.SCHEDULER_2, "sh": ServiceFlag.SCHEDULER_2}
 
 
 def choice(scheduling: Scheduling) -> str:
     """Describe in a sentence how a virtual server chooses; "" for an unknown scheduler."""
     name = scheduling.scheduler
-    if scheduling.flags & _WITH_PORT.get(name, Flag(0)):
+    if scheduling.flags & _WITH_PORT.get(name, ServiceFlag(0)):
         return BY_ADDRESS_AND_PORT
     return _CHOICES.get(name, "")
 
@@ -62,8 +62,8 @@ def connection_shares(
     taking = {real: how.weight for real, how in reals.items() if how.weight}
     if not taking:
         return {}
-    if scheduling.scheduler == "sh" and not scheduling.flags & Flag.SCHEDULER_2:
-        found = _by_source(list(reals.items()), client, falls_back=bool(scheduling.flags & Flag.SCHEDULER_1))
+    if scheduling.scheduler == "sh" and not scheduling.flags & ServiceFlag.SCHEDULER_2:
+        found = _by_source(list(reals.items()), client, falls_back=bool(scheduling.flags & ServiceFlag.SCHEDULER_1))
         return {} if found is None else {found: Fraction(1)}
     if scheduling.scheduler in _HEAVIEST:
         return {max(taking, key=lambda real: taking[real]): Fraction(1)}

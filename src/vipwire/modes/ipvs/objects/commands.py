@@ -6,8 +6,8 @@ node knows the names.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from vipwire.linux.netlink.ipset import SetSpec, SetType
-from vipwire.linux.netlink.ipvs import Flag, Forwarding, Method, RealServer, Scheduling, VirtualServer
+from vipwire.linux.netlink.ipset import IpsetSpec, SetType
+from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, ServiceFlag, VirtualServer
 from vipwire.model.net import Family, Protocol, format_address, format_endpoint
 from vipwire.modes.ipvs.objects.chains import TABLES, single
 from vipwire.modes.ipvs.objects.names import (
@@ -32,7 +32,7 @@ from vipwire.reconcile.delta import Delta
 
 _SERVICES = {Protocol.TCP: "-t", Protocol.UDP: "-u", Protocol.SCTP: "--sctp-service"}
 _METHODS = {Method.MASQUERADE: "-m", Method.ROUTE: "-g", Method.TUNNEL: "-i"}
-_FLAGS = {Flag.SCHEDULER_1: "flag-1", Flag.SCHEDULER_2: "flag-2", Flag.SCHEDULER_3: "flag-3"}
+_FLAGS = {ServiceFlag.SCHEDULER_1: "flag-1", ServiceFlag.SCHEDULER_2: "flag-2", ServiceFlag.SCHEDULER_3: "flag-3"}
 
 
 def commands(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
@@ -75,7 +75,7 @@ class _Writer:
         self._ip = "ip -6" if self._six else "ip"
         self._iptables = "ip6tables" if self._six else "iptables"
 
-    def create(self, name: SetName, spec: SetSpec) -> str:
+    def create(self, name: SetName, spec: IpsetSpec) -> str:
         kind = "range 0-65535" if spec.type is SetType.PORT else f"family {'inet6' if self._six else 'inet'}"
         return f"ipset create {name.set} {spec.type.value} {kind}{' skbinfo' if spec.marks else ''}"
 
@@ -118,7 +118,7 @@ class _Writer:
         if how is not None:
             words += ["-s", how.scheduler]
             words += ["-p", str(how.persistence)] if how.persistence else []
-            words += ["-o"] if how.flags & Flag.ONE_PACKET else []
+            words += ["-o"] if how.flags & ServiceFlag.ONE_PACKET else []
             flags = [name for flag, name in _FLAGS.items() if how.flags & flag]
             words += ["-b", ",".join(flags)] if flags else []
         return " ".join(words)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import CommitError
-from vipwire.linux.netlink.batch import Request, send_batch
+from vipwire.linux.netlink.batch import NetlinkRequest, send_batch
 from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL
 from vipwire.linux.netlink.route import (
     DELETE_ADDRESS,
@@ -186,7 +186,7 @@ class Device:
 
     def _change(self, kind: int, index: int, addresses: Sequence[Address], harmless: int) -> int:
         flags = NLM_F_CREATE | NLM_F_EXCL if kind == NEW_ADDRESS else 0
-        sent = send_batch(self._link, [Request(kind, vip_on(index, each), flags) for each in addresses])
+        sent = send_batch(self._link, [NetlinkRequest(kind, vip_on(index, each), flags) for each in addresses])
         for at, answer in sent.refused.items():
             if answer.errno != harmless:
                 verb = "add" if kind == NEW_ADDRESS else "remove"

@@ -19,7 +19,7 @@ import enum
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from vipwire.linux.netlink.ipset import Element, SetSpec, SetType
+from vipwire.linux.netlink.ipset import IpsetEntry, IpsetSpec, SetType
 from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address, format_endpoint
 from vipwire.modes.xtables.save import ChainName
@@ -71,7 +71,7 @@ class SetEntry(NamedTuple):
     """An element of an ipset."""
 
     set: str
-    element: Element
+    element: IpsetEntry
 
 
 class RangeRule(NamedTuple):
@@ -90,7 +90,7 @@ Rules: TypeAlias = tuple[str, ...]
 ObjectKey: TypeAlias = (
     VirtualServer | RealServer | Vip | MarkRule | VipRoute | Receiver | SetName | SetEntry | ChainName | RangeRule
 )
-Object: TypeAlias = Scheduling | Forwarding | Method | SetSpec | Rules | int | None
+Object: TypeAlias = Scheduling | Forwarding | Method | IpsetSpec | Rules | int | None
 
 
 class Set(enum.Enum):
@@ -143,9 +143,9 @@ def set_name(family: Family, which: Set) -> str:
     return name if family is Family.IPV4 else f"KUBE-6-{name.removeprefix('KUBE-')}"[:31]
 
 
-def set_spec(which: Set) -> SetSpec:
+def set_spec(which: Set) -> IpsetSpec:
     """Return what a set is."""
-    return SetSpec(_TYPES.get(which, SetType.ADDRESS_PORT), which in MARKING)
+    return IpsetSpec(_TYPES.get(which, SetType.ADDRESS_PORT), which in MARKING)
 
 
 MARKING: Final = frozenset({Set.LOCAL_POOL, Set.LOCAL_POOL_NODE, Set.DIRECT_RETURN, Set.RANGES, Set.RANGES_LOCAL})
@@ -178,7 +178,7 @@ PORT_PROTOCOLS: Final = {
 """The protocol that a set of bare ports stands for."""
 
 
-def owning_entries(family: Family, keys: Iterable[ObjectKey]) -> Iterator[tuple[Set, Element]]:
+def owning_entries(family: Family, keys: Iterable[ObjectKey]) -> Iterator[tuple[Set, IpsetEntry]]:
     """Yield the elements by which a virtual server of one family is known as ours, each with its set."""
     owning = {set_name(family, which): which for which in OWNING}
     for key in keys:
@@ -224,7 +224,7 @@ def describe_server(key: VirtualServer | RealServer) -> str:
     return f"{Protocol(key.protocol).name} {format_endpoint(key.address, key.port)}"
 
 
-def describe_element(element: Element) -> str:
+def describe_element(element: IpsetEntry) -> str:
     """Print an element as ipset does."""
     parts = [format_address(element.address)] if element.address else []
     if element.port:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vipwire.linux.netlink.ipset import SetSpec
+from vipwire.linux.netlink.ipset import IpsetSpec
 from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, VirtualServer
 from vipwire.modes.ipvs.objects.names import (
     MarkRule,
@@ -26,7 +26,7 @@ from vipwire.reconcile.delta import Delta
 class DeltaByKind:
     """One difference for each kind of object."""
 
-    sets: Delta[SetName, SetSpec] = field(default_factory=Delta)
+    sets: Delta[SetName, IpsetSpec] = field(default_factory=Delta)
     entries: Delta[SetEntry, int] = field(default_factory=Delta)
     chains: Delta[ChainName, Rules] = field(default_factory=Delta)
     servers: Delta[VirtualServer, Scheduling] = field(default_factory=Delta)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from vipwire.errors import CommitError
 from vipwire.linux.netlink import route as rtnetlink
-from vipwire.linux.netlink.batch import Request, send_batch
+from vipwire.linux.netlink.batch import NetlinkRequest, send_batch
 from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Address, Family, Prefix, format_address
@@ -77,7 +77,7 @@ class PolicyRouting:
     def _send(self, kind: int, payloads: Sequence[bytes], harmless: int, command: Callable[[int], str]) -> int:
         new = kind in (rtnetlink.NEW_RULE, rtnetlink.NEW_ROUTE)
         flags = NLM_F_CREATE | NLM_F_EXCL if new else 0
-        sent = send_batch(self._link, [Request(kind, payload, flags) for payload in payloads])
+        sent = send_batch(self._link, [NetlinkRequest(kind, payload, flags) for payload in payloads])
         for at, answer in sent.refused.items():
             if answer.errno != harmless:
                 why = f"{os.strerror(answer.errno)} {answer.text}".rstrip()

@@ -8,7 +8,7 @@ from typing import NamedTuple, TextIO
 
 from vipwire.errors import CommitError, DecodeError, UnsupportedError
 from vipwire.linux.netlink import ipvs
-from vipwire.linux.netlink.batch import Request, send_batch
+from vipwire.linux.netlink.batch import NetlinkRequest, send_batch
 from vipwire.linux.netlink.ipvs import (
     CONTROL,
     Command,
@@ -206,7 +206,7 @@ class IpvsServers:
             if not todo:
                 return size
             self._generic.drain()
-            sent = send_batch(self._generic, (Request(self._number, self._payload(each)) for each in todo))
+            sent = send_batch(self._generic, (NetlinkRequest(self._number, self._payload(each)) for each in todo))
             size += sent.size
             again: list[ServerCommand] = []
             for at, answer in sorted(sent.refused.items()):

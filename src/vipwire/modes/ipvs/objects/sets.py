@@ -5,11 +5,11 @@ import os
 from collections.abc import Mapping
 
 from vipwire.errors import CommitError, UnsupportedError
-from vipwire.linux.netlink.batch import Request, send_batch
+from vipwire.linux.netlink.batch import NetlinkRequest, send_batch
 from vipwire.linux.netlink.ipset import (
-    Element,
+    IpsetEntry,
     IpsetMessage,
-    SetSpec,
+    IpsetSpec,
     SetType,
     ask_type,
     changes,
@@ -74,17 +74,17 @@ class Sets:
                 objects.update((SetEntry(name, element), mark) for element, mark in part.elements)
         return objects
 
-    def create(self, specs: Mapping[str, SetSpec]) -> int:
+    def create(self, specs: Mapping[str, IpsetSpec]) -> int:
         """Create sets; return the bytes sent."""
         requests = [
-            Request(IpsetMessage.CREATE, create(self._family, name, spec, self._revision(spec.type)))
+            NetlinkRequest(IpsetMessage.CREATE, create(self._family, name, spec, self._revision(spec.type)))
             for name, spec in specs.items()
         ]
         return self._send(requests, list(specs), "create")
 
     def destroy(self, names: list[str]) -> int:
         """Destroy sets; return the bytes sent."""
-        requests = [Request(IpsetMessage.DESTROY, named(self._family, name)) for name in names]
+        requests = [NetlinkRequest(IpsetMessage.DESTROY, named(self._family, name)) for name in names]
         return self._send(requests, names, "destroy")
 
     def add(self, entries: Mapping[SetEntry, int]) -> int:
@@ -96,18 +96,18 @@ class Sets:
         return self._change(IpsetMessage.DELETE, entries, "delete from")
 
     def _change(self, kind: IpsetMessage, entries: Mapping[SetEntry, int], verb: str) -> int:
-        by_set: dict[str, list[tuple[Element, int]]] = {}
+        by_set: dict[str, list[tuple[IpsetEntry, int]]] = {}
         for entry, mark in entries.items():
             by_set.setdefault(entry.set, []).append((entry.element, mark if kind is IpsetMessage.ADD else 0))
-        requests: list[Request] = []
+        requests: list[NetlinkRequest] = []
         names: list[str] = []
         for name, elements in by_set.items():
             for payload in changes(self._family, name, elements):
-                requests.append(Request(kind, payload))
+                requests.append(NetlinkRequest(kind, payload))
                 names.append(name)
         return self._send(requests, names, verb)
 
-    def _send(self, requests: list[Request], names: list[str], verb: str) -> int:
+    def _send(self, requests: list[NetlinkRequest], names: list[str], verb: str) -> int:
         self._netfilter.drain()
         sent = send_batch(self._netfilter, requests)
         for at, answer in sent.refused.items():
@@ -124,9 +124,9 @@ class Sets:
         return known
 
 
-def _spec(name: str, *, marks: bool) -> SetSpec | None:
+def _spec(name: str, *, marks: bool) -> IpsetSpec | None:
     try:
-        return SetSpec(SetType(name), marks)
+        return IpsetSpec(SetType(name), marks)
     except ValueError:
         return None
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final, assert_never
 
 from vipwire.linux.netlink.nftables import expressions as kernel
-from vipwire.linux.netlink.nftables.elements import Verdict as Ruling
+from vipwire.linux.netlink.nftables.elements import VerdictData as Ruling
 from vipwire.linux.netlink.nftables.wire import Code
 from vipwire.model.net import Address, Family
 from vipwire.model.spread import slot_of
@@ -33,7 +33,7 @@ from vipwire.modes.nftables.table.names import (
     ObjectKey,
     is_memory,
 )
-from vipwire.modes.nftables.table.names import Verdict as ChainElement
+from vipwire.modes.nftables.table.names import Goto as ChainElement
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import BY_CHANCE, BY_HASH, BY_MAGLEV, IN_TURN
 from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, state_of

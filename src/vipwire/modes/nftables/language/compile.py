@@ -14,7 +14,7 @@ from vipwire.errors import DecodeError
 from vipwire.linux.netlink.attributes import attribute, attributes, number_of, text_of, walk
 from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables import wire
-from vipwire.linux.netlink.nftables.elements import Verdict
+from vipwire.linux.netlink.nftables.elements import VerdictData
 from vipwire.model.net import Family
 from vipwire.modes.nftables.language import grammar
 from vipwire.modes.nftables.language.fields import Field, HeaderField, load_fields
@@ -69,7 +69,7 @@ class _Emitter:
 
     def _statement(self, part: grammar.Statement) -> Iterator[bytes]:  # noqa: C901  # a case for each shape
         match part:
-            case Verdict():
+            case VerdictData():
                 yield kernel.verdict(part)
             case grammar.Counter():
                 yield kernel.counter()

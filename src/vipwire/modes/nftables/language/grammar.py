@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 
 from vipwire.linux.netlink.nftables import expressions as kernel
-from vipwire.linux.netlink.nftables.elements import Verdict
+from vipwire.linux.netlink.nftables.elements import VerdictData
 from vipwire.linux.netlink.nftables.wire import Code
 from vipwire.model.net import Family, parse_address
 from vipwire.model.value import Value
@@ -148,7 +148,7 @@ class AddFlow(Value, frozen=True):
 
 
 Match = Compare | Bits | Exceeds | Member | VerdictMap
-Statement = Verdict | Counter | RejectWith | SourceNat | DnatTo | DnatMap | SetMeta | UpdateSet | AddFlow
+Statement = VerdictData | Counter | RejectWith | SourceNat | DnatTo | DnatMap | SetMeta | UpdateSet | AddFlow
 Part = Match | Statement
 
 
@@ -261,9 +261,9 @@ class _Parser:
             self.words.fail_before("a modulus is at least 1, and with the offset at most 4294967295")
         return offset
 
-    def verdict(self, code: Code) -> Verdict:
+    def verdict(self, code: Code) -> VerdictData:
         chain = self.words.take("a chain's name") if code in (Code.JUMP, Code.GOTO) else ""
-        return Verdict(code, chain)
+        return VerdictData(code, chain)
 
     def reject(self) -> RejectWith:
         return RejectWith(self.words.skip("with", "tcp", "reset"))
@@ -306,7 +306,7 @@ class _Parser:
 
 
 def _ends(part: Part) -> bool:
-    return isinstance(part, RejectWith) or (isinstance(part, Verdict) and part.code is not Code.JUMP)
+    return isinstance(part, RejectWith) or (isinstance(part, VerdictData) and part.code is not Code.JUMP)
 
 
 def count_words(key: tuple[Field, ...]) -> int:

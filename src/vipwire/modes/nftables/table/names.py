@@ -77,7 +77,7 @@ class IntervalElement(NamedTuple):
     chain: str = ""
 
 
-class Verdict(NamedTuple):
+class Goto(NamedTuple):
     """An element of a verdict map: `goto chain`."""
 
     chain: str
@@ -108,7 +108,7 @@ class FlowtableSpec(Value, frozen=True):
 ObjectKey: TypeAlias = tuple[str, bytes]
 """(set name, element key), or (`CHAIN`, `SET` or `FLOWTABLE`, name)."""
 
-Object: TypeAlias = bytes | CommentedElement | IntervalElement | Verdict | Chain | SetSpec | FlowtableSpec
+Object: TypeAlias = bytes | CommentedElement | IntervalElement | Goto | Chain | SetSpec | FlowtableSpec
 """Plain bytes are the data of an element without a comment, empty in a set."""
 
 
@@ -125,7 +125,7 @@ class Space(enum.Enum):
     RANGE = "range"
 
 
-class Memory(NamedTuple):
+class AffinitySet(NamedTuple):
     """The set that remembers the clients of all frontends with a policy of `owner`, a Service port or a Service.
 
     `both`: the owner has frontends of the other policy too, so that each asks the other's memory where its own has

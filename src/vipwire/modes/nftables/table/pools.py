@@ -10,17 +10,17 @@ from functools import lru_cache
 from vipwire.model.net import Family
 from vipwire.model.spread import Algorithm
 from vipwire.modes.nftables.language import SetSpec
-from vipwire.modes.nftables.table.names import LARGEST_POOL, VERBS, Chain, Class, Memory, Space
+from vipwire.modes.nftables.table.names import LARGEST_POOL, VERBS, AffinitySet, Chain, Class, Space
 from vipwire.modes.nftables.table.skeleton import AFFINITY_SIZE, Words
 
 
 def memory_set(family: Family, name: str) -> SetSpec:
-    """Declare a map that remembers clients; see `Memory`."""
+    """Declare a map that remembers clients; see `AffinitySet`."""
     client, remembering = Words(family).client[:1], frozenset({"dynamic", "timeout"})
     return SetSpec(name, client, ("meta priority",), flags=remembering, size=AFFINITY_SIZE)
 
 
-def remember_chain(family: Family, space: Space, pool: str, seconds: int, memory: Memory) -> Chain:
+def remember_chain(family: Family, space: Space, pool: str, seconds: int, memory: AffinitySet) -> Chain:
     """Write the chain that goes to the endpoint in `meta priority` and remembers it; returns if it has gone.
 
     `pool` is the prefix of the pool's class: an endpoint that this pool has not is gone for it.
@@ -36,7 +36,7 @@ def remember_chain(family: Family, space: Space, pool: str, seconds: int, memory
     )
 
 
-def remembered_chain(family: Family, pool: str, seconds: int, memory: Memory) -> Chain:
+def remembered_chain(family: Family, pool: str, seconds: int, memory: AffinitySet) -> Chain:
     """Write the chain that goes where a client went before; returns if it is not remembered, or may not go there."""
     maps = (memory.map, memory.other) if memory.both else (memory.map,)
     there = memory.remember_chain(pool, seconds)
@@ -84,7 +84,7 @@ _REMEMBERING = re.compile(r"((service|nodeport)(?:-local)?)-(remember|remembered
 def written(family: Family, name: str) -> Chain | None:
     """Write the chain that has this name if a vipwire has made it; None for a name that tells nothing."""
     if found := _REMEMBERING.fullmatch(name):
-        memory, seconds = Memory(found[7], bool(found[5]), bool(found[6])), int(found[4])
+        memory, seconds = AffinitySet(found[7], bool(found[5]), bool(found[6])), int(found[4])
         if found[3] == "remembered":
             return remembered_chain(family, found[1], seconds, memory)
         return remember_chain(family, Space(found[2]), found[1], seconds, memory)

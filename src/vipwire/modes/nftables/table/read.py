@@ -40,11 +40,11 @@ from vipwire.modes.nftables.table.names import (
     TABLE,
     Class,
     CommentedElement,
+    Goto,
     IntervalElement,
     Object,
     ObjectKey,
     Space,
-    Verdict,
     handle_bytes,
 )
 
@@ -94,7 +94,7 @@ def _pools(space: Space, known: Mapping[str, Elements]) -> Iterator[tuple[bytes,
 
 def _taking_turns(kind: Class, chain: Object | None) -> Class | None:
     """Return the class with its size, which is part of the name of the Service's own chain only."""
-    if not isinstance(chain, Verdict) or not chain.chain.startswith(f"{kind.chain}-"):
+    if not isinstance(chain, Goto) or not chain.chain.startswith(f"{kind.chain}-"):
         return None
     size = chain.chain.removeprefix(f"{kind.chain}-").partition("-")[0]
     return kind._replace(size=int(size)) if size.isdecimal() else None
@@ -206,7 +206,7 @@ def _value(element: Element) -> Object:
     if element.key_end is not None:
         return IntervalElement(element.key_end, element.comment, element.data or b"", chain)
     if element.verdict is not None:
-        return Verdict(chain)
+        return Goto(chain)
     if not element.comment:
         return element.data or b""
     return CommentedElement(element.data or b"", element.comment)

@@ -17,14 +17,14 @@ from vipwire.modes.nftables.table.names import (
     CHAIN,
     LARGEST_POOL,
     SET,
+    AffinitySet,
     Class,
     CommentedElement,
+    Goto,
     IntervalElement,
-    Memory,
     Object,
     ObjectKey,
     Space,
-    Verdict,
     commented,
     connection_bytes,
     frontend_bytes,
@@ -85,10 +85,10 @@ class _Memories:
                 if frontend.short_circuit is not None:  # even while nobody on this node answers
                     policies.add(TrafficPolicy.LOCAL)
 
-    def of(self, frontend: Frontend, action: Forward) -> Memory:
+    def of(self, frontend: Frontend, action: Forward) -> AffinitySet:
         """Name what remembers the clients of a frontend to which this happens."""
         owner = _owner(frontend, action)
-        return Memory(owner, action.policy is TrafficPolicy.LOCAL, len(self._policies[owner]) > 1)
+        return AffinitySet(owner, action.policy is TrafficPolicy.LOCAL, len(self._policies[owner]) > 1)
 
 
 def _owner(frontend: Frontend, action: Forward) -> str:
@@ -170,7 +170,7 @@ class _Writer:
         # With the size: by a Local policy, two pools of one Service port can have the same kind of frontend.
         chain = f"{kind.chain}-{kind.size}-{name.service}/{name.protocol.label}/{name.port}"
         self._shared[CHAIN, chain.encode()] = dealing_chain(self._family, kind)
-        self._own[f"{kind.prefix}-turns", self._key] = Verdict(chain)
+        self._own[f"{kind.prefix}-turns", self._key] = Goto(chain)
 
     def _remember(self, kind: Class, action: Forward, slots: Iterable[tuple[int, Target]], seconds: int) -> None:
         key, own, pool = self._key, self._own, kind.prefix
@@ -181,8 +181,8 @@ class _Writer:
             own[f"{pool}-affinity-endpoints", key + number] = target_bytes(target)
         memory = self._memories.of(self._frontend, action)
         remember, remembered = memory.remember_chain(pool, seconds), memory.remembered_chain(pool, seconds)
-        own[f"{pool}-affinity-remember", key] = Verdict(remember)
-        own[f"{pool}-affinity-remembered", key] = Verdict(remembered)
+        own[f"{pool}-affinity-remember", key] = Goto(remember)
+        own[f"{pool}-affinity-remembered", key] = Goto(remembered)
         shared, family = self._shared, self._family
         shared[CHAIN, remember.encode()] = remember_chain(family, kind.space, pool, seconds, memory)
         shared[CHAIN, remembered.encode()] = remembered_chain(family, pool, seconds, memory)
@@ -214,7 +214,7 @@ class _RangeWriter(_Writer):
         match value:
             case CommentedElement(data, comment):
                 return IntervalElement(last, comment, data)
-            case Verdict(chain):
+            case Goto(chain):
                 return IntervalElement(last, "", b"", chain)
             case bytes(data):
                 return IntervalElement(last, "", data)
@@ -250,5 +250,5 @@ def _of_class(family: Family, kind: Class) -> tuple[bytes, tuple[tuple[ObjectKey
     handle = kind.handle
     return handle, (
         ((CHAIN, kind.chain.encode()), class_chain(family, kind)),
-        (("spread", handle), Verdict(kind.chain)),
+        (("spread", handle), Goto(kind.chain)),
     )

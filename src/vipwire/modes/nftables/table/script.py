@@ -124,9 +124,9 @@ def _declarations(family: Family, added: _Groups) -> Iterator[DescribedOperation
         yield DescribedOperation(encode.new_chain(family, TABLE, name, _hook(chain)), f"add chain {name}")
 
 
-def _hook(chain: Chain) -> encode.Hook | None:
+def _hook(chain: Chain) -> encode.NetfilterHook | None:
     hook = chain.hook
-    return None if hook is None else encode.Hook(hook.type, encode.HOOKS[hook.hook], hook.priority)
+    return None if hook is None else encode.NetfilterHook(hook.type, encode.HOOKS[hook.hook], hook.priority)
 
 
 def _new_hooks(family: Family, going: _Groups, coming: _Groups) -> Iterator[DescribedOperation]:
@@ -183,7 +183,7 @@ def _element(key: bytes, value: Object) -> bytes:
         case IntervalElement(last, comment, data, chain):
             verdict = (Code.GOTO, chain) if chain else None
             return element(key, data or None, verdict=verdict, key_end=last, comment=comment)
-        case names.Verdict(chain):
+        case names.Goto(chain):
             return element(key, verdict=(Code.GOTO, chain))
     raise TypeError(f"{type(value).__name__} is no element")
 

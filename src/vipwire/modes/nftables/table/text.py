@@ -15,10 +15,10 @@ from vipwire.modes.nftables.table.names import (
     Chain,
     CommentedElement,
     FlowtableSpec,
+    Goto,
     IntervalElement,
     Object,
     ObjectKey,
-    Verdict,
 )
 from vipwire.modes.nftables.table.skeleton import sets
 from vipwire.reconcile.delta import Delta
@@ -108,7 +108,7 @@ def element_text(family: Family, key: ObjectKey, value: Object) -> str:
             text = f"{_range_text(family, name, rest, last)}{_comment(comment)}"
             if chain:
                 return f"{text} : goto {chain}"
-        case Verdict(chain):
+        case Goto(chain):
             return f"{text} : goto {chain}"
         case CommentedElement(data, comment):
             text += _comment(comment)

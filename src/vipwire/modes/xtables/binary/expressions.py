@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from vipwire.linux.netlink.attributes import attribute, string, u32be
 from vipwire.linux.netlink.nftables import expressions as nft
-from vipwire.linux.netlink.nftables.elements import Verdict
+from vipwire.linux.netlink.nftables.elements import VerdictData
 from vipwire.linux.netlink.nftables.wire import Code
 from vipwire.model.net import Family
 from vipwire.modes.xtables.binary.matches import mark, match, ports
@@ -27,7 +27,7 @@ SOURCE: Final = {Family.IPV4: 12, Family.IPV6: 8}
 DESTINATION: Final = {Family.IPV4: 16, Family.IPV6: 24}
 _PORT_AT: Final = 2
 VERDICTS: Final = {
-    word: nft.verdict(Verdict(code))
+    word: nft.verdict(VerdictData(code))
     for word, code in (("DROP", Code.DROP), ("ACCEPT", Code.ACCEPT), ("RETURN", Code.RETURN))
 }
 _NATIVE_PORTS: Final = frozenset({"tcp", "udp"})
@@ -214,7 +214,7 @@ def jump(code: Code, chain: str) -> bytes:
 @lru_cache
 def _leading(code: Code, size: int) -> bytes:
     """Return what leads to a chain, up to its name of that size with its NUL."""
-    whole = nft.verdict(Verdict(code, "x" * (size - 1)))
+    whole = nft.verdict(VerdictData(code, "x" * (size - 1)))
     return whole[: -(size + 3 & ~3)]
 
 
