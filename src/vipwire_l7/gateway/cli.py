@@ -1,6 +1,7 @@
 """`vipwire gateway`, and `vipwire gateway render`."""
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import click
@@ -41,6 +42,13 @@ _WITH_INGRESS: Final = click.option(
 _flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, _WITH_INGRESS, *INGRESS_FLAGS, *COMMON_FLAGS[3:])
 
 
+def _command() -> ModuleType:
+    """Import the work of the commands, which `--help` and completion have no use for."""
+    from vipwire_l7.gateway import command  # noqa: PLC0415
+
+    return command
+
+
 @click.group(invoke_without_command=True)
 @_flags
 @with_flags(*PROCESS_FLAGS)
@@ -71,9 +79,7 @@ def gateway(context: click.Context, /, **given: Any) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from vipwire_l7.gateway.command import serve  # noqa: PLC0415
-
-    serve(given)
+    _command().serve(given)
 
 
 @gateway.command()
@@ -84,6 +90,4 @@ def render(output_dir: Path | None, **given: Any) -> None:
 
     With --output-dir all files are written there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
     """
-    from vipwire_l7.gateway.command import render as print_rendered  # noqa: PLC0415
-
-    print_rendered(output_dir, given)
+    _command().render(output_dir, given)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, TypeVar
 
 import click
@@ -73,6 +74,13 @@ PROCESS_FLAGS: Final = (
 _flags = with_flags(*COMMON_FLAGS[:3], *_OWN_FLAGS, *COMMON_FLAGS[3:])
 
 
+def _command() -> ModuleType:
+    """Import the work of the commands, which `--help` and completion have no use for."""
+    from vipwire_l7.ingress import command  # noqa: PLC0415
+
+    return command
+
+
 @click.group(invoke_without_command=True)
 @_flags
 @with_flags(*PROCESS_FLAGS)
@@ -97,9 +105,7 @@ def ingress(context: click.Context, /, **given: Any) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from vipwire_l7.ingress.command import serve  # noqa: PLC0415
-
-    serve(given)
+    _command().serve(given)
 
 
 @ingress.command()
@@ -110,9 +116,7 @@ def render(output_dir: Path | None, **given: Any) -> None:
 
     With --output-dir all files are written there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
     """
-    from vipwire_l7.ingress.command import options_of, print_rendered  # noqa: PLC0415
-
-    print_rendered(output_dir, given, lambda placed: (options_of(placed),))
+    _command().print_rendered(output_dir, given, lambda placed: (_command().options_of(placed),))
 
 
 @ingress.command()
@@ -124,6 +128,4 @@ def convert(gateway_class: str, **given: Any) -> None:
     One Gateway for each namespace, and an HTTPRoute for each host of an Ingress. What has no equivalent is told on
     stderr.
     """
-    from vipwire_l7.ingress.command import print_converted  # noqa: PLC0415
-
-    print_converted(gateway_class, given)
+    _command().print_converted(gateway_class, given)
