@@ -1,16 +1,17 @@
 """Writes what sends copies of requests elsewhere: to be thrown away, or to ask whether a request may pass. Pure.
 
-HAProxy has no rules for this. A few lines of Lua hand a copy to its own client. The copy comes back in at a frontend
-that only this machine reaches, and goes to the pool that its header names: so these endpoints change like all others.
+HAProxy has no rules for this. A few lines of Lua send a copy to a frontend that only this machine reaches. That one
+sends it to the pool that its header names: so these endpoints change like all others.
 
 For a mirror a filter reads the request while it passes, and sends the copy when its last byte has come: nothing waits
 for it, so that streams and slow uploads go on as without one. A request with a longer body than the filter holds is
 not mirrored. A filter that fails would end the process (2.6), so each of its functions is called protected.
 
-HAProxy's client keeps each copy until the mirror answers, and then the whole answer, in memory that all share. So a
-mirror gets few copies at a time, and HAProxy cuts off what is more than a buffer of an answer, if it is not gRPC's.
+HAProxy keeps a copy until the mirror has answered, so a mirror gets few copies at a time. Lua throws the answer away
+as it comes, until it ends, is too long or too late. Of all answers but gRPC's the frontend makes a 204.
 
-Where a server is asked about a request, the request waits for the answer; HAProxy takes a short 200 alone for a yes.
+Where a server is asked about a request, the request waits for the answer. HAProxy's own client keeps all of it, so
+the frontend lets only short ones pass. HAProxy takes a short 200 alone for a yes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,9 +34,38 @@ _ALL_COPIES: Final = 256
 _LONGEST_ANSWER: Final = 65536
 _BUFFERED: Final = 13500
 """Bytes of an answer, if it says how long it is; else of its headers and body, which a buffer of HAProxy holds."""
+_THROWN: Final = 1 << 20
+_LASTS: Final = 10
+"""Bytes and seconds for which a mirror may answer."""
 _LUA: Final = """local own = {["host"] = true, ["connection"] = true}
 own["content-length"], own["transfer-encoding"] = true, true
 local waiting, all = {}, 0
+local open, watched = {}, false
+local function watch()
+  while next(open) do
+    core.sleep(1)
+    local now = core.now().sec
+    for socket, ends in pairs(open) do
+      if now > ends then
+        open[socket] = nil
+        pcall(socket.close, socket)
+      end
+    end
+  end
+  watched = false
+end
+-- Sends a copy, throws its answer away as it comes.
+local function exchange(socket, head, parts)
+  socket:settimeout(LASTS)
+  if not socket:connect("SOCKET") or not socket:send(head) then return end
+  for _, part in ipairs(parts) do
+    if not socket:send(part) then return end
+  end
+  local left = THROWN
+  while left > 0 and socket:receive(4096) do left = left - 4096 end
+  -- HAProxy closes the connection of a longer answer only when it times out: the copy counts for as long.
+  if left <= 0 then core.sleep(LASTS) end
+end
 local Mirror = {id = "vipwire_mirror", flags = filter.FLT_CFG_FL_HTX}
 Mirror.__index = Mirror
 function Mirror:new() return setmetatable({}, {__index = self}) end
@@ -53,35 +83,40 @@ local function is_drawn(urn, txn)
 end
 Mirror.http_headers = protected(function(self, txn, message)
   if not is_drawn(self.urn, txn) then return end
-  local sent = {["HEADER"] = {self.pool, "copy"}}
+  local sent = {txn.f:method() .. " " .. txn.f:pathq() .. " HTTP/1.1", "connection: close",
+                "host: " .. (txn.f:req_hdr("host") or "mirror"), "HEADER: " .. self.pool, "HEADER: copy"}
   for name, values in pairs(message:get_headers()) do
     if not own[name] and name ~= "HEADER" then
-      local list = {}
-      for _, value in pairs(values) do list[#list + 1] = value end
-      sent[name] = list
+      for _, value in pairs(values) do sent[#sent + 1] = name .. ": " .. value end
     end
   end
-  local host = txn.f:req_hdr("host") or "mirror"
-  self.method, self.parts, self.size = string.lower(txn.f:method()), {}, 0
-  self.request = {url = "http://" .. host .. txn.f:pathq(), headers = sent, dst = "SOCKET", timeout = 10000}
+  if string.find(table.concat(sent), "[\\r\\n]") then return end
+  self.head, self.parts, self.size = table.concat(sent, "\\r\\n"), {}, 0
   filter.register_data_filter(self, message.channel)
 end)
 Mirror.http_payload = protected(function(self, _, message)
-  local data = self.request and message:body()
+  local data = self.head and message:body()
   if not data then return end
   self.size = self.size + #data
-  if self.size > LONGEST then self.request, self.parts = nil, nil else table.insert(self.parts, data) end
+  if self.size > LONGEST then self.head, self.parts = nil, nil else table.insert(self.parts, data) end
 end)
 Mirror.http_end = protected(function(self)
-  local request, method = self.request, self.method
-  if not request then return end
-  self.request = nil
-  local pool, before = self.pool, waiting[self.pool] or 0
+  local head, parts, pool = self.head, self.parts, self.pool
+  if not head then return end
+  self.head = nil
+  local before = waiting[pool] or 0
   if before >= COPIES or all >= EVERY then return end
-  if self.size > 0 then request.body = table.concat(self.parts) end
+  head = head .. (self.size > 0 and "\\r\\ncontent-length: " .. self.size or "") .. "\\r\\n\\r\\n"
   core.register_task(function()
-    local client = core.httpclient()
-    if client[method] then pcall(client[method], client, request) end
+    local socket = core.tcp()
+    open[socket] = core.now().sec + LASTS
+    if not watched then
+      watched = true
+      core.register_task(watch)
+    end
+    pcall(exchange, socket, head, parts)
+    open[socket] = nil
+    pcall(socket.close, socket)
     waiting[pool], all = waiting[pool] - 1, all - 1
   end)
   waiting[pool], all = before + 1, all + 1
@@ -150,6 +185,8 @@ def mirror_lua(layout: Layout) -> str:
         .replace("SOCKET", layout.inner_address(_SOCKET))
         .replace("LONGEST", str(_LONGEST))
         .replace("COPIES", str(_COPIES))
+        .replace("THROWN", str(_THROWN))
+        .replace("LASTS", str(_LASTS))
         .replace("EVERY", str(_ALL_COPIES))
     )
 

@@ -19,7 +19,11 @@ MIRROR = "{type: RequestMirror, requestMirror: {backendRef: {name: SERVICE, port
 ALL = MIRROR.replace("SERVICE", "copies").replace("MORE", "")
 A_FIFTH = MIRROR.replace("SERVICE", "lots").replace("MORE", ", percent: 20")
 ASKED = "{type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: auth, port: 8080}, http: {}}}"
-STUCK, ENDLESS = {"stuck": "127.0.0.75"}, {"endless": "127.0.0.76", "told": "127.0.0.77"}
+STUCK = {"stuck": "127.0.0.75"}
+ENDLESS = {"endless": "127.0.0.76", "told": "127.0.0.77", "calls": "127.0.0.78", "drips": "127.0.0.79"}
+HEADS = {"calls": b"content-type: application/grpc\r\n"}
+DRIPS = {"drips": 7}
+"""Seconds for which an answer comes byte by byte before it floods."""
 MOST_AT_ONCE = 64
 """Copies for one mirror that a thread waits for."""
 ENDED_AFTER = 50 << 20
@@ -31,6 +35,8 @@ HOSTILE = {
     "/stuck": [MIRROR.replace("SERVICE", "stuck").replace("MORE", "")],
     "/endless": [MIRROR.replace("SERVICE", "endless").replace("MORE", "")],
     "/told": [ASKED.replace("name: auth", "name: told")],
+    "/calls": [MIRROR.replace("SERVICE", "calls").replace("MORE", "")],
+    "/drips": [ASKED.replace("name: auth", "name: drips")],
 }
 
 
@@ -85,11 +91,14 @@ class Stuck(asyncio.Protocol):
         self._opened.append(transport)
 
 
-async def answer_without_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def answer_without_end(name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Send chunks until HAProxy hangs up."""
     with contextlib.suppress(OSError, EOFError), contextlib.closing(writer):
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n" + HEADS.get(name, b"") + b"transfer-encoding: chunked\r\n\r\n")
+        for _ in range(DRIPS.get(name, 0)):
+            writer.write(b"1\r\nx\r\n")
+            await asyncio.sleep(1.0)
         for _ in range(ENDED_AFTER >> 14):
             writer.write(b"4000\r\n" + b"x" * 0x4000 + b"\r\n")
             await writer.drain()
@@ -202,7 +211,10 @@ def test_mirrors_that_never_answer_and_answers_without_an_end_cost_a_constant(tm
             for name, address in PODS.items()
         ]
         pods += [await loop.create_server(partial(Stuck, stuck), STUCK["stuck"], pod_port)]
-        pods += [await asyncio.start_server(answer_without_end, each, pod_port) for each in ENDLESS.values()]
+        pods += [
+            await asyncio.start_server(partial(answer_without_end, name), address, pod_port)
+            for name, address in ENDLESS.items()
+        ]
         await asyncio.to_thread(until, lambda: code(port, "a.org", "/asked") == "200", tmp_path)
         (master,) = children(pid)
         (worker,) = children(master)
@@ -211,6 +223,9 @@ def test_mirrors_that_never_answer_and_answers_without_an_end_cost_a_constant(tm
         assert len(stuck) <= MOST_AT_ONCE
         assert await ask("/endless", 50) == {"200": 50}
         assert await ask("/told", 10) == {"502": 10}
+        assert await ask("/calls", 50) == {"200": 50}
+        dripped = await asyncio.gather(*(ask("/drips", 1) for _ in range(10)))
+        assert dripped == [{"504": 1}] * 10
         assert await ask("/asked", 1) == {"200": 1}
         assert children(master) == [worker]
         assert resident(worker) - before < 40
