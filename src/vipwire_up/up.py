@@ -6,6 +6,7 @@ machine cannot do (a port that is taken, an interface that is not there) ends th
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import socket
 import uuid
@@ -53,7 +54,8 @@ from vipwire_up.dns.settings import Settings as DnsSettings
 from vipwire_up.failure_events import Complaints
 from vipwire_up.joining.tokens import delete_ended_tokens
 from vipwire_up.nodes.heartbeat import SECONDS as NODE_SECONDS
-from vipwire_up.nodes.heartbeat import Heartbeat
+from vipwire_up.nodes.heartbeat import Heartbeat, give_back
+from vipwire_up.nodes.name_claim import NameAwaitedError, NameClaim
 from vipwire_up.nodes.node import about_machine, node_addresses
 from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.nodes.readiness import NodeReadiness
@@ -135,22 +137,31 @@ class _Cluster:
         addresses, about = node_addresses(machine, setting.node), about_machine(machine, probes=setting.probes)
         own = internal_addresses(addresses)
         objects = LocalObjects(registry, "vipwire-node")
-        seconds = setting.node_seconds
-        self._heartbeat = Heartbeat(objects, setting.node, addresses, now, seconds=seconds, annotations=about)
+        shared = registry.store.shared
+        # Who has the file of objects is the only server, whatever became of the machine meanwhile.
+        identity = server_identity(setting.folder, setting.node) if shared else f"{setting.node}_store"
+        self._name = name = NameClaim(setting.node, setting.node_seconds, identity)
+        self._heartbeat = Heartbeat(objects, setting.node, addresses, now, claim=name, annotations=about)
         self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own)
         claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
         announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
         self._server: Server | None = None
-        if registry.store.shared:
-            self._server = Server(registry, setting.node, server_identity(setting.folder, setting.node))
+        if shared:
+            self._server = Server(registry, setting.node, identity)
         self._readiness = NodeReadiness(registry.store, self._supervisor.guard("Node readiness"))
         self._ending = Ending("vipwire up")
         serves = self._ending.serves if setting.proxy is not None else None
-        self._addresses = AddressKeeper(claims, announced, setting.announce, serves)
+        self._addresses = AddressKeeper(claims, announced, setting.announce, serves, self._is_named)
         self.parts = Parts(self._supervisor)
+
+    def _is_named(self) -> bool:
+        """Report whether this process holds the name of its Node."""
+        return self._name.holds() and (self._server is None or self._server.holds())
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str, Path], None]) -> None:
         """Prepare the directory, open the API server, run all parts, and wait for the end."""
+        if self._server is not None:
+            self._name.succeed(await self._server.wait_for_name())
         self._ending.hear_signals()
         await self._begin(tasks)
         served = await serve_api(self._place, self._registry, self._services, now, self._supervisor)
@@ -166,6 +177,7 @@ class _Cluster:
             await self._ending.wait()
             systemd.notify(systemd.STOPPING)
             await self._addresses.hand_over()
+            await give_back(LocalObjects(self._registry, "vipwire-node"), self._name)
         finally:
             await served.runner.cleanup()
 
@@ -190,11 +202,11 @@ class _Cluster:
         yield Part("watchdog", simply(self._supervisor.watch))
         yield Part("systemd", simply(systemd.keep_alive))
         yield Part("complaints", simply(self._complaints.run))
-        yield Part("Node", simply(self._heartbeat.run))
+        yield Part("Node", self._ending.while_named(self._heartbeat.run))
         yield Part("own Services", simply(self._services.run))
         if self._server is not None:
             yield Part("Node observation", simply(self._readiness.listen))
-            yield Part("Lease of this server", simply(self._server.run))
+            yield Part("Lease of this server", self._ending.while_named(self._server.run))
             election = Election(registry, f"{setting.node}_{uuid.uuid4()}")
             yield Part("election", simply(partial(election.run, self._lead)))
         else:
@@ -258,8 +270,8 @@ async def _make_first_objects(registry: Registry, setting: Setting, heartbeat: H
     await make_first_cidr(registry, setting.ranges)
     try:
         await declare_pool(registry, setting.balancers)
-        await heartbeat.declare()
-        await heartbeat.beat()
+        with contextlib.suppress(NameAwaitedError):  # its own part decides that
+            await heartbeat.beat()
     except ApiError as error:
         raise StoreError(error.message) from error
 

@@ -19,7 +19,6 @@ import asyncio
 import ipaddress
 import re
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,6 +41,7 @@ from vipwire_up.announcing.kinds import (
 )
 from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.resource import Object
+from vipwire_up.nodes.name_claim import boot_seconds
 from vipwire_up.nodes.objects import Objects
 
 SECONDS: Final = 2
@@ -53,11 +53,6 @@ _SLOW: Final = 0.3
 """A renewal that takes this part of a Lease's time means that the store was away, for others as well."""
 _GRACE: Final = 0.25
 """The part of a Lease's time that others are given to renew when the store is back."""
-
-
-def boot_seconds() -> float:
-    """Return seconds of a clock that never goes back, and goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,8 @@ not, keeps it, and an Event says so. One that another machine gives to this one 
 for: it is announced at once, and the other answers until it hears that, so that clients notice nothing. Packets that
 still come to the other are served, since all machines have the rules of all Services.
 
-A machine announces nothing before its proxy has programmed its rules, nor while the interface has no carrier.
+A machine announces nothing before its proxy has programmed its rules, nor while the interface has no carrier, nor
+while another machine may have the name of its Node.
 """
 
 import asyncio
@@ -45,13 +46,19 @@ Follow: TypeAlias = Callable[[Emit], Awaitable[None]]
 class AddressKeeper:
     """Announces on one interface what `claims` has.
 
-    It begins when `serves` says that the proxy beside it does; None where there is none.
+    It begins when `serves` says that the proxy beside it does; None where there is none. `named` reports whether this
+    process holds the name of its Node.
     """
 
     def __init__(
-        self, claims: Claims, announced: Announced, interface: str, serves: Callable[[], bool] | None = None
+        self,
+        claims: Claims,
+        announced: Announced,
+        interface: str,
+        serves: Callable[[], bool] | None = None,
+        named: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._claims, self._announced, self._interface = claims, announced, interface
+        self._claims, self._announced, self._interface, self._named = claims, announced, interface, named
         self._serves = serves
         self._carrier: CarrierWatch | None = None
         self._link_news = asyncio.Event()
@@ -68,7 +75,7 @@ class AddressKeeper:
         """Announce until cancelled. `follow` emits what is the case. Raise ConfigError for the interface."""
         loop = asyncio.get_running_loop()
         self._listed.clear()
-        self._announcer = announcer = Announcer(self._interface, self._announced.claimed, self._claims.speaks)
+        self._announcer = announcer = Announcer(self._interface, self._announced.claimed, self._speaks)
         self._carrier = carrier = CarrierWatch(self._interface)
         begun()
         announcer.listen(loop)
@@ -93,7 +100,7 @@ class AddressKeeper:
 
     async def hand_over(self) -> None:
         """Give all addresses to the machines that should have them next, and announce nothing any more."""
-        if self._announcer is None:
+        if self._announcer is None or not self._named():
             return
         self._leaving = True
         others = {name: where for name, where in self._claims.alive().items() if name != self._claims.node}
@@ -165,7 +172,12 @@ class AddressKeeper:
             self._link_news.clear()
             if self._carrier is not None and self._carrier.number not in (0, number):
                 raise VipwireError(f"interface {self._interface} was replaced by another one of its name")
-            if self._carrier is not None and not self._carrier.up:
+            pause: float | None
+            if not self._named():
+                self._claims.fall_silent()
+                self._news.set()
+                pause = _AGAIN_SOON
+            elif self._carrier is not None and not self._carrier.up:
                 pause = await self._withdraw()
             elif self._serves is not None and not self._serves():
                 pause = _AGAIN_SOON
@@ -175,6 +187,9 @@ class AddressKeeper:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._link_news.wait()
+
+    def _speaks(self) -> bool:
+        return self._claims.speaks() and self._named()
 
     async def _renew_once(self) -> float:
         """Renew the Lease; return after how many seconds that is to be done again."""
@@ -233,7 +248,7 @@ class AddressKeeper:
         """Take and give addresses; report whether some are waited for."""
         claims = self._claims
         self._fall_silent_about(self._speaking - claims.mine)
-        if not claims.speaks() or (self._carrier is not None and not self._carrier.up):
+        if not self._speaks() or (self._carrier is not None and not self._carrier.up):
             return False
         wanted = self._view.wanted(claims.alive())
         going = [address for address in claims.mine.union(claims.named()) if wanted.get(address) != claims.node]

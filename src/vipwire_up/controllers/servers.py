@@ -1,6 +1,7 @@
 """The API servers that share a store: each has a Lease, and what it has written for itself ends with that.
 
-Server      a server renews its Lease kube-system/vipwire-server-NODE; it takes it back when it ends
+Server      a server renews its Lease kube-system/vipwire-server-NODE; it takes it back when it ends. It does not
+            begin while another one that is alive has the Lease, and ends if another one has taken it
 OwnSlices   the elected server deletes the EndpointSlices of those whose Lease is over, and writes the Endpoints of
 Services `kubernetes` and `kube-dns` from the slices that are left
 """
@@ -12,18 +13,20 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.kube.lease import LeaseHeldError, LeaseObserver, LeaseRequest, acquire_or_renew, release
+from vipwire.kube.lease import LeaseHeldError, LeaseObserver, holder_of, release
 from vipwire.logging import log
 from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
+from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.object import at, key_of, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.controllers.election import LocalLease
+from vipwire_up.controllers.election import NAMESPACE, LocalLease
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire_up.controllers.own_services import API_SERVICE, DNS_SERVICE, MANAGER, SERVER
+from vipwire_up.nodes.name_claim import NameAwaitedError, NameClaim
 from vipwire_up.nodes.node import SERVERS
 from vipwire_up.store.record import Key, Record, RecordChange
 from vipwire_up.store_watch.feed import Feed
@@ -32,7 +35,7 @@ SECONDS: Final = 10
 EVERY: Final = 3.0
 _LOOK_SECONDS: Final = 1.0
 _OWN: Final = (API_SERVICE, DNS_SERVICE)
-_IDENTITY: Final = ("apiserver.kubernetes.io/identity", "vipwire")
+_IDENTITY: Final = {"apiserver.kubernetes.io/identity": "vipwire"}
 _OPTIONS: Final = Options(manager=MANAGER, validation="Ignore", force=True)
 
 
@@ -43,33 +46,65 @@ class Server:
     """
 
     def __init__(self, registry: Registry, node: str, identity: str) -> None:
-        self._registry, self._node = registry, node
-        self._request = LeaseRequest(lease_name(node), identity, SECONDS, (_IDENTITY,))
-        self._lease, self._observer, self._told = LocalLease(registry, lease_name(node)), LeaseObserver(), False
+        self._registry, self._name, self._told = registry, lease_name(node), False
+        self._claim = NameClaim(node, SECONDS, identity, kind="API server")
+        self._lease = LocalLease(registry, self._name)
+
+    async def wait_for_name(self) -> frozenset[str]:
+        """Wait until no other server holds the Node's name; return which one had it.
+
+        Raise NameTakenError if one that is alive does.
+        """
+        while record := self._registry.store.read(key_of(LEASES, NAMESPACE, self._name)):
+            if not (left := self._claim.wait(readable(record))):
+                return frozenset((holder_of(readable(record)),)) - {""}
+            self._tell("another API server had this Node's name just now: waiting for the end of its Lease")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _LOOK_SECONDS)):
+                    await self._registry.store.moved(LEASES.id)
+        return frozenset()
+
+    def holds(self) -> bool:
+        """Report whether no other server can have the Node's name now."""
+        return self._claim.holds()
 
     async def run(self) -> None:
-        """Renew the Lease until cancelled; then give it back, with what belongs to it."""
+        """Renew the Lease until cancelled; then give it back, with what belongs to it. Raise NameTakenError."""
         try:
             while True:
                 await self.renew()
-                await asyncio.sleep(EVERY)
+                await asyncio.sleep(EVERY if self.holds() else _LOOK_SECONDS)
         finally:
             with contextlib.suppress(LeaseHeldError, ApiError, TimeoutError):
                 async with asyncio.timeout(EVERY):
-                    await release(self._lease, self._request.holder, self._registry.clock)
+                    await release(self._lease, self._claim.identity, self._registry.clock)
 
     async def renew(self) -> None:
-        """Claim the Lease or renew it, if that can be done now. What ends with it is written after it."""
+        """Claim the Lease or renew it, if that can be done now. What ends with it is written after it.
+
+        Raise NameTakenError if another server that is alive has it.
+        """
+        began, now = self._claim.began(), self._registry.clock()
         try:
-            clock = asyncio.get_running_loop().time
-            await acquire_or_renew(self._lease, self._request, self._observer, clock, self._registry.clock)
-            self._told = False
-        except LeaseHeldError:  # a machine of this name that was made anew, unless it stays
-            if not self._told:
-                log.warning("another API server has this Node's name, or had it just now", node=self._node)
-            self._told = True
-        except ApiError:  # the store tells what is wrong with it
+            await self._lease.update(lambda lease: self._claim.renewed(lease, now))
+        except NameAwaitedError:
+            self._tell("another API server has this Node's name, or had it just now")
             return
+        except ApiError as error:
+            if error.code != 404:
+                return  # the store tells what is wrong with it
+            value = self._claim.created(self._name, now)
+            try:
+                await self._lease.create(value | {"metadata": value["metadata"] | {"labels": _IDENTITY}})
+            except ApiError:
+                return
+        self._claim.confirm(began)
+        self._told = False
+
+    def _tell(self, text: str) -> None:
+        if not self._told:
+            log.warning(text, node=self._claim.node)
+        self._told = True
 
 
 class OwnSlices:

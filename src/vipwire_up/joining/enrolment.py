@@ -5,7 +5,8 @@ All is below /vipwire.io/v1/.
 GET  authority      the authority's certificate. Who asks compares its hash with the one that they were told
 POST certificates   {"request": PEM}: a request for system:node:NAME, signed for a bootstrap token, unless another
                     machine is Ready under that name, and for system:node:NAME itself, which so renews it. A request
-                    for ingress:NAME is signed for system:node:NAME: it has the role ingress
+                    for ingress:NAME is signed for system:node:NAME: it has the role ingress. A machine that joins
+                    under the name of an earlier one takes its place: the certificates of that one are refused
 POST departures     {"certificates": [PEM...]} of system:node:NAME, which leaves: its certificates are refused from
                     now on, and its Node and Lease are deleted. An admin says {"node": NAME}
 GET  servers        the authority with its key, for a token of the group of servers
@@ -128,16 +129,26 @@ class Enrolment:
     async def _sign(self, user: User, body: bytes) -> dict[str, Any]:
         request = _request(body)
         kind, node = _subject(request.subject)
-        if user.name == f"{NODE_USER}{node}":
-            origin = self._own_origin(user, node)
-        elif GROUP in user.groups and kind == NODE_USER:
+        if joins := user.name != f"{NODE_USER}{node}":
+            if GROUP not in user.groups or kind != NODE_USER:
+                why = f'User "{user.name}" cannot get the certificate of Node "{node}"'
+                raise refused("certificates", node, why)
             origin = await self._token_origin(user, node)
         else:
-            raise refused("certificates", node, f'User "{user.name}" cannot get the certificate of Node "{node}"')
+            origin = self._own_origin(user, node)
         authority, name = self._authority(), f"{kind}{node}"
         made = authority.sign(request.public_key(), name, (_ROLES[kind].value,))
         issued = _issued(x509.load_pem_x509_certificate(made), replace(origin, user=name))
-        await change_machine(self._objects, node, lambda record: record.with_issued(issued), self._clock())
+        replaced = list[IssuedCertificate]()
+
+        def noted(record: MachineRecord) -> MachineRecord:
+            replaced[:] = record.given if joins else ()
+            return (record.with_all_refused() if joins else record).with_issued(issued)
+
+        await change_machine(self._objects, node, noted, self._clock())
+        if replaced:
+            log.warning("a machine joined under the name of an earlier one: that one is refused", node=node)
+            self._refusing()
         log.info("signed a machine's certificate", node=node, role=_ROLES[kind].name.lower(), user=user.name)
         return {"certificate": made.decode(), "authority": authority.text}
 

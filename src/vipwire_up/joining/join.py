@@ -24,7 +24,8 @@ MANAGER: Final = "vipwire-join"
 _PATH: Final = "/vipwire.io/v1/"
 _NO_TOKEN: Final = "does not accept the token: it is wrong or its time is over (vipwire token create makes another)"  # noqa: S105  # a message
 _CERTIFICATE_ENDED: Final = (
-    "does not accept the certificate of this machine: its token was deleted, or its Node was removed "
+    "does not accept the certificate of this machine: its token was deleted, its Node was removed, or another "
+    "machine joined under its name "
     "(vipwire leave --force, then join with another token)"
 )
 

@@ -39,7 +39,8 @@ from vipwire_up.credentials.keys import tell_loose_modes
 from vipwire_up.joining.join import MANAGER, is_due, sign
 from vipwire_up.joining.membership import Folder, Member, merged
 from vipwire_up.joining.relay import Relay
-from vipwire_up.nodes.heartbeat import Heartbeat
+from vipwire_up.nodes.heartbeat import Heartbeat, give_back
+from vipwire_up.nodes.name_claim import NameClaim, identity_here
 from vipwire_up.nodes.node import about_machine, node_addresses
 from vipwire_up.nodes.objects import RemoteObjects
 from vipwire_up.readiness_probes.probes import MANAGER as PROBER
@@ -93,6 +94,8 @@ class _Machine:
         self._ending = Ending("vipwire join")
         self._url = ""
         self._addresses: AddressKeeper | None = None
+        identity = identity_here(member.node, self._folder.node.key.read_bytes())
+        self._name = NameClaim(member.node, setting.node_seconds, identity)
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str], None]) -> None:
         """Start all, and wait for the end."""
@@ -106,12 +109,14 @@ class _Machine:
         systemd.notify(systemd.STOPPING)
         if self._addresses is not None:
             await self._addresses.hand_over()
+        async with self._objects() as objects:
+            await give_back(objects, self._name)
 
     def _parts(self) -> Iterator[Part]:
         """Name what runs on a machine."""
         yield Part("watchdog", simply(self._supervisor.watch))
         yield Part("systemd", simply(systemd.keep_alive))
-        yield Part("Node", simply(self._beat))
+        yield Part("Node", self._ending.while_named(self._beat))
         yield Part("API servers", simply(self._look_for_servers))
         yield Part("credentials", simply(self._renew))
         if self._setting.probes:
@@ -146,10 +151,10 @@ class _Machine:
         return RemoteObjects(self._access(), manager)
 
     async def _beat(self) -> None:
-        machine, node, seconds = tuple(read_addresses()), self._member.node, self._setting.node_seconds
+        machine, node = tuple(read_addresses()), self._member.node
         addresses, about = node_addresses(machine, node), about_machine(machine, probes=self._setting.probes)
         async with self._objects() as objects:
-            await Heartbeat(objects, node, addresses, now, seconds=seconds, annotations=about).run()
+            await Heartbeat(objects, node, addresses, now, claim=self._name, annotations=about).run()
 
     async def _probe(self) -> None:
         guard, follow = self._supervisor.guard("probes here"), ApiSource(self._access(), PROBED).run
@@ -162,7 +167,7 @@ class _Machine:
             announced = Announced(objects, node, interface, now, self._setting.proxy)
             claims = Claims(objects, node, interface, now)
             serves = self._ending.serves if self._setting.proxy is not None else None
-            keeper = self._addresses = AddressKeeper(claims, announced, interface, serves)
+            keeper = self._addresses = AddressKeeper(claims, announced, interface, serves, self._name.holds)
             await keeper.run(ApiSource(self._access(), RESOURCES).run, begun)
 
     async def _speak_bgp(self, settings: BgpSettings, begun: Begun) -> None:

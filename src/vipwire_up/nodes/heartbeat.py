@@ -1,30 +1,38 @@
 """Keeps the Node of this machine and renews its Lease, so that the cluster knows that it serves.
 
 A quarter of the Lease's time after each renewal comes the next. With each, the Node is looked at: one that somebody
-has deleted is made again, and one that was taken for lost is Ready again.
+has deleted is made again, and one that was taken for lost is Ready again. Nothing is written of the Node before this
+process holds its name (name_claim.py).
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
 from vipwire.kube.errors import ApiError, UnreachableError
-from vipwire.kube.lease import new_lease, with_holder
+from vipwire.kube.lease import holder_of
 from vipwire.logging import log
+from vipwire.model.text import whole_number
 from vipwire.model.times import format_time
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import LEASES
+from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
+from vipwire_up.nodes.name_claim import NameAwaitedError, NameClaim
 from vipwire_up.nodes.node import NODE_LEASES, is_lost, new_node, ready_condition, served_node
 from vipwire_up.nodes.objects import Objects
 
 SECONDS: Final = 40
 _PARTS: Final = 4
+_FAREWELL_SECONDS: Final = 2.0
+_AGAIN_SECONDS: Final = 1.0
+"""Seconds after a renewal that failed until it is tried again."""
 
 
 class Heartbeat:
-    """The Node and the Lease of a machine. `seconds` is how long it may be silent before it counts as lost."""
+    """The Node and the Lease of a machine. `claim` says how long it may be silent before it counts as lost."""
 
     def __init__(
         self,
@@ -33,19 +41,24 @@ class Heartbeat:
         addresses: list[Object],
         clock: Callable[[], datetime],
         *,
-        seconds: int = SECONDS,
+        claim: NameClaim | None = None,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
         self._objects, self._node, self._addresses, self._clock = objects, node, addresses, clock
-        self._seconds, self._annotations = seconds, dict(annotations or {})
-        self._told = ""
+        self._claim, self._annotations = claim or NameClaim(node, SECONDS), dict(annotations or {})
+        self._declared, self._told = False, ""
 
     async def run(self) -> None:
-        """Beat until cancelled. What cannot be written now is told once, and tried again soon."""
+        """Beat until cancelled. What cannot be written now is told once, and tried again soon.
+
+        Raise NameTakenError if another machine has the Node's name.
+        """
         while True:
+            pause = self._claim.seconds / _PARTS
             try:
                 await self.beat()
-            except (ApiError, UnreachableError) as error:
+            except (ApiError, UnreachableError, NameAwaitedError) as error:
+                pause = min(pause, _AGAIN_SECONDS)
                 if str(error) != self._told:
                     log.warning("cannot renew the Lease of this machine", node=self._node, error=error)
                 self._told = str(error)
@@ -53,20 +66,25 @@ class Heartbeat:
                 if self._told:
                     log.info("renewed the Lease of this machine again", node=self._node)
                 self._told = ""
-            await asyncio.sleep(self._seconds / _PARTS)
+            await asyncio.sleep(pause)
+
+    def holds(self) -> bool:
+        """Report whether this process holds the Node's name."""
+        return self._claim.holds()
 
     async def beat(self) -> None:
-        """Renew once. Raise ApiError, UnreachableError."""
+        """Renew once. Raise ApiError, UnreachableError, NameAwaitedError, NameTakenError."""
         found = await self._objects.read(NODES, "", self._node)
         if found is None:
             found = await self.declare()
         await self._renew(found)
-        if is_lost(found) or not ready_condition(found) or not self._is_annotated(found):
+        if not self._declared or is_lost(found) or not ready_condition(found) or not self._is_annotated(found):
             await self.declare()  # after the Lease: by an old one it would be lost again
 
     async def declare(self) -> Object:
         """Create the Node, or update in an existing one what describes this machine. Raise ApiError."""
         now, name = format_time(self._clock()), self._node
+        self._declared = True
         if await self._objects.read(NODES, "", name) is None:
             value = new_node(name, self._addresses, now)
             value["metadata"]["annotations"] = dict(self._annotations)
@@ -84,15 +102,35 @@ class Heartbeat:
         return node | {"metadata": meta | {"annotations": (meta.get("annotations") or {}) | self._annotations}}
 
     async def _renew(self, node: Object) -> None:
-        now, name = self._clock(), self._node
+        now, name, claim, began = self._clock(), self._node, self._claim, self._claim.began()
+
+        def renewed(lease: Object) -> Object:
+            return claim.renewed(lease, now, over=is_lost(node) and _version(lease) < _version(node))
+
         try:
-            await self._objects.edit(
-                LEASES, NODE_LEASES, name, lambda lease: with_holder(lease, name, self._seconds, now)
-            )
+            await self._objects.edit(LEASES, NODE_LEASES, name, renewed)
         except ApiError as error:
             if error.code != 404:
                 raise
-            lease = new_lease(name, name, self._seconds, now)
+            lease = claim.created(name, now)
             owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]}
             lease["metadata"]["ownerReferences"] = [owner]  # it goes with the Node
             await self._objects.create(LEASES, NODE_LEASES, lease)
+        claim.confirm(began)
+
+
+async def give_back(objects: Objects, claim: NameClaim) -> None:
+    """Give the name of the Node back, so that no other process waits for it; the Node is Ready as long as it was."""
+
+    def released(lease: Object) -> Object:
+        if holder_of(lease) != claim.identity:
+            raise NameAwaitedError("another machine has the name")
+        return lease | {"spec": lease["spec"] | {"holderIdentity": ""}}
+
+    with contextlib.suppress(ApiError, UnreachableError, NameAwaitedError, TimeoutError):
+        async with asyncio.timeout(_FAREWELL_SECONDS):
+            await objects.edit(LEASES, NODE_LEASES, claim.node, released)
+
+
+def _version(value: Object) -> int:
+    return whole_number(str(at(value, "metadata", "resourceVersion") or ""), 0, 2**63) or 0

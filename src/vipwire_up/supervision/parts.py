@@ -10,11 +10,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from vipwire.config.configuration import Config
-from vipwire.errors import told_plainly
+from vipwire.errors import VipwireError, told_plainly
 from vipwire.process_lifecycle.supervision import Begun, Supervisor, Work
 from vipwire.proxy_daemon.loop import Source
 from vipwire.proxy_daemon.proxy import Proxy
 from vipwire.proxy_daemon.run import run_beside
+from vipwire_up.nodes.name_claim import NameTakenError
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Ending:
         self._command = command
         self._asked = asyncio.Event()
         self._proxy: Proxy | None = None
+        self._refusal: VipwireError | None = None
 
     def serves(self) -> bool:
         """Report whether the proxy has programmed the rules of all Services, once."""
@@ -95,8 +97,22 @@ class Ending:
             loop.add_signal_handler(number, self._asked.set)
 
     async def wait(self) -> None:
-        """Wait for a signal."""
+        """Wait for a signal. Raise the error that ends this process, if there is one."""
         await self._asked.wait()
+        if self._refusal is not None:
+            raise self._refusal
+
+    def while_named(self, run: Callable[[], Awaitable[None]]) -> Work:
+        """Wrap what raises NameTakenError when another machine has this Node's name: that ends this process."""
+
+        async def work(_: Begun) -> None:
+            try:
+                await run()
+            except NameTakenError as error:
+                self._refusal = error
+                self._asked.set()
+
+        return work
 
     async def run_proxy(self, config: Config, source: Source, supervisor: Supervisor, begun: Begun) -> None:
         """Run the proxy until a signal or cancelled, and hear signals again."""

@@ -1,7 +1,7 @@
 """Names this API server among those that share a store: by its data directory, which one process has at a time.
 
-A server that was killed and is started again is the same to the others. So it need not wait until the Lease of its
-former process is over, and they do not take it for gone meanwhile.
+A server that was killed and is started again in its place (nodes/name_claim.py) is the same to the others. So it
+need not wait until the Lease of its former process is over, and they do not take it for gone meanwhile.
 """
 
 import re
@@ -11,6 +11,7 @@ from typing import Final
 
 from vipwire.file_io.files import write_private
 from vipwire.logging import log
+from vipwire_up.nodes.name_claim import identity_here
 
 FILE: Final = "server-id"
 _FORM: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -29,4 +30,4 @@ def server_identity(folder: Path, node: str) -> str:
             write_private(path, f"{found}\n".encode())
         except OSError as error:  # it serves as well under a name that its next start does not know
             log.warning("cannot write the name of this server", file=path, error=error)
-    return f"{node}_{found}"
+    return identity_here(node, found.encode())

@@ -238,6 +238,22 @@ def test_a_certificate_that_is_not_noted_is_refused_too_when_its_machine_leaves(
     asyncio.run(scenario())
 
 
+def test_who_joins_under_the_name_of_an_earlier_machine_takes_its_place(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with up(tmp_path / "up") as here:
+            token, pinned = await words_for(here, tmp_path / "up")
+            folders = [Folder(tmp_path / name) for name in ("there", "replaced")]
+            for folder in folders:  # the Node is not Ready: no machine runs
+                await joining.join(folder, here.url, token, pinned, "n2")
+            await serves(folders[1], here.url, "n2")
+            assert await refused(folders[0], here.url) == [401, 401]
+            assert await refused(folders[1], here.url) == []
+            with pytest.raises(VipwireError, match="or another machine joined under its name"):
+                await joining.sign(folders[0], folders[0].node, folders[0].access(here.url), "n2")
+
+    asyncio.run(scenario())
+
+
 def test_who_may_not_join_is_told_why(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with up(tmp_path / "up", node="n1") as here:

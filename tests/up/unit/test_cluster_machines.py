@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.up.unit.cluster_here import Here, in_cluster
 from tests.up.unit.controllers_here import SLICES, play_allocating
 
 from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.nodes.heartbeat import Heartbeat
+from vipwire_up.nodes.name_claim import NameAwaitedError, NameClaim, NameTakenError
 from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.nodes.readiness import NodeReadiness
 
@@ -28,7 +30,7 @@ async def ready(here: Here, name: str) -> dict[str, Any]:
 
 
 async def machine(here: Here, name: str, seconds: int = 40) -> Heartbeat:
-    found = Heartbeat(LocalObjects(here.registry, "test"), name, [], here.clock, seconds=seconds)
+    found = Heartbeat(LocalObjects(here.registry, "test"), name, [], here.clock, claim=NameClaim(name, seconds))
     await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
     await found.declare()
     await found.beat()
@@ -89,6 +91,74 @@ async def test_time_in_which_the_judge_slept_counts_for_nobody(here: Here) -> No
     assert (await ready(here, "far"))["status"] == "True"
     await pass_time(here, readiness, clock, 5)
     assert (await ready(here, "far"))["status"] == "Unknown"
+
+
+def rivals(here: Here, clock: Seconds) -> tuple[Heartbeat, Heartbeat]:
+    """Make two machines of one name."""
+    objects, claims = LocalObjects(here.registry, "test"), (NameClaim("n1", 8, word, clock=clock) for word in "ab")
+    first, second = (Heartbeat(objects, "n1", [], here.clock, claim=claim) for claim in claims)
+    return first, second
+
+
+@in_cluster()
+async def test_a_machine_that_is_alive_keeps_its_name_and_another_one_of_it_is_refused(here: Here) -> None:
+    clock = Seconds()
+    first, second = rivals(here, clock)
+    await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
+    await first.beat()
+    with pytest.raises(NameAwaitedError, match="another machine has been Node n1"):
+        await second.beat()
+    clock.now += 7
+    with pytest.raises(NameAwaitedError):
+        await second.beat()
+    here.clock.move(seconds=7)
+    await first.beat()
+    with pytest.raises(NameTakenError, match="another machine that is alive is Node n1"):
+        await second.beat()
+
+
+@in_cluster()
+async def test_a_machine_that_comes_back_after_another_took_its_name_is_refused(here: Here) -> None:
+    clock = Seconds()
+    first, second = rivals(here, clock)
+    await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
+    await first.beat()
+    with pytest.raises(NameAwaitedError):
+        await second.beat()
+    clock.now += 7.9
+    assert first.holds()
+    with pytest.raises(NameAwaitedError):
+        await second.beat()
+    clock.now += 0.1
+    assert not first.holds()
+    await second.beat()
+    with pytest.raises(NameAwaitedError):
+        await first.beat()
+    assert (first.holds(), second.holds()) == (False, True)
+    here.clock.move(seconds=2)
+    await second.beat()
+    with pytest.raises(NameTakenError):
+        await first.beat()
+
+
+@in_cluster()
+async def test_a_name_whose_node_is_lost_is_free_at_once_unless_its_machine_was_heard_since(here: Here) -> None:
+    clock = Seconds()
+    first, second = rivals(here, clock)
+    await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
+    readiness = NodeReadiness(here.registry.store, clock=clock)
+    await first.beat()
+    await pass_time(here, readiness, clock, 9)
+    assert (await ready(here, "n1"))["reason"] == "NodeStatusUnknown"
+    await second.beat()
+    assert second.holds()
+    await pass_time(here, readiness, clock, 9)
+    assert (await ready(here, "n1"))["reason"] == "NodeStatusUnknown"
+    here.clock.move(seconds=9)
+    lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1"
+    assert (await here.send("PATCH", lease, {"spec": {"leaseTransitions": 9}}, patch="merge-patch+json"))[0] == 200
+    with pytest.raises(NameAwaitedError):  # the second was heard, and has not declared its Node yet
+        await first.beat()
 
 
 @in_cluster()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.up.unit.cluster_process import ALONE, VIPWIRE
 from tests.up.unit.cluster_process import up as up_process
 from tests.up.unit.etcd_here import Etcd, members
 from tests.up.unit.store_here import etcd_store, now, prefix, settings
 from tests.up.unit.up_here import Up, up
 
+from vipwire.errors import ungrouped
 from vipwire.kube.access.access import load_access
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.change import Options
@@ -30,6 +33,7 @@ from vipwire_up.controllers.own_services import OwnServices, api_service
 from vipwire_up.joining.join import join
 from vipwire_up.joining.manage import create_token, dismiss
 from vipwire_up.joining.membership import Folder
+from vipwire_up.nodes.name_claim import NameTakenError
 from vipwire_up.nodes.objects import RemoteObjects
 from vipwire_up.supervision.server_identity import server_identity
 
@@ -224,6 +228,61 @@ def test_a_server_that_is_killed_and_started_again_has_its_lease_at_once(etcd: E
 
     flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n1")
     asyncio.run(asyncio.wait_for(whole(), 120))
+
+
+async def begin(folder: Path, **flags: Any) -> None:
+    """Run a server until it has begun. Raise what it says if it does not."""
+    with ungrouped():
+        async with up(folder, **flags):
+            pass
+
+
+def test_a_second_server_of_a_name_is_refused_while_the_first_is_alive(etcd: Etcd, tmp_path: Path) -> None:
+    slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes-n1"
+
+    async def scenario() -> None:
+        place = prefix()
+        flags = {"etcd": settings(etcd, place), "node": "n1"}
+        async with up(folder_of(tmp_path, 0), **flags) as first:
+            _, before = await first.ask("GET", slices)
+            with pytest.raises(NameTakenError, match="another API server that is alive is Node n1: choose another"):
+                await begin(folder_of(tmp_path, 1), **flags)
+            assert await first.ask("GET", slices) == (200, before)
+        async with up(folder_of(tmp_path, 1), **flags) as second:  # the first has given the name back
+            assert (await second.ask("GET", slices))[0] == 200
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+def test_a_server_that_comes_back_after_another_took_its_name_ends(etcd: Etcd, tmp_path: Path) -> None:
+    def started(command: list[str]) -> "subprocess.Popen[str]":
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def end(first: "subprocess.Popen[str]") -> str:
+        first.send_signal(signal.SIGCONT)
+        return str(first.communicate(timeout=60)[0])
+
+    async def scenario() -> None:
+        place = prefix()
+        flags = ("--store", "etcd", "--etcd-servers", etcd.servers, "--etcd-prefix", place, "--node-name", "n1")
+        command = [*VIPWIRE, "up", "--data-dir", str(folder_of(tmp_path, 0)), "--secure-port", "0", *ALONE, *flags]
+        command += ["--node-lease-seconds", "4"]
+        with started(command) as first:
+            assert first.stdout
+            while not (await asyncio.to_thread(first.stdout.readline)).startswith("try:"):
+                assert first.poll() is None
+            first.send_signal(signal.SIGSTOP)
+            try:
+                async with up(
+                    folder_of(tmp_path, 1), etcd=settings(etcd, place), node="n1", node_seconds=4
+                ) as second:
+                    said = await asyncio.to_thread(end, first)
+                    assert (first.returncode, said.count("that is alive is Node n1: choose another")) == (1, 1), said
+                    assert (await second.ask("GET", "/api/v1/nodes/n1"))[0] == 200
+            finally:
+                first.kill()
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 def test_a_directory_names_its_server_once(tmp_path: Path) -> None:
