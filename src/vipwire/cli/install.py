@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from vipwire.errors import VipwireError
-from vipwire.file_io.files import create_file
+from vipwire.file_io.files import check_owner, create_file, write_named
 from vipwire.terminal.output import plain_errors, say, warn
 
 
@@ -180,7 +180,8 @@ def _write(name: str, program: str, root: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         flags.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(unit(name, program), encoding="utf-8")
+        write_named(target, unit(name, program).encode(), "the unit")
+        check_owner(flags, "the flags")
         _make_flags(flags, environment(name))
     except OSError as error:
         raise VipwireError(f"{error.filename}: {error.strerror}") from error

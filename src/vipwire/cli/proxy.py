@@ -9,6 +9,7 @@ from vipwire.config.configuration import Config
 from vipwire.config.file import dump_config
 from vipwire.config.flags import Given, build_config, environment_flags, parse_flags
 from vipwire.errors import VipwireError
+from vipwire.file_io.files import write_named
 from vipwire.logging import log
 from vipwire.terminal.output import MISUSED, plain_errors
 
@@ -37,7 +38,7 @@ def run(given: Given) -> int:
 
 def _write_config(config: Config) -> int:
     try:
-        Path(config.write_config_to).write_text(dump_config(config), encoding="utf-8")
+        write_named(Path(config.write_config_to), dump_config(config).encode(), "--write-config-to")
     except OSError as error:
         raise VipwireError(f"{config.write_config_to}: cannot write the configuration: {error.strerror}") from error
     return 0

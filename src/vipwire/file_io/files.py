@@ -13,9 +13,11 @@ A proxy whose record is removed all the same, because the machine slept, writes 
 """
 
 import contextlib
+import errno
 import os
 import re
 import socket
+import stat
 import struct
 import time
 from collections.abc import Mapping
@@ -30,6 +32,8 @@ KEPT: Final = 16
 _SILENT_SECONDS: Final = 10 * SIGN_SECONDS
 _OLD_SECONDS: Final = 24 * 3600.0
 _SO_NETNS_COOKIE: Final = 71
+_NOBODY: Final = 65534
+_MOST_LINKS: Final = 40
 _COOKIE: Final = struct.Struct("Q")
 _FILE: Final = re.compile(r"(?:proxy|changes|announced)-(.+?)\.(?:jsonl?(?:\.new)?|new|lock)")
 _BY_COOKIE: Final = re.compile(r"([0-9a-f]{8})-\d+")
@@ -124,19 +128,83 @@ def make_folder(path: Path, flag: str) -> None:
 
 
 def check_owner(path: Path, flag: str) -> None:
-    """Raise ConfigError if another user than root or ours owns a folder, or the link that leads to it.
+    """Raise ConfigError if another user than root or ours can replace a file or folder, or a folder's files.
 
-    The owner can replace each file in it. A folder that does not exist has no owner.
+    That user owns the file or folder, a folder above it or a link that leads to it, or may write to a folder above it
+    that has no sticky bit. What does not exist has no owner.
     """
+    ours = {0, os.geteuid()}
     try:
-        owners = {path.lstat().st_uid, path.stat().st_uid} - {0, os.geteuid()}
+        *above, last = _way(path)
+        for place in above:
+            found = place.lstat()
+            if found.st_uid not in ours and not (found.st_uid == _NOBODY and _root_is_nobody()):
+                raise ConfigError(
+                    f"{flag} {path}: user {found.st_uid}, who owns {place}, can replace it: choose another"
+                )
+            if stat.S_ISDIR(found.st_mode) and _others_may_write(found) and not found.st_mode & stat.S_ISVTX:
+                raise ConfigError(
+                    f"{flag} {path}: users who may write to {place} can replace it: choose another, or take away "
+                    f"that right (chmod go-w {place})"
+                )
+        owner = last.lstat().st_uid
     except OSError:
         return
-    if owners:
+    if owner not in ours:
         raise ConfigError(
-            f"{flag} {path}: belongs to user {min(owners)}, who can replace the files in it: "
+            f"{flag} {path}: belongs to user {owner}, who can replace the files in it: "
             f"choose another folder, or give it to user {os.geteuid()} (chown)"
         )
+
+
+def _way(path: Path) -> list[Path]:
+    """List the folders and links that lead to a file, from the root on, and the file. Raise OSError."""
+    place, found = Path("/"), [Path("/")]
+    parts, links = list(path.absolute().parts[:0:-1]), 0
+    while parts:
+        if (part := parts.pop()) == "..":
+            place = place.parent
+            continue
+        place /= part
+        found.append(place)
+        if place.is_symlink():
+            if (links := links + 1) > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = place.readlink()
+            parts += target.parts[::-1]
+            place = place.parent
+    return found
+
+
+def _others_may_write(found: os.stat_result) -> bool:
+    by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
+    return bool(by_group or found.st_mode & stat.S_IWOTH)
+
+
+def _root_is_nobody() -> bool:
+    """Report whether this is a user namespace, where the kernel shows files of the machine's root as nobody's."""
+    try:
+        return Path("/proc/self/uid_map").read_text(encoding="ascii").split()[1:] != ["0", "4294967295"]
+    except OSError:
+        return False
+
+
+def write_named(path: Path, content: bytes, flag: str) -> None:
+    """Write a file that the user has named, as a whole. Raise OSError, and ConfigError as `check_owner` does.
+
+    A link of root's or ours is followed. A file keeps its mode. A pipe of ours or a device, such as /dev/stdout, is
+    written to.
+    """
+    check_owner(path, flag)
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG | 0o644
+    if stat.S_ISREG(mode):
+        replace_file(path.resolve(), content, mode=stat.S_IMODE(mode))
+        return
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "wb") as file:
+        file.write(content)
 
 
 def append_to(path: Path, content: bytes) -> None:

@@ -16,6 +16,7 @@ from rich.text import Text
 from vipwire.config.configuration import Config
 from vipwire.config.kinds import parse_duration
 from vipwire.errors import ConfigError, UnsupportedError
+from vipwire.file_io.files import check_owner
 from vipwire.inspect.command import show
 from vipwire.inspect.command.options import NAMED_OUTPUT, LookCommand
 from vipwire.inspect.explain.packet import find_services, meant
@@ -157,6 +158,7 @@ def _orders(config: Config) -> tuple[DrainOrder, ...]:
 
 def _change(config: Config, change: Callable[[tuple[DrainOrder, ...]], list[DrainOrder]]) -> None:
     path = drains_path(config.state_dir, node_name(config))
+    check_owner(path.parent, "--state-dir")
     try:
         change_orders(path, change)
     except PermissionError as error:

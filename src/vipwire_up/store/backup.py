@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from vipwire.file_io.files import sync
+from vipwire.file_io.files import check_owner, create_file, sync
 from vipwire_up.store.database import FILE_NAME, RESTORE, check, explained, lock
 from vipwire_up.store.record import StoreError
 
@@ -46,7 +46,8 @@ def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
     unfinished = target.with_name(f"{target.name}.part")
     try:
         unfinished.unlink(missing_ok=True)
-        unfinished.touch(mode=0o600)
+        check_owner(target.parent, "the folder of the backup")
+        create_file(unfinished, b"")
         with (
             explained(source, remedy),
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as origin,
