@@ -1,6 +1,7 @@
 """Rules for every module of the packages that no linter has: lengths, circles of imports, purity, dependencies."""
 
 import ast
+import gc
 import re
 import sys
 import tomllib
@@ -27,7 +28,13 @@ IMPURE = {"asyncio", "logging", "os", "random", "socket", "subprocess", "threadi
 
 @cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    """Parse a module, without the garbage collector, which would look through all trees again and again."""
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @cache
