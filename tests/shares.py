@@ -30,8 +30,8 @@ LONG: Final = tuple(
     )
 )
 """Of the files of `make check`, those that take ten seconds and more: one that began last would be waited for."""
-_FOLDERS: Final = re.compile(r"^tests/(?:[a-z0-9]+/)?(?P<kind>kernel|project|ingress|conformance|fuzz|laws)/")
-_KINDS: Final = ("kernel", "project", "ingress", "conformance", "fuzz", "laws")
+_FOLDERS: Final = re.compile(r"^tests/(?:[a-z0-9]+/)?(?P<kind>kernel|project|ingress|attacks|conformance|fuzz|laws)/")
+_KINDS: Final = ("kernel", "project", "ingress", "attacks", "conformance", "fuzz", "laws")
 
 
 def is_share(config: pytest.Config) -> bool:

@@ -1,7 +1,8 @@
 """Pods as people write them: aiohttp, Flask on gunicorn, Node's http. Each tells how it has read a request.
 
 Below /admin, /@team and /caf%C3%A9 each has handlers that are to be guarded; /admin/public is open again. Node's http
-routes nothing itself: its Pod tells what each of the usual ways to read `req.url` would come to.
+routes nothing itself: its Pod tells what each of the usual ways to read `req.url` would come to, and which requests
+came to a guarded handler.
 """
 
 import contextlib
@@ -70,12 +71,14 @@ const read = (url) => {
   }
   return [...found]
 }
+const guarded = []
 http.createServer((request, response) => {
   const handlers = read(request.url).map((text) => {
     for (const [path, name] of PATHS) if (text === path || text.startsWith(path + "/")) return name + " " + text
     return "open " + text
   })
-  response.end(JSON.stringify({raw: request.url, handlers}))
+  if (handlers.some((each) => each.startsWith("guarded"))) guarded.push(request.url)
+  response.end(JSON.stringify({raw: request.url, handlers, guarded: guarded.slice(0, 9)}))
 }).listen(+process.argv[3], process.argv[2])
 """
 _PATHS = (("/admin/public", "open"), ("/admin", "guarded"), ("/@team", "guarded"), ("/café", "guarded"))

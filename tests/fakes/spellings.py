@@ -7,15 +7,15 @@ from typing import Any
 
 Exchange = Callable[[int, str], Coroutine[Any, Any, tuple[int, Any]]]
 
-_SLASHES = (
+SLASHES = (
     *("/", "//", "///", "/./", "/%2e/", "%2f", "%2F", "/%2f", "%2f/", "\\", "%5c", "/%5C", "%252f", "%25252f"),
     *("%c0%af", "%e0%80%af", "%ef%bc%8f", "%u2215", "/;/", "/;a=b/", "/.;/", "%3b/", "%00/", "%09/", "%0a/", "%20/"),
 )
-_DOTS = (
+DOTS = (
     *("..", "%2e%2e", ".%2E", "%2e.", "%252e%252e", "..;", "..;a=b", "..%3b", "%2e%2e;", "%c0%ae%c0%ae", "..%00"),
     *("%ef%bc%8e%ef%bc%8e", "%u002e%u002e", "...", "..%20", "..%09", "..%0d", "..%23", "..%3f"),
 )
-_WORDS = (
+WORDS = (
     *("%61dmin", "%41dmin", "a%64min", "adm%69n", "%2561dmin", "%25%36%31dmin", "%u0061dmin", "%c1%a1dmin"),
     *("admin;x", "admin;a=b;c=d", "admin%3bx", "admin%00", "admin%00.png", "admin%0a", "admin%23", "admin%23/../x"),
     *("admin%3fx", "admin%3f/public", "admin%2f", "admin%5c", "admin%252f", "admin/.", "admin/..;/admin", ";/admin"),
@@ -36,8 +36,8 @@ _WORDS = (
 
 def spellings() -> tuple[str, ...]:
     """Return paths, each once."""
-    made = [f"/{word}" for word in _WORDS]
-    for slash in _SLASHES:
+    made = [f"/{word}" for word in WORDS]
+    for slash in SLASHES:
         made += [
             f"{slash}admin",
             f"/x{slash}admin",
@@ -45,7 +45,7 @@ def spellings() -> tuple[str, ...]:
             f"/admin{slash}x",
             f"/admin/public{slash}",
         ]
-        for dots in _DOTS:
+        for dots in DOTS:
             made += [
                 f"/x{slash}{dots}{slash}admin",
                 f"/admin{slash}{dots}{slash}x",

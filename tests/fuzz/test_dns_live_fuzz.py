@@ -27,6 +27,8 @@ from vipwire_up.dns.upstream.answer import Cache, answers, read_answer
 from vipwire_up.dns.upstream.exchange import Forwarder, UpstreamServer
 from vipwire_up.dns.zone import Zone
 
+pytestmark = pytest.mark.attack
+
 INSIDE, OUTSIDE = "web.shop.svc.cluster.local", "www.example.org"
 TYPES = (
     1,

@@ -68,6 +68,7 @@ CASES = {
     ),
 }
 pytestmark = [
+    pytest.mark.attack,
     pytest.mark.kernel,
     pytest.mark.slow,
     pytest.mark.skipif(not Path(DEBIANS).exists(), reason="there is no /usr/bin/python3"),

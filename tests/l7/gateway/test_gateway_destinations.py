@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.l7.ingress.tenants import NEAR, NODE, OTHER, PORT, Json, Node, as_text, node, service, slice_of, written
 from tests.up.unit.cluster_process import CLIENTS, Kubectl, up
+
+pytestmark = pytest.mark.attack
 
 API = "gateway.networking.k8s.io/v1"
 CLASS = {

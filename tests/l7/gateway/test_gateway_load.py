@@ -12,6 +12,8 @@ from tests.fakes.ports import free_port
 from tests.l7.gateway.site import BASE, service
 from tests.l7.gateway.test_gateway_daemon import code, running, until
 
+pytestmark = pytest.mark.attack
+
 CLIENTS, SECONDS, ON_ONE_CONNECTION = 8, 30.0, 50
 THREADS = 2
 PODS = {"web": "127.0.0.71", "copies": "127.0.0.72", "lots": "127.0.0.73", "auth": "127.0.0.74"}

@@ -11,6 +11,8 @@ from tests.l7.gateway.site import GatewaySite, gateways, list_all, service
 from tests.l7.gateway.test_gateway_policies import policy
 from tests.l7.gateway.test_gateway_policies_served import GATEWAY, PLAIN, REDIRECT, route
 
+pytestmark = pytest.mark.attack
+
 GUARDED = {
     "query": "queryParams: [{name: debug, value: '1'}]",
     "pattern": "queryParams: [{name: de-bug, value: '[1-3]+', type: RegularExpression}]",

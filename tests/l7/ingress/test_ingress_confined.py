@@ -16,7 +16,7 @@ from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.run.app import IngressProcess, Options
 from vipwire_l7.ingress.run.claim import claim_ingress
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a user is changed by root only")
+pytestmark = [pytest.mark.attack, pytest.mark.skipif(os.geteuid() != 0, reason="a user is changed by root only")]
 WEB = rule("a.example.com", "/")
 
 

@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+import pytest
 from tests.fakes.own_network import run
 from tests.l7.ingress.tenants import (
     CLASS_E,
@@ -20,6 +21,8 @@ from tests.l7.ingress.tenants import (
     written,
 )
 from tests.up.unit.cluster_process import CLIENTS, Kubectl, up
+
+pytestmark = pytest.mark.attack
 
 REASON = "TargetNotPermitted"
 SPELLINGS = (

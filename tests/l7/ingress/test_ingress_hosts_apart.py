@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import pytest
 from tests.l7.ingress.site import Site, backend, endpoint, endpoint_slice, in_site, ingress, rule, service
 from tests.l7.ingress.test_ingress_tenancy_real import moved
 
 from vipwire_l7.ingress.plan.planner import Setting
+
+pytestmark = pytest.mark.attack
 
 VICTIM, EVIL = "127.0.0.2", "127.0.0.3"
 APART = Setting(hosts_apart=True)

@@ -10,6 +10,8 @@ import pytest
 from tests.l7.ingress.site import ingress, rule
 from tests.l7.ingress.test_ingress_daemon import Daemon, daemon, objects, pod, write
 
+pytestmark = pytest.mark.attack
+
 VIPWIRE = (sys.executable, "-m", "vipwire")
 
 

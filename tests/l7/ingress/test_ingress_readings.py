@@ -9,6 +9,8 @@ from tests.fakes.frameworks import FRAMEWORKS, framework
 from tests.fakes.spellings import Exchange, exchanged, passed, refused, spellings
 from tests.l7.ingress.site import Site, backend, endpoint, endpoint_slice, in_site, ingress, rule, service
 
+pytestmark = pytest.mark.attack
+
 POD = "127.0.0.11"
 GUARD = {"vipwire.io/deny-source-range": "127.0.0.0/8"}
 

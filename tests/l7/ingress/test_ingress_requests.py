@@ -8,6 +8,8 @@ import aiohttp
 import pytest
 from tests.l7.ingress.site import PATIENCE, Site, endpoint_slice, in_site, ingress, play, rule, secret
 
+pytestmark = pytest.mark.attack
+
 POD, OTHER = "127.0.0.11", "127.0.0.12"
 NGINX = "nginx.ingress.kubernetes.io"
 ANNA = "$5$saltsalt$0IyaXrmV7.sGNS6tirgqHLqX/G.FBvgkYA.lpPdS5sA"

@@ -3,7 +3,10 @@
 import copy
 from typing import Any
 
+import pytest
 from tests.l7.ingress.site import Site, in_site, ingress, rule, service
+
+pytestmark = pytest.mark.attack
 
 
 def moved(value: dict[str, Any], namespace: str, created: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from vipwire.model.net import Family
 from vipwire_lab.cluster.outcome import ProbeOptions, Target
 from vipwire_lab.namespaces.errors import LabError
 
-pytestmark = pytest.mark.conformance
+pytestmark = [pytest.mark.attack, pytest.mark.conformance]
 FIRST, SECOND, THIRD = "pod-1b", "pod-2a", "pod-1c"
 _EJECTED = 'msg="endpoint ejected"'
 _NUMBERS = count()

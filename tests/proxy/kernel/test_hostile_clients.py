@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from tests.fakes.ports import free_port
 
+pytestmark = pytest.mark.attack
+
 HEAD = b" HTTP/1.1\r\nHost: localhost\r\n"
 GET = b"GET /page.css" + HEAD + b"\r\n"
 EVENTS = b" /api/events" + HEAD + b"\r\n"

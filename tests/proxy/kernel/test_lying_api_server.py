@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from tests.fakes.ports import free_port
 
+pytestmark = pytest.mark.attack
+
 Handler = http.server.BaseHTTPRequestHandler
 Lie = Callable[[Handler, bool], None]
 _BEGUN = b'{"metadata":{"resourceVersion":"1"},"items":['

@@ -19,7 +19,7 @@ from tests.fakes.own_network import run
 from vipwire.process_lifecycle.single_instance import AlreadyRunningError, claimed, find_holder
 from vipwire.proxy_daemon.start.record import PROXY, running_proxy
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 WEB, POD = "10.96.0.1", "10.244.0.1"
 DONE = "other modes have left nothing"
 HEADER = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nlogging: {format: json}\n"

@@ -17,7 +17,7 @@ from vipwire.relay.balance import EJECT_AFTER
 from vipwire.relay.listener import DIAL_TIMEOUTS
 from vipwire.relay.messages import Place
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 _EVERY_PACKET = 3
 _SYN, _TCP = 2, 6
 _EARLY = 0.01

@@ -13,6 +13,8 @@ from vipwire_lab.cluster import manifests
 from vipwire_lab.cluster.manifests import Port
 from vipwire_lab.namespaces.topology import DEFAULT
 
+pytestmark = pytest.mark.attack
+
 ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
 HOSTILE = "evil\x1b]0;owned\x07\x1b[2J\nIPv4: as planned\r\x9b31m\u202e"
 

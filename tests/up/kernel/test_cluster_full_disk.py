@@ -9,7 +9,7 @@ import pytest
 from tests.up.unit.cluster_process import ALONE, VIPWIRE
 from tests.up.unit.up_here import up
 
-pytestmark = [pytest.mark.kernel, pytest.mark.slow]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.slow]
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 

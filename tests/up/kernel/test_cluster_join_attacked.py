@@ -37,7 +37,7 @@ from tests.up.kernel.attacked_join import (
 )
 from tests.up.unit.cluster_process import VIPWIRE
 
-pytestmark = [pytest.mark.kernel, pytest.mark.slow]
+pytestmark = [pytest.mark.attack, pytest.mark.kernel, pytest.mark.slow]
 LONGEST = 45.0
 """Seconds that three messages may take on a busy machine."""
 

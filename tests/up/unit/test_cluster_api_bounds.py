@@ -24,7 +24,7 @@ from vipwire_up.api.serving.authorization import User
 from vipwire_up.api.serving.connections import Connections
 from vipwire_up.api.serving.limits import Bounds, InFlight, Sort
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.attack, pytest.mark.slow]
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
 
+pytestmark = pytest.mark.attack
+
 WEB = f"{SERVICES}/web"
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"

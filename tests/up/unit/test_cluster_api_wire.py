@@ -5,6 +5,8 @@ import asyncio
 import pytest
 from tests.up.unit.cluster_here import Here, in_cluster
 
+pytestmark = pytest.mark.attack
+
 PATH = b"/api/v1/namespaces/default/configmaps"
 SECOND = b"GET /api/v1/namespaces/default/secrets HTTP/1.1\r\nHost: x\r\nX-User: admin\r\n\r\n"
 

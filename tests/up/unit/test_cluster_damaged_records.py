@@ -13,6 +13,8 @@ from tests.up.unit.up_here import put, up
 
 from vipwire_up.store.database import FILE_NAME
 
+pytestmark = pytest.mark.attack
+
 PATH = "/api/v1/namespaces/default/configmaps"
 BROKEN: dict[str, Any] = {
     "cut off": b'{"metadata":{"name":"bad","namespace":"default"},"da',

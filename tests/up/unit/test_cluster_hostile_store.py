@@ -11,7 +11,7 @@ from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.record import Key, Write
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.attack, pytest.mark.slow]
 EVENTS = "/api/v1/namespaces/default/events"
 ENDLESS = 2**63 - 1
 

@@ -15,7 +15,7 @@ from tests.up.unit.cluster_process import VIPWIRE, up
 
 from vipwire.cli.main import main
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.attack, pytest.mark.slow]
 TOKEN = "abcdef.0123456789abcdef"  # noqa: S105  # no cluster has it
 HASH = f"sha256:{'0' * 64}"
 KUBECONFIG = """

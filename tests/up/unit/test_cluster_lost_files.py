@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.up.unit.cluster_process import ALONE, VIPWIRE, up
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.attack, pytest.mark.slow]
 JOIN = ("join", "https://127.0.0.1:1", "--token", "a.b", "--ca-hash", f"sha256:{'0' * 64}")
 
 

@@ -20,7 +20,7 @@ from tests.up.unit.cluster_process import PATIENCE, VIPWIRE, up
 from vipwire.cli.main import main
 from vipwire_up.joining.membership import Folder
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.attack, pytest.mark.slow]
 SERVICES = "/api/v1/services"
 NODES = "/api/v1/nodes"
 SECRETS = "/api/v1/namespaces/kube-system/secrets"

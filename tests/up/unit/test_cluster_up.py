@@ -17,7 +17,7 @@ from tests.up.unit.cluster_process import ALONE, CLIENTS, VIPWIRE, Kubectl, up
 
 from vipwire.cli.main import main
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.attack, pytest.mark.slow]
 
 
 def vipwire(*arguments: str) -> "subprocess.CompletedProcess[str]":
