@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from vipwire.terminal.output import warn
 from vipwire_up.joining.hidden_argument import hide_argument
@@ -79,7 +80,8 @@ def _hidden(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @bgp_flags
 @click.option("--takeover", is_flag=True, help="Take the place of the join or proxy that runs here: it ends first.")
 @click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
-def join(**flags: Any) -> None:
+@click.pass_context
+def join(context: click.Context, /, **flags: Any) -> None:
     """Join the cluster of the API server at URL, and serve its Services on this machine.
 
     `vipwire token create` prints the whole command. The first time, this machine gets credentials of its own, which
@@ -87,7 +89,8 @@ def join(**flags: Any) -> None:
     The rules stay, so that traffic goes on; after --node-lease-seconds its Node is not Ready. `vipwire leave` takes
     the machine out.
     """
-    _commands().join_cluster(flags)
+    unset = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    _commands().join_cluster(flags, [name for name in flags if context.get_parameter_source(name) not in unset])
 
 
 @click.command()
@@ -162,6 +165,6 @@ def delete(context: click.Context, /, name: str, *, keep_machines: bool, **where
 def _kubeconfig(context: click.Context, where: dict[str, Any]) -> Path | None:
     """Choose the kubeconfig: of --kubeconfig, or of --data-dir if it is given; None for the one of kubectl."""
     kubeconfig: Path | None = where["kubeconfig"]
-    if context.get_parameter_source("data_dir") is not click.core.ParameterSource.DEFAULT:
+    if context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT:
         return kubeconfig or where["data_dir"] / "admin.kubeconfig"
     return kubeconfig

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import stat
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,20 +23,30 @@ from vipwire_up.claim_data_dir import claim_folder, end_holder
 from vipwire_up.joining import join as joining
 from vipwire_up.joining import manage
 from vipwire_up.joining.manage import say_goodbye
-from vipwire_up.joining.membership import Folder, Member, check_node, read_server
+from vipwire_up.joining.membership import Folder, Member, check_node, merged, read_server
 from vipwire_up.joining.run import Setting, run
 from vipwire_up.up_settings import read_bgp, read_prober, read_proxy
 
 _LONGEST_TOKEN: Final = 4096
+_OF_SERVERS: Final = frozenset({"data_dir", "url", "token", "token_file", "ca_hash", "server"})
+"""The parameters of `vipwire join --server`."""
 
 
-def join_cluster(flags: dict[str, Any]) -> None:
-    """Join the cluster unless this machine is in it already, and serve its Services until a signal."""
+def join_cluster(flags: dict[str, Any], given: Collection[str]) -> None:
+    """Join the cluster unless this machine is in it already, and serve its Services until a signal.
+
+    `given` are the parameters that the command line or the environment has.
+    """
     log.configure(Logging())
     if flags["proxy"] and not flags["server"]:
         with plain_errors():
             require_net_admin("vipwire join")  # before the cluster knows of a machine that cannot serve
     with plain_errors(MISUSED):
+        if flags["server"] and (
+            unused := sorted(set(given) - _OF_SERVERS - ({"proxy"} if not flags["proxy"] else set()))
+        ):
+            where = "give it to `vipwire up`, which --server prepares and does not run"
+            raise ConfigError(f"--{unused[0].replace('_', '-')}: {where}")
         member = _member(flags)
         if member is None:
             return
@@ -54,11 +65,7 @@ def _member(flags: dict[str, Any]) -> Member | None:
     folder = Folder(flags["data_dir"])
     found, url = folder.member(), read_server(flags["url"]) if flags["url"] else ""
     if found is not None and not flags["server"]:
-        if flags["node_name"] not in ("", found.node):
-            raise ConfigError(
-                f"--node-name {flags['node_name']}: this machine is Node {found.node}; vipwire leave first"
-            )
-        return found
+        return _known_member(folder, found, flags, url)
     token, pinned = _token(flags), flags["ca_hash"]
     for name, value in (("URL", url), ("--token or --token-file", token), ("--ca-hash", pinned)):
         if not value:
@@ -71,6 +78,26 @@ def _member(flags: dict[str, Any]) -> Member | None:
         asyncio.run(joining.become_server(folder, url, token, pinned))
     say(f"{folder.path}: has the cluster's authority; start the API server: vipwire up --data-dir {folder.path} …")
     return None
+
+
+def _known_member(folder: Folder, found: Member, flags: dict[str, Any], url: str) -> Member:
+    """Compare the flags with the cluster that this machine is in; learn of a further API server of it.
+
+    Raise ConfigError for what names another cluster or Node.
+    """
+    if flags["node_name"] not in ("", found.node):
+        raise ConfigError(f"--node-name {flags['node_name']}: this machine is Node {found.node}; vipwire leave first")
+    if flags["ca_hash"] and flags["ca_hash"] != (pin := folder.pin()):
+        why = "vipwire leave first (--force if its servers are gone)"
+        raise ConfigError(f"--ca-hash: this machine is in the cluster of another authority, {pin}: {why}")
+    if url and url not in found.servers:
+        with plain_errors():
+            asyncio.run(joining.find_authority(url, folder.pin()))
+            found = Member(found.node, merged(found.servers, (url,)))
+            folder.save(found)
+    if flags["token"] or flags["token_file"]:
+        note(f"this machine is Node {found.node} already: it needs no token, and reads none")
+    return found
 
 
 def _token(flags: dict[str, Any]) -> str:

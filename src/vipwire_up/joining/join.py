@@ -63,6 +63,8 @@ async def sign(folder: Folder, part: Part, access: Access, node: str, pinned: st
 async def become_server(folder: Folder, server: str, token: str, pinned: str) -> None:
     """Fetch the authority with its key, so that `vipwire up` in this folder is one more API server of the cluster."""
     folder.prepare(pinned)
+    if folder.authority.exists() and (other := folder.pin()) != pinned:
+        raise ConfigError(f"{folder.authority}: is of another cluster, {other}: choose another --data-dir")
     found = await find_authority(server, pinned)
     answer = await _ask(access_by_token(server, token, found), "GET", "servers")
     authority = authority_of(answer.get("certificate"), pinned, server)

@@ -6,8 +6,9 @@ its connections after SILENT_MS; the clients come back and are led to another.
 """
 
 import asyncio
+import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -24,14 +25,14 @@ _OPTIONS: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_MS),
 )
-_Dialled: TypeAlias = tuple[str, asyncio.StreamReader, asyncio.StreamWriter]
+_Dialled: TypeAlias = tuple[str, asyncio.StreamReader, asyncio.StreamWriter] | OSError
 
 
 class Relay:
     """Relays to the servers that `servers` names at the time, as URLs."""
 
     def __init__(self, servers: Callable[[], Sequence[str]]) -> None:
-        self._servers, self._last = servers, ""
+        self._servers, self._last, self._told = servers, "", ""
 
     async def run(self, ready: Callable[[str], None], port: int = 0) -> None:
         """Relay until cancelled; `ready` is told the URL here. Raise OSError where the port is taken."""
@@ -56,7 +57,7 @@ class Relay:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         """Connect to the server that answers first; each is given a moment before the next is tried beside it."""
         servers = sorted(self._servers(), key=lambda each: each != self._last)
-        dialled: list[asyncio.Task[_Dialled | None]] = []
+        dialled: list[asyncio.Task[_Dialled]] = []
         async with asyncio.TaskGroup() as tasks:
             for server in servers:
                 dialled.append(tasks.create_task(_dial(server)))
@@ -69,8 +70,10 @@ class Relay:
             for each in dialled:
                 each.cancel()
         if found is None:
+            self._tell_failures({name: each.result() for name, each in zip(servers, dialled, strict=False)})
             return None
         server, reader, writer = found
+        self._told = ""
         for option in _OPTIONS:
             writer.get_extra_info("socket").setsockopt(*option)
         if server != self._last:
@@ -78,19 +81,33 @@ class Relay:
             self._last = server
         return reader, writer
 
+    def _tell_failures(self, results: Mapping[str, object]) -> None:
+        """Log once, until one answers again, why no server does."""
+        said = "; ".join(f"{server}: {_reason(error)}" for server, error in sorted(results.items()))
+        if said != self._told:
+            log.warning("no API server that this machine knows answers", error=said)
+        self._told = said
 
-def _first(dialled: Sequence["asyncio.Task[_Dialled | None]"]) -> _Dialled | None:
-    return next((found for each in dialled if each.done() and (found := each.result())), None)
+
+def _reason(error: object) -> str:
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "does not answer"
 
 
-async def _dial(server: str) -> _Dialled | None:
-    """Connect to a server; None if it does not answer."""
+def _first(
+    dialled: Sequence["asyncio.Task[_Dialled]"],
+) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter] | None:
+    done = (each.result() for each in dialled if each.done())
+    return next((found for found in done if not isinstance(found, OSError)), None)
+
+
+async def _dial(server: str) -> _Dialled:
+    """Connect to a server; return the error if it does not answer."""
     parts = urlsplit(server)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    except OSError:
-        return None
+    except OSError as error:  # TimeoutError is one
+        return error
     return server, reader, writer
 
 

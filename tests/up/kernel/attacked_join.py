@@ -231,4 +231,5 @@ def http(body: bytes, *more: str, status: str = "200 OK", length: int | None = N
 def join(port: int, token: str, pinned: str, folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
     """Run `vipwire join` to its end, which has to come."""
     command = ["join", f"https://{HOST}:{port}", "--token", token, "--ca-hash", pinned]
-    return run_here([*command, "--data-dir", str(folder), "--no-proxy", "--node-name", "victim", *more], timeout=60)
+    name = () if "--server" in more else ("--node-name", "victim")
+    return run_here([*command, "--data-dir", str(folder), "--no-proxy", *name, *more], timeout=60)

@@ -458,7 +458,7 @@ def test_replayed_bytes_give_nothing_away(real: Cluster, tmp_path: Path, role: t
 def joined(port: int, token: str, pinned: str, folder: Path, *role: str) -> Iterator[None]:
     """Join, and leave the block with the machine ended. One that becomes a server ends by itself."""
     command = [*VIPWIRE, "join", f"https://{HOST}:{port}", "--token", token, "--ca-hash", pinned, "--no-proxy"]
-    command += ["--data-dir", str(folder), "--node-name", folder.name, *role]
+    command += ["--data-dir", str(folder), *(role or ("--node-name", folder.name))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -126,6 +126,48 @@ def test_files_of_flags_are_their_owners_and_loose_ones_are_told(tmp_path: Path)
     assert [str(files[0]) in line for line in done.stderr.splitlines()] == [True]
 
 
+def join(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run `vipwire join` to its end."""
+    command = [*VIPWIRE, "join", *words, "--data-dir", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def served(folder: Path, *words: str, until: str = "joined as Node n2") -> str:
+    """Run `vipwire join` until it says something, and end it; return what it said."""
+    command = [*VIPWIRE, "join", *words, "--no-proxy", "--data-dir", str(folder), "--node-name", "n2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        said = ""
+        while until not in said:
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+        process.terminate()
+        process.stdout.read()
+    return said
+
+
+def test_a_machine_that_has_joined_uses_the_flags_or_refuses_them(tmp_path: Path) -> None:
+    folder = tmp_path / "n2"
+    with cluster(tmp_path / "up") as (port, token, pinned):
+        known = f"https://127.0.0.1:{port}"
+        served(folder, known, "--token", token, "--ca-hash", pinned)
+        for status, why, words in (
+            (2, "--ca-hash: this machine is in the cluster of another authority, sha256:", ("--ca-hash", HASH)),
+            (1, "https://127.0.0.1:1: GET authority: ", ("https://127.0.0.1:1", "--ca-hash", pinned)),
+            (2, "--node-name n3: this machine is Node n2", ("--node-name", "n3")),
+            (1, "pki/ca.crt: is of another cluster", (known, "--server", "--token", token, "--ca-hash", HASH)),
+            (2, "--announce-interface: give it to `vipwire up`", ("--server", "--announce-interface", "lo")),
+        ):
+            done = join(folder, *words, *(() if "--server" in words else ("--no-proxy",)))
+            assert (done.returncode, why in done.stderr) == (status, True), (words, done.stderr)
+        said = served(folder, f"https://localhost:{port}", "--token", token, "--ca-hash", pinned)
+        assert "this machine is Node n2 already: it needs no token, and reads none" in said
+        assert f"leads to https://localhost:{port}, " in said
+        assert f"https://localhost:{port}" in served(folder)  # it is kept
+    assert "Connection refused" in served(folder, until="no API server that this machine knows answers")
+
+
 STRANGERS = (
     (b"POST /vipwire.io/v1/certificates HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n{", b"403"),
     (b"POST /vipwire.io/v1/departures HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", b"403"),
