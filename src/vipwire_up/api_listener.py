@@ -16,6 +16,7 @@ from vipwire.errors import ConfigError
 from vipwire.logging import log
 from vipwire.process_lifecycle.file_limits import raise_limit
 from vipwire.process_lifecycle.supervision import Supervisor
+from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.server import ApiServer
 from vipwire_up.api.serving.accept import Listening
@@ -71,10 +72,12 @@ async def serve_api(
     services: OwnServices,
     clock: Callable[[], datetime],
     supervisor: Supervisor,
+    addresses: AddressKeeper,
 ) -> Served:
     """Open the API server, and have Service `kubernetes` lead to it. Raise ConfigError.
 
-    `supervisor` tells of each part of this process what is wrong, and how often it has failed.
+    `supervisor` tells of each part of this process what is wrong, and how often it has failed; `addresses` tells
+    which of them are silent.
     """
     keys = Keys(place.folder, _names(place, services.address(API_NUMBER)), clock)
     tls = keys.tls
@@ -83,9 +86,13 @@ async def serve_api(
     store = registry.store
 
     def troubles() -> Mapping[str, str]:
-        return {**supervisor.troubles(), **({"etcd": store.trouble} if store.shared else {})}
+        found = {**supervisor.troubles(), **({"etcd": store.trouble} if store.shared else {})}
+        return found | ({"announcements": addresses.trouble} if not found.get("announcements", "-") else {})
 
-    server = ApiServer(registry, keys.access.identify, troubles=troubles, metrics=metrics, bounds=bounds)
+    def notes() -> Mapping[str, str]:
+        return {"etcd": store.note, "announcements": addresses.note}
+
+    server = ApiServer(registry, keys.access.identify, troubles=troubles, notes=notes, metrics=metrics, bounds=bounds)
     keys.when_read = server.end_withdrawn
     shared = SharedCredentials(registry, keys, place.node, supervisor.guard("shared credentials"))
     enrolment = Enrolment(registry, keys.authority, clock, shared.look)

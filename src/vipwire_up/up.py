@@ -65,7 +65,7 @@ from vipwire_up.store.etcd.settings import EtcdSettings
 from vipwire_up.store.record import StoreError
 from vipwire_up.store_watch.source import StoreSource
 from vipwire_up.supervision.own_addresses import internal_addresses
-from vipwire_up.supervision.parts import Ending, Part, Parts, simply
+from vipwire_up.supervision.parts import Ending, Part, Parts, ToldSource, simply
 from vipwire_up.supervision.server_identity import server_identity
 
 _ENDING_SECONDS: Final = 5.0
@@ -164,7 +164,7 @@ class _Cluster:
             self._name.succeed(await self._server.wait_for_name())
         self._ending.hear_signals()
         await self._begin(tasks)
-        served = await serve_api(self._place, self._registry, self._services, now, self._supervisor)
+        served = await serve_api(self._place, self._registry, self._services, now, self._supervisor, self._addresses)
         try:
             if self._setting.dns is None:
                 await self._services.drop(DNS_SERVICE)
@@ -261,7 +261,8 @@ class _Cluster:
         yield Part("API servers", simply(OwnSlices(registry, guard("API servers")).run))
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
-        source = StoreSource(self._registry.store, proxy_resources(self._setting.node))
+        objects, addresses = StoreSource(self._registry.store, proxy_resources(self._setting.node)), self._addresses
+        source = ToldSource(objects, "announcements", lambda: addresses.trouble or addresses.note)
         await self._ending.run_proxy(config, source, self._supervisor, begun)
 
 

@@ -22,7 +22,7 @@ class Health(Value, frozen=True):
 
     `synced`: a complete list was seen once. `error` is empty when all is well, else it says what is wrong, `since`
     the time when that began (in the caller's clock). `failures` in a row, `total` all of them. `note` says why a kind
-    counts as empty.
+    counts as empty. `logged`: the error has a line in the log already, for it is not about reading objects.
     """
 
     resource: str
@@ -32,6 +32,7 @@ class Health(Value, frozen=True):
     failures: int = 0
     total: int = 0
     note: str = ""
+    logged: bool = False
 
 
 class Contact:

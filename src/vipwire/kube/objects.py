@@ -152,7 +152,13 @@ def _refusal(status: int, content: bytes | bytearray) -> ApiError:
         value = None
     value = value if isinstance(value, dict) else {}
     message = str(value.get("message") or f"the API server answered {status}")
-    return ApiError(status, str(value.get("reason") or ""), visible(message)[:_LONGEST_MESSAGE])
+    details = value.get("details")
+    return ApiError(
+        status,
+        str(value.get("reason") or ""),
+        visible(message)[:_LONGEST_MESSAGE],
+        details if isinstance(details, dict) else {},
+    )
 
 
 def _decode(content: bytes | bytearray, kind: type[T]) -> T:

@@ -280,10 +280,12 @@ class SyncLoop:
         if health.error:
             self._started()
             parts.health.source_failed(resource, health.error, time.time())
-            log.warning("cannot read objects; the rules stay", resource=resource, error=health.error)
+            if not health.logged:
+                log.warning("cannot read objects; the rules stay", resource=resource, error=health.error)
         else:
             parts.health.source_recovered(resource)
-            log.info("reading objects works again", resource=resource)
+            if not before.logged:
+                log.info("reading objects works again", resource=resource)
 
 
 def _report(event: Event, kind: Kind) -> None:

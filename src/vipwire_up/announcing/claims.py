@@ -10,6 +10,10 @@ then fences it first: it writes into that Lease that nobody holds it, on conditi
 saw. If the first machine had renewed meanwhile, that write is refused; if not, the first one's next renewal is. A
 machine that was fenced takes each address anew by a write, or finds that another has it.
 
+While the store is full it refuses the writes of all machines. So nobody can fence this one: it reads its own Lease,
+and speaks for a moment after each reading that shows the Lease as its own. Once there is space again, others give it
+time to renew, longer than that moment.
+
 So the order of writes at the store decides. No machine's clock is compared with another's; only their seconds must be
 equally long. A renewal may come late, such as one that a new leader of etcd finds in its log. So each says when it
 was begun, by a clock of its process: it counts from when the one before it was seen, and the seconds between the two.
@@ -40,6 +44,7 @@ from vipwire_up.announcing.kinds import (
     Held,
 )
 from vipwire_up.api.kinds.small_kinds import LEASES
+from vipwire_up.api.objects.errors import is_no_space
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.nodes.name_claim import boot_seconds
 from vipwire_up.nodes.objects import Objects
@@ -52,7 +57,7 @@ PARTS: Final = 5
 _SLOW: Final = 0.3
 """A renewal that takes this part of a Lease's time means that the store was away, for others as well."""
 _GRACE: Final = 0.25
-"""The part of a Lease's time that others are given to renew when the store is back."""
+"""The part of a Lease's time that others are given to renew when the store is back, or has space again."""
 
 
 @dataclass(slots=True)
@@ -95,7 +100,7 @@ class Claims:
         self.given: set[str] = set()
         """Addresses that another machine, which announced them, has given to this one."""
         self._writing = asyncio.Lock()
-        self._leaving = False
+        self._leaving = self._full = False
         self._epoch = 0
         self._interrupted = clock()
         self.until = float("-inf")
@@ -174,18 +179,36 @@ class Claims:
 
     async def _renew_in_turn(self) -> None:
         began = self._clock()
-        if self._own is None or began >= self.until:
+        if self._own is None or (began >= self.until and not self._full):
             self._begin_anew()  # it was silent: each address is taken anew, or is another's by now
         try:
             await self._renew(began)
         except ApiError as error:
             if error.code in (404, 409) and not self._unsure:  # fenced, or deleted
                 self.fall_silent()
+            if is_no_space(error):
+                await self._keep_by_reading()
             raise
         finally:
             if self._clock() - began > self._seconds * _SLOW:
                 self._interrupted = self._clock()
-        self.until = began + self._seconds * FENCE
+        self.until, self._full = began + self._seconds * FENCE, False
+
+    async def _keep_by_reading(self) -> None:
+        """Speak on for a moment if this machine's own Lease, as all machines read it now, is still its own.
+
+        Raise ApiError, UnreachableError.
+        """
+        began = self._interrupted = self._clock()
+        if self._own is None:
+            return
+        self._full = True
+        found = await self._objects.read_newest(LEASES, SYSTEM, f"{MACHINES}{self.node}")
+        notes = (found["metadata"].get("annotations") or {}) if found else {}
+        if found and holder_of(found) == self.node and notes.get(LEASE_BEGUN, "").startswith(f"{self._life} "):
+            self.until = max(self.until, began + self._seconds * _GRACE * FENCE)
+        else:
+            self.fall_silent()
 
     async def _renew(self, began: float) -> None:
         """Write this machine's own Lease.
@@ -208,7 +231,7 @@ class Claims:
                 value = self._noted(with_holder(self._own, self.node, self._seconds, self._now()), began)
                 self._own = await self._objects.replace(LEASES, SYSTEM, value)
         except ApiError as error:
-            if error.code in (404, 409):
+            if error.code in (404, 409) or is_no_space(error):
                 self._unsure = unsure
             raise
         self._unsure = False
@@ -216,7 +239,7 @@ class Claims:
     def fall_silent(self) -> None:
         """Have nothing from now on."""
         self.until = float("-inf")
-        self._own, self._unsure = None, False
+        self._own, self._unsure, self._full = None, False, False
         self._begin_anew()
 
     def _begin_anew(self) -> None:

@@ -98,6 +98,22 @@ class AddressKeeper:
             self._speaking.clear()
             self._claims.fall_silent()
 
+    @property
+    def trouble(self) -> str:
+        """Why this machine announces no address; "" if it does, or has not begun."""
+        if self._announcer is None or self._serves is not None or self._speaks():
+            return ""
+        if self._carrier is not None and not self._carrier.up:
+            return f"silent: interface {self._interface} has no carrier"
+        if not self._named():
+            return f"silent: another machine may have the name of Node {self._claims.node}"
+        return f"silent: {self._told or 'the Lease of this machine is not renewed'}"
+
+    @property
+    def note(self) -> str:
+        """Why no address can move, though this machine announces those that it has; "" for nothing."""
+        return f"addresses stay where they are: {self._told}" if self._told and self._speaks() else ""
+
     async def hand_over(self) -> None:
         """Give all addresses to the machines that should have them next, and announce nothing any more."""
         if self._announcer is None or not self._named():

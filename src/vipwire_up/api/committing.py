@@ -13,11 +13,19 @@ from typing import Any, Final, TypeVar
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.admission import Admitted
-from vipwire_up.api.objects.errors import already_exists, conflict, internal, server_timeout, unknown_outcome
+from vipwire_up.api.objects.errors import (
+    already_exists,
+    conflict,
+    internal,
+    no_space,
+    server_timeout,
+    unknown_outcome,
+)
 from vipwire_up.store.record import (
     FENCES,
     Check,
     ConflictError,
+    FullError,
     Key,
     Record,
     StoreError,
@@ -57,6 +65,8 @@ class Commits:
             raise ApiError(413, "RequestEntityTooLarge", f"Request entity too large: {error}") from error
         except UnknownOutcomeError as error:
             raise unknown_outcome(str(error)) from error
+        except FullError as error:
+            raise no_space(str(error)) from error
         except StoreError as error:
             raise internal(str(error)) from error
 

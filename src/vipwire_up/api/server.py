@@ -78,6 +78,7 @@ class ApiServer:
         identify: Identify,
         *,
         troubles: Callable[[], Mapping[str, str]] = dict,
+        notes: Callable[[], Mapping[str, str]] = dict,
         metrics: CollectorRegistry | None = None,
         bookmark_every: float = BOOKMARK_SECONDS,
         bounds: Bounds | None = None,
@@ -85,7 +86,7 @@ class ApiServer:
         self._registry = registry
         self._identify = identify
         self._named = NamedSecrets(registry.store)
-        self._troubles, self._metrics = troubles, metrics or CollectorRegistry()
+        self._troubles, self._notes, self._metrics = troubles, notes, metrics or CollectorRegistry()
         self._bookmark_every = bookmark_every
         self.bounds = bounds or Bounds()
         self.in_flight = InFlight(self.bounds)
@@ -233,6 +234,7 @@ class ApiServer:
             verbose="verbose" in request.query,
             left_out=request.query.getall("exclude", ()),
             trusted=authorization.has_role(user),
+            notes=self._notes(),
         )
         if health is not None:
             return web.Response(status=health[0], text=health[1])

@@ -47,7 +47,7 @@ from vipwire_up.readiness_probes.probes import MANAGER as PROBER
 from vipwire_up.readiness_probes.probes import RESOURCES as PROBED
 from vipwire_up.readiness_probes.probes import Prober, Probes
 from vipwire_up.supervision.own_addresses import internal_addresses
-from vipwire_up.supervision.parts import Ending, Part, Parts, simply
+from vipwire_up.supervision.parts import Ending, Part, Parts, ToldSource, simply
 
 _LOOK_SECONDS: Final = 30.0
 _RENEW_SECONDS: Final = 600.0
@@ -204,8 +204,13 @@ class _Machine:
             await asyncio.sleep(_RENEW_SECONDS)
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
-        source = ApiSource(self._access(), proxy_resources(self._member.node))
+        objects = ApiSource(self._access(), proxy_resources(self._member.node))
+        source = ToldSource(objects, "announcements", self._silence)
         await self._ending.run_proxy(config, source, self._supervisor, begun)
+
+    def _silence(self) -> str:
+        """Tell why addresses are not announced here, or cannot move; "" for nothing."""
+        return (self._addresses.trouble or self._addresses.note) if self._addresses is not None else ""
 
 
 def now() -> datetime:

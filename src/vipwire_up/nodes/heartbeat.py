@@ -18,6 +18,7 @@ from vipwire.model.text import whole_number
 from vipwire.model.times import format_time
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import LEASES
+from vipwire_up.api.objects.errors import is_no_space
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.nodes.name_claim import NameAwaitedError, NameClaim
@@ -110,6 +111,8 @@ class Heartbeat:
         try:
             await self._objects.edit(LEASES, NODE_LEASES, name, renewed)
         except ApiError as error:
+            if is_no_space(error):
+                claim.keep(await self._objects.read_newest(LEASES, NODE_LEASES, name), began)
             if error.code != 404:
                 raise
             lease = claim.created(name, now)

@@ -6,7 +6,8 @@
 A process is known by its credentials, its boot and its network namespace: one that is started again in the same place
 has the name at once. Any other one waits. If the Lease is renewed meanwhile, its holder is alive, and the name is
 taken: NameTakenError ends the newcomer. If the Lease stays the same for its duration, the newcomer takes the name.
-The earlier holder, if it comes back, has held the name until its own Lease was over, and is a newcomer then.
+The earlier holder, if it comes back, has held the name until its own Lease was over, and is a newcomer then. While
+the store is full no process can renew or take a name: a holder reads its Lease instead.
 """
 
 import time
@@ -98,6 +99,15 @@ class NameClaim:
     def created(self, name: str, now: datetime) -> Lease:
         """Write a Lease that is not there."""
         return new_lease(name, self.identity, self.seconds, now)
+
+    def keep(self, lease: Lease | None, began: float) -> None:
+        """Judge a Lease that was read, from then on, while the store takes no writes of anybody.
+
+        If it is this process's, the name stays: nobody else can take it. Another one's counts from now.
+        """
+        self._rival = None
+        if lease is not None and holder_of(lease) == self.identity:
+            self.confirm(began)
 
     def began(self) -> float:
         """Return the time that a write is to be `confirmed` with."""

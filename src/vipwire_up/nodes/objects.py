@@ -11,9 +11,11 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.errors import ApiError
 from vipwire.kube.objects import Edit, ObjectClient, path_of
 from vipwire_up.api.change import Options
+from vipwire_up.api.objects.errors import internal
 from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
+from vipwire_up.store.record import StoreError
 
 LONGEST: Final = 64 << 10
 """Bytes of an answer that is no object of the API: a few certificates."""
@@ -24,6 +26,9 @@ class Objects(Protocol):
 
     async def read(self, resource: Resource, namespace: str, name: str) -> Object | None:
         """Read an object; None if there is none."""
+
+    async def read_newest(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        """Read an object as the last acknowledged write of any API server left it; None if there is none."""
 
     async def list(self, resource: Resource, namespace: str = "") -> list[Object]:
         """List the objects of a kind, of one namespace or of all."""
@@ -53,6 +58,14 @@ class LocalObjects:
         """Read an object."""
         record = self._registry.store.read(key_of(resource, namespace, name))
         return decoded(record) if record is not None else None
+
+    async def read_newest(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        """Read an object once everything that was acknowledged is visible here."""
+        try:
+            await self._registry.store.newest()
+        except StoreError as error:
+            raise internal(str(error)) from error
+        return await self.read(resource, namespace, name)
 
     async def list(self, resource: Resource, namespace: str = "") -> list[Object]:
         """List objects."""
@@ -103,6 +116,10 @@ class RemoteObjects:
     async def read(self, resource: Resource, namespace: str, name: str) -> Object | None:
         """Read an object."""
         return await self._client.get(_path(resource, namespace, name))
+
+    async def read_newest(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        """Read an object: without a resourceVersion the API server answers with its newest state."""
+        return await self.read(resource, namespace, name)
 
     async def list(self, resource: Resource, namespace: str = "") -> list[Object]:
         """List objects."""

@@ -20,6 +20,7 @@ from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import LEASES
+from vipwire_up.api.objects.errors import is_no_space
 from vipwire_up.api.objects.object import decoded, key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.nodes.heartbeat import SECONDS
@@ -105,6 +106,9 @@ class NodeReadiness:
         except ApiError as error:
             if error.code == 404:
                 return
+            if is_no_space(error):  # no machine can renew its Lease either
+                for each in self._heard.values():
+                    each.when = self._clock()
             raise
         self._ready.discard(name)
         log.warning("a machine is not heard of any more; its endpoints leave", node=name, seconds=seconds)

@@ -47,6 +47,7 @@ class EmbeddedStore(Visible):
     shared: Final = False
     expires: Final = False
     trouble: Final = ""
+    note: Final = ""
 
     def __init__(
         self,

@@ -37,6 +37,10 @@ class Store(Protocol):
     def trouble(self) -> str:
         """What keeps it from working now; "" for nothing."""
 
+    @property
+    def note(self) -> str:
+        """What is wrong with a part of it while the rest works; "" for nothing."""
+
     def read(self, key: Key) -> Record | None:
         """Read an object of the visible state."""
 

@@ -26,7 +26,9 @@ class StoreSource(Generic[K, T]):
 
     def health(self) -> tuple[Health, ...]:
         """Return how the contact to etcd is; a store in a file has none."""
-        return (Health("etcd", synced=True, error=self._store.trouble),) if self._store.shared else ()
+        trouble, note = self._store.trouble, self._store.note
+        state = Health("etcd", synced=True, error=trouble or note, logged=not trouble and bool(note))
+        return (state,) if self._store.shared else ()
 
     async def run(self, emit: Emit[K, T]) -> None:
         """Emit everything, then every change, until cancelled."""

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError, told_plainly
+from vipwire.kube.contact import Health
 from vipwire.process_lifecycle.supervision import Begun, Supervisor, Work
 from vipwire.proxy_daemon.loop import Source
 from vipwire.proxy_daemon.proxy import Proxy
@@ -55,6 +56,19 @@ class Parts:
 
         self.working.append(tasks.create_task(self._supervisor.keep(part.name, work, opens=part.opens)))
         return tried
+
+
+class ToldSource:
+    """A source of objects that also tells the proxy, for `vipwire status`, what is wrong with a part beside it."""
+
+    def __init__(self, source: Source, part: str, trouble: Callable[[], str]) -> None:
+        self._part, self._trouble = part, trouble
+        self._source = source
+        self.run = source.run
+
+    def health(self) -> tuple[Health, ...]:
+        """Return how the contact to each of them is."""
+        return (*self._source.health(), Health(self._part, synced=True, error=self._trouble(), logged=True))
 
 
 def simply(run: Callable[[], Awaitable[None]]) -> Work:

@@ -43,6 +43,8 @@ class Leases:
             return {"metadata": {"namespace": namespace, "name": name, "uid": "1"}}
         return copy.deepcopy(self.stored.get(name))
 
+    read_newest = read
+
     async def create(self, resource: Any, namespace: str, value: Any) -> Any:
         if resource is EVENTS:
             self.told.append(value["reason"])

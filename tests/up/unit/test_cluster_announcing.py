@@ -24,6 +24,7 @@ from vipwire_up.announcing.kinds import (
     Held,
     Machine,
 )
+from vipwire_up.api.objects.errors import no_space
 from vipwire_up.api.objects.object import encode
 from vipwire_up.api.objects.resource import Object, Resource
 
@@ -120,8 +121,11 @@ class World:
         self.history: list[Object] = []
         self._versions = itertools.count(1)
         self.unreachable: set[str] = set()
+        self.full = False
 
     def store(self, value: Object) -> Object:
+        if self.full:
+            raise no_space("database space exceeded")
         value = copy.deepcopy(value)
         value["metadata"]["resourceVersion"] = str(next(self._versions))
         value["metadata"]["namespace"] = "kube-system"
@@ -148,6 +152,8 @@ class Objects:
         found = copy.deepcopy(self._world.leases.get(name))
         await self._passed()
         return found
+
+    read_newest = read
 
     async def create(self, _resource: Resource, _namespace: str, value: Object) -> Object:
         await self._passed()
@@ -203,8 +209,8 @@ class Peer:
 
     async def renew(self) -> None:
         while True:
-            await _tried(self.claims.renew())
-            await _ticks(self.world, SECONDS / 5)
+            done = await _tried(self.claims.renew())
+            await _ticks(self.world, SECONDS / 5 if done else 0.1)
 
     async def settle(self) -> None:
         while True:
@@ -223,11 +229,12 @@ class Peer:
         return self.claims.mine if self.claims.speaks() else set()
 
 
-async def _tried(step: Any) -> None:
+async def _tried(step: Any) -> bool:
     try:
         await step
     except (ApiError, UnreachableError):
-        return
+        return False
+    return True
 
 
 async def _ticks(world: World, seconds: float) -> None:
@@ -248,6 +255,8 @@ def test_no_two_machines_announce_one_address_whatever_fails(seed: int) -> None:
                 world.now += chance.choice((0.01, 0.02, 0.05))
                 if chance.random() < 0.02:
                     world.unreachable = {node for node in NODES if chance.random() < 0.4}
+                if chance.random() < 0.005:
+                    world.full = chance.random() < 0.4
                 if chance.random() < 0.002:
                     world.now += chance.uniform(0, 5)  # all machines stood still
                 await asyncio.sleep(0)
@@ -305,6 +314,38 @@ async def test_a_renewal_whose_answer_is_lost_costs_no_address() -> None:
     await claims.renew()
     assert claims.speaks()
     assert claims.mine == {"192.0.2.1"}
+
+
+async def test_a_machine_keeps_its_addresses_while_the_store_is_full() -> None:
+    world, _, claims = steady()
+    await claims.renew()
+    assert await claims.take("192.0.2.1")
+    world.full = True
+    for _ in range(50):
+        world.now += 0.2
+        with pytest.raises(ApiError, match="database space exceeded"):
+            await claims.renew()
+        assert claims.speaks()
+    world.now += 0.5
+    assert not claims.speaks()  # it reads no more
+    with pytest.raises(ApiError):
+        await claims.renew()
+    assert claims.speaks()
+    world.full = False
+    await claims.renew()
+    assert claims.mine == {"192.0.2.1"}
+
+
+async def test_a_machine_that_was_fenced_before_the_store_was_full_is_silent() -> None:
+    world, _, claims = steady()
+    await claims.renew()
+    fenced = copy.deepcopy(world.leases["vipwire-announcer-n1"])
+    fenced["spec"]["holderIdentity"] = ""
+    world.store(fenced)
+    world.full = True
+    with pytest.raises(ApiError):
+        await claims.renew()
+    assert not claims.speaks()
 
 
 async def test_a_machine_that_was_fenced_while_an_answer_was_lost_has_no_address_any_more() -> None:

@@ -10,9 +10,15 @@ ILL = {"DNS": "port 53 is taken", "garbage collection": ""}
 
 
 def ask(
-    path: str, troubles: dict[str, str], *, verbose: bool = False, exclude: tuple[str, ...] = (), trusted: bool = True
+    path: str,
+    troubles: dict[str, str],
+    *,
+    verbose: bool = False,
+    exclude: tuple[str, ...] = (),
+    trusted: bool = True,
+    note: str = "",
 ) -> tuple[int, str]:
-    found = read_health(path, troubles, verbose=verbose, left_out=exclude, trusted=trusted)
+    found = read_health(path, troubles, verbose=verbose, left_out=exclude, trusted=trusted, notes={"DNS": note})
     assert found is not None
     return found
 
@@ -38,8 +44,16 @@ def test_why_is_not_told_to_anybody() -> None:
     assert "53" not in ask("/readyz", ILL, trusted=False)[1]
 
 
+def test_what_is_wrong_within_a_part_that_works_is_told_to_whom_it_concerns() -> None:
+    note = "one upstream server is passed over"
+    assert ask("/readyz", WELL, note=note) == (200, "ok")
+    assert f"[+]part-dns ok, but {note}\n" in ask("/readyz", WELL, note=note, verbose=True)[1]
+    assert note not in ask("/readyz", WELL, note=note, verbose=True, trusted=False)[1]
+    assert note not in ask("/readyz", ILL, note=note)[1]
+
+
 def test_other_pages_and_unknown_checks() -> None:
-    assert read_health("/version", WELL, verbose=False, left_out=(), trusted=True) is None
+    assert read_health("/version", WELL, verbose=False, left_out=(), trusted=True, notes={}) is None
     for path in ("/readyz/nope", "/healthz/part-dns"):
         with pytest.raises(ApiError) as refused:
             ask(path, WELL)

@@ -164,6 +164,36 @@ def test_tls_that_fails_is_explained_by_the_certificate(tmp_path: Path) -> None:
             opened(etcd, old, tls.authority)
 
 
+def test_a_member_that_is_passed_over_is_named_while_the_others_answer(tmp_path: Path) -> None:
+    tls, good = certified(tmp_path / "etcd", now())
+    other, _ = certified(tmp_path / "stranger", now())
+    files = {"etcd-cafile": str(tls.authority), "etcd-certfile": str(good.certificate), "etcd-keyfile": str(good.key)}
+
+    async def until_named(found: Up, text: str) -> None:
+        code, page = await found.ask("GET", "/readyz?verbose")
+        while text not in page:
+            assert code == 200, page
+            await asyncio.sleep(0.2)
+            code, page = await found.ask("GET", "/readyz?verbose")
+
+    async def scenario(etcd: Etcd) -> None:
+        async with server(tmp_path / "a", settings(etcd, prefix(), **files)) as found:
+            await until_named(found, "[+]part-etcd ok\n")
+            named = f"[+]part-etcd ok, but etcd at 127.0.0.1:{etcd.ports[2][0]} is passed over: "
+            etcd.stop(2)
+            pair = ("--cert-file", str(other.server.certificate), "--key-file", str(other.server.key))
+            etcd.start(2, *pair)
+            await until_named(found, f"{named}the certificate of 127.0.0.1:{etcd.ports[2][0]} does not hold")
+            etcd.stop(2)
+            await until_named(found, f"{named}failed to connect")
+            etcd.start(2)
+            await until_named(found, "[+]part-etcd ok\n")
+            assert (await found.ask("POST", MAPS, ONE))[0] == 201
+
+    with members(3, tls=tls) as etcd:
+        asyncio.run(asyncio.wait_for(scenario(etcd), 120))
+
+
 def test_users_and_passwords(one: Etcd, tmp_path: Path) -> None:
     (tmp_path / "password").write_text("secret\n")
     (tmp_path / "wrong").write_text("guess\n")

@@ -133,16 +133,23 @@ _PING: Final = {"ping": ""}
 
 
 def read_health(
-    path: str, troubles: Mapping[str, str], *, verbose: bool, left_out: Collection[str], trusted: bool
+    path: str,
+    troubles: Mapping[str, str],
+    *,
+    verbose: bool,
+    left_out: Collection[str],
+    trusted: bool,
+    notes: Mapping[str, str],
 ) -> tuple[int, str] | None:
     """Answer a health page by code and text, None for other pages; raise ApiError 404 for a check that is none.
 
-    `troubles` tells of each part what is wrong, "" for nothing; `trusted` callers read it.
+    `troubles` tells of each part what is wrong, "" for nothing; `notes` what is wrong within a part that works.
+    `trusted` callers read both.
     """
     page, _, one = path.strip("/").partition("/")
     if page not in _PAGES:
         return None
-    parts = {f"part-{name.lower().replace(' ', '-')}": why for name, why in troubles.items()}
+    parts, notes = ({_check(name): why for name, why in each.items()} for each in (troubles, notes))
     checks = _PING | (parts if page == "readyz" else {})
     if one and one not in checks:
         raise no_such_page()
@@ -152,11 +159,15 @@ def read_health(
     failed = any(checks.values())
     if not failed and not verbose:
         return 200, "ok"
-    lines = [_line(name, why, trusted=trusted) for name, why in checks.items()]
+    lines = [_line(name, why, notes.get(name, ""), trusted=trusted) for name, why in checks.items()]
     return 500 if failed else 200, "\n".join([*lines, f"{page} check {'failed' if failed else 'passed'}", ""])
 
 
-def _line(name: str, why: str, *, trusted: bool) -> str:
+def _check(part: str) -> str:
+    return f"part-{part.lower().replace(' ', '-')}"
+
+
+def _line(name: str, why: str, note: str, *, trusted: bool) -> str:
     if not why:
-        return f"[+]{name} ok"
+        return f"[+]{name} ok" + (f", but {note}" if note and trusted else "")
     return f"[-]{name} failed: {why if trusted else 'reason withheld'}"

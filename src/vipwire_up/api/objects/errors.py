@@ -7,7 +7,7 @@ clients and people search for them.
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
 
@@ -129,6 +129,24 @@ def internal(message: str) -> ApiError:
     """Build the 500 for a fault of the server."""
     details = {"causes": [{"message": message}]}
     return ApiError(500, "InternalError", f"Internal error occurred: {message}", details)
+
+
+_NO_SPACE: Final = "NoSpace"
+
+
+def no_space(message: str) -> ApiError:
+    """Build the 500 for a change that was not made, since the store takes no more: no client's changes are made."""
+    error = internal(message)
+    error.details["causes"][0]["reason"] = _NO_SPACE
+    return error
+
+
+def is_no_space(error: ApiError) -> bool:
+    """Report whether a server refused a change since its store takes no more."""
+    causes = error.details.get("causes")
+    return isinstance(causes, list) and any(
+        isinstance(each, dict) and each.get("reason") == _NO_SPACE for each in causes
+    )
 
 
 def damaged(resource: str, name: str) -> ApiError:

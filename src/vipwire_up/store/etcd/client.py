@@ -13,7 +13,7 @@ cluster of etcd counts for nothing: see `identity.py`.
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -93,6 +93,8 @@ class Client:
         self._seen = 0
         """The newest revision of that cluster that was seen. No answer that a majority stands behind is older."""
         self._strangers: dict[EtcdServer, str] = {}
+        self._silent: dict[EtcdServer, str] = {}
+        """The members that did not answer when all were asked last; "" for one that had answered before that."""
         self.watched: EtcdServer | None = None
         """The member that the last watch was opened at."""
 
@@ -100,6 +102,11 @@ class Client:
     def trouble(self) -> str:
         """What keeps calls from being answered, and which members are strangers; "" for nothing."""
         return self._failure or "; ".join(self._strangers.values())
+
+    @property
+    def note(self) -> str:
+        """Which members are passed over, and why, while others answer; "" for none."""
+        return "; ".join(filter(None, self._silent.values()))
 
     @property
     def server(self) -> EtcdServer:
@@ -209,9 +216,15 @@ class Client:
         servers, before, seen = self._settings.servers, self.cluster, self._seen
         asked = MESSAGES["RangeRequest"](key=f"{self._settings.prefix}/cluster".encode())
 
+        failed = dict[EtcdServer, str]()
+
         async def ask(server: EtcdServer) -> Any:
-            with contextlib.suppress(grpc.aio.AioRpcError, StoreError):
+            try:
                 return await self._asked(server, "KV/Range", asked, _MEET_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                failed[server] = str(error.details())
+            except StoreError as error:
+                failed[server] = str(error)
 
         found = zip(servers, await asyncio.gather(*map(ask, servers)), strict=True)
         answers = {server: answer for server, answer in found if answer is not None and answer.header.cluster_id}
@@ -228,7 +241,25 @@ class Client:
         for server, answer in answers.items():
             with contextlib.suppress(StrangerError):
                 self._check(server, answer, min(reached, seen))
+        if answers:  # else it is not one member that is passed over
+            await self._note_silent(failed)
         return is_another
+
+    async def _note_silent(self, failed: Mapping[EtcdServer, str]) -> None:
+        """Log each member that is passed over from now on, and each that answers again.
+
+        One whose certificate is refused is named at once, others when they are silent for the second time.
+        """
+        before, self._silent = self._silent, {}
+        for server, text in failed.items():
+            tls = await asyncio.to_thread(tls_trouble, server, self._settings, self._clock())
+            known, why = tls or server in before, tls or text
+            self._silent[server] = f"etcd at {server.target} is passed over: {why}" if known else ""
+            if known and not before.get(server):
+                log.warning("a member of etcd does not answer; others are asked", server=server.target, error=why)
+        for server in before.keys() - self._silent.keys():
+            if before[server]:
+                log.info("a member of etcd answers again", server=server.target)
 
     def _judged(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> ErrorMeaning:
         """Judge an error; raise what no other member changes. `repeated`: an earlier try may have been made."""

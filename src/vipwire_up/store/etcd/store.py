@@ -83,6 +83,11 @@ class EtcdStore(Visible):
         """What keeps it from working now; "" for nothing."""
         return self._foreign or self._broken or self._client.trouble
 
+    @property
+    def note(self) -> str:
+        """What is wrong with a part of it while the rest works; "" for nothing."""
+        return self._client.note
+
     async def open(self, patience: float = _START_SECONDS) -> None:
         """Read everything. Wait for etcd, and say so; raise StoreError if it does not answer."""
         await self._client.check_certificates()
