@@ -11,6 +11,9 @@ POST departures     {"certificates": [PEM...]} of system:node:NAME, which leaves
                     now on, and its Node and Lease are deleted. An admin says {"node": NAME}
 GET  servers        the authority with its key, for a token of the group of servers
 
+A token is good for MOST_MACHINES machines, those that have left included, and a machine has MOST_CERTIFICATES that
+have not expired, refused ones included: so a stolen token or key fills neither the store nor the list of Nodes.
+
 A certificate ends with the token that the machine joined with, and with its Node. The first one creates the Node: so
 `kubectl get nodes` shows each machine that has a certificate. A renewed certificate has the origin of the one that
 the machine asked with.
@@ -60,6 +63,8 @@ from vipwire_up.nodes.objects import LocalObjects
 PATH: Final = "/vipwire.io/v1/"
 _ROLES: Final = {NODE_USER: Role.NODE, INGRESS_USER: Role.INGRESS}
 _RSA_BITS: Final = 2048
+MOST_MACHINES: Final = 500
+MOST_CERTIFICATES: Final = 64
 _UNKNOWN: Final = Origin()
 
 
@@ -142,6 +147,11 @@ class Enrolment:
         replaced = list[IssuedCertificate]()
 
         def noted(record: MachineRecord) -> MachineRecord:
+            if sum(each.until > self._clock() for each in (*record.given, *record.refused)) >= MOST_CERTIFICATES:
+                why = (
+                    f'Node "{node}" has {MOST_CERTIFICATES} certificates that have not expired: join as another Node'
+                )
+                raise refused("certificates", node, why)
             replaced[:] = record.given if joins else ()
             return (record.with_all_refused() if joins else record).with_issued(issued)
 
@@ -178,9 +188,24 @@ class Enrolment:
         token = None
         if user.name.startswith(USER) and (token := self._token(user.name.removeprefix(USER))) is None:
             raise ApiError(401, "Unauthorized", "Unauthorized")  # deleted since the request began
+        if token is not None and self._machines_of(token.id, node) >= MOST_MACHINES:
+            raise refused(
+                "certificates", node, f"{MOST_MACHINES} machines have joined with this token: make another one"
+            )
         value = decoded(found) if found else await self._objects.create(NODES, "", undeclared_node(node))
         uid = str(at(value, "metadata", "uid") or "")
         return Origin("", token.id, token.uid, token.expires, uid) if token else Origin(node_uid=uid)
+
+    def _machines_of(self, token: str, node: str) -> int:
+        """Count the machines, other than one, with certificates of a token that have not expired."""
+        now, found = self._clock(), self._registry.store.scan(SECRETS.id)
+        secrets = (each for each in found if each.key.namespace == NAMESPACE and each.key.name.startswith(PREFIX))
+        records = filter(None, map(read_machine, map(readable, secrets)))
+        return sum(
+            any(each.origin.token == token and each.until > now for each in (*record.given, *record.refused))
+            for record in records
+            if record.node != node
+        )
 
     def _uid(self, resource: Resource, namespace: str, name: str) -> str | None:
         """Read an object's UID; None if there is no such object, "" if it is damaged."""

@@ -24,8 +24,9 @@ from vipwire_up.api.kinds.small_kinds import LEASES, SECRETS
 from vipwire_up.api.serving.authorization import Role, User
 from vipwire_up.controllers.node_restriction import NodeRestriction
 from vipwire_up.credentials.machine_records import NAMESPACE
+from vipwire_up.joining import enrolment
 from vipwire_up.joining import join as joining
-from vipwire_up.joining.manage import create_token, delete_token, dismiss, list_tokens, say_goodbye
+from vipwire_up.joining.manage import create_token, delete_token, dismiss, list_certificates, list_tokens, say_goodbye
 from vipwire_up.joining.membership import Folder, Member, access_by_token, read_server
 from vipwire_up.joining.pinned import read_certificate
 from vipwire_up.joining.tokens import Token, accepts, delete_once, parse, read_secret, secret_of
@@ -250,6 +251,34 @@ def test_who_joins_under_the_name_of_an_earlier_machine_takes_its_place(tmp_path
             assert await refused(folders[1], here.url) == []
             with pytest.raises(VipwireError, match="or another machine joined under its name"):
                 await joining.sign(folders[0], folders[0].node, folders[0].access(here.url), "n2")
+
+    asyncio.run(scenario())
+
+
+def test_a_token_is_good_for_so_many_machines_and_a_machine_has_so_many_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enrolment, "MOST_MACHINES", 2)
+    monkeypatch.setattr(enrolment, "MOST_CERTIFICATES", 4)
+
+    async def scenario() -> None:
+        async with up(tmp_path / "up") as here:
+            token, pinned = await words_for(here, tmp_path / "up")
+            other, _ = await words_for(here, tmp_path / "up")
+            for name in ("n2", "n3"):
+                member = await joining.join(Folder(tmp_path / name), here.url, token, pinned, name)
+            await say_goodbye(Folder(tmp_path / "n3"), member)  # it counts on
+            with pytest.raises(VipwireError, match="2 machines have joined with this token: make another one"):
+                await joining.join(Folder(tmp_path / "n4"), here.url, token, pinned, "n4")
+            assert (await here.ask("GET", "/api/v1/nodes/n4"))[0] == 404
+            await joining.join(Folder(tmp_path / "n4"), here.url, other, pinned, "n4")
+            folder = Folder(tmp_path / "n2")
+            for _ in range(2):
+                await joining.sign(folder, folder.node, folder.access(here.url), "n2")
+            for part in folder.parts:
+                with pytest.raises(VipwireError, match='Node "n2" has 4 certificates that have not expired'):
+                    await joining.sign(folder, part, folder.access(here.url), "n2")
+            assert len([line for line in await list_certificates(admin(tmp_path / "up")) if ":n2 " in line]) == 4
 
     asyncio.run(scenario())
 
