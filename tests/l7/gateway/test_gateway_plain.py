@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.fakes import http2
+from tests.fakes.spellings import Exchange, exchanged
 from tests.l7.gateway.site import GatewaySite, gateways, list_all
 
 SITE = """
@@ -84,6 +86,21 @@ def test_all_requests_of_a_connection_tell_whose_it_is(here: GatewaySite) -> Non
         assert output.count(f'"x-forwarded-for": "{address}"') == 2
         assert "192.0.2" not in output
         assert [output.count(f"}}{number}\n") for number in (1, 0)] == [1, 1]
+
+
+FORGED = ("X_Forwarded_For", "Forwarded", "X-Forwarded-Port", "X-Forwarded-Prefix", "X-Original-URL", "X-Rewrite-URL")
+
+
+@pytest.mark.parametrize("exchange", [exchanged, http2.exchanged], ids=["HTTP/1.1", "HTTP/2"])
+def test_headers_of_clients_tell_pods_nothing_of_where_requests_come_from(
+    here: GatewaySite, exchange: Exchange
+) -> None:
+    lines = ("GET / HTTP/1.1", "Host: a.org", *(f"{name}: 6" for name in FORGED), "X-Other: 6", "Connection: close")
+    status, told = here.run(exchange(here.port("two"), "".join(f"{each}\r\n" for each in (*lines, ""))))
+    assert status == 200
+    headers = {name.lower() for name in told["headers"]}
+    assert "x-other" in headers
+    assert not headers & {name.lower() for name in FORGED}
 
 
 def test_filters_come_after_what_haproxy_tells_of_clients(here: GatewaySite) -> None:

@@ -4,10 +4,9 @@ A backend that cannot be had takes its share all the same: those datagrams are d
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from vipwire_l7.gateway.plan.kinds.objects import Item, no
-from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.plan.rules import Read
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.gateway.plan.unsupported import Unsupported
@@ -21,18 +20,12 @@ _MOST_WEIGHT = 1_000_000
 
 @dataclass(slots=True)
 class DatagramPlace:
-    """The listeners at one address and port of UDP. The oldest route that has a rule has all clients."""
+    """An address and port of UDP. The oldest route that has a rule has all clients."""
 
     name: str
     bind: str
     port: int
-    listeners: list[Listener] = field(default_factory=list)
     shares: Shares = ()
-
-    def add(self, listener: Listener, shares: Shares) -> None:
-        """Take what a route brings to a listener, if it is one of ours and there is no older route."""
-        if any(each is listener for each in self.listeners):
-            self.shares = self.shares or shares
 
     @property
     def frontend(self) -> DatagramFrontend:

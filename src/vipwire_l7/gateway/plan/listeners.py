@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, TypeAlias
 
+from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import admits
 from vipwire_l7.gateway.plan.kinds.hostnames import covers, is_hostname, wider
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
@@ -105,14 +106,20 @@ def listeners_of(gateway: Item, sets: Iterable[Item], world: GatewayWorld) -> tu
     return tuple(_with_overlaps(tuple(_without_conflicts(made))))
 
 
-def attached_sets(gateway: Item, world: GatewayWorld) -> Iterator[tuple[Item, bool]]:
-    """Yield the ListenerSets that name a Gateway, and whether it lets them in."""
+def sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[Item]]:
+    """Return the ListenerSets by the Gateway that they name, the oldest first."""
+    found: dict[ObjectName, list[Item]] = {}
     for each in world.all(IngressKind.LISTENER_SET):
         ref: wire.ParentRef = each.spec.parent_ref
-        namespace = ref.namespace or each.name.namespace
-        if (ref.group, ref.kind, namespace, ref.name) == (wire.GROUP, "Gateway", *gateway.name):
-            wanted = gateway.spec.allowed_listeners.namespaces
-            yield each, admits(wanted, gateway.name.namespace, each.name.namespace, world.labels, "None")
+        if (ref.group, ref.kind) == (wire.GROUP, "Gateway"):
+            found.setdefault(ObjectName(ref.namespace or each.name.namespace, ref.name), []).append(each)
+    return found
+
+
+def is_let_in(item: Item, gateway: Item, world: GatewayWorld) -> bool:
+    """Report whether a Gateway lets in a ListenerSet that names it."""
+    wanted = gateway.spec.allowed_listeners.namespaces
+    return admits(wanted, gateway.name.namespace, item.name.namespace, world.labels, "None")
 
 
 def _judged(gateway: Item, owner: Item, spec: wire.GatewayListener, world: GatewayWorld) -> Listener:

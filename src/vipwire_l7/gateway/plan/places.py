@@ -83,8 +83,6 @@ class SharedPort:
     ways: dict[Mode, Way] = field(default_factory=dict)
     hosts: dict[str, set[Mode]] = field(default_factory=dict)
     """Of all listeners, with their modes."""
-    known: set[int] = field(default_factory=set)
-    """All listeners, by `id`."""
 
     def objection(self, listener: Listener) -> str:
         """Say why a listener cannot be here beside those of older Gateways; "" if it can."""
@@ -102,12 +100,9 @@ class SharedPort:
         """Add a listener."""
         self.ways.setdefault(listener.mode, Way(listener.mode)).listeners.append(listener)
         self.hosts.setdefault(listener.host, set()).add(listener.mode)
-        self.known.add(id(listener))
 
     def brought(self, attachment: Attachment, entries: Sequence[Entry]) -> Iterator[Brought]:
-        """Yield what a route brings to the hosts of a listener, if that is one of ours."""
-        if id(attachment.listener) not in self.known:
-            return
+        """Yield what a route brings to the hosts of a listener that was added."""
         way, more = self.ways[attachment.listener.mode], rules_of(entries)
         for host in isolated(attachment, self.hosts):
             own = attachment.hosts[host]

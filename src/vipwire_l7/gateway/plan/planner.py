@@ -28,7 +28,7 @@ from vipwire_l7.gateway.plan.kinds.objects import (
     world_of,
     yes,
 )
-from vipwire_l7.gateway.plan.listeners import Listener, attached_sets, listeners_of
+from vipwire_l7.gateway.plan.listeners import Listener, is_let_in, listeners_of, sets_by_gateway
 from vipwire_l7.gateway.plan.own_services import OwnService, OwnServices, Standing
 from vipwire_l7.gateway.plan.places import Brought, SharedPort
 from vipwire_l7.gateway.plan.policies import policies_of
@@ -157,11 +157,15 @@ class _Draft:
     ) -> None:
         self._world, self._setting, self._targets, self._refused = world, setting, targets, refused
         self._places: dict[Place, SharedPort] = {}
+        self._ports: dict[int, list[SharedPort]] = {}
+        self._datagram_ports: dict[int, list[DatagramPlace]] = {}
+        """Where listeners are, by their `id`."""
         self._datagrams: dict[Place, DatagramPlace] = {}
         self._listeners: list[Listener] = []
         self._by_owner: dict[tuple[str, ObjectName], list[Listener]] = {}
-        self._gateways: list[tuple[Item, Verdict, tuple[str, ...]]] = []
+        self._gateways: list[tuple[Item, list[Listener], Verdict, tuple[str, ...]]] = []
         self._sets: list[tuple[Item, bool, Verdict]] = []
+        self._of_gateway = sets_by_gateway(world)
         self._counts: dict[int, int] = {}
         self._problems: list[Problem] = []
         self._own: dict[ObjectName, OwnCertificate] = {}
@@ -175,7 +179,7 @@ class _Draft:
 
     def add_gateway(self, gateway: Item, given: tuple[str, ...]) -> None:
         """Add a Gateway and its listeners; `given` are its addresses of the pool."""
-        sets = tuple(attached_sets(gateway, self._world))
+        sets = [(each, is_let_in(each, gateway, self._world)) for each in self._of_gateway.get(gateway.name, ())]
         judged = listeners_of(gateway, (each for each, let_in in sets if let_in), self._world)
         standing = self._standing(gateway, judged)
         assigned = standing.addresses if standing is not None else self._assigned(gateway)
@@ -185,12 +189,13 @@ class _Draft:
             verdict, binds = _with_service(verdict, standing), (self._setting.bind,)
             serves = verdict.holds or verdict.reason == "AddressNotAssigned"  # there is more than an address
         self._sets += [(item, let_in, verdict) for item, let_in in sets]
-        self._gateways.append((gateway, verdict, reached))
         self._add_certificate(gateway)
+        self._gateways.append((gateway, own := list[Listener](), verdict, reached))
         for listener in judged:
             port = listener.port if standing is None else standing.targets.get(listener.place, 0)
             placed = self._place(listener, port, binds) if listener.serves and serves else listener
             self._listeners.append(placed)
+            own.append(placed)
             self._by_owner.setdefault((placed.owner.kind.value, placed.owner.name), []).append(placed)
             self._tell(listener.owner, "spec.listeners", placed.accepted, placed.resolved)
             names = listener.certified.named
@@ -239,17 +244,19 @@ class _Draft:
                 text = f"{bind}:{port} is where Ingresses come in (--http, --https)"
                 return replace(listener, accepted=no("PortUnavailable", text))
             if listener.is_udp:
-                self._datagrams.setdefault(key, DatagramPlace(name, *key)).listeners.append(listener)
+                there = self._datagrams.setdefault(key, DatagramPlace(name, *key))
+                self._datagram_ports.setdefault(id(listener), []).append(there)
                 continue
             placed = self._places.setdefault(key, SharedPort(f"{bind}:{port}", self._mark(*key)))
             if text := placed.objection(listener):
                 return replace(listener, accepted=no("PortUnavailable", text))
             placed.add(listener)
+            self._ports.setdefault(id(listener), []).append(placed)
         return listener
 
     def attach_policies(self) -> None:
         """Attach our own policies, once all Gateways are there."""
-        made = policies_of(self._world, (gateway for gateway, _, _ in self._gateways))
+        made = policies_of(self._world, (gateway for gateway, *_ in self._gateways))
         self._targets.policies = made
         self._targets.named |= made.named
         for each in made.all:
@@ -288,11 +295,12 @@ class _Draft:
                 self._leading.setdefault(service, set()).add(attachment.listener.gateway.name)
             if attachment.listener.is_udp:
                 shares = shares_of(route, self._targets, read)
-                for place in self._datagrams.values():
-                    place.add(attachment.listener, shares)
+                for there in self._datagram_ports.get(id(attachment.listener), ()):
+                    there.shares = there.shares or shares  # the oldest route's
                 continue
             entries = tuple(entries_of(route, attachment, self._targets, read))
-            found += [each for placed in self._places.values() for each in placed.brought(attachment, entries)]
+            ports = self._ports.get(id(attachment.listener), ())
+            found += [each for placed in ports for each in placed.brought(attachment, entries)]
         self._put(route, found, read)
 
     def _put(self, route: Item, found: Sequence[Brought], read: Read) -> None:
@@ -359,23 +367,23 @@ class _Draft:
         return f":{port}" if bind == self._setting.bind else f":{bind.strip('[]')}:{port}"
 
     def _write_statuses(self) -> None:
-        for gateway, verdict, reached in self._gateways:
-            own = [each for each in self._listeners if each.gateway is gateway]
+        for gateway, own, verdict, reached in self._gateways:
             status = gateway_status(gateway, own, self._counts, verdict, reached)
             certificate = self._own.get(gateway.name)
             status["conditions"] += tls_conditions(gateway, own, certificate.verdict if certificate else None)
             self.statuses[gateway.kind, gateway.name] = status
         for item, let_in, address in self._sets:
-            status = set_status(item, self._listeners, self._counts, address, let_in=let_in)
+            own = self._by_owner.get((item.kind.value, item.name), [])
+            status = set_status(item, own, self._counts, address, let_in=let_in)
             self.statuses[item.kind, item.name] = status
         for checked in self._targets.tls.all:
             led = {name for target, _ in targets_of(checked.policy) for name in self._leading.get(target, ())}
-            gateways = [gateway for gateway, _, _ in self._gateways if gateway.name in led]
+            gateways = [gateway for gateway, *_ in self._gateways if gateway.name in led]
             status = policy_status(checked, gateways, self._setting.controller)
             self.statuses[checked.policy.kind, checked.policy.name] = status
         for judged in self._targets.policies.all:
-            status = own_policy_status(judged, self._setting.controller)
-            self.statuses[judged.policy.kind, judged.policy.name] = status
+            key = judged.policy.kind, judged.policy.name
+            self.statuses[key] = own_policy_status(judged, self._setting.controller)
 
 
 def _addresses(

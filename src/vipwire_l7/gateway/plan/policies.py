@@ -173,6 +173,8 @@ class _Here:
 
     services: Mapping[ObjectName, BackendService]
     items: Mapping[tuple[IngressKind, ObjectName], Item]
+    parts: dict[tuple[IngressKind, ObjectName], frozenset[str]] = field(default_factory=dict)
+    """The names of the parts of items: a policy may be for thousands of one item."""
 
     def find(self, policy: Item, target: Target) -> tuple[IngressKind | None, Verdict]:
         """Find a target; no kind if it can be none. What is not there yet may come: the policy waits for it."""
@@ -204,5 +206,7 @@ class _Here:
         item = self.items.get((kind, name))
         if item is None:
             return None
-        parts = item.spec.rules if kind in ROUTE_KINDS else item.spec.listeners
-        return frozenset(part.name for part in parts if part.name)
+        if (kind, name) not in self.parts:
+            parts = item.spec.rules if kind in ROUTE_KINDS else item.spec.listeners
+            self.parts[kind, name] = frozenset(part.name for part in parts if part.name)
+        return self.parts[kind, name]

@@ -97,10 +97,9 @@ def tls_conditions(gateway: Item, listeners: Iterable[Listener], certificate: Ve
 
 
 def set_status(
-    item: Item, listeners: Sequence[Listener], counts: Mapping[int, int], address: Verdict, *, let_in: bool
+    item: Item, own: Sequence[Listener], counts: Mapping[int, int], address: Verdict, *, let_in: bool
 ) -> Json:
-    """Write the status of a ListenerSet. `address` is what has become of its Gateway's address."""
-    own = [each for each in listeners if each.owner.kind is item.kind and each.owner.name == item.name]
+    """Write the status of a ListenerSet. `own` are its listeners, `address` what has become of its Gateway's."""
     accepted, programmed = _overall(own)
     if not let_in:
         accepted = programmed = no("NotAllowed", "the Gateway lets in no ListenerSet of this namespace")

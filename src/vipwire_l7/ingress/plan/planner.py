@@ -177,7 +177,8 @@ class _Draft:
         self._pools: dict[str, Pool] = {}
         self._splits: dict[str, Split] = {}
         self._choices: dict[str, Choice] = {}
-        self._certificates: dict[str, Certificate] = {}
+        self._certificates: dict[str, tuple[str, dict[str, None], list[Asker]]] = {}
+        """What is in them, by file name: their hosts, and the Ingresses that ask for them."""
         self.problems: list[Problem] = []
         self._named: set[tuple[IngressKind, ObjectName]] = set()
         self._defaults: list[tuple[ObjectName, str]] = []
@@ -250,7 +251,10 @@ class _Draft:
             tuple(self._routes.values()),
             tuple(self._pools.values()),
             tuple(choice for name, choice in self._choices.items() if name in used),
-            tuple(self._certificates.values()),
+            tuple(
+                Certificate(name, pem, tuple(hosts), tuple(askers))
+                for name, (pem, hosts, askers) in self._certificates.items()
+            ),
             self._defaults[0][1] if self._defaults else "",
             admitted,
             tuple(self.problems),
@@ -400,9 +404,9 @@ class _Draft:
 
     def _add_certificate(self, names: tuple[str, ...], secret: ObjectName, pem: str, asker: Asker) -> None:
         name = certificate_name(secret)
-        before = self._certificates.get(name) or Certificate(name, pem)
-        hosts = dict.fromkeys((*before.hosts, *names))
-        self._certificates[name] = Certificate(name, pem, tuple(hosts), (*before.askers, asker))
+        _, hosts, askers = self._certificates.setdefault(name, (pem, {}, []))
+        hosts.update(dict.fromkeys(names))
+        askers.append(asker)
 
     def _note(self, ingress: Ingress, field: str, message: str) -> None:
         self.problems.append(Problem("Ingress", ingress.name, field, message))
