@@ -36,7 +36,7 @@ def test_the_proxys_container_as_podman_is_to_run_it() -> None:
         "--cap-add=SYS_RESOURCE",
         "--cap-add=NET_RAW",
         "--volume=/volumes/kube-proxy:/var/lib/kube-proxy:ro",
-        "--volume=/volumes/state:/run/vipwire",
+        "--volume=/run/vipwire:/run/vipwire",
         "--volume=/run/xtables.lock:/run/xtables.lock",
         "--env=KUBERNETES_SERVICE_HOST=127.0.0.1",
         "--env=KUBERNETES_SERVICE_PORT=6443",

@@ -45,6 +45,8 @@ def _haproxy(name: str) -> tuple[str, ...]:
     """List what a command with an HAProxy needs: its folder, and chroot, which systemd counts among the mounts."""
     return (
         *("ProtectKernelTunables=yes", f"RuntimeDirectory=vipwire-{name}", "KillMode=mixed"),
+        # No RuntimeDirectory, which would be removed when they stop. `+`: outside of the sandbox.
+        *("ExecStartPre=+/bin/mkdir -p -m 755 /run/vipwire", "ReadWritePaths=-/run/vipwire"),
         *("Environment=HOME=/root", "SystemCallFilter=@system-service chroot"),
     )
 

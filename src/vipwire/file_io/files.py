@@ -133,28 +133,29 @@ def check_owner(path: Path, flag: str) -> None:
     That user owns the file or folder, a folder above it or a link that leads to it, or may write to a folder above it
     that has no sticky bit. What does not exist has no owner.
     """
-    ours = {0, os.geteuid()}
     try:
-        *above, last = _way(path)
-        for place in above:
-            found = place.lstat()
-            if found.st_uid not in ours and not (found.st_uid == _NOBODY and _root_is_nobody()):
-                raise ConfigError(
-                    f"{flag} {path}: user {found.st_uid}, who owns {place}, can replace it: choose another"
-                )
-            if stat.S_ISDIR(found.st_mode) and _others_may_write(found) and not found.st_mode & stat.S_ISVTX:
-                raise ConfigError(
-                    f"{flag} {path}: users who may write to {place} can replace it: choose another, or take away "
-                    f"that right (chmod go-w {place})"
-                )
-        owner = last.lstat().st_uid
+        way = _way(path)
     except OSError:
         return
-    if owner not in ours:
-        raise ConfigError(
-            f"{flag} {path}: belongs to user {owner}, who can replace the files in it: "
-            f"choose another folder, or give it to user {os.geteuid()} (chown)"
-        )
+    for place in way:
+        try:
+            found = place.lstat()
+        except OSError:
+            return
+        is_named = place in (path.absolute(), way[-1])
+        trusted = {0, os.geteuid(), *([_NOBODY] if not is_named and _root_is_nobody() else [])}
+        if found.st_uid not in trusted and is_named:
+            raise ConfigError(
+                f"{flag} {path}: belongs to user {found.st_uid}, who can replace the files in it: "
+                f"choose another folder, or give it to user {os.geteuid()} (chown)"
+            )
+        if found.st_uid not in trusted:
+            raise ConfigError(f"{flag} {path}: user {found.st_uid}, who owns {place}, can replace it: choose another")
+        if place != way[-1] and _others_may_write(found):
+            raise ConfigError(
+                f"{flag} {path}: users who may write to {place} can replace it: choose another, or take away "
+                f"that right (chmod go-w {place})"
+            )
 
 
 def _way(path: Path) -> list[Path]:
@@ -177,8 +178,10 @@ def _way(path: Path) -> list[Path]:
 
 
 def _others_may_write(found: os.stat_result) -> bool:
+    """Report whether other users may replace what is in a folder."""
     by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
-    return bool(by_group or found.st_mode & stat.S_IWOTH)
+    may_write = by_group or found.st_mode & stat.S_IWOTH
+    return bool(stat.S_ISDIR(found.st_mode) and may_write and not found.st_mode & stat.S_ISVTX)
 
 
 def _root_is_nobody() -> bool:

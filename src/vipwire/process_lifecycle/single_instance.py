@@ -1,49 +1,51 @@
 """One process for one thing of this machine: who comes second is told who is first, or takes its place.
 
-What a proxy writes belongs to a network namespace, which containers may share whose files and processes are apart. So
-a claim is an abstract Unix socket: its name belongs to the network namespace, and the kernel gives it back when the
-process dies, however it dies. Who has a name answers there, from a thread of its own:
+What a proxy writes belongs to a network namespace, which containers may share whose processes are apart. So a claim
+is a Unix socket whose name belongs to the network namespace (`local_sockets`): the kernel closes it when the process
+dies, however it dies. Who has a name answers there, from a thread of its own:
 
     second connects     first says who it is, as one line of JSON
     second: takeover    first (if the second is root, or the same user) says `ending`, and ends in its usual way
     the connection ends ▸ the first is gone ▸ the second has the names
 
-The kernel tells each side who the other is (SO_PEERCRED). Any user of the machine can bind any name. If a stranger
-has bound a name, vipwire claims the name with `~` and a random suffix, and `find_holder` looks for such names, too. A
-stranger is a process of another user than root and ours that has no right to change the network's rules.
+The kernel tells each side who the other is (SO_PEERCRED).
 """
 
 import contextlib
+import errno
 import json
 import os
 import selectors
 import socket
-import struct
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 from msgspec import field
 
-from vipwire.errors import VipwireError
+from vipwire.errors import ConfigError, VipwireError
 from vipwire.logging import log
 from vipwire.model.value import Value
+from vipwire.process_lifecycle.local_sockets import (
+    connect,
+    connect_to_older,
+    is_at,
+    is_bound_elsewhere,
+    listen,
+    peer,
+)
 
 INHERITED: Final = "VIPWIRE_CLAIMS"
 """The variable that tells a program, when it replaces itself, which descriptors are its claims."""
-_CREDENTIALS: Final = struct.Struct("3i")
 _TAKEOVER: Final = b"takeover\n"
 _ENDING: Final = b"ending\n"
 _HEAR_SECONDS: Final = 2.0
 _END_SECONDS: Final = 90.0
 _LOOK_SECONDS: Final = 0.02
 _BIND_ATTEMPTS: Final = 100
-_NET_ADMIN: Final = 1 << 12
-_NAMES: Final = Path("/proc/thread-self/net/unix")
 _MOST_HEARD: Final = 16
 """Connections at once: who has been quiet for longest is hung up on."""
 
@@ -65,6 +67,8 @@ class Holder(Value, frozen=True):
     def __str__(self) -> str:
         command = self.said.get("command", "a process that does not answer")
         who = f"process {self.pid}" if self.pid else f"process {self.said.get('pid', '?')} of another pid namespace"
+        if not self.pid and not self.said:
+            return f"a process of user {self.uid} that does not answer"
         since = f" since {self.said['since']}" if "since" in self.said else ""
         more = "".join(f", {each}" for each in self.said.get("details", ()))
         return f"{command} ({who}, user {self.uid}{since}{more})"
@@ -72,6 +76,8 @@ class Holder(Value, frozen=True):
     @property
     def remedy(self) -> str:
         """The way to end it."""
+        if not self.pid and not self.said:
+            return "find it as root (ss -xlp)"
         return f"end it (kill {self.pid})" if self.pid else "end its container"
 
 
@@ -147,7 +153,7 @@ class Claim:
         connection.close()
 
     def _yields_to(self, connection: socket.socket) -> bool:
-        pid, uid = _peer(connection)
+        pid, uid = peer(connection)
         if uid not in (0, os.geteuid()):
             return False
         connection.send(_ENDING)
@@ -197,16 +203,16 @@ def find_holder(name: str) -> Holder | None:
     """Find the holder of a name; None for nobody, or this process before it replaced itself."""
     if name in _inherited():
         return None
-    connection = _call(name)
+    try:
+        connection = _call(name)
+    except BlockingIOError:  # it hangs, and its queue is full
+        return Holder(0, os.geteuid())
+    except OSError:
+        connection = None
     if connection is None:
-        return None
+        return Holder(0, 0) if os.geteuid() and is_bound_elsewhere(name) else None
     with connection:
         return _introduced(connection)
-
-
-def plain_name(place: str) -> str:
-    """Return the name that a socket's name is a claim of."""
-    return place.partition("~")[0]
 
 
 def refusal(holder: Holder, *, takeover: bool) -> AlreadyRunningError:
@@ -221,12 +227,15 @@ def _bound(names: Iterable[str]) -> dict[str, socket.socket]:
     found: dict[str, socket.socket] = {}
     with contextlib.ExitStack() as on_error:
         for name in names:
-            if name in inherited:
-                found[name] = socket.socket(fileno=inherited[name])
-                found[name].set_inheritable(False)
+            own = socket.socket(fileno=inherited[name]) if name in inherited else None
+            if own is not None and is_at(own, name):
+                own.set_inheritable(False)
             else:
-                found[name] = _bind(name)
-            on_error.callback(found[name].close)
+                if own is not None:
+                    own.close()  # an abstract one, of the version that this program was before
+                own = _bind(name)
+            found[name] = own
+            on_error.callback(own.close)
         on_error.pop_all()
     return found
 
@@ -236,30 +245,22 @@ def _bind(name: str) -> socket.socket:
     for _ in range(_BIND_ATTEMPTS):
         if (holder := find_holder(name)) is not None:
             raise refusal(holder, takeover=True)
-        stranger = _stranger_at(name)
-        place = f"{name}~{os.urandom(4).hex()}" if stranger else name
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        if is_bound_elsewhere(name):
+            log.warning("a socket of this name is in another container: mount the node's /run/vipwire", socket=name)
         try:
-            listener.bind(f"\0{place}")
-            listener.listen()
-        except OSError:
-            listener.close()
+            return listen(name)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ConfigError(f"{error.filename or name}: {error.strerror or error}") from error
             time.sleep(_LOOK_SECONDS)
-            continue
-        if stranger:
-            log.warning("another user's process has the socket's name: using another", socket=name, user=stranger)
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(listener.close)
-            if (connection := _call(name, but=place)) is not None:  # who has begun in the same moment
-                with connection:
-                    raise refusal(_introduced(connection), takeover=True)
-            on_error.pop_all()
-        return listener
-    raise AlreadyRunningError(f"the socket @{name} belongs to a process that does not listen there: end that first")
+    raise AlreadyRunningError(f"the socket {name} belongs to a process that does not answer: end that first")
 
 
 def _end_holder(name: str) -> None:
-    connection = None if name in _inherited() else _call(name)
+    try:
+        connection = None if name in _inherited() else _call(name)
+    except OSError:
+        return  # `_bind` names it
     if connection is None:
         return
     with connection:
@@ -277,65 +278,16 @@ def _end_holder(name: str) -> None:
             return
 
 
-def _call(name: str, *, but: str = "") -> socket.socket | None:
-    """Connect to the holder of a name who is no stranger, wherever it listens except at one place."""
-    for place in _places(name):
-        connection = _connected(place) if place != but else None
-        if connection is not None and not _is_stranger(*_peer(connection)):
-            return connection
-        if connection is not None:
-            connection.close()
-    return None
-
-
-def _places(name: str) -> list[str]:
-    """List the names of sockets that may be a claim of a name; without /proc only the name itself."""
-    try:
-        lines = _NAMES.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return [name]
-    return [name, *sorted({place for line in lines if (place := line.rpartition(" @")[2]).startswith(f"{name}~")})]
-
-
-def _connected(place: str) -> socket.socket | None:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(_HEAR_SECONDS)
-    try:
-        connection.connect(f"\0{place}")
-    except OSError:
-        connection.close()
-        return None
+def _call(name: str) -> socket.socket | None:
+    """Connect to the holder of a name, also to one of an older version. Raise OSError if it cannot be asked."""
+    connection = connect(name) or connect_to_older(name)
+    if connection is not None:
+        connection.settimeout(_HEAR_SECONDS)
     return connection
 
 
-def _stranger_at(name: str) -> int:
-    """Return the user of the stranger who has a name; 0 where none has it."""
-    connection = _connected(name)
-    if connection is None:
-        return 0
-    with connection:
-        pid, uid = _peer(connection)
-        return uid if _is_stranger(pid, uid) else 0
-
-
-def _is_stranger(pid: int, uid: int) -> bool:
-    """Report whether a process cannot be of vipwire's: of another user, and without CAP_NET_ADMIN where we are.
-
-    Anybody has all capabilities in a user namespace of his own. What cannot be read is taken for one of ours.
-    """
-    if uid in (0, os.geteuid()):
-        return False
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
-        is_here = os.stat(f"/proc/{pid}/ns/user").st_ino == os.stat("/proc/self/ns/user").st_ino  # noqa: PTH116
-    except OSError:
-        return os.geteuid() == 0
-    effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
-    return not (is_here and effective & _NET_ADMIN)
-
-
 def _introduced(connection: socket.socket) -> Holder:
-    pid, uid = _peer(connection)
+    pid, uid = peer(connection)
     said: Any = {}
     with contextlib.suppress(OSError, ValueError):
         said = json.loads(_line(connection) or b"{}")
@@ -361,12 +313,6 @@ def _line(connection: socket.socket) -> bytes:
     return data.strip()
 
 
-def _peer(connection: socket.socket) -> tuple[int, int]:
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(raw)
-    return pid, uid
-
-
 def _inherited() -> dict[str, int]:
     """Read which names this process had before it replaced itself, and still has."""
     found: dict[str, int] = {}
@@ -375,6 +321,6 @@ def _inherited() -> dict[str, int]:
             with contextlib.suppress(OSError, ValueError, TypeError):
                 probe = socket.socket(fileno=os.dup(number))
                 with probe:
-                    if plain_name(os.fsdecode(probe.getsockname())[1:]) == name:
+                    if is_at(probe, name) or probe.getsockname() == b"\0" + name.encode():
                         found[name] = number
     return found

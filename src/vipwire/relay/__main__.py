@@ -1,16 +1,17 @@
 """The process of a relay: `python -m vipwire.relay NAME DESCRIPTOR`.
 
-NAME is that of its abstract socket. When it listens there, or cannot, it says so on the inherited descriptor and
-closes it. It outlives the process that has started it: connections are cut neither by a restart nor by an upgrade.
+NAME is that of its socket (`local_sockets`). When it listens there, or cannot, it says so on the inherited descriptor
+and closes it. It outlives the process that has started it: neither a restart nor an upgrade cuts connections.
 """
 
 import gc
 import os
 import signal
-import socket
 import sys
 
+from vipwire.errors import VipwireError
 from vipwire.process_lifecycle.file_limits import raise_limit
+from vipwire.process_lifecycle.local_sockets import listen
 from vipwire.relay.loop import EventLoop
 from vipwire.relay.relay import ControlSocket, Relay
 
@@ -22,13 +23,12 @@ def main() -> int:
         return 0  # whoever has started us need not wait for the relay, which may outlive him
     os.dup2(0, 2)  # nor for its standard error, which is /dev/null from here on
     limit = raise_limit()
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        listening.bind("\0" + name)
-    except OSError as error:
-        os.write(tell, f"the socket @{name} is taken: {error.strerror}".encode())
+        listening = listen(name)
+    except (OSError, VipwireError) as error:
+        os.write(tell, f"the socket {name}: {error}".encode())
         return 1
-    listening.listen(64)
+    listening.settimeout(0)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     loop = EventLoop()

@@ -6,14 +6,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import Final, TypeVar
 
-from vipwire.errors import CommitError, DecodeError, UnsupportedError
+from vipwire.errors import CommitError, DecodeError
 from vipwire.model.net import Address, Family, Protocol
+from vipwire.process_lifecycle.local_sockets import connect, connect_to_older, peer
 from vipwire.relay.messages import (
-    CREDENTIALS,
     HEAD,
     VERSION,
     Answer,
@@ -48,7 +48,7 @@ T = TypeVar("T", bound=Answer)
 
 
 def relay_name(family: Family) -> str:
-    """Name the proxy's relay of a family, which is its abstract socket: one for each user and network namespace."""
+    """Name the socket of the proxy's relay of a family: one for each user and network namespace."""
     return f"vipwire-relay-{os.geteuid()}-{family.value.lower()}"
 
 
@@ -61,22 +61,13 @@ class Call:
 
     @classmethod
     def find(cls, name: str) -> "Call | None":
-        """Connect to the relay of a name (`relay_name`); None if there is none.
-
-        Raise UnsupportedError if somebody else's process has its name: it must not be told what to relay.
-        """
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.connect(f"\0{name}")
-        except OSError as error:
+        """Connect to the relay of a name (`relay_name`); None if there is none."""
+        sock = connect(name)
+        if sock is None:
+            return None
+        if peer(sock)[1] != os.geteuid():
             sock.close()
-            if isinstance(error, ConnectionRefusedError):
-                return None
-            raise
-        pid, uid, _ = CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
-        if uid != os.geteuid():
-            sock.close()
-            raise UnsupportedError(f"the socket @{name} belongs to process {pid} of user {uid}: end that first")
+            return None
         return cls(sock)
 
     @classmethod
@@ -101,6 +92,9 @@ class Call:
                         call.tell(settings)
                     return call
             call.close()
+        elif (older := connect_to_older(name)) is not None:
+            with closing(cls(older)) as call:
+                call.retire()
         _spawn(name)
         call = cls.find(name)
         if call is None:

@@ -1,8 +1,8 @@
 """The messages between the control process and a relay: MessagePack, each behind its length.
 
 The relay is a process of its own, so that neither the relaying nor the syncing stalls the other, and that connections
-outlive a restart of the proxy. It listens on an abstract Unix socket of its network namespace, named for the user and
-the family: where one answers there, it is the only one.
+outlive a restart of the proxy. It listens on a Unix socket of its network namespace (`local_sockets`), named for the
+user and the family: where one answers there, it is the only one.
 """
 
 import struct
@@ -15,8 +15,6 @@ from vipwire.errors import DecodeError
 VERSION: Final = 3
 """Of these messages. A relay of another version is told to retire; `Hello` and `Retire` mean the same in all."""
 
-CREDENTIALS: Final = struct.Struct("3i")
-"""struct ucred, which tells either end who the other is: process, user and group."""
 HEAD: Final = struct.Struct("!I")
 LARGEST: Final = 64 << 20
 """Bytes of one message that are believed to be meant: a batch of listeners has a hundredth."""

@@ -1,6 +1,6 @@
 """The relay: all listeners of one family, kept as the control process says, and the socket on which that speaks.
 
-The socket is an abstract Unix socket; see `messages`. A request to have listeners is carried out as a whole or not at
+The socket is a Unix socket; see `messages`. A request to have listeners is carried out as a whole or not at
 all: every socket is opened before any listener changes. Established connections know nothing of listeners and outlive
 them.
 """
@@ -14,12 +14,12 @@ from typing import Final
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import Protocol
+from vipwire.process_lifecycle.local_sockets import peer
 from vipwire.relay.balance import ClientMemory
 from vipwire.relay.datagram import DatagramListener
 from vipwire.relay.listener import BaseListener, DescriptorBudget, Shared
 from vipwire.relay.loop import EventLoop
 from vipwire.relay.messages import (
-    CREDENTIALS,
     VERSION,
     Answer,
     AskCounters,
@@ -213,8 +213,7 @@ class ControlSocket:
             sock, _ = self._listening.accept()
         except OSError:
             return
-        uid = CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-        if uid not in (0, self._user):
+        if peer(sock)[1] not in (0, self._user):
             sock.close()
             return
         ControlConnection(self._loop, self._relay, sock, self.close)

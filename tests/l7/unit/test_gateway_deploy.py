@@ -58,7 +58,7 @@ def test_the_flags_are_taken_and_the_class_is_ours() -> None:
     assert found["command"] == ["vipwire", "gateway"]
     with gateway.make_context("gateway", list(found["args"])) as context:
         given = context.params
-    (mount,) = found["volumeMounts"]
+    mount, _ = found["volumeMounts"]
     assert str(given["run_dir"]) == mount["mountPath"]
     assert given["metrics_bind_address"].endswith(f":{found['ports'][0]['containerPort']}")
     assert given["controller"] == CONTROLLER == one(objects(), "GatewayClass")["spec"]["controllerName"]

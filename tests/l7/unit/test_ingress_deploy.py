@@ -75,7 +75,10 @@ def test_the_flags_are_taken() -> None:
     assert given["command"] == ["vipwire", "ingress"]
     with ingress.make_context("ingress", list(given["args"])) as context:
         options = options_of(context.params)
-    (mount,), (volume,) = given["volumeMounts"], one(objects(), "DaemonSet")["spec"]["template"]["spec"]["volumes"]
+    (mount, _), (_, volume) = (
+        given["volumeMounts"],
+        one(objects(), "DaemonSet")["spec"]["template"]["spec"]["volumes"],
+    )
     assert (str(options.folder), mount["name"]) == (mount["mountPath"], volume["name"])
     ports = {each["name"]: each["containerPort"] for each in given["ports"]}
     assert (options.layout.http, options.layout.https) == (f"*:{ports['http']}", f"*:{ports['https']}")

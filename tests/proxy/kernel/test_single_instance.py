@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -14,8 +15,10 @@ from pathlib import Path
 import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.daemon import NODE, Daemon, echo, prepare, reached, service_of, slice_for, stage, write
-from tests.fakes.own_network import run
+from tests.fakes.own_network import enter, run
 
+from vipwire.errors import ConfigError
+from vipwire.process_lifecycle.local_sockets import VARIABLE
 from vipwire.process_lifecycle.single_instance import AlreadyRunningError, claimed, find_holder
 from vipwire.proxy_daemon.start.record import PROXY, running_proxy
 
@@ -272,17 +275,22 @@ def test_a_holder_that_hangs_is_named_by_the_kernel() -> None:
         pass
 
 
+AS_STRANGER = """import os
+from vipwire.process_lifecycle.single_instance import claimed
+os.setgid(65534); os.setuid(65534)
+try:
+    claimed(("vipwire-test",), "another", ready=lambda: None).__enter__()
+except Exception as error:
+    print(error)
+"""
+
+
 def test_only_root_or_the_same_user_may_take_over() -> None:
-    code = (
-        "import os; from vipwire.process_lifecycle.single_instance import claimed; os.setuid(65534)\n"
-        "try:\n    claimed(('vipwire-test',), 'another', ready=lambda: None).__enter__()\n"
-        "except Exception as error:\n    print(error)"
-    )
     asked: list[str] = []
     with claimed(("vipwire-test",), "a test") as claim:
         claim.when_asked(asked.append)
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert "does not let us take its place" in done.stdout
+        done = subprocess.run([sys.executable, "-c", AS_STRANGER], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("it runs here already: a process of user 0"), done
         assert asked == []
 
 
@@ -290,7 +298,7 @@ ODD = b'{"details": 7, "since": [], "command": null}\n'
 
 
 @pytest.mark.parametrize("answer", [b"", b"[1]\n", b"nonsense\n", ODD, b"x" * 99])
-def test_whatever_a_strangers_process_answers_it_is_named(answer: bytes) -> None:
+def test_whatever_a_process_of_an_earlier_version_answers_it_is_named(answer: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor() as pool:
         listener.bind("\0vipwire-test")
         listener.listen()
@@ -311,42 +319,128 @@ def test_whatever_a_strangers_process_answers_it_is_named(answer: bytes) -> None
         serving.result()
 
 
+def test_the_place_of_an_earlier_version_is_taken_and_its_name_is_not() -> None:
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor() as pool:
+        listener.bind("\0vipwire-test")
+        listener.listen()
+
+        def serve() -> bytes:
+            for _ in range(2):
+                connection, _address = listener.accept()
+                with connection:
+                    connection.sendall(b'{"command": "vipwire proxy", "pid": 7}\n')
+                    if heard := connection.recv(64):
+                        listener.close()
+                        connection.sendall(b"ending\n")
+                        return heard
+            return b""
+
+        serving = pool.submit(serve)
+        with claimed(("vipwire-test",), "another", ready=lambda: None):
+            assert serving.result() == b"takeover\n"
+            assert "@vipwire-test" not in names()
+
+
+def test_nothing_of_a_proxy_is_an_abstract_socket(tmp_path: Path) -> None:
+    async def story(server: FakeApiServer) -> None:
+        async with proxy(server, "--proxy-mode=userspace", f"--state-dir={tmp_path}") as first:
+            await first.heard(DONE)
+            assert "@" not in names()
+            paths = {Path(line.split()[-1]) for line in names().splitlines() if "vipwire" in line}
+            assert {path.name.split(".")[0] for path in paths} >= {PROXY, "vipwire-relay-0-ipv4"}
+            for path in paths:
+                assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
+            assert await first.terminate() == 0
+
+    play(story)
+
+
 SQUATTING = """import os, socket, time
 os.setgid(65534); os.setuid(65534)
-made = [socket.socket(socket.AF_UNIX) for _ in range(2)]
-made[0].bind("\\0vipwire-test"); made[1].bind("\\0vipwire-test~0")
-for each in made: each.listen()
+made = socket.socket(socket.AF_UNIX)
+made.bind("\\0vipwire-test"); made.listen()
 print(flush=True); time.sleep(600)
 """
 
 
-def test_a_user_who_takes_the_name_keeps_no_proxy_from_starting() -> None:
-    """Who starts claims another name, and is found there by the next; the user is nobody's holder."""
+def test_a_user_who_takes_the_name_of_earlier_versions_is_nobodys_holder() -> None:
     with subprocess.Popen([sys.executable, "-c", SQUATTING], stdout=subprocess.PIPE) as stranger:
         try:
             assert stranger.stdout is not None
             stranger.stdout.readline()
             assert find_holder("vipwire-test") is None
-            asked: list[str] = []
-            with claimed(("vipwire-test",), "a test") as claim:
-                claim.when_asked(asked.append)
+            with claimed(("vipwire-test",), "a test"):
                 holder = find_holder("vipwire-test")
                 assert holder is not None
                 assert (holder.pid, holder.said["command"]) == (os.getpid(), "a test")
-                with pytest.raises(AlreadyRunningError, match="a test"), claimed(("vipwire-test",), "another"):
-                    pass
-            assert find_holder("vipwire-test") is None
         finally:
             stranger.kill()
-    with claimed(("vipwire-test",), "a test"):
-        assert "@vipwire-test\n" in names()
+
+
+def test_the_files_of_processes_that_were_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "ours"))
+    for name in ("vipwire-a", "vipwire-b"):
+        with claimed((name,), "a test"):
+            assert [path.name.split(".")[0] for path in (tmp_path / "ours").iterdir()] == [name]
+
+
+def test_two_that_start_in_the_same_moment_are_never_both_first() -> None:
+    def start(_: int) -> bool:
+        code = "from vipwire.process_lifecycle.single_instance import claimed\n"
+        code += "with claimed(('vipwire-test',), 'a test'): print(flush=True); input()"
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, stderr=subprocess.DEVNULL)
+        started.append(process)
+        assert process.stdout is not None
+        return bool(process.stdout.readline())
+
+    started: list[subprocess.Popen[bytes]] = []
+    network = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    with ThreadPoolExecutor(4, initializer=enter, initargs=(network,)) as pool:
+        assert sum(pool.map(start, range(4))) == 1
+    os.close(network)
+    for process in started:
+        process.communicate(b"\n")
+
+
+def _of_another_user(place: Path) -> None:
+    place.mkdir()
+    os.chown(place, 65534, 65534)
+
+
+def _below_a_folder_of_another_user(place: Path) -> None:
+    os.chown(place.parent, 65534, 65534)
+
+
+def _a_link_of_another_user(place: Path) -> None:
+    place.symlink_to(place.parent)
+    os.chown(place, 65534, 65534, follow_symlinks=False)
+
+
+def _a_file(place: Path) -> None:
+    place.touch()
+
+
+@pytest.mark.parametrize(
+    "made", [_of_another_user, _below_a_folder_of_another_user, _a_link_of_another_user, _a_file]
+)
+def test_a_folder_for_sockets_that_cannot_be_ours_is_refused_in_one_line(
+    tmp_path: Path, made: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "above" / "sockets"
+    place.parent.mkdir()
+    made(place)
+    monkeypatch.setenv(VARIABLE, str(place))
+    with pytest.raises(ConfigError, match=VARIABLE) as refused, claimed(("vipwire-test",), "a test"):
+        pass
+    assert "\n" not in str(refused.value)
 
 
 def test_who_only_connects_keeps_nobody_from_hearing() -> None:
     with claimed(("vipwire-test",), "a test"), ExitStack() as stack:
+        (path,) = (line.split()[-1] for line in names().splitlines() if "vipwire-test" in line)
         for _ in range(100):
             idle = stack.enter_context(socket.socket(socket.AF_UNIX))
-            idle.connect("\0vipwire-test")
+            idle.connect(path)
         holder = find_holder("vipwire-test")
         assert holder is not None
         assert holder.said["command"] == "a test"

@@ -32,7 +32,7 @@ _IPV6: Final = Path("/proc/net/if_inet6")
 
 
 def datagram_relay_name(folder: Path) -> str:
-    """Name the relay of a gateway that has a folder: its abstract socket."""
+    """Name the socket of the relay of a gateway that has a folder."""
     return f"vipwire-gateway-{os.geteuid()}-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import ConfigError
-from vipwire.process_lifecycle.single_instance import Claim, Holder, claimed, find_holder, plain_name, refusal
+from vipwire.process_lifecycle.local_sockets import names
+from vipwire.process_lifecycle.single_instance import Claim, Holder, claimed, find_holder, refusal
 from vipwire_l7.haproxy.layout import Layout
 
 _PREFIX: Final = "vipwire-ingress-at-"
@@ -54,14 +55,9 @@ def overlap(one: str, other: str) -> bool:
     return port == port_2 and (host == host_2 or f"{_PREFIX}{_ALL}" in (host, host_2))
 
 
-def _holders(places: Iterable[str], table: Path = Path("/proc/net/unix")) -> Iterator[Holder]:
+def _holders(places: Iterable[str]) -> Iterator[Holder]:
     """Find who has a place in common with these."""
-    try:
-        lines = table.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # without /proc only the same places are seen
-        lines = [f"@{place}" for place in places]
-    taken = {plain_name(line.rpartition(" ")[2].removeprefix("@")) for line in lines if f"@{_PREFIX}" in line}
-    for name in sorted(taken):
+    for name in sorted({*places, *(each for each in names() if each.startswith(_PREFIX))}):
         if any(overlap(name, place) for place in places) and (holder := find_holder(name)) is not None:
             yield holder
 

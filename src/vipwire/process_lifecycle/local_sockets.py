@@ -1,0 +1,162 @@
+"""The Unix sockets by which processes of vipwire find each other: files in one folder that is ours.
+
+    /run/vipwire/sockets/NAME.NETNS     root's
+    /tmp/vipwire-UID/NAME.NETNS         another user's
+
+A name belongs to a network namespace: NETNS is its inode number. Only the owner of the folder may enter it, so no
+other user can take a name or connect. A process listens as long as it lives: the next one that takes a name removes
+the files at which no process listens. Containers find each other if they share the folder: by hostPath, in a Pod.
+
+Early versions had abstract sockets, whose names any user can take. vipwire connects to those of root and of our own
+user, so that it can take the place of such a version. It binds none.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+from vipwire.errors import ConfigError
+from vipwire.file_io.files import check_owner
+
+VARIABLE: Final = "VIPWIRE_SOCKET_DIR"
+"""The variable that names another folder."""
+_ROOTS: Final = Path("/run/vipwire/sockets")
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+def listen(name: str) -> socket.socket:
+    """Listen at a name in this network namespace. Raise OSError with EADDRINUSE if a process does, ConfigError."""
+    place = _folder()
+    _make(place)
+    path = place / _file(name)
+    with _locked(place):
+        _remove_unused(place)
+        if path.exists():
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(path))
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(listener.close)
+            os.fchmod(listener.fileno(), 0o600)  # the mode that bind gives to the file
+            listener.bind(str(path))
+            listener.listen()
+            on_error.pop_all()
+        return listener
+
+
+def connect(name: str) -> socket.socket | None:
+    """Connect to the process that listens at a name; None if none does. Raise OSError if it cannot be asked."""
+    return _connected(str(_folder() / _file(name)))
+
+
+def connect_to_older(name: str) -> socket.socket | None:
+    """Connect to a process of root or ours that has an abstract socket, as versions before 0.1.0 had."""
+    try:
+        connection = _connected(f"\0{name}")
+    except OSError:
+        return None
+    if connection is not None and peer(connection)[1] not in (0, os.geteuid()):
+        connection.close()
+        return None
+    return connection
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Return the process and the user at the other end."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
+
+
+def is_bound_elsewhere(name: str) -> bool:
+    """Report whether a socket of this network namespace has a name's path, in root's folder or in another container.
+
+    Any user can make such a path in a mount namespace of their own.
+    """
+    try:
+        lines = Path("/proc/thread-self/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    paths = {str(place / _file(name)) for place in (_folder(), _ROOTS)}
+    return any(line.rpartition(" ")[2] in paths for line in lines)
+
+
+def is_at(listener: socket.socket, name: str) -> bool:
+    """Report whether a socket listens at a name."""
+    return bool(listener.getsockname() == str(_folder() / _file(name)))
+
+
+def names() -> set[str]:
+    """List the names of this network namespace that have a socket; a process may listen there."""
+    suffix = _file("")
+    with contextlib.suppress(OSError):
+        return {unquote(path.name.removesuffix(suffix)) for path in _folder().iterdir() if path.name.endswith(suffix)}
+    return set()
+
+
+def _folder() -> Path:
+    if given := os.environ.get(VARIABLE):
+        return Path(given)
+    return Path(f"/tmp/vipwire-{os.geteuid()}") if os.geteuid() else _ROOTS  # noqa: S108  # `_make` checks its owner
+
+
+def _file(name: str) -> str:
+    """Name the socket of this thread's network namespace."""
+    return f"{quote(name, safe='*:')}.{os.stat('/proc/thread-self/ns/net').st_ino}"  # noqa: PTH116 - below /proc
+
+
+def _make(place: Path) -> None:
+    """Create the folder for us alone. Raise ConfigError if that fails, or another user can replace it."""
+    remedy = f"vipwire keeps its sockets there: in a Pod, mount the node's {_ROOTS.parent}, or set {VARIABLE}"
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in (_ROOTS.parent, place) if place == _ROOTS else (place,):
+            found = each.stat()
+            if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o022:
+                each.chmod(0o755)  # as kubelet makes an emptyDir
+        if place.stat().st_uid == os.geteuid():
+            place.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(f"{error.filename or place}: {error.strerror}: {remedy}") from error
+    check_owner(place, f"{VARIABLE}:")
+
+
+@contextlib.contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_unused(place: Path) -> None:
+    """Remove the sockets of processes that have ended, of all network namespaces."""
+    for path in place.iterdir():
+        with contextlib.suppress(OSError):  # a process listens, and its queue is full
+            if (connection := _connected(str(path))) is None:
+                path.unlink()
+            else:
+                connection.close()
+
+
+def _connected(address: str) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(0)  # a full queue is an error
+        connection.connect(address)
+        connection.settimeout(None)
+    except OSError as error:
+        connection.close()
+        if isinstance(error, ConnectionRefusedError | FileNotFoundError | NotADirectoryError):
+            return None
+        raise
+    return connection
