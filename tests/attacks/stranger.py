@@ -28,7 +28,7 @@ def writable(path: str) -> Iterator[str]:
         made = f"{path}/of-a-stranger"
         os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         yield f"create in {path}"
-        Path(made).unlink()
+        Path(f"{path}/of-a-stranger").unlink()
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
         yield f"write {path}"
@@ -39,8 +39,8 @@ def writable(path: str) -> Iterator[str]:
         Path(path).chmod(0o777)
         yield f"chmod {path}"
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as made:
-            made.connect(path)
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as tried:
+            tried.connect(path)
             yield f"connect to {path}"
 
 

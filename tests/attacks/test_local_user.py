@@ -108,12 +108,12 @@ def test_nobody_changes_nothing_of_a_proxy_and_reads_no_secret(mode: str, folder
     server.store.put("endpointslices", slice_for("web", "10.244.0.1"))
     own = ("--profiling", "--view-bind-address=127.0.0.1:10247", f"--hostname-override={NODE}")
 
-    async def story() -> None:
+    async def story(*more: str) -> None:
         async with server:
             config.touch(0o600)
             config.write_text(kubeconfig(server.url))
             flags = (f"--proxy-mode={mode}", f"--state-dir={state}", f"--kubeconfig={config}", *own)
-            async with Daemon(*flags) as daemon:
+            async with Daemon(*flags, *more) as daemon:
                 await daemon.heard("synced", ip_family="IPv4")
                 assert daemon.process is not None
                 async with asyncio.timeout(PATIENCE):
@@ -127,8 +127,7 @@ def test_nobody_changes_nothing_of_a_proxy_and_reads_no_secret(mode: str, folder
                 assert "Traceback" not in daemon.log()
 
     with own_cgroup.beside("node") if mode == "ebpf" else contextlib.nullcontext() as cgroup, stage():
-        own = (*own, f"--ebpf-cgroup={cgroup}") if cgroup else own
-        asyncio.run(story())
+        asyncio.run(story(*([f"--ebpf-cgroup={cgroup}"] if cgroup else [])))
 
 
 async def shown() -> bool:
