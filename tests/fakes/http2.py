@@ -1,11 +1,12 @@
 """A client of HTTP/2 that sends what no library would: any pseudo-header, in any number, without a check."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-_DATA, _HEADERS, _RESET, _SETTINGS, _GO_AWAY = 0, 1, 3, 4, 7
+_DATA, _HEADERS, _RESET, _SETTINGS, _GO_AWAY, _CONTINUATION = 0, 1, 3, 4, 7, 9
 _END_STREAM, _END_HEADERS = 1, 4
 _BY_INDEX: Final = {8: 200, 9: 204, 10: 206, 11: 304, 12: 400, 13: 404, 14: 500}
 """`:status` in the static table of RFC 7541."""
@@ -17,14 +18,25 @@ async def asked(port: int, fields: Fields) -> tuple[int, Any]:
 
     A request that RFC 9113 calls malformed ends its stream, or its connection: 400.
     """
-    block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields)
     async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b""))
-        writer.write(_frame(_HEADERS, _END_STREAM | _END_HEADERS, 1, block))
+        writer.write(_PREFACE + _frame(_HEADERS, _END_STREAM | _END_HEADERS, 1, _block(fields)))
         status, body = await _answer(reader)
         writer.close()
     return status, json.loads(body) if body.startswith(b"{") else None
+
+
+async def send_headers_without_end(port: int, fields: Fields, most: int) -> None:
+    """Send the headers of one request in `most` frames without an end, or until the server hangs up."""
+    more = b"\0" + _text("x") + _text("y" * 8000)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    with contextlib.suppress(OSError), contextlib.closing(writer):
+        writer.write(_PREFACE + _frame(_HEADERS, _END_STREAM, 1, _block(fields)))
+        for _ in range(most):
+            writer.write(_frame(_CONTINUATION, 0, 1, more))
+            await writer.drain()
+            if reader.at_eof():
+                break
 
 
 async def exchanged(port: int, request: str) -> tuple[int, Any]:
@@ -70,6 +82,13 @@ def _status(block: bytes) -> int:
 
 def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
     return len(content).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + content
+
+
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b"")
+
+
+def _block(fields: Fields) -> bytes:
+    return b"".join(b"\0" + _text(name) + _text(value) for name, value in fields)
 
 
 def _text(text: str) -> bytes:

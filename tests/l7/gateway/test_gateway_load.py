@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.fakes import http2
 from tests.fakes.ports import free_port
 from tests.l7.gateway.site import BASE, service
 from tests.l7.gateway.test_gateway_daemon import code, running, until
@@ -238,3 +239,50 @@ def test_mirrors_that_never_answer_and_answers_without_an_end_cost_a_constant(tm
 
     with running(tmp_path, "--manifests", str(tmp_path / "manifests")) as process:
         asyncio.run(load(process.pid))
+
+
+async def ask_by_http_2(port: int, end: float, statuses: Counter[str]) -> None:
+    """Ask for each path in turn."""
+    while asyncio.get_running_loop().time() < end:
+        for path in PATHS:
+            status, _ = await http2.asked(port, http2.pseudo(path, "a.org"))
+            statuses[f"{path} {status}"] += 1
+
+
+def test_headers_of_http_2_without_an_end_cost_a_constant(tmp_path: Path) -> None:
+    """Clients send them for paths that are mirrored and asked about, while others ask there."""
+    port, pod_port = free_port(), free_port()
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "all.yaml").write_text("\n---\n".join(objects(port, pod_port)))
+    served = {name: Counter[str]() for name in PODS}
+    statuses, opened = Counter[str](), list[asyncio.Transport]()
+
+    async def flood_until(end: float) -> None:
+        while asyncio.get_running_loop().time() < end:
+            await http2.send_headers_without_end(port, http2.pseudo("/each", "a.org"), 2_000)
+
+    async def load(pid: int) -> None:
+        loop = asyncio.get_running_loop()
+        pods = [
+            await loop.create_server(partial(Counted, served[name], opened), address, pod_port)
+            for name, address in PODS.items()
+        ]
+        await asyncio.to_thread(until, lambda: code(port, "a.org", "/asked") == "200", tmp_path)
+        (master,) = children(pid)
+        (worker,) = children(master)
+        before, end = resident(worker), loop.time() + 8.0
+        await asyncio.gather(
+            *(flood_until(end) for _ in range(4)),
+            *(ask_by_http_2(port, end, statuses) for _ in range(2)),
+        )
+        await asyncio.sleep(1.0)
+        assert children(master) == [worker]
+        assert resident(worker) - before < 60
+        for pod in pods:
+            pod.close()
+        for transport in opened:
+            transport.close()
+
+    with running(tmp_path, "--manifests", str(tmp_path / "manifests"), "--threads", str(THREADS)) as process:
+        asyncio.run(load(process.pid))
+    assert set(statuses) == {f"{path} 200" for path in PATHS}
