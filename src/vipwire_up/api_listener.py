@@ -4,9 +4,10 @@ import asyncio
 import dataclasses
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +57,7 @@ class Place:
 class Served:
     """A server that listens: what to clean up, its credentials, its URL, and the admin's kubeconfig.
 
-    `shared` are the credentials that all servers share.
+    `shared` are the credentials that all servers share; `move` is told the Node's addresses when they are others.
     """
 
     runner: Listening
@@ -64,6 +65,7 @@ class Served:
     shared: SharedCredentials
     url: str
     kubeconfig: Path
+    move: Callable[[tuple[str, ...]], Awaitable[None]]
 
 
 async def serve_api(
@@ -102,12 +104,36 @@ async def serve_api(
     except OSError as error:
         where = f"--bind-address {place.address} --secure-port {place.port}"
         raise ConfigError(f"{where}: {error.strerror}") from error
-    found = reachable_address((place.address,), place.own, services.version)
-    if found is not None and found.inner and not await _listen_within(server, runner, found.address, port, tls):
-        found = None
-    await services.add(api_service(_listed(found), port, place.node))
+    listen = partial(_listen_within, server, runner, port=port, tls=tls)
+    endpoint = _ApiEndpoint(place, services, port, listen)
+    await endpoint.reach(place.own)
+
+    async def move(own: tuple[str, ...]) -> None:
+        await keys.rename(_names(dataclasses.replace(place, own=own), services.address(API_NUMBER)))
+        await endpoint.reach(own)
+
     url = _url(place.address, port)
-    return Served(runner, keys, shared, url, keys.write_kubeconfigs(url))
+    return Served(runner, keys, shared, url, keys.write_kubeconfigs(url), move)
+
+
+class _ApiEndpoint:
+    """Has Service `kubernetes` lead to the API server; `listen` opens a socket for this machine at an address."""
+
+    def __init__(
+        self, place: Place, services: OwnServices, port: int, listen: Callable[[str], Awaitable[bool]]
+    ) -> None:
+        self._place, self._services, self._port, self._listen = place, services, port, listen
+        self._inner = set[str]()
+
+    async def reach(self, own: tuple[str, ...]) -> None:
+        """Lead there by the Node's addresses, as they are now."""
+        found = reachable_address((self._place.address,), own, self._services.version)
+        if found is not None and found.inner and found.address not in self._inner:
+            if await self._listen(found.address):
+                self._inner.add(found.address)
+            else:
+                found = None
+        await self._services.add(api_service(_listed(found), self._port, self._place.node))
 
 
 async def serve_names(

@@ -20,7 +20,6 @@ from typing import Final
 from vipwire.config.configuration import Config
 from vipwire.kube.errors import ApiError
 from vipwire.kube.proxied import proxy_resources
-from vipwire.linux.host.addresses import read_addresses
 from vipwire.logging import log
 from vipwire.process_lifecycle import systemd
 from vipwire.process_lifecycle.supervision import Begun, Supervisor
@@ -56,7 +55,6 @@ from vipwire_up.joining.tokens import delete_ended_tokens
 from vipwire_up.nodes.heartbeat import SECONDS as NODE_SECONDS
 from vipwire_up.nodes.heartbeat import Heartbeat, give_back
 from vipwire_up.nodes.name_claim import NameAwaitedError, NameClaim
-from vipwire_up.nodes.node import about_machine, node_addresses
 from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.nodes.readiness import NodeReadiness
 from vipwire_up.open_store import open_store
@@ -64,7 +62,7 @@ from vipwire_up.readiness_probes.probes import Prober, local_probes
 from vipwire_up.store.etcd.settings import EtcdSettings
 from vipwire_up.store.record import StoreError
 from vipwire_up.store_watch.source import StoreSource
-from vipwire_up.supervision.own_addresses import internal_addresses
+from vipwire_up.supervision.own_addresses import OwnAddresses
 from vipwire_up.supervision.parts import Ending, Part, Parts, ToldSource, simply
 from vipwire_up.supervision.server_identity import server_identity
 
@@ -133,16 +131,14 @@ class _Cluster:
         self._complaints = Complaints(registry)
         self._supervisor = Supervisor(self._complaints.hear)
         self._services = OwnServices(registry, self._supervisor.guard("own Services"))
-        machine = tuple(read_addresses())
-        addresses, about = node_addresses(machine, setting.node), about_machine(machine, probes=setting.probes)
-        own = internal_addresses(addresses)
+        self._own = OwnAddresses(setting.node, probes=setting.probes)
         objects = LocalObjects(registry, "vipwire-node")
         shared = registry.store.shared
         # Who has the file of objects is the only server, whatever became of the machine meanwhile.
         identity = server_identity(setting.folder, setting.node) if shared else f"{setting.node}_store"
         self._name = name = NameClaim(setting.node, setting.node_seconds, identity)
-        self._heartbeat = Heartbeat(objects, setting.node, addresses, now, claim=name, annotations=about)
-        self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own)
+        self._heartbeat = Heartbeat(objects, setting.node, [], now, claim=name, look=self._own.describe)
+        self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, self._own.own)
         claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
         announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
         self._server: Server | None = None
@@ -169,6 +165,9 @@ class _Cluster:
             if self._setting.dns is None:
                 await self._services.drop(DNS_SERVICE)
             keys = Part("keys", simply(served.keys.run)), Part("shared credentials", simply(served.shared.run))
+            self.parts.start(tasks, Part("own addresses", simply(self._own.run)))
+            moving = partial(self._own.each, served.move, self._place.own)
+            self.parts.start(tasks, Part("address of the API server", simply(moving)))
             opened = [self.parts.start(tasks, part) for part in (*keys, *self._parts())]
             for each in opened:
                 await each.wait()
@@ -219,12 +218,11 @@ class _Cluster:
             follow = StoreSource(registry.store, ANNOUNCED_RESOURCES).run
             yield Part("announcements", partial(self._addresses.run, follow), opens=True)
         if setting.bgp is not None:
-            speaker = BgpSpeaker(setting.bgp, setting.node, self._place.own, partial(Bird, setting.folder / "bgp"))
-            yield Part("BGP", partial(speaker.run, StoreSource(registry.store, BGP_RESOURCES).run), opens=True)
+            yield Part("BGP", partial(self._speak_bgp, setting.bgp), opens=True)
         if setting.proxy is not None:
             yield Part("proxy", partial(self._run_proxy, setting.proxy), opens=True)
         if setting.dns is not None:
-            yield Part("DNS", partial(serve_names, setting.dns, registry, self._services, self._place), opens=True)
+            yield Part("DNS", partial(self._serve_names, setting.dns), opens=True)
 
     async def _lead(self, registry: FencedRegistry) -> None:
         """Run what one of several servers runs."""
@@ -259,6 +257,18 @@ class _Cluster:
         guard = self._supervisor.guard
         yield Part("node ports", simply(PortNoteRepair(registry, guard("node ports")).run))
         yield Part("API servers", simply(OwnSlices(registry, guard("API servers")).run))
+
+    async def _speak_bgp(self, settings: BgpSettings, begun: Begun) -> None:
+        node, bird = self._setting.node, partial(Bird, self._setting.folder / "bgp")
+        follow = StoreSource(self._registry.store, BGP_RESOURCES).run
+        await self._own.follow(lambda own: BgpSpeaker(settings, node, own, bird).run(follow, begun))
+
+    async def _serve_names(self, settings: DnsSettings, begun: Begun) -> None:
+        async def work(own: tuple[str, ...]) -> None:
+            place = dataclasses.replace(self._place, own=own)
+            await serve_names(settings, self._registry, self._services, place, begun)
+
+        await self._own.follow(work)
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         objects, addresses = StoreSource(self._registry.store, proxy_resources(self._setting.node)), self._addresses

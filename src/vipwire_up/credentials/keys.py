@@ -76,6 +76,11 @@ class Keys:
             self.when_read()
         return changed
 
+    async def rename(self, names: Iterable[str]) -> None:
+        """Make the server's certificate good for these names; new connections get it."""
+        self._names = tuple(names)
+        await self.renew()
+
     async def renew(self) -> None:
         """Renew what is due; what cannot be renewed now is told, and tried again."""
         try:

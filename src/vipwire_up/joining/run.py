@@ -19,7 +19,6 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.proxied import proxy_resources
-from vipwire.linux.host.addresses import read_addresses
 from vipwire.logging import log
 from vipwire.model.net import bracketed
 from vipwire.process_lifecycle import systemd
@@ -41,12 +40,11 @@ from vipwire_up.joining.membership import Folder, Member, merged
 from vipwire_up.joining.relay import Relay
 from vipwire_up.nodes.heartbeat import Heartbeat, give_back
 from vipwire_up.nodes.name_claim import NameClaim, identity_here
-from vipwire_up.nodes.node import about_machine, node_addresses
 from vipwire_up.nodes.objects import RemoteObjects
 from vipwire_up.readiness_probes.probes import MANAGER as PROBER
 from vipwire_up.readiness_probes.probes import RESOURCES as PROBED
 from vipwire_up.readiness_probes.probes import Prober, Probes
-from vipwire_up.supervision.own_addresses import internal_addresses
+from vipwire_up.supervision.own_addresses import OwnAddresses
 from vipwire_up.supervision.parts import Ending, Part, Parts, ToldSource, simply
 
 _LOOK_SECONDS: Final = 30.0
@@ -94,6 +92,7 @@ class _Machine:
         self._ending = Ending("vipwire join")
         self._url = ""
         self._addresses: AddressKeeper | None = None
+        self._own = OwnAddresses(member.node, probes=setting.probes)
         identity = identity_here(member.node, self._folder.node.key.read_bytes())
         self._name = NameClaim(member.node, setting.node_seconds, identity)
 
@@ -116,6 +115,7 @@ class _Machine:
         """Name what runs on a machine."""
         yield Part("watchdog", simply(self._supervisor.watch))
         yield Part("systemd", simply(systemd.keep_alive))
+        yield Part("own addresses", simply(self._own.run))
         yield Part("Node", self._ending.while_named(self._beat))
         yield Part("API servers", simply(self._look_for_servers))
         yield Part("credentials", simply(self._renew))
@@ -151,10 +151,9 @@ class _Machine:
         return RemoteObjects(self._access(), manager)
 
     async def _beat(self) -> None:
-        machine, node = tuple(read_addresses()), self._member.node
-        addresses, about = node_addresses(machine, node), about_machine(machine, probes=self._setting.probes)
+        node, look = self._member.node, self._own.describe
         async with self._objects() as objects:
-            await Heartbeat(objects, node, addresses, now, claim=self._name, annotations=about).run()
+            await Heartbeat(objects, node, [], now, claim=self._name, look=look).run()
 
     async def _probe(self) -> None:
         guard, follow = self._supervisor.guard("probes here"), ApiSource(self._access(), PROBED).run
@@ -171,9 +170,10 @@ class _Machine:
             await keeper.run(ApiSource(self._access(), RESOURCES).run, begun)
 
     async def _speak_bgp(self, settings: BgpSettings, begun: Begun) -> None:
-        own = internal_addresses(node_addresses(read_addresses(), self._member.node))
-        speaker = BgpSpeaker(settings, self._member.node, own, partial(Bird, self._setting.folder / "bgp"))
-        await speaker.run(ApiSource(self._access(), BGP_RESOURCES).run, begun)
+        node, bird, follow = self._member.node, partial(Bird, self._setting.folder / "bgp"), ApiSource
+        await self._own.follow(
+            lambda own: BgpSpeaker(settings, node, own, bird).run(follow(self._access(), BGP_RESOURCES).run, begun)
+        )
 
     async def _look_for_servers(self) -> None:
         """Learn of API servers that came later, by Service `kubernetes`; forget none, since they may come back."""

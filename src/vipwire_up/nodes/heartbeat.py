@@ -44,9 +44,13 @@ class Heartbeat:
         *,
         claim: NameClaim | None = None,
         annotations: Mapping[str, str] | None = None,
+        look: Callable[[], tuple[list[Object], Mapping[str, str]]] | None = None,
     ) -> None:
+        """Set up; `look` tells the machine's addresses and annotations as they are at each beat."""
         self._objects, self._node, self._addresses, self._clock = objects, node, addresses, clock
-        self._claim, self._annotations = claim or NameClaim(node, SECONDS), dict(annotations or {})
+        self._claim = claim or NameClaim(node, SECONDS)
+        self._annotations: Mapping[str, str] = dict(annotations or {})
+        self._look = look or (lambda: (self._addresses, self._annotations))
         self._declared, self._told = False, ""
 
     async def run(self) -> None:
@@ -75,11 +79,12 @@ class Heartbeat:
 
     async def beat(self) -> None:
         """Renew once. Raise ApiError, UnreachableError, NameAwaitedError, NameTakenError."""
+        self._addresses, self._annotations = self._look()
         found = await self._objects.read(NODES, "", self._node)
         if found is None:
             found = await self.declare()
         await self._renew(found)
-        if not self._declared or is_lost(found) or not ready_condition(found) or not self._is_annotated(found):
+        if not self._declared or is_lost(found) or not ready_condition(found) or not self._is_described(found):
             await self.declare()  # after the Lease: by an old one it would be lost again
 
     async def declare(self) -> Object:
@@ -95,12 +100,13 @@ class Heartbeat:
             NODES, "", name, lambda value: served_node(value, self._addresses, now), subresource="status"
         )
 
-    def _is_annotated(self, node: Object) -> bool:
-        return self._annotations.items() <= (node["metadata"].get("annotations") or {}).items()
+    def _is_described(self, node: Object) -> bool:
+        annotated = self._annotations.items() <= (node["metadata"].get("annotations") or {}).items()
+        return annotated and at(node, "status", "addresses") == self._addresses
 
     def _annotated(self, node: Object) -> Object:
         meta = node["metadata"]
-        return node | {"metadata": meta | {"annotations": (meta.get("annotations") or {}) | self._annotations}}
+        return node | {"metadata": meta | {"annotations": (meta.get("annotations") or {}) | dict(self._annotations)}}
 
     async def _renew(self, node: Object) -> None:
         now, name, claim, began = self._clock(), self._node, self._claim, self._claim.began()

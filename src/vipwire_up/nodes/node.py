@@ -8,12 +8,12 @@ Nodes that people or kubelets declare are left alone.
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from vipwire import __version__
 from vipwire.linux.host.addresses import LocalAddress, global_addresses
-from vipwire.model.net import format_address
+from vipwire.model.net import format_address, parse_address
 from vipwire_up.api.answers.discovery import version
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
@@ -34,11 +34,16 @@ ADDRESSES: Final = "vipwire.io/addresses"
 """The annotation of a Node with all global addresses of the machine: status.addresses has one of each family."""
 
 
-def node_addresses(machine: Iterable[LocalAddress], name: str) -> list[Object]:
-    """List a Node's addresses: the machine's first global one of each family, and its name."""
+def node_addresses(machine: Iterable[LocalAddress], name: str, earlier: Collection[str] = ()) -> list[Object]:
+    """List a Node's addresses: the machine's first global one of each family, and its name.
+
+    An `earlier` one stays while the machine has it, or has no global address at all.
+    """
     first: dict[int, str] = {}
-    for address in global_addresses(machine):
-        first.setdefault(len(address), format_address(address))
+    for address in global_addresses(machine) or map(parse_address, earlier):
+        text = format_address(address)
+        if len(address) not in first or text in earlier:
+            first[len(address)] = text
     found = [{"type": "InternalIP", "address": first[size]} for size in sorted(first)]
     return [*found, {"type": "Hostname", "address": name}]
 

@@ -9,13 +9,93 @@ A loopback address cannot be an endpoint: a Pod would take it for its own. So wh
 has a second socket at the Node's address, which does not hear what comes in from elsewhere.
 """
 
+import asyncio
 import ipaddress
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from vipwire.linux.host.addresses import AddressWatch, LocalAddress, read_addresses
+from vipwire.logging import log
+from vipwire.proxy_daemon.start.modes import vip_devices
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.dns.sockets import answer_this_machine_only
+from vipwire_up.nodes.node import about_machine, node_addresses
+
+Work: TypeAlias = Callable[[tuple[str, ...]], Awaitable[None]]
+
+
+class OwnAddresses:
+    """The addresses of this machine, as its Node has them; followed while `run` runs.
+
+    The Node's address stays while the machine has it. Devices that a mode gives addresses of Services are left out.
+    """
+
+    def __init__(self, node: str, *, probes: bool) -> None:
+        self._node, self._probes = node, probes
+        self._changed = asyncio.Event()
+        self.own: tuple[str, ...] = ()
+        ignored = vip_devices()
+        self._take([each for each in read_addresses() if each.interface not in ignored])
+
+    def _take(self, machine: Sequence[LocalAddress]) -> None:
+        self._addresses = node_addresses(machine, self._node, self.own)
+        self._about = about_machine(machine, probes=self._probes)
+        self.own = internal_addresses(self._addresses)
+
+    def describe(self) -> tuple[list[Object], dict[str, str]]:
+        """Return the Node's addresses, and the annotations that describe the machine."""
+        return self._addresses, self._about
+
+    async def run(self) -> None:
+        """Follow the kernel's notifications until cancelled."""
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        with AddressWatch(vip_devices()) as watch:
+            self._look(watch)
+            loop.add_reader(watch, news.set)
+            try:
+                while True:
+                    await news.wait()
+                    news.clear()
+                    if watch.refresh():
+                        self._look(watch)
+            finally:
+                loop.remove_reader(watch)
+
+    def _look(self, watch: AddressWatch) -> None:
+        before = self.own
+        self._take(watch.addresses)
+        if before != self.own:
+            log.info("the address of this machine has changed", before=",".join(before), now=",".join(self.own))
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def follow(self, work: Work) -> None:
+        """Run work with the Node's addresses until it ends; begin it anew whenever these are others."""
+        while True:
+            changed, own = self._changed, self.own
+            async with asyncio.TaskGroup() as tasks:
+                working = tasks.create_task(_awaited(work(own)))
+                waiting = tasks.create_task(changed.wait())
+                await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+                if done := working.done():
+                    waiting.cancel()
+                working.cancel()
+            if done:
+                return
+
+    async def each(self, work: Work, since: tuple[str, ...]) -> None:
+        """Do something whenever the Node's addresses are others than `since`, until cancelled."""
+        while True:
+            while self.own == since:
+                await self._changed.wait()
+            since = self.own
+            await work(since)
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
 
 
 @dataclass(frozen=True, slots=True)
