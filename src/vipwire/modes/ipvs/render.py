@@ -7,8 +7,9 @@
     range of ports           marks in any case: see `ranges`
 
 A TCP virtual server, of an address or of a mark, stays when the last endpoint goes: IPVS forgets the open connections
-of one that is deleted. Of a frontend without endpoints the plan does not say whether its policy is Local, so it keeps
-the virtual servers of both pools.
+of one that is deleted. One of UDP stays as long as an endpoint serves that gets no new clients, such as one that is
+drained. Of a frontend without endpoints the plan does not say whether its policy is Local, so it keeps the virtual
+servers of both pools.
 
 kube-ipvs0 has ClusterIPs only. Any host may have an external or load balancer IP, and any object may name it. So this
 node takes in packets to such an address at the Service's port alone: KUBE-ROUTED marks them, and a `VipRoute` leads
@@ -39,6 +40,7 @@ from vipwire.modes.ipvs.objects.names import (
 from vipwire.modes.ipvs.objects.ranges import filtering, hairpins, marking, masquerading, segments
 from vipwire.modes.ipvs.scheduling import method_of, scheduling_of
 from vipwire.modes.ipvs.skeleton import node_objects
+from vipwire.modes.ipvs.termination import keeps_server
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import (
     Action,
@@ -124,11 +126,11 @@ class _Writer:
     def _lead(self, frontend: Frontend, place: IpsetEntry) -> None:
         """Take packets to a frontend in: at an address of kube-ipvs0, or by a mark.
 
-        Without endpoints only TCP has open connections; packets of other protocols are refused on their way past.
+        Where nothing has open connections, packets are refused on their way past.
         """
         if place.address in self._plan.cluster_ips:
             self.vip(place.address)
-        elif place.protocol == Protocol.TCP or isinstance(frontend.short_circuit or frontend.action, Forward):
+        elif keeps_server(frontend, frontend.short_circuit or frontend.action):
             self._entry(Set.ROUTED, place)
             self._route(place.address, routing_mark(self._marks.avoid))
 
@@ -150,7 +152,7 @@ class _Writer:
             self._rules(filtering(wide, own=own, bound=bound))
         if bound:
             self.vip(address)
-        elif not own and (isinstance(action, Forward) or wide.key.protocol is Protocol.TCP):
+        elif not own and keeps_server(frontend, action):
             self._route(address, mark)
         if method is not Method.MASQUERADE:
             if wide.key.protocol is Protocol.TCP:
@@ -172,12 +174,12 @@ class _Writer:
         local: bool = False,
         marked: bool = False,
     ) -> None:
-        """Write a pool of a range: of TCP the virtual server stays when the last endpoint goes, for nobody new.
+        """Write a pool of a range: see `keeps_server` for the virtual server of one without endpoints.
 
         What is masqueraded has the bit that says so, when it comes to the virtual server. `marked`: packets need the
         mark as long as there is the virtual server, or this node does not take them in.
         """
-        if not isinstance(action, Forward) and wide.key.protocol is not Protocol.TCP:
+        if not keeps_server(wide.frontend, action):
             return
         both = (mark,) if local or method is not Method.MASQUERADE else (mark, mark | self._marks.avoid)
         for virtual in (VirtualServer(0, Address(b""), 0, each) for each in both):
@@ -203,10 +205,8 @@ class _Writer:
         The mark of its entry only leads to IPVS.
         """
         key = frontend.key
-        if (address := key.address) is not None and (
-            key.protocol is Protocol.TCP or isinstance(frontend.action, Forward)
-        ):
-            place = IpsetEntry(address, frontend.key.protocol, frontend.key.port)
+        if (address := key.address) is not None and keeps_server(frontend, frontend.action):
+            place = IpsetEntry(address, key.protocol, key.port)
             self._entry(Set.DIRECT_RETURN, place, routing_mark(self._marks.avoid))
             self._receive(frontend.action, address, method)
 
@@ -246,7 +246,7 @@ class _Writer:
 
         The entries only say that they are ours.
         """
-        if place.protocol != Protocol.TCP:
+        if not keeps_server(frontend, frontend.action):
             return
         for which, scope in ((Set.DIRECT_RETURN, MarkScope.INSIDE), (Set.LOCAL_POOL_NODE, MarkScope.OUTSIDE)):
             mark = self._marks.mark(frontend.key, scope)
@@ -265,7 +265,7 @@ class _Writer:
 
     def _local_pool(self, frontend: Frontend, which: Set, place: IpsetEntry) -> None:
         """Write the pool of this node: clients outside have its mark."""
-        if place.protocol == Protocol.TCP or isinstance(frontend.action, Forward):
+        if keeps_server(frontend, frontend.action):
             mark = self._marks.mark(frontend.key)
             self._marked(frontend, frontend.action, mark)
             self._entry(which, place, mark)
@@ -287,11 +287,10 @@ class _Writer:
         frontend: Frontend,
         method: Method = Method.MASQUERADE,
     ) -> None:
+        if not keeps_server(frontend, action):
+            return
         if not isinstance(action, Forward):
-            # What starts on this node meets IPVS first, and of a virtual server without real servers a process that
-            # uses UDP hears "operation not permitted". The rules say it better; nothing drains there anyway.
-            if frontend.key.protocol is Protocol.TCP:
-                self.own[virtual] = self._scheduling
+            self.own[virtual] = self._scheduling
             return
         self.own[virtual] = self._sticky(virtual, action, frontend.key)
         for target, weight in zip(action.pool, action.weights, strict=True):

@@ -17,7 +17,7 @@ from vipwire.linux.netlink.ipvs import RealServer, VirtualServer
 from vipwire.model.net import Address, Protocol
 from vipwire.modes.ipvs.marks import is_among
 from vipwire.modes.ipvs.objects.names import Object, ObjectKey, SetEntry
-from vipwire.plan.plan import RangeFrontend, ServicePlan
+from vipwire.plan.plan import Action, Forward, Frontend, RangeFrontend, ServicePlan
 
 LOOK_SECONDS = 1.0
 
@@ -131,6 +131,15 @@ class TerminationPolicy:
     def seconds(self, real: RealServer) -> int | None:
         """Return how long at most; None if until the last connection has ended."""
         return self._seconds.get(real.server)
+
+
+def keeps_server(frontend: Frontend, action: Action) -> bool:
+    """Report whether a virtual server has endpoints, or may have connections of endpoints that get no new ones.
+
+    What starts on this node meets IPVS first, and of a virtual server without real servers a process that uses UDP
+    hears "operation not permitted". The rules say it better, so one of UDP goes when no endpoint serves any more.
+    """
+    return isinstance(action, Forward) or frontend.key.protocol is Protocol.TCP or bool(frontend.serving)
 
 
 def _left_alone(wide: RangeFrontend) -> frozenset[tuple[Address, int]]:

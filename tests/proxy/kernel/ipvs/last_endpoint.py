@@ -1,10 +1,17 @@
-"""Direct return: open connections outlive the endpoints that they are with, in the Pod as well. Run in the guest."""
+"""Connections and flows that outlive the last endpoint that takes new ones. Run in the guest.
+
+With direct return this concerns the Pod as well. A UDP flow goes on as long as its endpoint serves.
+"""
+
+import json
+from dataclasses import replace
 
 import pytest
 from tests.proxy.kernel.ipvs.proxy import EXTERNAL, FAMILIES, IpvsProxy, addresses, annotated, slices, web
+from vipwire_lab.echo.answer import HELLO, Answer
 
-from vipwire.model.net import Family
-from vipwire.model.service import TrafficPolicy
+from vipwire.model.net import Family, Protocol
+from vipwire.model.service import ServicePort, TrafficPolicy
 from vipwire_lab.cluster.cluster import Lab
 
 pytestmark = pytest.mark.kernel
@@ -46,3 +53,23 @@ def test_a_connection_outlives_its_endpoint(
         line.clock.now += 31
     proxy.housekeep()
     assert not receives(lab, family)
+
+
+@FAMILIES
+@pytest.mark.parametrize("policy", list(TrafficPolicy), ids=lambda policy: policy.value)
+def test_a_flow_goes_on_while_its_endpoint_is_drained(
+    lab: Lab, proxy: IpvsProxy, family: Family, policy: TrafficPolicy
+) -> None:
+    """With policy Local, an endpoint elsewhere serves: this node drops new flows. Else it refuses them."""
+    pods = ("pod-1a", "pod-2a") if policy is TrafficPolicy.LOCAL else ("pod-1a",)
+    ports = (ServicePort("", Protocol.UDP, 53),)
+    service = web(ports=ports, external_ips=addresses(EXTERNAL), external_policy=policy)
+    pieces = slices(lab, "web", pods, 80, Protocol.UDP)
+    proxy.put(service, *pieces)
+    drained = annotated(weights=json.dumps({lab.address("pod-1a", each): 0 for each in Family}))
+    with lab.connect("client", EXTERNAL[family], 53, Protocol.UDP) as flow:
+        proxy.put(replace(service, annotations=drained), *pieces)
+        proxy.housekeep()
+        assert Answer.decode(flow.exchange(HELLO)).pod == "pod-1a"
+        assert not any(proxy.check().values()), "what drains is no drift"
+        assert not proxy.probe("client", EXTERNAL[family], 53, protocol=Protocol.UDP, timeout=1.0)[0].answer
