@@ -28,6 +28,7 @@ from vipwire.modes.ipvs.objects import ranges
 from vipwire.modes.ipvs.objects.names import Object, ObjectKey, RangeRule, Rules, Set, SetName, set_name, set_spec
 from vipwire.modes.xtables.save import ChainName
 from vipwire.modes.xtables.words import (
+    ASKING,
     LOCAL_DESTINATION,
     LOCAL_SOURCE,
     LOOPBACK,
@@ -71,15 +72,15 @@ class _Rules:
 
         What a Pod answers directly tells the client how long its segments may be, lest they outgrow the tunnel.
         """
-        routed = _jump("kubernetes addresses of no node", "KUBE-ROUTED")
-        direct = _jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")
-        wide = _jump("kubernetes port ranges", ranges.MARKS)
+        routed = _asking("kubernetes addresses of no node", "KUBE-ROUTED")
+        direct = _asking("kubernetes direct server return", "KUBE-DIRECT-RETURN")
+        wide = _asking("kubernetes port ranges", ranges.MARKS)
         answers = f"-p tcp {self._match(Set.DIRECT_RETURN, 'src,src')}"
         left = self._match(Set.NODE_NO_ENDPOINTS)  # to node ports and to whoever listens there
         others = f"-m set ! --match-set {self._name(Set.NODE_NO_ENDPOINTS)} dst,dst"
         return {
             "PREROUTING": [routed, direct, wide],
-            "INPUT": [_jump("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
+            "INPUT": [_asking("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
             "FORWARD": [_jump("kubernetes direct server return", "KUBE-DIRECT-SEGMENTS")],
             "OUTPUT": [
                 _jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL"),
@@ -269,6 +270,14 @@ class _Rules:
 
     def _match(self, which: Set, where: str = "dst,dst") -> str:
         return f"-m set --match-set {self._name(which)} {where}"
+
+
+def _asking(note: str, target: str) -> str:
+    """Jump with what the side sends that began the flow.
+
+    A host's own connection may begin at a frontend's port: IPVS would take the answer for a client's packet.
+    """
+    return f"{ASKING} {_jump(note, target)}"
 
 
 def _jump(note: str, target: str) -> str:

@@ -203,6 +203,10 @@ class _Judging:
             return None
         return "NEW" in states or ("DNAT" in states and self._header.translated)
 
+    def direction(self, condition: Condition) -> bool | None:
+        """Match `--ctdir ORIGINAL`: the packet begins a flow."""
+        return condition.words[0] == "ORIGINAL"
+
     def mark(self, condition: Condition) -> bool | None:
         value, mask = masked(condition.words[0])
         return self._header.mark & mask == value
@@ -294,6 +298,7 @@ _CONDITIONS: Final[Mapping[str, Callable[[_Judging, Condition], bool | None]]] =
     "--dports": _Judging.ports,
     "--ctorigdst": _Judging.first_destination,
     "--ctorigdstport": _Judging.first_port,
+    "--ctdir": _Judging.direction,
     "--ctstate": _Judging.state,
     "--mark": _Judging.mark,
     "--src-type": _Judging.local_source,

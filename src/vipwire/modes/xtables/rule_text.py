@@ -32,6 +32,7 @@ _OPTIONS: Final = {
     "--dports": _of("multiport"),
     "--ctorigdst": _of("conntrack"),
     "--ctorigdstport": _of("conntrack"),
+    "--ctdir": _of("conntrack"),
     "--ctstate": _of("conntrack"),
     "--mark": _of("mark"),
     "--src-type": _of("addrtype"),

@@ -12,6 +12,8 @@ from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes, PodTraffic
 LOCAL_DESTINATION: Final = "-m addrtype --dst-type LOCAL"
 LOCAL_SOURCE: Final = "-m addrtype --src-type LOCAL"
 NEW: Final = "-m conntrack --ctstate NEW"
+ASKING: Final = "-m conntrack --ctdir ORIGINAL"
+"""What the side sends that began the flow."""
 UNTRANSLATED: Final = "-m conntrack ! --ctstate DNAT"
 LOOPBACK: Final = {Family.IPV4: Prefix.parse("127.0.0.0/8"), Family.IPV6: Prefix.parse("::1/128")}
 RESTORE: Final = {Family.IPV4: "iptables-restore --noflush", Family.IPV6: "ip6tables-restore --noflush"}
