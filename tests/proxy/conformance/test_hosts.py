@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import pytest
 from tests.proxy.conformance.cluster import POD_CIDRS, Cluster
 from tests.proxy.conformance.conftest import ClusterWith
-from tests.proxy.conformance.packets import NODE, POD
+from tests.proxy.conformance.packets import NODE, OUTSIDE, POD, Caller
 from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import LabService
 
 from vipwire.model.net import Family, Protocol
+from vipwire.plan.plan import FrontendKind
 from vipwire_lab.cluster.manifests import Manifest, Port, load_balancer_status
 from vipwire_lab.cluster.outcome import Target
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.conformance
 _PODS = ("pod-1a", "pod-1b")
 _OPEN = 9300
 """A port at which hosts answer themselves; Services have the one behind it."""
+_HOSTS = ("node-1", "client", "pod-1c")
 _FIELDS = ("externalIPs", "status", "clusterIPs")
 
 
@@ -67,6 +69,63 @@ def test_a_host_keeps_the_ports_that_no_service_has(cluster: Cluster, family: Fa
     finally:
         cluster.put(name, [])
         cluster.lab.stop(host, [_OPEN])
+    assert not wrong, "\n".join(wrong)
+
+
+@sentence("S57")
+@pytest.mark.parametrize("host", _HOSTS)
+def test_a_hosts_own_connections_may_begin_at_the_services_port(cluster: Cluster, family: Family, host: str) -> None:
+    """The answers go to the address and port of the Service, but are not for it."""
+    addresses = list(_addresses(cluster, host).values())
+    name, first = f"own-{host}-{family.value}".lower(), _OPEN + 10 + 20 * _HOSTS.index(host)
+    where = [target for target in ("client", "pod-1a", "pod-2a") if target != host]
+    wrong: list[str] = []
+    for protocol in (Protocol.TCP, Protocol.UDP):
+        service = cluster.named(name, [Port(first, 80, protocol)])
+        made, *slices = _naming(service, "externalIPs", addresses, cluster)
+        made["metadata"]["annotations"] = {"vipwire.io/port-range": f"{first}-{first + 9}"}
+        cluster.put(name, [made, *slices])
+        for each in where:
+            cluster.lab.serve(each, [_OPEN], [protocol])
+        try:
+            for number, each in enumerate(where):
+                target = Target(cluster.lab.address(each, family), _OPEN, protocol)
+                for source_port in (first, first + 1 + number):
+                    wrong += [
+                        f"{host}, port {source_port}, to {target}: {result}"
+                        for result in cluster.probe(Caller(host), target, 1, source_port, timeout=3.0)
+                        if result.pod != each
+                    ]
+        finally:
+            for each in where:
+                cluster.lab.stop(each, [_OPEN])
+    cluster.put(name, [])
+    assert not wrong, "\n".join(wrong)
+
+
+@sentence("S173")
+@pytest.mark.parametrize("host", ["pod-1a", "pod-2a", "node-1"])
+def test_no_other_service_takes_what_goes_to_an_endpoint(cluster: Cluster, family: Family, host: str) -> None:
+    """The other Service has the endpoint's address and port, and endpoints here, elsewhere or nowhere."""
+    port, name = 9350, f"endpoint-{host}-{family.value}".lower()
+    cluster.lab.serve(host, [port], [Protocol.TCP])
+    backend = cluster.node(host) if host == "node-1" else cluster.pods(host)[0]
+    wrong: list[str] = []
+    try:
+        service = cluster.service(name, [backend], [Port(80, port)])
+        other = cluster.named(f"{name}-other", [Port(port, 80)])
+        for pods, policy in ((("pod-1b",), "Cluster"), (("pod-2b",), "Local"), ((), "Cluster")):
+            made = other.service(externalIPs=list(_addresses(cluster, host).values()), externalTrafficPolicy=policy)
+            cluster.put(f"{name}-other", [made, *other.slices(cluster.pods(*pods))])
+            for kind in FrontendKind:
+                for caller in (POD, NODE, OUTSIDE):
+                    results = cluster.probe(caller, service.at(kind, family), 2, timeout=3.0)
+                    what = f"{pods}, {caller} to the {kind.value}"
+                    wrong += [f"{what}: {result}" for result in results if result.pod != host]
+    finally:
+        for each in (f"{name}-other", name):
+            cluster.put(each, [])
+        cluster.lab.stop(host, [port])
     assert not wrong, "\n".join(wrong)
 
 

@@ -51,6 +51,11 @@ MODE: Final = ModeSpec(
             "A host port of a Pod, or another nat rule for an address of the node, takes a Service's connections.",
             "IPVS sees packets at input only, behind all nat chains, and every ClusterIP is an address of the node.",
         ),
+        Difference(
+            ("S173",),
+            "A Service with an endpoint's address and port as external IP stops other Services' connections there.",
+            "What IPVS sends on meets routes and the rules of OUTPUT once more, with the endpoint's address.",
+        ),
     ),
     tools=(Tool("ipvsadm", "shows the virtual servers of ipvs mode"),),
     vip_devices=frozenset({"kube-ipvs0"}),

@@ -78,6 +78,11 @@ MODE: Final = ModeSpec(
             "Rules for source NAT of what the node itself sends hold for the relay's connections, too.",
             "The relay connects to endpoints as any process of the node does.",
         ),
+        Difference(
+            ("S173",),
+            "A Service with an endpoint's address and port as external IP takes other Services' connections there.",
+            "The relay connects to endpoints as any process of the node does.",
+        ),
     ),
     port_ranges=True,
     per_address=True,

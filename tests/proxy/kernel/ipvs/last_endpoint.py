@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 from tests.proxy.kernel.ipvs.proxy import EXTERNAL, FAMILIES, IpvsProxy, addresses, annotated, slices, web
-from vipwire_lab.echo.answer import HELLO, Answer
 
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, TrafficPolicy
 from vipwire_lab.cluster.cluster import Lab
+from vipwire_lab.echo_servers.answer import HELLO, Answer
 
 pytestmark = pytest.mark.kernel
 

@@ -135,13 +135,17 @@ class PortWriter:
         yield rule(words, jump)
 
     def _refused(self, frontend: Frontend) -> Rules:
-        """Refuse or drop where nobody answers. Who may not come is dropped, as where somebody answers."""
+        """Refuse or drop where nobody answers. Who may not come is dropped, as where somebody answers.
+
+        Any Service may name an endpoint's address and port: what was translated to that endpoint passes.
+        """
         action = frontend.action
         if isinstance(action, Forward):
             return ()
         note = f"{self._text} {action.reason.value}"
         local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
-        words = self._served(frontend, note, *local)
+        external = () if frontend.kind is FrontendKind.CLUSTER_IP else (UNTRANSLATED,)
+        words = self._served(frontend, note, *local, *external)
         if isinstance(action, Drop):
             return (rule(words, "-j DROP"),)
         verdict = refuse(self._family, frontend.key.protocol)
