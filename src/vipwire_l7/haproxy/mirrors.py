@@ -29,8 +29,9 @@ _WORDS_IN_A_LINE: Final = 20
 _LONGEST: Final = 65536
 """Bytes of a body that a mirror holds until the request has ended."""
 _COPIES: Final = 64
+_COPIES_OF_NAMESPACE: Final = 128
 _ALL_COPIES: Final = 256
-"""Copies for one mirror, and for all, that a thread waits for; further ones are not sent."""
+"""Copies for one mirror, for a namespace, and for all, that a thread waits for; further ones are not sent."""
 _LONGEST_ANSWER: Final = 65536
 _BUFFERED: Final = 13500
 """Bytes of an answer, if it says how long it is; else of its headers and body, which a buffer of HAProxy holds."""
@@ -104,8 +105,9 @@ Mirror.http_end = protected(function(self)
   local head, parts, pool = self.head, self.parts, self.pool
   if not head then return end
   self.head = nil
-  local before = waiting[pool] or 0
-  if before >= COPIES or all >= EVERY then return end
+  local space = string.match(pool, "^[^:]*")
+  local before, of_space = waiting[pool] or 0, waiting[space] or 0
+  if before >= COPIES or of_space >= SPACE or all >= EVERY then return end
   head = head .. (self.size > 0 and "\\r\\ncontent-length: " .. self.size or "") .. "\\r\\n\\r\\n"
   core.register_task(function()
     local socket = core.tcp()
@@ -117,9 +119,9 @@ Mirror.http_end = protected(function(self)
     pcall(exchange, socket, head, parts)
     open[socket] = nil
     pcall(socket.close, socket)
-    waiting[pool], all = waiting[pool] - 1, all - 1
+    waiting[pool], waiting[space], all = waiting[pool] - 1, waiting[space] - 1, all - 1
   end)
-  waiting[pool], all = before + 1, all + 1
+  waiting[pool], waiting[space], all = before + 1, of_space + 1, all + 1
 end)
 core.register_filter("vipwire_mirror", Mirror, function(of, words)
   of.pool, of.urn = words[1], {part = tonumber(words[2]), whole = tonumber(words[3]), lots = 0, hits = 0}
@@ -185,6 +187,7 @@ def mirror_lua(layout: Layout) -> str:
         .replace("SOCKET", layout.inner_address(_SOCKET))
         .replace("LONGEST", str(_LONGEST))
         .replace("COPIES", str(_COPIES))
+        .replace("SPACE", str(_COPIES_OF_NAMESPACE))
         .replace("THROWN", str(_THROWN))
         .replace("LASTS", str(_LASTS))
         .replace("EVERY", str(_ALL_COPIES))

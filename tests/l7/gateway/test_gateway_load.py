@@ -286,3 +286,42 @@ def test_headers_of_http_2_without_an_end_cost_a_constant(tmp_path: Path) -> Non
     with running(tmp_path, "--manifests", str(tmp_path / "manifests"), "--threads", str(THREADS)) as process:
         asyncio.run(load(process.pid))
     assert set(statuses) == {f"{path} 200" for path in PATHS}
+
+
+def test_mirrors_of_one_namespace_leave_places_for_those_of_others(tmp_path: Path) -> None:
+    """Four mirrors that never answer would have all copies that a thread waits for."""
+    port, other, pod_port = free_port(), free_port(), free_port()
+    paths = {f"/s{n}": [ALL.replace("copies", f"stuck{n}")] for n in range(4)}
+    hostile = [*objects(port, pod_port, paths), *(service(f"stuck{n}", "127.0.0.75", pod_port) for n in range(4))]
+    good = "\n---\n".join(objects(other, pod_port, {"/all": [ALL]})).replace("infra", "good")
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "all.yaml").write_text("\n---\n".join((*hostile, good)))
+    served = {name: Counter[str]() for name in PODS}
+    opened = list[asyncio.Transport]()
+
+    async def load() -> None:
+        loop = asyncio.get_running_loop()
+        pods = [
+            await loop.create_server(partial(Counted, served[name], opened), address, pod_port)
+            for name, address in PODS.items()
+        ]
+        pods += [await loop.create_server(partial(Stuck, opened), "127.0.0.75", pod_port)]
+        await asyncio.to_thread(until, lambda: code(other, "a.org", "/all") == "200", tmp_path)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for path in paths:
+            for _ in range(2 * MOST_AT_ONCE):
+                writer.write(f"GET {path} HTTP/1.1\r\nhost: a.org\r\n\r\n".encode())
+                await reader.readuntil(b"\r\n\r\nok")
+        writer.close()
+        before = served["copies"].total()
+        assert await asyncio.to_thread(code, other, "a.org", "/all") == "200"
+        async with asyncio.timeout(5):
+            while served["copies"].total() == before:  # noqa: ASYNC110  # a Pod hears of it by its connection
+                await asyncio.sleep(0.05)
+        for pod in pods:
+            pod.close()
+        for transport in opened:
+            transport.close()
+
+    with running(tmp_path, "--manifests", str(tmp_path / "manifests"), "--threads", "1"):
+        asyncio.run(load())
