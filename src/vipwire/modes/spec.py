@@ -108,15 +108,19 @@ class NatPriorities(NamedTuple):
     """The priorities of a mode's nat chains at prerouting and output, and its own table of nftables.
 
     Nat chains of others with these priorities, or smaller ones, decide before it. The default is iptables'.
+    `source` is that of the chains at input and postrouting, which masquerade.
     """
 
     prerouting: int = -100
     output: int = -100
     table: str = ""
+    source: int = 100
 
 
 BEHIND_ALL: Final = 1 << 31
 """The priority of what sees packets only behind all nat chains of a hook."""
+MASQUERADES_NOTHING: Final = -BEHIND_ALL
+"""The priority `source` of a mode that changes no source address."""
 
 
 def _always_writes_rules(_: Config) -> bool:

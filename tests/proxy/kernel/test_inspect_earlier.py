@@ -4,6 +4,9 @@ The packet comes from outside to a Service's ClusterIP, port 80.
 """
 
 import json
+import os
+import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,19 +15,25 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from tests.fakes.own_network import own_network, run
-from tests.proxy.unit.inspected import example, make_config
+from tests.proxy.unit.inspected import PODS, example, make_config
 
 from vipwire.cli.main import main
+from vipwire.linux.bpf.syscall import BpfCommand, address_of, bpf, buffer_of
+from vipwire_lab.cluster import manifests
+from vipwire_lab.cluster.manifests import Backend, Port
+from vipwire_lab.namespaces.topology import DEFAULT
 
 pytestmark = pytest.mark.kernel
 
 VIP = "10.96.0.10"
-PRE = "add table {t}; add chain {t} pre {{ type {type} hook prerouting priority {at}; }}; "
+PRE = "add table {t}; add chain {t} pre {{ type {type} hook {hook} priority {at}; }}; "
+POD = "10.244.1.11"
+"""One of the endpoints; all are in 10.244.0.0/16, at port 8080."""
 
 
-def chain(rule: str, at: int | str, kind: str = "filter", table: str = "ip others") -> str:
-    """Write a base chain at prerouting with a rule."""
-    return PRE.format(t=table, type=kind, at=at) + f"add rule {table} pre {rule}"
+def chain(rule: str, at: int | str, kind: str = "filter", table: str = "ip others", hook: str = "prerouting") -> str:
+    """Write a base chain with a rule."""
+    return PRE.format(t=table, type=kind, at=at, hook=hook) + f"add rule {table} pre {rule}"
 
 
 EARLIER = {
@@ -66,6 +75,30 @@ EARLIER = {
     "no tracking": (chain("ip daddr 10.96.0.10 notrack", -300), "untrack"),
     "another destination without NAT": (chain("ip daddr 10.96.0.10 ip daddr set 10.9.9.9", -300), "translate"),
     "what the reverse path decides": (chain("fib saddr . iif oif missing drop", -300), "drop"),
+    "masquerading before vipwire's": (chain("masquerade", 95, "nat", hook="postrouting"), "translate"),
+    "source NAT at vipwire's own priority, by endpoint": (
+        chain(f"ip daddr {POD} tcp dport 8080 snat to 10.9.9.9", 96, "nat", hook="postrouting"),
+        "translate",
+    ),
+    "source NAT of what is delivered here, in a table of both families": (
+        chain("tcp dport 8080 snat ip to 10.9.9.9", 90, "nat", "inet others", "input"),
+        "translate",
+    ),
+    "vipwire's own mark": (chain("meta mark set meta mark | 0x4000", -300), "mark"),
+    "a mark without vipwire's bit, behind its own": (
+        chain("ip daddr 10.244.0.0/16 meta mark set 0x80", -150, hook="forward"),
+        "unmark",
+    ),
+    "the connection's mark, behind vipwire's own": (chain("meta mark set ct mark", 0), "unmark"),
+    "a drop at an interface": (chain("tcp dport 80 drop", 0, "filter", "netdev others", "ingress device lo"), "drop"),
+    "a drop at an interface, in a table of both families": (
+        chain("ip daddr 10.96.0.10 drop", 0, "filter", "inet others", "ingress device lo"),
+        "drop",
+    ),
+    "another way out at an interface": (
+        chain("tcp dport 80 fwd to lo", 0, "filter", "netdev others", "ingress device lo"),
+        "divert",
+    ),
 }
 LATER = {
     "dnat at iptables' priority": chain("tcp dport 80 dnat to 10.9.9.9", -100, "nat"),
@@ -90,6 +123,24 @@ LATER = {
     "another hook": (
         "add table ip others; add chain ip others f { type filter hook forward priority -300; policy drop; }"
     ),
+    "masquerading behind vipwire's": chain("masquerade", 97, "nat", hook="postrouting"),
+    "masquerading of what leaves the cluster": chain(
+        "ip daddr 10.244.0.0/16 return; add rule ip others pre masquerade", 90, "nat", hook="postrouting"
+    ),
+    "masquerading of the Service's port": chain("tcp dport 80 masquerade", 90, "nat", hook="postrouting"),
+    "a drop at postrouting": chain("drop", -300, hook="postrouting"),
+    "marks that leave vipwire's bit": chain(
+        "meta mark set meta mark & 0xffff4fff | 0x80; add rule ip others pre meta mark set meta mark ^ 0x1",
+        -150,
+        hook="forward",
+    ),
+    "vipwire's bit cleared before it": chain("meta mark set 0", -150),
+    "vipwire's bit behind masquerading": chain("meta mark set 0x4000", 101, hook="postrouting"),
+    "another interface's ingress": (
+        "add table netdev others; add chain netdev others pre "
+        "{ type filter hook ingress device other priority 0; policy drop; }"
+    ),
+    "a bridge that the packet does not pass": chain("drop", -300, table="bridge others"),
     "what the node sends": (
         "add table ip others; add chain ip others o { type filter hook output priority -300; policy drop; }"
     ),
@@ -107,6 +158,14 @@ BY_IPTABLES = {
     "mangle, a mark": ("-t mangle -A PREROUTING -j CONNMARK --restore-mark", ""),
     "raw, another destination": ("-t raw -A PREROUTING -d 169.254.20.10/32 -p udp --dport 53 -j CT --notrack", ""),
     "nat": ("-t nat -A PREROUTING -p tcp --dport 80 -j DNAT --to-destination 10.9.9.9", ""),
+    "nat, masquerading": ("-t nat -A POSTROUTING -j MASQUERADE", ""),
+    "mangle, vipwire's own mark": ("-t mangle -A PREROUTING -p tcp -j MARK --set-xmark 0x4000/0x4000", "mark"),
+    "mangle, any mark behind vipwire's": ("-t mangle -A FORWARD -p tcp --dport 8080 -j MARK --set-mark 1", "unmark"),
+    "mangle, a connection's mark behind vipwire's": ("-t mangle -A POSTROUTING -j CONNMARK --restore-mark", "unmark"),
+    "mangle, a mark of others": ("-t mangle -A FORWARD -j MARK --set-xmark 0x80/0x80", ""),
+    "mangle, what others restore": ("-t mangle -A FORWARD -j CONNMARK --restore-mark --mask 0x80", ""),
+    "mangle, a mark of the Service's port": ("-t mangle -A FORWARD -p tcp --dport 80 -j MARK --set-mark 1", ""),
+    "filter, a drop": ("-A FORWARD -j DROP", ""),
 }
 
 
@@ -115,7 +174,8 @@ def flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     """A node whose table vipwire has written, in a network namespace of its own."""
     monkeypatch.delenv("VIPWIRE_FLAGS", raising=False)
     monkeypatch.setenv("XTABLES_LOCKFILE", str(tmp_path / "lock"))
-    make_config(tmp_path, example())
+    six = manifests.service_manifest(DEFAULT, "six", ["fd00:10:96::10"], [Port(80, 8080)], [Backend(PODS["pod-1a"])])
+    make_config(tmp_path, [*example(), *six])
     made = [
         f"--manifests={tmp_path}",
         f"--state-dir={tmp_path / 'state'}",
@@ -126,6 +186,7 @@ def flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     with own_network():
         run("ip addr add 192.168.0.1/24 dev lo")
         run("ip route add default dev lo")
+        run("ip link add other type veth peer name beyond")
         for family in ("ipv4", "ipv6"):
             written = vipwire("diff", f"--family={family}", *made).stdout
             subprocess.run(["nft", "-f", "-"], input=written, text=True, check=True)
@@ -173,9 +234,10 @@ def test_nothing_is_earlier_without_others(flags: list[str]) -> None:
 def test_a_chain_that_may_decide_before_is_named(flags: list[str], script: str, effect: str) -> None:
     load(script)
     judge(flags, effect)
-    table = "inet others" if "inet others" in script else "ip others"
+    table = script.removeprefix("add table ").partition(";")[0]
+    hook = script.partition(" hook ")[2].split()[0]
     (said,) = [each for each in as_json("status", *flags)["earlier"] if each["family"] == "IPv4"]
-    assert (said["table"], said["chain"], said["hook"], said["may"]) == (table, "pre", "prerouting", [effect])
+    assert (said["table"], said["chain"], said["hook"], said["may"]) == (table, "pre", hook, [effect])
     findings = as_json("check", *flags)["findings"]
     levels = {each["level"] for each in findings if (each["area"], each["what"]) == ("earlier", f"{table} pre")}
     assert levels == {"warning" if effect == "translate" else "note"}
@@ -223,3 +285,88 @@ def test_the_words_for_a_person_name_the_chain(flags: list[str]) -> None:
     assert result.exit_code == 0
     assert "kernel: undecided: chain pre of table ip others" in result.stdout
     assert "does the same" not in result.stdout
+
+
+def judge_ipv6(flags: list[str], effect: str) -> None:
+    found = as_json("explain", "[fd00:10:96::10]:80", "--from=2001:db8::9", *flags)["kernel"]
+    assert [each["may"] for each in found["earlier"]] == ([[effect]] if effect else []), found
+    assert found["state"] == ("undecided" if effect else "same")
+
+
+@pytest.mark.parametrize(
+    ("script", "effect"),
+    [
+        (chain("ip6 daddr fd00:10:244::/48 masquerade", 90, "nat", "ip6 others", "postrouting"), "translate"),
+        (chain("ip6 daddr fd00:10:96::/112 masquerade", 90, "nat", "ip6 others", "postrouting"), ""),
+        (chain("masquerade", 90, "nat", "ip others", "postrouting"), ""),
+        (chain("ip6 daddr fd00:10:96::10 drop", -300, table="inet others"), "drop"),
+        (chain("tcp dport 80 drop", 0, "filter", "netdev others", "ingress device lo"), "drop"),
+        (chain("ip daddr 10.96.0.10 drop", 0, "filter", "netdev others", "ingress device lo"), ""),
+    ],
+)
+def test_chains_are_read_for_ipv6_as_well(flags: list[str], script: str, effect: str) -> None:
+    run("ip -6 route add default dev lo")
+    load(script)
+    judge_ipv6(flags, effect)
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+def test_rules_of_ip6tables_count_by_their_tables(flags: list[str], variant: str) -> None:
+    run("ip -6 route add default dev lo")
+    run(f"iptables-{variant} -t raw -A PREROUTING -j DROP")
+    judge_ipv6(flags, "")
+    run(f"ip6tables-{variant} -t raw -A PREROUTING -p tcp --dport 80 -j DROP")
+    judge_ipv6(flags, "drop")
+
+
+def test_a_bridges_chains_are_before_those_of_ip(flags: list[str]) -> None:
+    run("ip link add br0 type bridge")
+    run("ip link set br0 up")
+    run("ip route add 203.0.113.0/24 dev br0")
+    load(chain("tcp dport 80 drop", -300, table="bridge others"))
+    judge(flags, "drop")
+
+
+def test_filters_at_an_interface_may_do_anything(flags: list[str]) -> None:
+    run("tc qdisc add dev other clsact")
+    run("tc filter add dev other ingress protocol ip u32 match u32 0 0 action mirred egress redirect dev beyond")
+    judge(flags, "")
+    assert [each["table"] for each in as_json("status", *flags)["earlier"]] == ["tc at other"] * 2
+    run("tc qdisc add dev lo ingress")
+    run("tc filter add dev lo ingress protocol ip u32 match u32 0 0 action mirred egress redirect dev other")
+    judge(flags, "other")
+    (found,) = kernel(flags)["earlier"]
+    assert (found["table"], found["chain"], found["hook"]) == ("tc at lo", "u32", "ingress")
+    assert kernel(flags, "")["earlier"] == []
+
+
+@pytest.mark.parametrize(("sort", "hook", "kind"), [("XDP", 37, 6), ("tcx", 46, 3)])
+def test_programs_at_an_interface_may_do_anything(flags: list[str], sort: str, hook: int, kind: int) -> None:
+    code, licence = buffer_of(struct.pack("=QQ", 0x2_0000_00B7, 0x95)), buffer_of(b"GPL\0")  # r0 = 2; exit
+    loading = struct.pack("=IIQQ24x16sII", kind, 2, address_of(code), address_of(licence), b"others", 0, 0)
+    program = bpf(BpfCommand.PROGRAM_LOAD, loading)
+    link = bpf(BpfCommand.LINK_CREATE, struct.pack("=IIII32x", program, socket.if_nametoindex("lo"), hook, 0))
+    try:
+        judge(flags, "other")
+        assert [each["table"] for each in kernel(flags)["earlier"]] == [f"{sort} at lo"]
+        said = as_json("status", *flags)["earlier"][0]["said"]
+        assert said.endswith(f" of {sort} at lo (ingress) runs before vipwire and may change")
+    finally:
+        os.close(link)
+        os.close(program)
+    judge(flags, "")
+
+
+@pytest.mark.parametrize("rule", ["-A POSTROUTING -j MASQUERADE", "-I POSTROUTING -j MASQUERADE"])
+def test_rules_before_vipwires_in_a_chain_of_iptables_are_named(flags: list[str], rule: str) -> None:
+    mode = ["--proxy-mode=iptables", *flags]
+    load("delete table ip vipwire; delete table ip6 vipwire")
+    for family in ("ipv4", "ipv6"):
+        written = vipwire("diff", f"--family={family}", *mode).stdout
+        tool = "iptables-restore" if family == "ipv4" else "ip6tables-restore"
+        subprocess.run([tool, "--noflush"], input=written, text=True, check=True)
+    run(f"iptables -t nat {rule}")
+    found = as_json("explain", "web", "--from=203.0.113.9", *mode)["kernel"]
+    expected = [("POSTROUTING", ["translate"])] if "-I" in rule else []
+    assert [(each["chain"], each["may"]) for each in found["earlier"]] == expected
+    assert found["state"] == ("undecided" if expected else "same"), found

@@ -17,6 +17,8 @@ class RuleEffect(enum.Enum):
     QUEUE = "queue"
     DIVERT = "divert"
     UNTRACK = "untrack"
+    MARK = "mark"
+    UNMARK = "unmark"
     OTHER = "other"
 
 
@@ -36,6 +38,11 @@ _NAMES: Final = {
     **dict.fromkeys(("TPROXY", "SYNPROXY"), RuleEffect.DIVERT),
     "NOTRACK": RuleEffect.UNTRACK,
 }
+_PHRASES: Final = {
+    RuleEffect.MARK: "set vipwire's mark",
+    RuleEffect.UNMARK: "clear vipwire's mark",
+    RuleEffect.OTHER: "change",
+}
 _HARMLESS: Final = frozenset(
     (
         *("AUDIT", "CHECKSUM", "CLASSIFY", "CONNMARK", "CONNSECMARK", "CT", "DSCP", "ECN", "HL", "HMARK"),
@@ -50,6 +57,16 @@ def of_target(name: str) -> frozenset[RuleEffect]:
     if name in _HARMLESS:
         return frozenset()
     return frozenset({_NAMES.get(name, RuleEffect.OTHER)})
+
+
+def of_mark(value: int, mask: int, ours: int) -> frozenset[RuleEffect]:
+    """Return what writing a packet's mark does to the bit `ours`: the bits of `mask` are cleared, then `value` xored.
+
+    With that bit vipwire tells its masquerading chain which packets to masquerade.
+    """
+    if mask & ours:
+        return frozenset({RuleEffect.MARK if value & ours else RuleEffect.UNMARK})
+    return frozenset({RuleEffect.MARK, RuleEffect.UNMARK} if value & ours else ())
 
 
 def effects_of(
@@ -83,5 +100,5 @@ def effects_of(
 
 def words(effects: Iterable[RuleEffect]) -> str:
     """Write effects for a person: `translate or drop`."""
-    names = ["change" if each is RuleEffect.OTHER else each.value for each in RuleEffect if each in effects]
+    names = [_PHRASES.get(each, each.value) for each in RuleEffect if each in effects]
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))

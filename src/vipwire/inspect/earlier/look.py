@@ -3,6 +3,10 @@
 The kernel calls the chains of a hook by their priorities, but all nat chains together at -100, where their priorities
 order them among each other (docs/design/0019). Of equal priorities the chain that was registered last comes first,
 which nobody can read: such a chain counts as earlier.
+
+vipwire decides twice: it translates at prerouting or output, and masquerades at input or postrouting. All that a
+packet meets before the first counts. Between the two it goes to an endpoint: there source NAT counts if it comes
+before vipwire's, and what changes the mark with which vipwire masquerades. Drops behind the translation do not count.
 """
 
 import functools
@@ -13,7 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from vipwire.config.configuration import Config
 from vipwire.errors import CommitError, DecodeError
-from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, effects_of, of_target, words
+from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, effects_of, of_mark, of_target, words
+from vipwire.inspect.earlier.interfaces import InterfaceProgram, interface_programs, is_bridge
 from vipwire.inspect.earlier.nf_rule import KnownPacket, read_rule
 from vipwire.linux.netlink.attributes import string
 from vipwire.linux.netlink.nftables import decode, encode, wire
@@ -23,24 +28,45 @@ from vipwire.linux.netlink.nftables.wire import NFPROTO, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Family, family_of
 from vipwire.modes.registry import driver_of, selected
-from vipwire.modes.spec import BEHIND_ALL, NatPriorities
-from vipwire.modes.xtables.match import PacketHeader, Surroundings, judge
+from vipwire.modes.spec import BEHIND_ALL, MASQUERADES_NOTHING, NatPriorities
+from vipwire.modes.xtables.match import PacketHeader, Surroundings, judge, masked
 from vipwire.modes.xtables.ownership import RuleOwner
 from vipwire.modes.xtables.rule_text import parse_rule
 from vipwire.modes.xtables.save import read_table, target
 from vipwire.modes.xtables.tool import RuleTool, legacy_tables, with_tables
 from vipwire.modes.xtables.variant import Variant
+from vipwire.plan.plan import Target
 from vipwire.plan.resolve import Packet
 
-_INET: Final = 1
-_NAT: Final = -100
-"""Where the kernel calls all nat chains of prerouting and output."""
+_INET, _NETDEV, _BRIDGE = 1, 5, 7
+_NAT, _SOURCE_NAT = -100, 100
+"""Where the kernel calls all nat chains of prerouting and output, and those of input and postrouting."""
 _CONNTRACK: Final = -200
 _SECONDS: Final = 10
-_NAMES: Final = {_INET: "inet", NFPROTO[Family.IPV4]: "ip", NFPROTO[Family.IPV6]: "ip6"}
+_MANY: Final = 3
+_NAMES: Final = {
+    _INET: "inet",
+    _NETDEV: "netdev",
+    _BRIDGE: "bridge",
+    NFPROTO[Family.IPV4]: "ip",
+    NFPROTO[Family.IPV6]: "ip6",
+}
+_PLACES: Final = {
+    **{(family, number): hook for hook, number in HOOKS.items() for family in (_INET, *NFPROTO.values())},
+    # A bridge's chains at other hooks see what leaves this node, or passes it by.
+    (_INET, 5): "ingress",
+    (_NETDEV, 0): "ingress",
+    (_BRIDGE, 0): "ingress",
+    (_BRIDGE, 1): "ingress",
+}
+"""Where a packet meets a chain, by the chain's family and the number of its hook. Ingress: before it is IP's."""
 _LEGACY: Final = {Family.IPV4: "iptables-legacy", Family.IPV6: "ip6tables-legacy"}
-_PRIORITIES: Final = {"raw": -300, "mangle": -150, "nat": -100}
-"""The tables whose chains a packet meets before it is routed (include/uapi/linux/netfilter_ipv4.h)."""
+_PRIORITIES: Final = {"raw": -300, "mangle": -150, "nat": -100, "security": 50}
+"""The priorities of iptables' tables (include/uapi/linux/netfilter_ipv4.h); all others have 0."""
+_SOURCE_HOOKS: Final = frozenset({"input", "postrouting"})
+_MARKS: Final = frozenset({RuleEffect.MARK, RuleEffect.UNMARK})
+_ALL: Final = frozenset(RuleEffect) - {RuleEffect.UNMARK}
+_MARK_VALUE: Final = re.compile(r" --set-xmark (\S+)| --restore-mark --nfmask (\S+)")
 _PASS: Final = frozenset({"ACCEPT", "RETURN"})
 _ENDS: Final = frozenset({"ACCEPT", "RETURN", "DROP", "REJECT", "DNAT", "REDIRECT", "NETMAP", "QUEUE", "NFQUEUE"})
 _MARK, _STATE = "--mark", "--ctstate"
@@ -49,7 +75,10 @@ _POLICY: Final = re.compile(r"^:(\S+) DROP\b", re.MULTILINE)
 
 
 class EarlierChain(NamedTuple):
-    """A base chain of others that decides before vipwire; `table` with its family as nft writes it."""
+    """A base chain of others that decides before vipwire; `table` with its family as nft writes it.
+
+    Or a program at interfaces: `table` then says which sort it is, and where.
+    """
 
     family: Family
     table: str
@@ -75,10 +104,21 @@ class EarlierChain(NamedTuple):
         }
 
 
+class EarlierProgram(EarlierChain):
+    """A program at interfaces, which may do anything to a packet."""
+
+    def __str__(self) -> str:
+        return f"{self.chain} of {self.table} ({self.hook}) runs before vipwire and may {words(self.effects)}"
+
+
 def earlier_chains(
-    config: Config, families: Iterable[Family], packet: Packet | None = None, own: Collection[Address] = ()
+    config: Config,
+    families: Iterable[Family],
+    packet: Packet | None = None,
+    targets: Collection[Target] = (),
+    own: Collection[Address] = (),
 ) -> tuple[EarlierChain, ...]:
-    """Find the chains that decide before the selected mode's: about a packet, or about any.
+    """Find the chains that decide before the selected mode's: about a packet to one of `targets`, or about any.
 
     `own` are the node's addresses. What cannot be read is left out.
     """
@@ -86,66 +126,157 @@ def earlier_chains(
     mode = selected(config)
     driver = driver_of(mode)
     # Without rules a mode's sockets see what all nat chains have left.
-    priorities = NatPriorities(BEHIND_ALL, BEHIND_ALL) if mode.without_rules(config) else driver.priorities
+    bare = NatPriorities(BEHIND_ALL, BEHIND_ALL, source=MASQUERADES_NOTHING)
+    priorities = bare if mode.without_rules(config) else driver.priorities
+    programs = [] if packet is not None and packet.from_node else interface_programs()
     for family in families:
-        looking = _Looking(family, priorities, driver.owner(family), packet, own)
+        met = _Hooks(priorities, packet, targets, 1 << config.sync.masquerade_bit)
+        looking = _Looking(family, priorities.table, driver.owner(family), met, own)
         with suppress(OSError, DecodeError), NetlinkSocket(NETLINK_NETFILTER) as netlink:
             found += looking.nf_tables(netlink)
         found += looking.legacy()
+        found += _at_interfaces(family, programs, packet.interface if packet is not None else "")
     return tuple(
         sorted(found, key=lambda each: (each.family.value, each.hook, each.priority, each.table, each.chain))
     )
 
 
-def earlier_for(config: Config, packet: Packet, own: Collection[Address]) -> tuple[EarlierChain, ...]:
+def earlier_for(
+    config: Config, packet: Packet, targets: Collection[Target], own: Collection[Address]
+) -> tuple[EarlierChain, ...]:
     """Find the chains that decide about one packet before the selected mode's."""
-    return earlier_chains(config, [family_of(packet.destination)], packet, own)
+    return earlier_chains(config, [family_of(packet.destination)], packet, targets, own)
+
+
+def _at_interfaces(family: Family, programs: Iterable[InterfaceProgram], interface: str) -> Iterator[EarlierChain]:
+    """Name each program once, with the interfaces where it runs: there may be one at each Pod's."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for each in programs:
+        if interface in ("", each.interface):
+            places.setdefault((each.sort, each.name), []).append(each.interface)
+    for (sort, name), held in places.items():
+        more = f" and {len(held) - _MANY} more" if len(held) > _MANY else ""
+        where = f"{sort} at {', '.join(held[:_MANY])}{more}"
+        yield EarlierProgram(family, where, name, "ingress", 0, frozenset({RuleEffect.OTHER}))
+
+
+class _Meeting(NamedTuple):
+    """A packet at a base chain: the effects that count there, and what is known of the packet.
+
+    `headers` are the packet's, one for each endpoint once it is translated; none stand for any packet.
+    """
+
+    effects: frozenset[RuleEffect]
+    headers: Sequence[PacketHeader]
+    tracked: bool
+
+
+class _Hooks:
+    """The way of a packet, or of any, through the hooks of a mode with these priorities.
+
+    `mark` is the bit of a packet's mark with which vipwire masquerades.
+    """
+
+    def __init__(
+        self, priorities: NatPriorities, packet: Packet | None, targets: Collection[Target], mark: int
+    ) -> None:
+        self._priorities, self.mark = priorities, mark
+        self.interface = packet.interface if packet is not None else ""
+        self._arriving: list[PacketHeader] = []
+        self._translated: list[PacketHeader] = []
+        self._met = frozenset({"ingress", "prerouting", "output", "input", "forward", "postrouting"})
+        if packet is None:
+            return
+        self._arriving = [PacketHeader.of(packet)]
+        self._translated = [
+            PacketHeader(packet, packet.source, each.address, each.port, translated=True) for each in targets
+        ]
+        self._met = frozenset({"output"} if packet.from_node else {"ingress", "prerouting"})
+        if targets:
+            self._met |= {"input", "postrouting"} if packet.from_node else {"input", "forward", "postrouting"}
+
+    def meet(self, kind: str, hook: str, priority: int) -> _Meeting | None:
+        """Return the packet at a chain whose effects may count; None if it does not come there, or too late."""
+        if hook not in self._met:
+            return None
+        masquerades = self._priorities.source != MASQUERADES_NOTHING
+        effects = _ALL if masquerades else _ALL - _MARKS
+        if hook == "ingress":
+            return _Meeting(effects, self._arriving, tracked=False)
+        if hook in _SOURCE_HOOKS and kind == "nat":
+            return _Meeting(effects, self._translated, tracked=True) if priority <= self._priorities.source else None
+        last = self.last(hook)
+        if hook in ("prerouting", "output") and priority <= (last if kind == "nat" else max(last, _NAT)):
+            return _Meeting(effects, self._arriving, tracked=priority > _CONNTRACK)
+        between = hook != "input" and (hook != "postrouting" or priority <= _SOURCE_NAT)
+        if kind == "nat" or not between or not masquerades or (self._arriving and not self._translated):
+            return None
+        return _Meeting(_MARKS, self._translated, tracked=True)
+
+    def last(self, hook: str) -> int:
+        """Return the priority at which vipwire decides about a connection at a hook."""
+        if hook in _SOURCE_HOOKS:
+            return self._priorities.source
+        return self._priorities.output if hook == "output" else self._priorities.prerouting
+
+    def ends_at_ours(self, hook: str) -> bool:
+        """Report whether rules behind vipwire's in the same chain no longer matter."""
+        return self.last(hook) <= (_SOURCE_NAT if hook in _SOURCE_HOOKS else _NAT)
 
 
 class _Looking:
-    """One look at a family. `owner` knows the chains that the mode has in iptables' tables."""
+    """One look at a family. `owner` knows the chains that the mode has in iptables' tables, `table` is its own."""
 
     def __init__(
-        self,
-        family: Family,
-        priorities: NatPriorities,
-        owner: RuleOwner | None,
-        packet: Packet | None,
-        own: Collection[Address],
+        self, family: Family, table: str, owner: RuleOwner | None, hooks: _Hooks, own: Collection[Address]
     ) -> None:
-        self._family, self._priorities, self._owner, self._packet, self._own = family, priorities, owner, packet, own
-        self._hooks = (
-            ("prerouting", "output") if packet is None else ("output" if packet.from_node else "prerouting",)
-        )
-
-    def _before(self, kind: str, hook: str, priority: int) -> bool:
-        last = self._priorities.output if hook == "output" else self._priorities.prerouting
-        return hook in self._hooks and priority <= (last if kind == "nat" else max(last, _NAT))
+        self._family, self._table, self._owner, self._hooks, self._own = family, table, owner, hooks, own
 
     def _effects(
-        self, table: str, chain: str, rules: Callable[[str], Sequence[RuleOutcome]], *, drops: bool
+        self,
+        meeting: _Meeting,
+        place: tuple[str, str, str],
+        rules: Callable[[str], Sequence[RuleOutcome]],
+        *,
+        drops: bool,
     ) -> frozenset[RuleEffect]:
+        table, chain, hook = place
+
         def ours(name: str) -> bool:
             return self._owner is not None and self._owner.owns(table, name)
 
-        return effects_of(chain, rules, drops=drops, ours=ours, ends_at_ours=self._priorities.prerouting <= _NAT)
+        found = effects_of(chain, rules, drops=drops, ours=ours, ends_at_ours=self._hooks.ends_at_ours(hook))
+        return found & meeting.effects
 
     def nf_tables(self, netlink: NetlinkSocket) -> Iterator[EarlierChain]:
         """Find those of nf_tables."""
-        names = {number: hook for hook, number in HOOKS.items()}
-        families = _INET, NFPROTO[self._family]
+        families = _INET, _NETDEV, _BRIDGE, NFPROTO[self._family]
         dumped = netlink.dump(MessageType.GETCHAIN, encode.list_tables())
         for chain in [decode.chain(payload) for payload in dumped if payload[0] in families]:
-            hook = chain.hook
-            if hook is None or chain.table == self._priorities.table:
+            at = chain.hook
+            if at is None or chain.table == self._table:
                 continue
-            if not self._before(hook.type, names.get(hook.hook, ""), hook.priority):
+            hook = _PLACES.get((chain.family, at.hook), "")
+            meeting = self._hooks.meet(at.type, hook, at.priority)
+            if meeting is None or (hook == "ingress" and not self._comes_by(chain.family, at.devices)):
                 continue
-            seen = KnownPacket.of(self._packet, tracked=hook.priority > _CONNTRACK)
+            # At postrouting nft knows no interface of arrival, and in a bridge it is the port's.
+            named = hook != "postrouting" and chain.family != _BRIDGE
+            seen = KnownPacket.of(meeting.headers, self._hooks.mark, tracked=meeting.tracked, iifname=named)
             reader = _Reader(netlink, chain.family, chain.table, seen)
-            if effects := self._effects(chain.table, chain.name, reader.rules, drops=hook.policy == "drop"):
+            place = chain.table, chain.name, hook
+            if effects := self._effects(meeting, place, reader.rules, drops=at.policy == "drop"):
                 table = f"{_NAMES[chain.family]} {chain.table}"
-                yield EarlierChain(self._family, table, chain.name, names[hook.hook], hook.priority, effects)
+                yield EarlierChain(self._family, table, chain.name, hook, at.priority, effects)
+
+    def _comes_by(self, family: int, devices: Iterable[str]) -> bool:
+        """Report whether the packet may come by an interface of a chain at ingress."""
+        name = self._hooks.interface
+        if family == _BRIDGE:
+            return not name or is_bridge(name)
+        return any(
+            not name or (name.startswith(each[:-1]) if each.endswith("*") else name == each) for each in devices
+        )
 
     def legacy(self) -> Iterator[EarlierChain]:
         """Find those of iptables-legacy, if this network namespace has tables of it."""
@@ -156,22 +287,43 @@ class _Looking:
                         yield from self._legacy_table(tool, table)
 
     def _legacy_table(self, tool: RuleTool, table: str) -> Iterator[EarlierChain]:
-        kind, priority = "nat" if table == "nat" else "filter", _PRIORITIES.get(table, 0)
-        hooks = [hook for hook in self._hooks if self._before(kind, hook, priority)]
-        if not hooks:
+        kind = "nat" if table == "nat" else "filter"
+        places = [(hook, _PRIORITIES.get(table, 0)) for hook in HOOKS]
+        if kind == "nat":
+            places = [(hook, _SOURCE_NAT if hook in _SOURCE_HOOKS else _NAT) for hook in HOOKS]
+        met = [(*place, meeting) for place in places if (meeting := self._hooks.meet(kind, *place)) is not None]
+        if not met:
             return
         text = tool.save(table)
         chains, drops = read_table(text), _POLICY.findall(text)
-        for hook in hooks:
+        for hook, priority, meeting in met:
             name = hook.upper()
-            reader = functools.partial(self._legacy_rules, chains, priority > _CONNTRACK)
-            if effects := self._effects(table, name, reader, drops=name in drops):
+            reader = functools.partial(self._legacy_rules, chains, meeting)
+            if effects := self._effects(meeting, (table, name, hook), reader, drops=name in drops):
                 where = f"{_LEGACY[self._family]} {table}"
                 yield EarlierChain(self._family, where, name, hook, priority, effects)
 
-    def _legacy_rules(self, chains: Mapping[str, Sequence[str]], tracked: bool, name: str) -> list[RuleOutcome]:  # noqa: FBT001
-        texts = chains.get(name, ())
-        return [_read_legacy_rule(text, self._packet, self._own, chains, tracked=tracked) for text in texts]
+    def _legacy_rules(self, chains: Mapping[str, Sequence[str]], meeting: _Meeting, name: str) -> list[RuleOutcome]:
+        return [self._read_legacy_rule(text, meeting, chains) for text in chains.get(name, ())]
+
+    def _read_legacy_rule(self, text: str, meeting: _Meeting, chains: Collection[str]) -> RuleOutcome:
+        """Tell what a rule of a table with these chains may do."""
+        held = {_holds(text, each, self._own, tracked=meeting.tracked) for each in meeting.headers or (None,)}
+        holds = held.pop() if len(held) == 1 else None
+        name = target(text)
+        if holds is False or not name:
+            return NOTHING
+        certain = holds is True
+        if name in chains:
+            return RuleOutcome(chains=(name,), ends=certain and " -g " in f" {text}")
+        if name == "CT" and "--notrack" in text.split():
+            effects = frozenset({RuleEffect.UNTRACK})
+        elif written := _MARK_VALUE.search(text):
+            value, mask = masked(written[1]) if written[1] else (0, int(written[2], 0))
+            effects = of_mark(value, mask, self._hooks.mark)
+        else:
+            effects = of_target(name) if name not in _PASS else frozenset()
+        return RuleOutcome(effects, ends=certain and name in _ENDS)
 
 
 class _Reader:
@@ -203,33 +355,19 @@ class _Node(Surroundings):
         return address in self._own
 
 
-def _read_legacy_rule(
-    text: str, packet: Packet | None, own: Collection[Address], chains: Collection[str], *, tracked: bool
-) -> RuleOutcome:
-    """Tell what a rule may do; `own` are the node's addresses, `chains` those of its table.
+def _holds(text: str, header: PacketHeader | None, own: Collection[Address], *, tracked: bool) -> bool | None:
+    """Judge a rule's conditions for a packet, or for any.
 
-    `tracked`: connection tracking has seen the packet, and knows that the connection is new.
+    `own` are the node's addresses. `tracked`: connection tracking has seen the packet, and knows it is of a new one.
     """
-    holds = _holds(text, packet, own, unknown={_MARK} if tracked else {_MARK, _STATE})
-    name = target(text)
-    if holds is False or not name:
-        return NOTHING
-    certain = holds is True
-    if name in chains:
-        return RuleOutcome(chains=(name,), ends=certain and " -g " in f" {text}")
-    untracks = name == "CT" and "--notrack" in text.split()
-    effects = frozenset({RuleEffect.UNTRACK}) if untracks else of_target(name) if name not in _PASS else frozenset()
-    return RuleOutcome(effects, ends=certain and name in _ENDS)
-
-
-def _holds(text: str, packet: Packet | None, own: Collection[Address], *, unknown: Collection[str]) -> bool | None:
     try:
         rule = parse_rule(text)
     except (DecodeError, ValueError):
         return None
+    unknown = {_MARK} if tracked else {_MARK, _STATE}
     conditions = tuple(each for each in rule.conditions if each.option not in unknown)
     doubtful = bool(rule.unknown) or len(conditions) < len(rule.conditions)
-    if packet is None:
+    if header is None:
         return None if conditions or doubtful else True
-    held = judge(conditions, PacketHeader.of(packet), _Node(own)).holds
+    held = judge(conditions, header, _Node(own)).holds
     return None if held is True and doubtful else held

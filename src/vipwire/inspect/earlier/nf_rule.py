@@ -1,22 +1,23 @@
 """A rule of nf_tables, of nft or of iptables-nft, for one packet: its expressions in their order. Pure.
 
 Registers are followed as far as the packet's own bytes go: addresses, protocol, port, the interface by its name, and
-that the connection is new. All else is unknown, and a comparison with it may hold.
+that the connection is new. All else is unknown, and a comparison with it may hold. Of a packet that may be one of
+several, the bytes are known that all of them have.
 """
 
 import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, of_target
+from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, of_mark, of_target
 from vipwire.linux.netlink.attributes import attributes, number_of, text_of, walk
 from vipwire.linux.netlink.nftables import expressions as nft
 from vipwire.linux.netlink.nftables.elements import VerdictData, decode_verdict
 from vipwire.linux.netlink.nftables.wire import DATA_VALUE, DATA_VERDICT_ATTRIBUTE, NFPROTO, Code
 from vipwire.model.net import Family, family_of
-from vipwire.plan.resolve import Packet
+from vipwire.modes.xtables.match import PacketHeader
 
 _Bytes = list[int | None]
 _Attributes = Mapping[int, memoryview]
@@ -34,43 +35,63 @@ _EFFECTS: Final = {
     **dict.fromkeys(("nat", "redir", "masq"), RuleEffect.TRANSLATE),
     "reject": RuleEffect.DROP,
     "queue": RuleEffect.QUEUE,
-    **dict.fromkeys(("tproxy", "synproxy"), RuleEffect.DIVERT),
+    **dict.fromkeys(("tproxy", "synproxy", "fwd"), RuleEffect.DIVERT),
     "notrack": RuleEffect.UNTRACK,
 }
-_ENDING: Final = frozenset({"nat", "redir", "masq", "reject", "queue"})
+_ENDING: Final = frozenset({"nat", "redir", "masq", "reject", "queue", "fwd"})
 _PASSING: Final = frozenset({"counter", "log", "last", "objref", "dup", "flow_offload"})
 _CONNTRACK: Final = struct.Struct("=146x3H")
 """Of struct xt_conntrack_mtinfo2 and 3: match_flags, invert_flags, state_mask."""
 _STATE, _STATE_NEW = 1, 8
+_ALL: Final = 0xFFFFFFFF
+_XT_MARK: Final = struct.Struct("=II")
+"""Struct xt_mark_tginfo2: mark, mask."""
+_XT_CONNMARK: Final = {1: struct.Struct("=8xIB"), 2: struct.Struct("=8xI2xB")}
+"""Of struct xt_connmark_tginfo1 and 2: nfmask, mode."""
+_RESTORE: Final = 2
 
 
 class KnownPacket(NamedTuple):
-    """What is known of a packet at a hook: bytes of its headers, and metadata by nft's key."""
+    """What is known of a packet at a hook: bytes of its headers, and metadata by nft's key.
+
+    `mark` is the bit of the packet's mark with which vipwire masquerades.
+    """
 
     network: _Bytes
     transport: _Bytes
     meta: Mapping[int, _Bytes]
     state: _Bytes
+    mark: int
 
     @classmethod
-    def of(cls, packet: Packet | None, *, tracked: bool) -> "KnownPacket":
-        """Say what is known; nothing without a packet. `tracked`: connection tracking has seen it."""
+    def of(cls, headers: Sequence[PacketHeader], mark: int, *, tracked: bool, iifname: bool = True) -> "KnownPacket":
+        """Say what is known of a packet that is one of `headers`; nothing without any.
+
+        `tracked`: connection tracking has seen it. `iifname`: at this hook nft compares the interface.
+        """
         network: _Bytes = [None] * 40
         state: _Bytes = [*_NEW] if tracked else [None] * 4
-        if packet is None:
-            return cls(network, [None] * 4, {}, state)
+        if not headers:
+            return cls(network, [None] * 4, {}, state, mark)
+        packet = headers[0].packet
         family = family_of(packet.destination)
         addresses = _ADDRESSES[family]
-        network[addresses.start : addresses.stop] = packet.source + packet.destination
+        network[addresses.start : addresses.stop] = _common([each.source + each.destination for each in headers])
         network[9 if family is Family.IPV4 else 6] = packet.protocol
         meta: dict[int, _Bytes] = {
             nft.META_L4PROTO: [packet.protocol],
             _META_NFPROTO: [NFPROTO[family]],
             _META_PROTOCOL: [*_ETHERTYPES[family]],
         }
-        if packet.interface or packet.from_node:
+        if iifname and (packet.interface or packet.from_node):
             meta[nft.META_IIFNAME] = [*packet.interface.encode().ljust(16, b"\0")]
-        return cls(network, [None, None, *packet.port.to_bytes(2)], meta, state)
+        ports = _common([each.port.to_bytes(2) for each in headers])
+        return cls(network, [None, None, *ports], meta, state, mark)
+
+
+def _common(values: Sequence[bytes]) -> _Bytes:
+    """Return the bytes that all values have in the same place."""
+    return [column[0] if len(set(column)) == 1 else None for column in zip(*values, strict=True)]
 
 
 def read_rule(expressions: bytes, seen: KnownPacket, verdicts: Verdicts) -> RuleOutcome:
@@ -93,6 +114,8 @@ class _Reading:
     def __init__(self, seen: KnownPacket, verdicts: Verdicts) -> None:
         self._seen, self._verdicts = seen, verdicts
         self._registers: _Bytes = [None] * _REGISTERS
+        self._marks: dict[int, tuple[int, int]] = {}
+        """The registers that hold the packet's mark, changed as `of_mark` says: value and mask."""
         self.holds: bool | None = True
         self.effects: set[RuleEffect] = set()
         self.chains: list[str] = []
@@ -106,7 +129,7 @@ class _Reading:
         elif (read := _READ.get(name)) is not None:
             read(self, data)
         elif name not in _PASSING:  # it may stop here, and change any register
-            self._registers = [None] * _REGISTERS
+            self._registers, self._marks = [None] * _REGISTERS, {}
             self._judge(None)
 
     def _judge(self, held: bool | None) -> None:  # noqa: FBT001 - three answers
@@ -115,6 +138,7 @@ class _Reading:
 
     def _load(self, register: memoryview, value: _Bytes, length: int = 0) -> None:
         at = _place(register)
+        self._marks.pop(at, None)
         size = length or len(value)
         self._registers[at : at + size] = (value + [None] * size)[:size]
 
@@ -133,12 +157,19 @@ class _Reading:
             self.effects.add(RuleEffect.TRANSLATE)
 
     def meta(self, data: _Attributes) -> None:
+        is_mark = number_of(data[2]) == nft.META_MARK
         if 1 in data:
             self._load(data[1], self._seen.meta.get(number_of(data[2]), []), 16)
+            if is_mark:
+                self._marks[_place(data[1])] = 0, 0
+        elif is_mark and (written := self._marks.get(_place(data[3]))) is not None:
+            self.effects |= of_mark(*written, self._seen.mark)
 
     def ct(self, data: _Attributes) -> None:
         if 1 in data:
             self._load(data[1], self._seen.state if number_of(data[2]) == nft.CT_STATE else [], 16)
+            if number_of(data[2]) == nft.CT_MARK:  # a connection's mark has not vipwire's bit
+                self._marks[_place(data[1])] = 0, _ALL
 
     def bitwise(self, data: _Attributes) -> None:
         size = number_of(data[3])
@@ -146,9 +177,13 @@ class _Reading:
             self._load(data[2], [], size)
             return
         mask, xor = (attributes(data[kind])[DATA_VALUE] for kind in (4, 5))
-        held = self._stored(data[1], size)
+        held, marked = self._stored(data[1], size), self._marks.get(_place(data[1]))
         made = [x if m == 0 else None if h is None else h & m ^ x for h, m, x in zip(held, mask, xor, strict=False)]
         self._load(data[2], made, size)
+        if marked is not None and size == 4:
+            value, changed = marked
+            kept, flipped = (int.from_bytes(each, sys.byteorder) for each in (mask, xor))
+            self._marks[_place(data[2])] = value & kept ^ flipped, changed | ~kept & _ALL
 
     def cmp(self, data: _Attributes) -> None:
         wanted = bytes(attributes(data[3])[DATA_VALUE])
@@ -186,6 +221,8 @@ class _Reading:
             self._verdict(decode_verdict(value[DATA_VERDICT_ATTRIBUTE]))
         else:
             self._load(data[1], [*value[DATA_VALUE]])
+            if len(value[DATA_VALUE]) == 4:
+                self._marks[_place(data[1])] = int.from_bytes(value[DATA_VALUE], sys.byteorder), _ALL
 
     def _verdict(self, verdict: VerdictData) -> None:
         if verdict.chain:
@@ -217,6 +254,12 @@ class _Reading:
         found = of_target(name)
         if name == "CT" and info[0] & 1:  # XT_CT_NOTRACK, the first bit of struct xt_ct_target_info
             found = frozenset({RuleEffect.UNTRACK})
+        elif name == "MARK" and number_of(data[2]) >= 2:
+            written, changed = _XT_MARK.unpack_from(info)
+            found = of_mark(written, changed, self._seen.mark)
+        elif name == "CONNMARK" and (layout := _XT_CONNMARK.get(number_of(data[2]))) is not None:
+            changed, mode = layout.unpack_from(info)
+            found = of_mark(0, changed, self._seen.mark) if mode == _RESTORE else found
         self.effects |= found
         self.ends = bool(found & {RuleEffect.TRANSLATE, RuleEffect.DROP, RuleEffect.QUEUE})
 

@@ -7,7 +7,7 @@ flows     what connection tracking holds          ┘
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -32,7 +32,7 @@ from vipwire.reconcile.steps import End
 _Shares = Mapping[Endpoint | None, Fraction]
 _NEARLY = Fraction(1, 100)
 
-EarlierThan = Callable[[Packet], tuple[EarlierChain, ...]]
+EarlierThan = Callable[[Packet, Collection[Target]], tuple[EarlierChain, ...]]
 """Finds the chains of others that may decide about a packet before vipwire."""
 
 SourceTowards = Callable[[Address], Address | None]
@@ -162,7 +162,7 @@ def explain(
     packet: Packet,
     source_towards: SourceTowards,
     obstacle_towards: ObstacleTowards = lambda _: "",
-    earlier: EarlierThan = lambda _: (),
+    earlier: EarlierThan = lambda *_: (),
 ) -> Explanation | None:
     """Explain a packet; None if this machine does not have its family."""
     side = situation.side(family_of(packet.destination))
@@ -175,7 +175,7 @@ def explain(
     made = Explanation(situation, side, packet, outcome, walk, source_towards, obstacle_towards)
     direct = _direct(made)
     if direct is None:  # what a program has led meets the chains as a packet to the endpoint
-        made = replace(made, earlier=earlier(packet))
+        made = replace(made, earlier=earlier(packet, made.pool.keys()))
     if walk is not None and direct is not None and direct.affinity:
         return replace(made, walk=replace(walk, remembered=None))  # that is the rules' memory, which it does not meet
     return made

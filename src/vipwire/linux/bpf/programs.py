@@ -31,6 +31,8 @@ _MOST: Final = 64
 MULTI: Final = 2
 """BPF_F_ALLOW_MULTI: beside others. What a link makes is always so."""
 _EFFECTIVE: Final = 1
+_TCX_INGRESS: Final = 46
+"""BPF_TCX_INGRESS."""
 
 
 class BpfLink(NamedTuple):
@@ -123,12 +125,20 @@ def attached(cgroup: int, hook: str, *, effective: bool = False) -> tuple[tuple[
 
     `effective`: of those that are called for its sockets, those of the cgroups above it among them.
     """
-    room, mode = _MOST, _EFFECTIVE if effective else 0
+    return _query(cgroup, HOOKS[hook], _EFFECTIVE if effective else 0)
+
+
+def at_interface(number: int) -> tuple[int, ...]:
+    """List the numbers of the tcx programs at the ingress of an interface, in their order."""
+    return _query(number, _TCX_INGRESS, 0)[0]
+
+
+def _query(place: int, hook: int, mode: int) -> tuple[tuple[int, ...], int]:
+    room = _MOST
     while True:
         numbers = (ctypes.c_uint32 * room)()
-        attributes = buffer_of(
-            struct.pack("=IIIIQII24x", cgroup, HOOKS[hook], mode, 0, ctypes.addressof(numbers), room, 0)
-        )
+        # The kernel writes the last field, `revision`, even if the size that it is told ends before that.
+        attributes = buffer_of(struct.pack("=IIIIQII32x", place, hook, mode, 0, ctypes.addressof(numbers), room, 0))
         try:
             bpf(BpfCommand.QUERY, attributes)
             break

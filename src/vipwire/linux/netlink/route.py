@@ -51,6 +51,15 @@ class Interface(NamedTuple):
     loopback: bool = False
 
 
+class Link(NamedTuple):
+    """An interface with its kind ("" for a device), and the number of its XDP program, 0 without one."""
+
+    number: int
+    name: str
+    kind: str = ""
+    xdp: int = 0
+
+
 class InterfaceAddress(NamedTuple):
     """An address of this machine. `link` is the ifindex of its interface, `flags` are IFA_F_*."""
 
@@ -213,6 +222,16 @@ def decode_link(payload: memoryview) -> Interface:
         raise DecodeError("rtnetlink link message has no name")
     _, _, number, flags, _ = _LINK.unpack_from(payload)
     return Interface(number, text_of(name), bool(flags & _LOOPBACK))
+
+
+def decode_whole_link(payload: memoryview) -> Link:
+    """Decode one answer to a GET_LINK dump with the interface's kind and XDP program."""
+    interface = decode_link(payload)
+    values = attributes(payload, _LINK.size)
+    nothing = memoryview(b"")
+    kind = attributes(values.get(18, nothing)).get(1, nothing)  # IFLA_LINKINFO, IFLA_INFO_KIND
+    program = attributes(values.get(43, nothing)).get(4)  # IFLA_XDP, IFLA_XDP_PROG_ID
+    return Link(interface.number, interface.name, text_of(kind) if kind else "", _number(program))
 
 
 def is_running(payload: memoryview) -> bool:

@@ -16,7 +16,7 @@ from vipwire.model.net import Family
 from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.mode import MODE
 from vipwire.modes.nftables.probe import obstacle_to_offloading, probe
-from vipwire.modes.nftables.table.names import DSTNAT, TABLE
+from vipwire.modes.nftables.table.names import DSTNAT, SRCNAT, TABLE
 from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities, Remark, RemovalResult, clean_by
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ DRIVER: Final = Driver(
     supposed=lambda config, families: _build(config, families, prepare=False),
     attempt=lambda _, families: probe(families),
     sysctls=lambda _: (),
-    priorities=NatPriorities(DSTNAT, DSTNAT, TABLE),
+    priorities=NatPriorities(DSTNAT, DSTNAT, TABLE, SRCNAT),
     explainer=_explainer,
     remarks=_remarks,
     standing=_standing,

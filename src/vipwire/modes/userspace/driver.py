@@ -8,7 +8,7 @@ from vipwire.config.schema import port_range
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
-from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities
+from vipwire.modes.spec import MASQUERADES_NOTHING, Driver, Mode, ModeSpec, NatPriorities
 from vipwire.modes.userspace.kernel import LIMIT_SECONDS, PURPOSE, UserspaceBackend, sights
 from vipwire.modes.userspace.leftovers import RelayRemains
 from vipwire.modes.userspace.mode import MODE
@@ -109,7 +109,7 @@ DRIVER: Final = Driver(
     supposed=lambda config, families: _build(config, families, prepare=False),
     attempt=lambda _config, _families: None,
     sysctls=lambda _: SYSCTLS,
-    priorities=NatPriorities(),
+    priorities=NatPriorities(source=MASQUERADES_NOTHING),
     explainer=_explainer,
     remarks=lambda _: (),
     standing=lambda _: (),

@@ -133,11 +133,16 @@ def _hook(found: dict[int, memoryview]) -> NetfilterHook:
     if len(priority) != 4:
         raise DecodeError("a base chain has no priority")
     policy = number_of(found.get(wire.CHAIN_POLICY, _NOTHING))
+    listed = walk(place.get(wire.HOOK_DEVICES, _NOTHING))
+    devices = tuple(text_of(value) + ("" if kind == wire.DEVICE_NAME else "*") for kind, value in listed)
+    if not devices and wire.HOOK_DEVICE in place:
+        devices = (text_of(place[wire.HOOK_DEVICE]),)
     return NetfilterHook(
         text_of(found.get(wire.CHAIN_TYPE, _NOTHING)),
         number_of(place.get(wire.HOOK_NUMBER, _NOTHING)),
         struct.unpack(">i", priority)[0],
         _POLICY.get(policy, str(policy)),
+        devices,
     )
 
 

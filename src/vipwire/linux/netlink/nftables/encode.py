@@ -39,13 +39,15 @@ class Operation(NamedTuple):
 class NetfilterHook(Value, frozen=True):
     """The hook of a base chain. `hook` is the number of the netfilter hook (0 prerouting … 4 postrouting).
 
-    `type` is `filter`, `nat` or `route`; smaller priorities come first; `policy` is `accept` or `drop`.
+    `type` is `filter`, `nat` or `route`; smaller priorities come first; `policy` is `accept` or `drop`. `devices` are
+    the interfaces of a chain at ingress or egress; they are only decoded, a prefix with `*`.
     """
 
     type: str
     hook: int
     priority: int
     policy: str = "accept"
+    devices: tuple[str, ...] = ()
 
 
 HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}

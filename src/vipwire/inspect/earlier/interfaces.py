@@ -1,0 +1,58 @@
+"""Reads what sees a packet at an interface before IP does: XDP programs, filters of tc, and programs of tcx."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from vipwire.errors import DecodeError
+from vipwire.linux.bpf.programs import at_interface
+from vipwire.linux.netlink.route import GET_LINK, Link, decode_whole_link, links_request
+from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
+from vipwire.linux.netlink.traffic_control import (
+    GET_FILTER,
+    GET_QDISC,
+    decode_filter,
+    decode_ingress,
+    filters_request,
+    qdiscs_request,
+)
+
+
+class InterfaceProgram(NamedTuple):
+    """A program at the ingress of an interface; `sort` is XDP, tc or tcx."""
+
+    sort: str
+    name: str
+    interface: str
+
+
+def interface_programs() -> list[InterfaceProgram]:
+    """List the programs at the ingress of this network namespace's interfaces. What cannot be read is left out."""
+    found: list[InterfaceProgram] = []
+    with suppress(OSError, DecodeError), NetlinkSocket(NETLINK_ROUTE) as netlink:
+        links = _links(netlink)
+        found += [InterfaceProgram("XDP", f"program {each.xdp}", each.name) for each in links if each.xdp]
+        for each in links:
+            with suppress(OSError, KeyError):  # before Linux 6.6, without rights, on another architecture
+                found += [InterfaceProgram("tcx", f"program {n}", each.name) for n in at_interface(each.number)]
+        found += _filters(netlink, {each.number: each.name for each in links})
+    return found
+
+
+def is_bridge(name: str) -> bool:
+    """Report whether an interface is a bridge."""
+    with suppress(OSError, DecodeError), NetlinkSocket(NETLINK_ROUTE) as netlink:
+        return any(each.kind == "bridge" for each in _links(netlink) if each.name == name)
+    return False
+
+
+def _links(netlink: NetlinkSocket) -> list[Link]:
+    return [decode_whole_link(payload) for payload in netlink.dump(GET_LINK, links_request())]
+
+
+def _filters(netlink: NetlinkSocket, names: dict[int, str]) -> Iterator[InterfaceProgram]:
+    numbers = {decode_ingress(payload) for payload in netlink.dump(GET_QDISC, qdiscs_request())}
+    for number in sorted(numbers & names.keys()):
+        filters = netlink.dump(GET_FILTER, filters_request(number))
+        for name in dict.fromkeys(decode_filter(payload) for payload in filters):
+            yield InterfaceProgram("tc", name, names[number])
