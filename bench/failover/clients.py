@@ -123,11 +123,13 @@ class Owners(threading.Thread):
         self._stop_asked = threading.Event()
         self.questions, self.answered = 0, 0
         self.doubles: dict[str, list[float]] = {}
+        self.seen: set[str] = set()
+        """The addresses that one machine, and no other, has answered for; who reads it clears it."""
 
     def run(self) -> None:
         """Ask until told to end."""
         hardware = self._socket.getsockname()[4]
-        me = socket.inet_aton("10.0.0.4")
+        me = socket.inet_aton("10.0.0.99")
         while not self._stop_asked.is_set():
             for address in self._wanted:
                 packed = socket.inet_aton(address)
@@ -136,6 +138,8 @@ class Owners(threading.Thread):
                 found = {claim[0] for claim in self._answers(hardware) if claim[1] == packed}
                 self.questions += 1
                 self.answered += bool(found)
+                if len(found) == 1:
+                    self.seen.add(address)
                 if len(found) > 1:
                     self.doubles.setdefault(address, []).append(time.monotonic())
 

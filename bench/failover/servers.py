@@ -18,6 +18,7 @@ ETCD_FLAGS: Final = ("--heartbeat-interval", "50", "--election-timeout", "500", 
 """As the walk in docs/three-servers.md has them."""
 ADDRESSES: Final = {node: f"10.0.0.{number}" for number, node in enumerate(NODES, 1)}
 _SERVERS: Final = ",".join(f"http://{address}:2379" for address in ADDRESSES.values())
+STORE: Final = ("--store", "etcd", "--etcd-servers", _SERVERS, "--node-lease-seconds", "3")
 
 
 class Servers(Machines):
@@ -55,8 +56,7 @@ class Servers(Machines):
             self.members[node] = self.lab.popen(node, command, stdout=log, stderr=log)
 
     def _start_server(self, node: str) -> None:
-        store = ("--store", "etcd", "--etcd-servers", _SERVERS, "--node-lease-seconds", "3")
-        self.run(node, "try:", *UP, *store, "--node-name", node, "--data-dir", str(self.data(node)))
+        self.run(node, "try:", *UP, *STORE, "--node-name", node, "--data-dir", str(self.data(node)))
 
     def ctl(self, node: str, *words: str) -> str:
         """Run etcdctl at a machine's member."""
