@@ -10,8 +10,7 @@ A range of ports contends with every port and every range that it overlaps, and 
 age decides here, too; what has lost to an older one still keeps younger ones out.
 
 A node port and an address of this node that a Service claims at that port do not contend: who answers depends on the
-endpoints of both. Modes that name each address are told that a node port is `contested` there. So are modes that
-connect sockets to endpoints of an endpoint's address and port that a Service claims.
+endpoints of both. Modes that name each address are told that a node port is `contested` there.
 """
 
 import bisect
@@ -163,23 +162,12 @@ class Claims:
         """Report whether a ClusterIP that `name` has is not an older Service's."""
         return self._owners[address][0].name == name
 
-    def contested(self, places: Iterable[FrontendKey]) -> Iterator[FrontendKey]:
-        """Find the places that a Service claims by the address, or in a range."""
-        for place in places:
-            address, protocol, port = place
-            if place in self._claimants or (
-                address is not None and any(self._overlapping(address, protocol, port, port))
-            ):
+    def contested(self, node_port: FrontendKey, addresses: Iterable[Address]) -> Iterator[FrontendKey]:
+        """Find the places of a node port, at these addresses, that somebody claims by the address, or in a range."""
+        for address in addresses:
+            _, protocol, port = place = node_port._replace(address=address)
+            if place in self._claimants or any(self._overlapping(address, protocol, port, port)):
                 yield place
-
-    def borrowed(self, name: ObjectName) -> tuple[Address, ...]:
-        """Return the addresses that a Service claims and that are none of its ClusterIPs."""
-        claim = self._of.get(name)
-        return claim.borrowed if claim is not None else ()
-
-    def is_borrowed(self, address: Address | None) -> bool:
-        """Report whether a Service claims an address that is none of its ClusterIPs."""
-        return address in self._borrowers
 
     def _at_node_ports(self, claim: _Claim) -> Iterator[Claimant]:
         """Find who has a node port where this claims an address of the node."""

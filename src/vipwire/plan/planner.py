@@ -5,14 +5,13 @@ time changes a plan (see `slow_start`), and so do endpoints that do not answer (
 one monotonic clock, given by the caller.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from vipwire.model.endpoint import EndpointSlice
 from vipwire.model.names import ObjectName, ServicePortName
-from vipwire.model.net import Address
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
 from vipwire.plan.annotations import Wishes, read_wishes
@@ -20,7 +19,7 @@ from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.ejection import EjectionPolicy, Ejections, EndpointKey
 from vipwire.plan.frontends import claims, ejectable, of_family, plan_service
 from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import ServicePlan, endpoint_places
+from vipwire.plan.plan import ServicePlan
 from vipwire.plan.slow_start import SlowStart
 
 Ejected = Mapping[ObjectName, frozenset[EndpointKey]]
@@ -96,7 +95,6 @@ class Planner:
         if not wanted:
             return {}
         concerned: dict[ObjectName, None] = dict.fromkeys(wanted)
-        touched = set[Address]()
         views: dict[ObjectName, tuple[Service | None, Sequence[EndpointSlice]]] = {}
         for name in wanted:
             service, slices = view(name)
@@ -106,11 +104,12 @@ class Planner:
             views[name] = service, slices
             if name in self._plans and not themselves.get(name, True):
                 continue
-            touched.update(self._claims.borrowed(name))
-            concerned.update(dict.fromkeys(self._rivals(name, service)))
-            touched.update(self._claims.borrowed(name))
-        if touched and self._node.direct:
-            concerned.update(dict.fromkeys(self._leading_to(touched)))
+            try:
+                rivals = self._claim(name, service)
+            except Exception:  # noqa: BLE001  # the plan says why
+                rivals = self._claims.remove(name)
+            if rivals:
+                concerned.update(dict.fromkeys(rivals))
         changed: dict[ObjectName, PlanChange] = {}
         for name in concerned:
             old, plan = self._plans.get(name), self._sound_plan(name, *(views.get(name) or view(name)), now)
@@ -122,13 +121,6 @@ class Planner:
             else:
                 self._plans[name] = plan
         return changed
-
-    def _rivals(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
-        """Claim for a Service; return the others whose frontends this may concern."""
-        try:
-            return self._claim(name, service)
-        except Exception:  # noqa: BLE001  # the plan says why
-            return self._claims.remove(name)
 
     def _claim(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
         cluster_ips = of_family(self._node.family, service.cluster_ips) if service is not None else ()
@@ -161,7 +153,7 @@ class Planner:
             self._slow_start.forget(name)
         else:
             plan = self._slow_start.season(plan, asked.slow_start, now)
-        if plan.node_port_addresses or self._node.direct:
+        if plan.node_port_addresses:
             plan = self._contested(plan)
         node, held = self._node, self._claims
         owned = tuple([a for a in plan.cluster_ips if held.owns(name, a) and not node.leads_to_host(a)])
@@ -169,16 +161,9 @@ class Planner:
 
     def _contested(self, plan: ServicePlan) -> ServicePlan:
         node_ports = (frontend.key for frontend in plan.frontends if frontend.key.address is None)
-        places = [key._replace(address=each) for key in node_ports for each in plan.node_port_addresses]
-        if self._node.direct:
-            places += [place for place in endpoint_places(plan) if self._claims.is_borrowed(place.address)]
-        found = tuple(dict.fromkeys(self._claims.contested(places)))
+        addresses = plan.node_port_addresses
+        found = tuple([place for key in node_ports for place in self._claims.contested(key, addresses)])
         return replace(plan, contested=found) if found else plan
-
-    def _leading_to(self, addresses: Collection[Address]) -> list[ObjectName]:
-        """Name the Services that have an endpoint at one of these addresses."""
-        plans = self._plans.items()
-        return [name for name, plan in plans if any(each.address in addresses for each in endpoint_places(plan))]
 
     def _ejected(
         self, service: Service, slices: Sequence[EndpointSlice], asked: Wishes, now: float
