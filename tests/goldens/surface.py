@@ -209,7 +209,8 @@ def ebpf_kernel() -> Iterator[str]:
     with proxy("ebpf"):
         yield from clean(run("nft", "-s", "list", "ruleset"))
         for path in sorted(Path("/sys/fs/bpf").rglob("*")):
-            yield re.sub(r"/vipwire/[0-9a-f]+", "/vipwire/NAMESPACE", str(path))
+            name = re.sub(r"/vipwire/[0-9a-f]+", "/vipwire/NAMESPACE", str(path))
+            yield re.sub(r"(?<=/netns/)\d+", "INODE", name)
 
 
 def clean(text: str) -> Iterator[str]:
@@ -264,6 +265,7 @@ def state_files() -> Iterator[str]:
 def files_below(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         name = re.sub(r"-[0-9a-f]{6,}-\d+\.", "-NAMESPACE.", str(path.relative_to(folder)))
+        name = re.sub(r"(?<=\.)\d+$", "INODE", name)
         yield f"{name} {path.stat().st_mode & 0o777:o}"
         if path.is_file() and path.stat().st_size:
             with contextlib.suppress(ValueError, UnicodeDecodeError):
