@@ -222,9 +222,9 @@ async def _echo(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 @contextlib.asynccontextmanager
-async def echo() -> AsyncIterator[None]:
-    """Answer at every Pod address with that address."""
-    server = await asyncio.start_server(_echo, "0.0.0.0", ECHO_PORT)
+async def echo(at: str = "0.0.0.0") -> AsyncIterator[None]:
+    """Answer at every Pod address with that address, or at one."""
+    server = await asyncio.start_server(_echo, at, ECHO_PORT)
     async with server:
         yield
 

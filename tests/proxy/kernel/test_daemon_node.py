@@ -31,16 +31,24 @@ def node_object(internal: str = INTERNAL, pod_cidr: str = "10.244.0.0/24", **met
     }
 
 
+NAMES = [{"type": "Hostname", "address": NODE}, {"type": "InternalDNS", "address": f"{NODE}.example"}]
 AWAY: Mapping[str, dict[str, Any] | None] = {
     "deleted": None,
+    "no item of a list": {},
     "without addresses": node_object(internal="", pod_cidr=""),
+    "with names only": node_object(internal="", pod_cidr="") | {"status": {"addresses": NAMES}},
     "created again, bare": {"metadata": {"name": NODE, "uid": "second"}, "spec": {}, "status": {}},
+    "without podCIDRs": node_object(pod_cidr=""),
 }
 
 
 def write_node(server: FakeApiServer, node: dict[str, Any] | None) -> None:
     if node is None:
         server.store.delete("nodes", "", NODE)
+    elif not node:  # no watch tells: it was restored from a backup, and versions have expired
+        server.store.shelves["nodes"].objects.clear()
+        server.store.expire()
+        server.end_watches("nodes")
     else:
         if node["metadata"]["uid"] != "first":
             with suppress(ApiError):
@@ -121,7 +129,10 @@ def play(story: Callable[[Play], Awaitable[None]], node: dict[str, Any] | None, 
 
 async def seen_by(it: Play, daemon: Daemon, node: dict[str, Any] | None) -> None:
     """Write the Node, and a Service after it; wait until the proxy has programmed that Service."""
+    lists = len(it.server.requests("nodes", watch=False))
     write_node(it.server, node)
+    if node == {}:
+        await it.server.until(lambda: len(it.server.requests("nodes", watch=False)) > lists)
     marker = service_of("marker", "10.96.0.9")
     await daemon.again(lambda: it.server.store.put("services", marker), "synced", ip_family="IPv4")
     await daemon.again(lambda: it.server.store.delete("services", "default", "marker"), "synced", ip_family="IPv4")
@@ -153,6 +164,100 @@ def test_a_node_that_is_away_or_says_nothing_keeps_its_last_known_facts(mode: st
             await daemon.terminate()
 
     play(story, node_object(), tmp_path, mode)
+
+
+M6, I6, O6, P6 = "2001:db8::10", "2001:db8::7", "2001:db8::5", "fd00:10:244::1"
+CIDR4, CIDR6 = "10.244.0.0/24", "fd00:10:244::/64"
+
+
+def node_of_families(*addresses: str, pod_cidrs: tuple[str, ...] = (), uid: str = "first") -> dict[str, Any]:
+    return {
+        "metadata": {"name": NODE, "uid": uid},
+        "spec": {"podCIDR": pod_cidrs[0], "podCIDRs": list(pod_cidrs)} if pod_cidrs else {},
+        "status": {"addresses": [{"type": "InternalIP", "address": each} for each in addresses]},
+    }
+
+
+async def served_in_both(ipv4: str, ipv6: str) -> bool:
+    six = [await reached(address, PORT, patience=2) for address in (M6, I6, O6)]
+    return await served_at(*filter(None, [ipv4])) and six == [
+        P6 if address == ipv6 else "refused" for address in (M6, I6, O6)
+    ]
+
+
+def play_in_two_families(
+    story: Callable[[Play], Awaitable[None]], node: dict[str, Any], folder: Path, mode: str
+) -> None:
+    async def tell(it: Play) -> None:
+        for address in (M6, I6, O6):
+            run(f"ip address add {address}/128 dev node nodad")
+        run(f"ip address add {P6}/128 dev lo nodad")
+        run("ip -6 route add default dev node")
+        ports = [{"name": "http", "protocol": "TCP", "port": 80, "nodePort": PORT}]
+        both = {"clusterIPs": ["10.96.0.1", "fd00:10:96::1"], "ipFamilies": ["IPv4", "IPv6"]}
+        service = service_of(
+            "web", "10.96.0.1", type="NodePort", ports=ports, ipFamilyPolicy="PreferDualStack", **both
+        )
+        it.server.store.put("services", service)
+        it.server.store.put("endpointslices", slice_for("web", P6, suffix="6") | {"addressType": "IPv6"})
+        async with echo(P6):
+            await story(it)
+
+    play(tell, node, folder, mode)
+
+
+BOTH = (CIDR4, CIDR6)
+
+
+@pytest.mark.parametrize(
+    "partly",
+    [
+        node_of_families(INTERNAL, pod_cidrs=(CIDR4,)),
+        node_of_families(I6, pod_cidrs=(CIDR6,)),
+        node_of_families(I6, pod_cidrs=(CIDR6,), uid="second"),
+        node_of_families(I6, INTERNAL, pod_cidrs=(CIDR6, CIDR4), uid="second"),
+        {},
+    ],
+    ids=["IPv4 is left", "IPv6 is left", "created again with IPv6", "created again, swapped", "no item of a list"],
+)
+@pytest.mark.parametrize("mode", ["nftables", "ebpf"])
+def test_each_family_keeps_its_last_known_facts(mode: str, partly: dict[str, Any], tmp_path: Path) -> None:
+    async def story(it: Play) -> None:
+        async with it.daemon() as daemon:
+            await it.ready(daemon)
+            await eventually(lambda: served_in_both(INTERNAL, I6))
+            before = rules()
+            await seen_by(it, daemon, partly)
+            assert rules() == before
+            assert await served_in_both(INTERNAL, I6)
+            assert await answers(200)
+            await eventually(lambda: written(it.folder, I6))
+            await daemon.terminate()
+        async with it.daemon() as daemon:
+            await it.ready(daemon)
+            assert await served_in_both(INTERNAL, I6)
+            assert all(cidr in rules() for cidr in BOTH)
+            write_node(it.server, node_of_families(O6, OTHER, pod_cidrs=("fd00:10:244:7::/64",), uid="third"))
+            await eventually(lambda: served_in_both(OTHER, O6))
+            assert (CIDR4 in rules(), CIDR6 in rules()) == (True, False)
+            await daemon.terminate()
+
+    play_in_two_families(story, node_of_families(INTERNAL, I6, pod_cidrs=BOTH), tmp_path, mode)
+
+
+@pytest.mark.parametrize("mode", ["nftables", "ebpf"])
+def test_a_node_of_one_family_serves_node_ports_in_that_family(mode: str, tmp_path: Path) -> None:
+    async def story(it: Play) -> None:
+        async with it.daemon() as daemon:
+            await it.ready(daemon)
+            await eventually(lambda: served_in_both("", I6))
+            assert await answers(200)
+            write_node(it.server, node_of_families("2001:db8::ffff", pod_cidrs=(CIDR6,)))  # the machine has it not
+            await eventually(lambda: served_in_both("", ""))
+            assert await reached("fd00:10:96::1") == P6
+            await daemon.terminate()
+
+    play_in_two_families(story, node_of_families(I6, pod_cidrs=(CIDR6,)), tmp_path, mode)
 
 
 async def written(folder: Path, text: str) -> bool:

@@ -5,9 +5,9 @@ that is deleted and created again has no addresses for a while, and the machine'
 last known ones stay in force. Manifests need not contain the Node: there the machine's addresses count.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from vipwire.config.configuration import Config, LocalMode
 from vipwire.config.schema import PRIMARY
@@ -18,6 +18,7 @@ from vipwire.modes.registry import selected
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes, PodTraffic
 from vipwire.watched_objects.store import Store
 
+T = TypeVar("T")
 Place = tuple[Address, int]
 """An address and a TCP port."""
 
@@ -103,19 +104,25 @@ def effective_node(config: Config, node: Node | None, known: Node | None) -> Nod
 
 
 def complete_node(node: Node | None, known: Node | None) -> Node | None:
-    """Return the Node with addresses, podCIDRs and zone of `known` where it has none.
+    """Return the Node with addresses and podCIDRs of `known` in each family where it has none, and with its zone.
 
-    A Node without a zone label keeps the old zone only while it has no addresses either: a kubelet or a cloud
-    provider has yet to initialise it. After that the label was removed on purpose.
+    A kubelet or a cloud provider may write those of one family before the other's. A Node without a zone label keeps
+    the old zone only while it has no addresses either: a kubelet or a cloud provider has yet to initialise it. After
+    that the label was removed on purpose.
     """
     if node is None or known is None:
         return node or known
     return replace(
         node,
-        addresses=node.addresses or known.addresses,
-        pod_cidrs=node.pod_cidrs or known.pod_cidrs,
+        addresses=_complete(node.addresses, known.addresses, family_of),
+        pod_cidrs=_complete(node.pod_cidrs, known.pod_cidrs, lambda prefix: prefix.family),
         zone=node.zone or ("" if node.addresses else known.zone),
     )
+
+
+def _complete(values: tuple[T, ...], known: tuple[T, ...], family: Callable[[T], Family]) -> tuple[T, ...]:
+    told = {family(value) for value in values}
+    return (*values, *(value for value in known if family(value) not in told))
 
 
 def awaited_facts(config: Config, node: Node | None) -> tuple[str, ...]:
