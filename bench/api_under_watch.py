@@ -75,12 +75,12 @@ async def serve(folder: Path) -> None:
     for number in range(OBJECTS):
         body = {"metadata": {"name": f"m{number}"}, "data": {"a": "x" * OBJECT_BYTES}}
         await registry.create(CONFIG_MAPS, "default", body, Options())
-    runner, port = await server.listen("127.0.0.1", 0, tls)
+    serving, port = await server.listen("127.0.0.1", 0, tls)
     write_kubeconfigs(folder, authority, f"https://127.0.0.1:{port}")
     print(port, flush=True)
     while await loop.run_in_executor(None, sys.stdin.readline):
         print(json.dumps(watch.told()), flush=True)
-    await runner.cleanup()
+    await serving.close()
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

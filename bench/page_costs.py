@@ -23,7 +23,8 @@ from bench.api_under_watch import Watch, resident
 from bench.options import Options
 from bench.report import Figure
 
-from vipwire.http_server.server import Request, Stream, serve
+from vipwire.http_server.exchange import Stream
+from vipwire.http_server.pages import Request, serve
 from vipwire.model.net import Family
 from vipwire.process_lifecycle.cyclic_garbage import look_rarely
 from vipwire.process_lifecycle.file_limits import raise_limit
@@ -157,7 +158,7 @@ async def pages() -> None:
     raise_limit()
     listener, watch, loop = listen("127.0.0.1", 0), Watch(), asyncio.get_running_loop()
     print(listener.getsockname()[1], resident(), flush=True)
-    serving = await serve(listener, site)  # type: ignore[arg-type]  # a Reply or a Stream
+    serving = serve(listener, site)  # type: ignore[arg-type]  # a Reply or a Stream
     watching = loop.create_task(watch.run())
     while await loop.run_in_executor(None, sys.stdin.readline):
         print(json.dumps(watch.told()), flush=True)

@@ -14,13 +14,13 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from vipwire.errors import ConfigError
+from vipwire.http_server.server import Serving
 from vipwire.logging import log
 from vipwire.process_lifecycle.file_limits import raise_limit
 from vipwire.process_lifecycle.supervision import Supervisor
 from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.server import ApiServer
-from vipwire_up.api.serving.accept import Listening
 from vipwire_up.api.serving.limits import Bounds
 from vipwire_up.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
 from vipwire_up.credentials.keys import Keys
@@ -55,12 +55,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server that listens: what to clean up, its credentials, its URL, and the admin's kubeconfig.
+    """A server that listens: what to close, its credentials, its URL, and the admin's kubeconfig.
 
     `shared` are the credentials that all servers share; `move` is told the Node's addresses when they are others.
     """
 
-    runner: Listening
+    serving: Serving
     keys: Keys
     shared: SharedCredentials
     url: str
@@ -100,11 +100,11 @@ async def serve_api(
     enrolment = Enrolment(registry, keys.authority, clock, shared.look)
     keys.access.bootstrap, server.extra = enrolment.user_of, enrolment
     try:
-        runner, port = await server.listen(place.address, place.port, tls)
+        serving, port = await server.listen(place.address, place.port, tls)
     except OSError as error:
         where = f"--bind-address {place.address} --secure-port {place.port}"
         raise ConfigError(f"{where}: {error.strerror}") from error
-    listen = partial(_listen_within, server, runner, port=port, tls=tls)
+    listen = partial(_listen_within, server, serving, port=port, tls=tls)
     endpoint = _ApiEndpoint(place, services, port, listen)
     await endpoint.reach(place.own)
 
@@ -113,15 +113,13 @@ async def serve_api(
         await endpoint.reach(own)
 
     url = _url(place.address, port)
-    return Served(runner, keys, shared, url, keys.write_kubeconfigs(url), move)
+    return Served(serving, keys, shared, url, keys.write_kubeconfigs(url), move)
 
 
 class _ApiEndpoint:
     """Has Service `kubernetes` lead to the API server; `listen` opens a socket for this machine at an address."""
 
-    def __init__(
-        self, place: Place, services: OwnServices, port: int, listen: Callable[[str], Awaitable[bool]]
-    ) -> None:
+    def __init__(self, place: Place, services: OwnServices, port: int, listen: Callable[[str], bool]) -> None:
         self._place, self._services, self._port, self._listen = place, services, port, listen
         self._inner = set[str]()
 
@@ -129,7 +127,7 @@ class _ApiEndpoint:
         """Lead there by the Node's addresses, as they are now."""
         found = reachable_address((self._place.address,), own, self._services.version)
         if found is not None and found.inner and found.address not in self._inner:
-            if await self._listen(found.address):
+            if self._listen(found.address):
                 self._inner.add(found.address)
             else:
                 found = None
@@ -168,10 +166,10 @@ def _listed(found: ReachableAddress | None) -> tuple[str, ...]:
     return (found.address,) if found else ()
 
 
-async def _listen_within(server: ApiServer, runner: Listening, address: str, port: int, tls: ssl.SSLContext) -> bool:
+def _listen_within(server: ApiServer, serving: Serving, address: str, port: int, tls: ssl.SSLContext) -> bool:
     """Serve this machine at one more address of it; tell whether that can be."""
     try:
-        await server.listen_too(runner, inner_socket(address, port), tls)
+        server.listen_too(serving, inner_socket(address, port), tls)
     except OSError as error:
         log.warning(
             "the API server cannot listen at this address; Service kubernetes has no endpoint",

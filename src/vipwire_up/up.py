@@ -67,6 +67,7 @@ from vipwire_up.supervision.parts import Ending, Part, Parts, ToldSource, simply
 from vipwire_up.supervision.server_identity import server_identity
 
 _ENDING_SECONDS: Final = 5.0
+_GRACE_SECONDS: Final = 1.0  # for requests that are being answered in the end
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
@@ -178,7 +179,7 @@ class _Cluster:
             await self._addresses.hand_over()
             await give_back(LocalObjects(self._registry, "vipwire-node"), self._name)
         finally:
-            await served.runner.cleanup()
+            await served.serving.close(_GRACE_SECONDS)
 
     async def _begin(self, tasks: asyncio.TaskGroup) -> None:
         """Try to make the first objects; what cannot be made yet, on a full disk, is tried again beside the rest."""

@@ -1,7 +1,8 @@
 """Bounds what the clients of some listeners cost together: connections, bytes that they do not read, and turns.
 
-A healthy prober always gets in: where a bound is reached, the connection makes room that has waited longest for its
-client, of the address that has the most of these. A connection whose request a page is answering never makes room.
+A stranger is a connection that has sent no request of a known user yet. Where a bound is reached, a stranger makes
+room that waits for its client: the one that has waited longest, of the address that has the most of these. So a
+healthy prober always gets in. A connection whose request is being answered never makes room, nor does a known user's.
 """
 
 import asyncio
@@ -9,11 +10,36 @@ from collections import Counter, deque
 from collections.abc import Collection
 from typing import Final, Protocol
 
-MOST_CONNECTIONS: Final = 512
+from vipwire.model.value import Value
+
 TURNS: Final = 16
-"""Requests that are answered in one round of the event loop, and connections that are accepted."""
+"""Requests of strangers that are answered in one round of the event loop, and connections that are accepted."""
 MOST_UNREAD: Final = 16 << 20
-"""Bytes of answers that the kernel has not taken yet, over all connections. One answer alone may be longer."""
+"""Bytes of answers that the kernel has not taken yet, over all strangers. One answer alone may be longer."""
+
+
+class Limits(Value, frozen=True):
+    """What clients of a server may use: connections, bytes and seconds.
+
+    `one_address` and `strangers_of_one` are the connections and the strangers of one address. A stranger has
+    `first_seconds` for each request, a known user `idle_seconds`. A client has `stall_seconds` to read a piece of an
+    answer; `buffered` bytes of it may wait in this process before the next piece is made. After the last answer of a
+    connection, `ignored` bytes may still come.
+    """
+
+    connections: int = 512
+    one_address: int = 512
+    strangers: int = 512
+    strangers_of_one: int = 512
+    first_seconds: float = 30.0
+    idle_seconds: float = 30.0
+    body_seconds: float = 30.0
+    stall_seconds: float = 20.0
+    head_bytes: int = 32 << 10
+    field_bytes: int = 32 << 10
+    fields: int = 100
+    buffered: int = 0
+    ignored: int = 32 << 10
 
 
 class Guest(Protocol):
@@ -27,63 +53,100 @@ class Guest(Protocol):
 
 
 class Room:
-    """The connections of one listener, or of several that share the bounds."""
+    """The connections of one listener, or of several that share the limits."""
 
-    def __init__(self) -> None:
-        self.guests: set[Guest] = set()
-        self.waiting: dict[Guest, str] = {}
-        """Connections that wait for their client to send, to read or to close, with its address: oldest first."""
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._guests: dict[Guest, str] = {}
+        self._strangers: dict[Guest, str] = {}
+        self._of, self._strangers_of = Counter[str](), Counter[str]()
+        self._waiting: dict[Guest, str] = {}  # strangers that wait for their client, with the address: oldest first
         self._first, self._later = list[asyncio.Future[None]](), deque[asyncio.Future[None]]()
 
-    def admit(self, guest: Guest) -> bool:
-        """Take a new connection in; tell whether there was room."""
-        if len(self.guests) >= MOST_CONNECTIONS and not self._close_one(self.waiting):
+    def admit(self, guest: Guest, address: str) -> bool:
+        """Take a new connection in, as a stranger that waits for its client; report whether there was room."""
+        limits = self.limits
+        full_at_address = self._of[address] >= limits.one_address
+        if (full_at_address or self._strangers_of[address] >= limits.strangers_of_one) and not self._close_one(
+            address
+        ):
             return False
-        self.guests.add(guest)
+        full = len(self._guests) >= limits.connections or len(self._strangers) >= limits.strangers
+        if full and not self._close_one():
+            return False
+        self._guests[guest] = self._strangers[guest] = self._waiting[guest] = address
+        self._of[address] += 1
+        self._strangers_of[address] += 1
         return True
 
-    def wait(self, guest: Guest, address: str) -> None:
-        """Note that a connection waits for its client from now on."""
-        self.waiting.pop(guest, None)
-        self.waiting[guest] = address
+    def recognize(self, guest: Guest) -> None:
+        """Count a connection among the strangers no more."""
+        self._waiting.pop(guest, None)
+        if (address := self._strangers.pop(guest, None)) is not None:
+            _decrease(self._strangers_of, address)
 
     def leave(self, guest: Guest) -> None:
         """Forget a connection."""
-        self.guests.discard(guest)
-        self.waiting.pop(guest, None)
+        self.recognize(guest)
+        if (address := self._guests.pop(guest, None)) is not None:
+            _decrease(self._of, address)
+
+    def wait(self, guest: Guest) -> None:
+        """Note that a connection waits for its client from now on: to send, to read or to close."""
+        if (address := self._strangers.get(guest)) is not None:
+            self._waiting.pop(guest, None)
+            self._waiting[guest] = address
+
+    def stop_waiting(self, guest: Guest) -> None:
+        """Note that the client has done what the connection waited for."""
+        self._waiting.pop(guest, None)
+
+    def is_waiting(self, guest: Guest) -> bool:
+        """Report whether a connection of a stranger waits for its client."""
+        return guest in self._waiting
 
     def bound_unread(self) -> None:
         """Close connections that do not read while they hold too much together."""
         while True:
-            holders = {guest: size for guest in self.waiting if (size := guest.unread())}
+            holders = {guest: size for guest in self._waiting if (size := guest.unread())}
             if len(holders) < 2 or sum(holders.values()) <= MOST_UNREAD:
                 return
-            self._close_one(holders)
+            self._close_oldest(holders)
 
-    def _close_one(self, guests: Collection[Guest]) -> bool:
-        """Close the oldest of the address that has the most of these; tell whether there was one."""
-        addresses = Counter(self.waiting[guest] for guest in guests)
+    def _close_one(self, address: str = "") -> bool:
+        """Close a stranger that waits, of one address or of any; report whether there was one."""
+        return self._close_oldest([each for each, its in self._waiting.items() if address in ("", its)])
+
+    def _close_oldest(self, guests: Collection[Guest]) -> bool:
+        """Close the oldest of the address that has the most of these; report whether there was one."""
+        addresses = Counter(self._waiting[guest] for guest in guests)
         if not addresses:
             return False
         ((address, _),) = addresses.most_common(1)
-        oldest = next(guest for guest in guests if self.waiting[guest] == address)
+        oldest = next(guest for guest in guests if self._waiting[guest] == address)
         self.leave(oldest)
         oldest.abort()
         return True
 
-    async def turn(self, *, pipelined: bool) -> None:
-        """Wait until a request may be answered: `TURNS` in each round of the event loop.
+    async def turn(self, guest: Guest, *, pipelined: bool) -> None:
+        """Wait until a request may be answered: `TURNS` of strangers in each round of the event loop.
 
         So a thousand requests that come at once keep no other work of the process waiting. The newest goes first:
         where more come than can be answered, a prober gets its answer in time. Requests that a client sent before it
-        had the answer to the one before come last, one in a round.
+        had the answer to the one before come last, one in a round. The connection makes room while it has no turn.
         """
+        if guest not in self._strangers:
+            if pipelined:
+                await asyncio.sleep(0)
+            return
+        self.wait(guest)
         loop = asyncio.get_running_loop()
         if not self._first and not self._later:
             loop.call_soon(self._next)
         mine = loop.create_future()
         (self._later if pipelined else self._first).append(mine)
         await mine
+        self.stop_waiting(guest)
 
     def _next(self) -> None:
         ready, self._first = self._first[-TURNS:], self._first[:-TURNS]
@@ -94,3 +157,9 @@ class Room:
                 future.set_result(None)
         if self._first or self._later:
             asyncio.get_running_loop().call_soon(self._next)
+
+
+def _decrease(counts: Counter[str], address: str) -> None:
+    counts[address] -= 1
+    if not counts[address]:
+        del counts[address]

@@ -11,40 +11,32 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from http import HTTPStatus
+from itertools import chain
 from typing import Any, Final, Protocol
 
-from aiohttp import web
-from aiohttp.web_request import BaseRequest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from vipwire.http_server.exchange import ClientGoneError, Exchange, Reply, Stream
+from vipwire.http_server.room import Room
+from vipwire.http_server.server import Serving
 from vipwire.kube.errors import ApiError
 from vipwire.logging.rate_limited_log import RateLimitedLog
-from vipwire_up.api.answers.form import RepresentationKind, choose_form, show, show_list
+from vipwire_up.api.answers.form import Representation, RepresentationKind, choose_form, show, show_list
 from vipwire_up.api.answers.pages import CUSTOM_KINDS, read_health, read_page
 from vipwire_up.api.listing import list_page, parse_number, wait_for_newest, wait_for_revision
 from vipwire_up.api.named_secrets import NamedSecrets
-from vipwire_up.api.objects.errors import damaged, internal, no_such_page, too_slow
+from vipwire_up.api.objects.errors import bad_request, damaged, internal, no_such_page, too_slow
 from vipwire_up.api.objects.object import encode, key_of
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.reviews import REVIEWS, Review, answer, check_asker
 from vipwire_up.api.selectors import select
 from vipwire_up.api.serving import authorization
-from vipwire_up.api.serving.accept import Listening, bound
-from vipwire_up.api.serving.answer import (
-    JSON,
-    WATCHED,
-    abort,
-    add_warnings,
-    hold_little,
-    send,
-    split,
-    status,
-    stream,
-)
+from vipwire_up.api.serving.accept import BACKLOG, bound, opening
+from vipwire_up.api.serving.answer import WATCHED, json_fields, status
 from vipwire_up.api.serving.bodies import read_body
-from vipwire_up.api.serving.connections import Connection, Connections
 from vipwire_up.api.serving.limits import Bounds, InFlight, Sort
 from vipwire_up.api.serving.metrics import ApiMetrics
 from vipwire_up.api.serving.route import READING, Route, find_route
@@ -54,7 +46,7 @@ from vipwire_up.store.record import Record
 
 _LOG: Final = logging.getLogger("vipwire.api")
 
-Identify = Callable[[BaseRequest], authorization.User]
+Identify = Callable[[Exchange], authorization.User]
 """Tells who sends a request; raises ApiError 401 for credentials that are wrong."""
 _EXTRA: Final = "/vipwire.io/"
 
@@ -92,121 +84,106 @@ class ApiServer:
         self.in_flight = InFlight(self.bounds)
         self._counted = ApiMetrics(self._metrics, self.in_flight, registry.store)
         self._failures = RateLimitedLog()
-        self._watching: dict[int, tuple[BaseRequest, authorization.User]] = {}
+        self._watching: dict[Exchange, authorization.User] = {}
         self.extra: Extra | None = None
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Listening, int]:
-        """Serve at an address; port 0 is any. Give what to clean up, and the port. Raise OSError."""
-        runner = Listening(Connections(self._handle, self.bounds))
-        await runner.setup()
-        try:
-            for opened in await bound(host, port):
-                runner.open(opened, tls)
-        except BaseException:
-            await runner.cleanup()
-            raise
-        return runner, runner.ports[0]
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Serving, int]:
+        """Serve at an address; port 0 is any. Give what to close, and the port. Raise OSError."""
+        serving = Serving(self, Room(self.bounds))
+        for opened in await bound(host, port):
+            self.listen_too(serving, opened, tls)
+        return serving, serving.ports[0]
 
     @staticmethod
-    async def listen_too(runner: Listening, opened: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def listen_too(serving: Serving, opened: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve at one more socket."""
-        runner.open(opened, tls)
+        serving.listen(opened, opening(tls), BACKLOG)
 
     def end_withdrawn(self) -> None:
         """End the watches of those whose credentials do not hold any more, or make somebody else of them."""
-        for request, user in tuple(self._watching.values()):
+        for request, user in tuple(self._watching.items()):
             if self._user_now(request) != user:
-                abort(request)
+                request.connection.abort()
 
-    def _user_now(self, request: BaseRequest) -> authorization.User | None:
+    def _user_now(self, request: Exchange) -> authorization.User | None:
         try:
             return self._identify(request)
         except ApiError:
             return None
 
-    async def _handle(self, request: BaseRequest) -> web.StreamResponse:
-        """Answer a request, with a Status for every error; its connection has no deadline meanwhile."""
-        connection = request.protocol
-        assert isinstance(connection, Connection)  # noqa: S101  # the server makes no others
-        connection.busy()
-        try:
-            response = await self._answer(request, connection)
-            return await send(request, response, self.bounds)
-        except ConnectionError:  # the client has gone, or was cut off: nobody reads an answer
-            abort(request)
-            return web.Response()
-        finally:
-            connection.answered()
+    def refuse(self, code: HTTPStatus) -> Reply:
+        """Answer what is no HTTP, or too much of it, in the API's form."""
+        error = bad_request(f"the request is not HTTP: {code.phrase}").status()
+        return Reply(encode(error | {"code": code.value}), code, json_fields())
 
-    async def _answer(self, request: BaseRequest, connection: Connection) -> web.StreamResponse:
+    async def __call__(self, request: Exchange) -> Reply | None:
+        """Answer a request, with a Status for every error."""
         try:
             user = self._identify(request)
-            if user != authorization.ANONYMOUS and not connection.known:
-                connection.recognized()
+            if user != authorization.ANONYMOUS:
+                request.connection.recognize()
             return await self._answer_to(request, user)
         except ApiError as error:
             return status(error)
-        except (ConnectionError, asyncio.CancelledError):
+        except ClientGoneError:
             raise
         except Exception:  # noqa: BLE001  # a request that fails must not take its connection with it; it is logged
             if self._failures.due(request.path):
                 _LOG.exception("request failed: %s %s", request.method, request.path)
             return status(internal("the server failed; its log says why"))
 
-    async def _answer_to(self, request: BaseRequest, user: authorization.User) -> web.StreamResponse:
-        if "Impersonate-User" in request.headers:
-            raise authorization.impersonation_refusal(user, request.headers["Impersonate-User"])
+    async def _answer_to(self, request: Exchange, user: authorization.User) -> Reply | None:
+        if "impersonate-user" in request.headers:
+            raise authorization.impersonation_refusal(user, request.headers["impersonate-user"])
         if request.method == "POST" and (review := REVIEWS.get(request.path)) is not None:
             return await self._review(request, review, user)
         if self.extra is not None and request.path.startswith(_EXTRA):
             return await self._extra(request, user, self.extra)
         if _is_page(request.path):
             return self._page(request, user)
-        route = find_route(request.method, request.path, request.query)
-        with self._counted.measured(route, dry_run="dryRun" in request.query) as outcome:
-            response = await self._about_object(request, route, user)
-            outcome.code = response.status
-        return response
+        query = _query(request)
+        route = find_route(request.method, request.path, query)
+        with self._counted.measured(route, dry_run="dryRun" in query) as outcome:
+            outcome.code = await self._about_object(request, route, user)
+        return None
 
-    async def _extra(self, request: BaseRequest, user: authorization.User, extra: Extra) -> web.Response:
+    async def _extra(self, request: Exchange, user: authorization.User, extra: Extra) -> Reply:
         extra.check(user, request.method, request.path)
         if request.method == "GET":  # anybody may ask for the authority: no body is waited for, and no write counted
             with self.in_flight.request(Sort.READ, user, ""):
                 return _json(encode(await extra.answer(user, request.path, b"")))
         with self.in_flight.request(Sort.WRITE, user, ""):
-            async with read_body(request, self.bounds, self.in_flight, self.bounds.question_bytes, user) as sent:
+            async with read_body(request, self.in_flight, self.bounds.question_bytes, user) as sent:
                 return _json(encode(await extra.answer(user, request.path, sent)))
 
-    async def _about_object(self, request: BaseRequest, route: Route, user: authorization.User) -> web.StreamResponse:
+    async def _about_object(self, request: Exchange, route: Route, user: authorization.User) -> int:
+        """Send the answer while it counts as a request; return its status."""
         if not authorization.allows(user, route):
             raise authorization.refusal(user, route)
         named = self._named if authorization.only_named(user, route.resource.plural) else None
         sort = Sort.WATCH if route.verb == "watch" else Sort.READ if route.verb in READING else Sort.WRITE
-        with self.in_flight.request(sort, user, request.remote or ""):
-            if route.verb == "watch":
-                self._watching[id(request)] = (request, user)
-                try:
-                    return await self._watch(request, route, named)
-                finally:
-                    del self._watching[id(request)]
-            async with self._in_time(request):
-                return await self._serve(request, route, named, user)
+        with self.in_flight.request(sort, user, request.address):
+            if route.verb != "watch":
+                async with self._in_time():
+                    return await request.send(await self._serve(request, route, named, user))
+            self._watching[request] = user
+            try:
+                return await request.send(await self._watch(request, route, named))
+            finally:
+                del self._watching[request]
         raise AssertionError  # pragma: no cover  # the managers above swallow nothing
 
     @contextlib.asynccontextmanager
-    async def _in_time(self, request: BaseRequest) -> AsyncIterator[None]:
+    async def _in_time(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(self.bounds.request_seconds):
                 yield
         except TimeoutError:
-            if request.writer.output_size:
-                abort(request)
-                raise ConnectionResetError("the answer took too long") from None
             raise too_slow() from None
 
     async def _serve(
-        self, request: BaseRequest, route: Route, named: NamedSecrets | None, user: authorization.User
-    ) -> web.StreamResponse:
+        self, request: Exchange, route: Route, named: NamedSecrets | None, user: authorization.User
+    ) -> Reply | Stream:
         match route.verb:
             case "list":
                 return await self._list(request, route, named)
@@ -216,14 +193,14 @@ class ApiServer:
                 return await self._get(request, route)
         return await self._change(request, route, user)
 
-    async def _review(self, request: BaseRequest, review: Review, user: authorization.User) -> web.Response:
+    async def _review(self, request: Exchange, review: Review, user: authorization.User) -> Reply:
         check_asker(review, user)
         with self.in_flight.request(Sort.WRITE, user, ""):
-            async with read_body(request, self.bounds, self.in_flight, self.bounds.question_bytes, user) as sent:
+            async with read_body(request, self.in_flight, self.bounds.question_bytes, user) as sent:
                 body = (await read_object(_content(request), sent, review.types)).value
         return _json(encode(answer(review, user, body, self._named)), WriteAnswer(201))
 
-    def _page(self, request: BaseRequest, user: authorization.User) -> web.Response:
+    def _page(self, request: Exchange, user: authorization.User) -> Reply:
         if not authorization.may_ask(user, request.path):
             raise authorization.page_refusal(user, request.path, request.method)
         if request.method not in ("GET", "HEAD"):
@@ -231,86 +208,67 @@ class ApiServer:
         health = read_health(
             request.path,
             self._troubles(),
-            verbose="verbose" in request.query,
-            left_out=request.query.getall("exclude", ()),
+            verbose="verbose" in _query(request),
+            left_out=[value for name, value in request.query if name == "exclude"],
             trusted=authorization.has_role(user),
             notes=self._notes(),
         )
         if health is not None:
-            return web.Response(status=health[0], text=health[1])
+            return Reply(health[1], health[0])
+        accept = request.headers.get("accept", "")
         if request.path == "/metrics":
-            write, media = choose_encoder(request.headers.get("Accept", ""))
-            return web.Response(body=write(self._metrics), headers={"Content-Type": media})
-        page = read_page(request.path, request.headers.get("Accept", ""), request.host)
+            write, media = choose_encoder(accept)
+            return Reply(write(self._metrics), headers={"Content-Type": media})
+        page = read_page(request.path, accept, request.headers.get("host", ""))
         tag = {"ETag": page.tag, "Vary": "Accept"}
-        if page.tag in request.headers.get("If-None-Match", ""):
-            return web.Response(status=304, headers=tag)
-        return web.Response(body=page.body, headers={"Content-Type": page.media} | tag)
+        if page.tag in request.headers.get("if-none-match", ""):
+            return Reply(b"", HTTPStatus.NOT_MODIFIED, tag)
+        return Reply(page.body, headers={"Content-Type": page.media} | tag)
 
-    async def _get(self, request: BaseRequest, route: Route) -> web.Response:
-        form = choose_form(request.headers.get("Accept", ""), request.query)
-        if version := parse_number(request.query, "resourceVersion"):
+    async def _get(self, request: Exchange, route: Route) -> Reply:
+        form, query = _form(request), _query(request)
+        if version := parse_number(query, "resourceVersion"):
             await wait_for_revision(self._registry.store, version)
-        elif not request.query.get("resourceVersion"):
+        elif not query.get("resourceVersion"):
             await wait_for_newest(self._registry.store, route.resource, "get")
         record = self._registry.read(route.resource, route.namespace, route.name)
         if form.view is not RepresentationKind.TABLE and self._registry.store.is_damaged(record):
             raise damaged(route.resource.id, route.name)
-        response = _json(show(record, route.resource, form, self._registry.clock()))
-        add_warnings(response, filter(None, (route.resource.deprecated,)))
-        return response
+        shown = show(record, route.resource, form, self._registry.clock())
+        return Reply(shown, headers=json_fields(filter(None, (route.resource.deprecated,))))
 
-    async def _list(self, request: BaseRequest, route: Route, named: NamedSecrets | None) -> web.StreamResponse:
-        form = choose_form(request.headers.get("Accept", ""), request.query)
-        query = request.query
+    async def _list(self, request: Exchange, route: Route, named: NamedSecrets | None) -> Reply | Stream:
+        form, query = _form(request), _query(request)
         fields = query.get("fieldSelector", "")
         selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields, named)
         store, table = self._registry.store, form.view is RepresentationKind.TABLE
         page = await list_page(store, route.resource, selector, query, damaged=table)
         left_out = () if table else (each for each in store.damaged(route.resource.id) if selector.shows(each.key))
         pieces = show_list(page.records, route.resource, form, page.meta, self._registry.clock())
-        response = web.StreamResponse(headers={"Content-Type": JSON})
-        add_warnings(response, filter(None, (route.resource.deprecated, *map(_left_out, left_out))))
-        return await stream(request, response, pieces, self.bounds)
+        headers = json_fields(filter(None, (route.resource.deprecated, *map(_left_out, left_out))))
+        first, second = next(pieces), next(pieces, None)
+        if second is None:
+            return Reply(first, headers=headers)
+        return Stream(_each(chain((first, second), pieces)), headers, chunked=True, endless=False)
 
-    async def _watch(self, request: BaseRequest, route: Route, named: NamedSecrets | None) -> web.StreamResponse:
-        form, query = choose_form(request.headers.get("Accept", ""), request.query), request.query
+    async def _watch(self, request: Exchange, route: Route, named: NamedSecrets | None) -> Reply | Stream:
+        form, query = _form(request), _query(request)
         fields = query.get("fieldSelector", "")
         fields = ",".join(filter(None, (f"metadata.name={route.name}" if route.name else "", fields)))
         selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields, named)
         wanted = read_watch(route.resource, selector, form, query)
         if not query.get("resourceVersion"):
             await wait_for_newest(self._registry.store, route.resource, "watch")
-        response = web.StreamResponse(headers={"Content-Type": JSON})
-        add_warnings(response, filter(None, (route.resource.deprecated,)))
-        if request.version >= (1, 1):
-            response.enable_chunked_encoding()
-        try:
-            hold_little(request)
-            await response.prepare(request)
-            events = follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
-            if named is not None:
-                events = named.bounded(events, wanted.since)
-            async with contextlib.aclosing(events):
-                async for lines in events:
-                    for part in split(lines, WATCHED):
-                        async with asyncio.timeout(self.bounds.stall_seconds):
-                            await response.write(part)
-                            await request.writer.drain()
-                        await asyncio.sleep(0)
-            async with asyncio.timeout(self.bounds.stall_seconds):
-                await response.write_eof()
-        except TimeoutError:
-            abort(request)
-        except ConnectionError:
-            pass  # the watcher has gone
-        return response
+        events = follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
+        if named is not None:
+            events = named.bounded(events, wanted.since)
+        headers = json_fields(filter(None, (route.resource.deprecated,)))
+        return Stream(events, headers, chunked=True, buffered=WATCHED)
 
-    async def _change(self, request: BaseRequest, route: Route, user: authorization.User) -> web.Response:
-        form = choose_form(request.headers.get("Accept", ""), request.query)
-        agent = request.headers.get("User-Agent", "")
-        async with read_body(request, self.bounds, self.in_flight, self.bounds.body_bytes, user) as body:
-            done = await perform(self._registry, Request(user, route, request.query, _content(request), agent, body))
+    async def _change(self, request: Exchange, route: Route, user: authorization.User) -> Reply:
+        form, query, agent = _form(request), _query(request), request.headers.get("user-agent", "")
+        async with read_body(request, self.in_flight, self.bounds.body_bytes, user) as body:
+            done = await perform(self._registry, Request(user, route, query, _content(request), agent, body))
         if done.result is None:
             shown = encode(done.status)
         else:
@@ -331,11 +289,23 @@ def _left_out(record: Record) -> str:
     return f"what is stored of {record.key.resource} {name} is damaged, and left out of lists: delete it"
 
 
-def _content(request: BaseRequest) -> str:
-    return request.headers.get("Content-Type", "").partition(";")[0].strip()
+def _query(request: Exchange) -> dict[str, str]:
+    """Return the parameters by name; of double ones the first, as Go takes them."""
+    return dict(reversed(request.query))
 
 
-def _json(body: bytes, done: WriteAnswer | None = None) -> web.Response:
-    response = web.Response(body=body, status=done.code if done else 200, content_type=JSON)
-    add_warnings(response, done.warnings if done else ())
-    return response
+def _form(request: Exchange) -> Representation:
+    return choose_form(request.headers.get("accept", ""), _query(request))
+
+
+def _content(request: Exchange) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip()
+
+
+async def _each(pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+    for piece in pieces:
+        yield piece
+
+
+def _json(body: bytes, done: WriteAnswer | None = None) -> Reply:
+    return Reply(body, done.code if done else 200, json_fields(done.warnings if done else ()))

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from aiohttp.web_request import BaseRequest
 
 from vipwire.errors import ConfigError
 from vipwire.file_io.files import update_private, write_private
+from vipwire.http_server.exchange import Exchange
 from vipwire.kube.errors import ApiError
 from vipwire.logging import log
 from vipwire_up.api.serving.authorization import ANONYMOUS, Role, User
@@ -82,16 +82,15 @@ class Access:
         self._others, self.withdrawn = tokens, withdrawn
         return before != (tokens, withdrawn)
 
-    def identify(self, request: BaseRequest) -> User:
+    def identify(self, request: Exchange) -> User:
         """Return the user: by token if one is sent, by certificate, or nobody. Raise ApiError 401 for wrong ones."""
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme:
             user = self.user_of(token.strip()) if scheme.lower() == "bearer" else None
             if user is None or self._is_refused(user.name):
                 raise ApiError(401, "Unauthorized", "Unauthorized")
             return user
-        certificate = request.transport.get_extra_info("peercert") if request.transport else None
-        return self._of_certificate(certificate) if certificate else ANONYMOUS
+        return self._of_certificate(request.certificate) if request.certificate else ANONYMOUS
 
     def user_of(self, token: str) -> User | None:
         """Tell who comes with a token; None for one that is wrong or withdrawn."""

@@ -17,7 +17,8 @@ from prometheus_client.exposition import choose_encoder
 from vipwire import __version__
 from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError, ungrouped
-from vipwire.http_server.server import Pages, Reply, Request
+from vipwire.http_server.exchange import Reply
+from vipwire.http_server.pages import Pages, Request
 from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.manifests.source import ManifestSource

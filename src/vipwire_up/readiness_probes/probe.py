@@ -7,10 +7,12 @@ it: what it makes us raise is a bad one.
 
 import asyncio
 import contextlib
-from typing import Any, Final
+import ssl
+from functools import cache
+from typing import Final
+from urllib.parse import quote
 
-import aiohttp
-
+from vipwire.http_client.client import Client, Server
 from vipwire.model.net import bracketed
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
@@ -59,12 +61,23 @@ async def _connect(host: str, port: int) -> str:
 
 async def _get(action: Object, host: str, port: int) -> str:
     scheme = str(action.get("scheme") or "HTTP").lower()
-    name = bracketed(host)
-    headers = {each["name"]: each["value"] for each in action.get("httpHeaders") or ()}
-    url = f"{scheme}://{name}:{port}/{str(action.get('path') or '/').removeprefix('/')}"
-    options: dict[str, Any] = {"headers": {"User-Agent": "kube-probe/vipwire"} | headers, "allow_redirects": False}
-    async with aiohttp.ClientSession() as session, session.get(url, ssl=False, **options) as response:
-        return "" if 200 <= response.status < 400 else f"HTTP probe failed with statuscode: {response.status}"
+    server = Server(f"{scheme}://{bracketed(host)}:{port}", _without_verification() if scheme == "https" else None)
+    fields = {str(each["name"]).title(): str(each["value"]) for each in action.get("httpHeaders") or ()}
+    target = quote(f"/{str(action.get('path') or '/').removeprefix('/')}", safe="/?&=%:;,@!$'()*+~[]")
+    client = Client()
+    try:
+        headers = {"User-Agent": "kube-probe/vipwire", "Accept": "*/*", "Connection": "close", **fields}
+        async with client.request(server, "GET", target, headers, timeout=_MOST) as response:
+            return "" if 200 <= response.status < 400 else f"HTTP probe failed with statuscode: {response.status}"
+    finally:
+        await client.close()
+
+
+@cache
+def _without_verification() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 async def _run(command: list[str], who: RunAs | None) -> str:

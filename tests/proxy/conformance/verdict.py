@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from tests.proxy.conformance.proxy import Answer as Page
 
-from vipwire.http_server.server import Reply
+from vipwire.http_server.exchange import Reply
 from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, bypassed, seen_source
 from vipwire.model.net import Address, format_address, format_endpoint, parse_address
 from vipwire.model.spread import Algorithm
@@ -69,7 +69,7 @@ def page_disagreement(explanation: Explanation, page: Page) -> str:
 
 
 def _page(answer: Reply) -> tuple[int, str, str]:
-    return answer.status, str(answer.body), answer.headers[WEIGHT_HEADER]
+    return answer.status, str(answer.body), str(answer.headers[WEIGHT_HEADER])
 
 
 def _differences(

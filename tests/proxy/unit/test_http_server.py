@@ -7,9 +7,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
-from vipwire.http_server import server
-from vipwire.http_server.room import MOST_CONNECTIONS
-from vipwire.http_server.server import LONGEST_REQUEST, Pages, Reply, Request, Serving, Stream, serve
+from vipwire.http_server.exchange import Reply, Stream
+from vipwire.http_server.pages import LONGEST_BODY, Pages, Request, serve
+from vipwire.http_server.room import Limits, Room
+from vipwire.http_server.server import Serving
 from vipwire.proxy_daemon.serve.server import listen
 
 
@@ -32,7 +33,7 @@ def at_a_server(story: Callable[[int, Serving], Awaitable[bytes]]) -> bytes:
     async def run() -> bytes:
         async with asyncio.timeout(60):
             listener = listen("127.0.0.1", 0)
-            serving = await serve(listener, pages())
+            serving = serve(listener, pages())
             found = await story(listener.getsockname()[1], serving)
             await serving.close()
         return found
@@ -64,6 +65,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 
 LAST = b"Connection: close\r\n\r\n"
+UPGRADE = b"PUT /echo HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: h2c\r\n"
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,11 @@ LAST = b"Connection: close\r\n\r\n"
         (b"GET /broken HTTP/1.1\r\n" + LAST, b"500 Internal Server Error", b"500: Internal Server Error"),
         (b"\x16\x03\x01\x02\x00", b"400 Bad Request", b"400: Bad Request"),
         (b"GET /echo HTTP/1.1\r\nContent-Length: x\r\n\r\n", b"400 Bad Request", b"400: Bad Request"),
+        (
+            UPGRADE + b"Content-Length: 22\r\n\r\nGET /echo HTTP/1.1\r\n\r\n",
+            b"400 Bad Request",
+            b"400: Bad Request",
+        ),
         (
             b"PUT /echo HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             b"400 Bad Request",
@@ -107,9 +114,9 @@ def test_a_request_that_comes_in_pieces_is_one() -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        b"GET /" + b"x" * LONGEST_REQUEST,
-        b"GET /echo HTTP/1.1\r\nA: " + b"x" * LONGEST_REQUEST,
-        b"PUT /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\n" + bytes(LONGEST_REQUEST),
+        b"GET /" + b"x" * LONGEST_BODY,
+        b"GET /echo HTTP/1.1\r\nA: " + b"x" * LONGEST_BODY,
+        b"PUT /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\n" + bytes(LONGEST_BODY),
     ],
 )
 def test_a_request_that_is_too_long_is_refused(request_: bytes) -> None:
@@ -131,7 +138,7 @@ async def asked(port: int, address: str = "127.0.0.1") -> bytes:
 
 def test_whoever_has_waited_longest_makes_room_for_one_that_asks() -> None:
     async def story(port: int, _serving: Serving) -> bytes:
-        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(Limits().connections)]
         (oldest, slow), (second, writer) = pairs[:2]
         slow.write(b"GET /echo HTTP/1.1\r\nA:")  # more bytes make it no younger
         answer = await asked(port)
@@ -147,7 +154,7 @@ def test_whoever_has_waited_longest_makes_room_for_one_that_asks() -> None:
 
 def test_an_answered_client_that_does_not_close_makes_room() -> None:
     async def story(port: int, _serving: Serving) -> bytes:
-        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(Limits().connections)]
         for reader, writer in pairs:
             writer.write(b"GET /none HTTP/1.1\r\n" + LAST)
             await reader.read()
@@ -162,7 +169,7 @@ def test_an_answered_client_that_does_not_close_makes_room() -> None:
 def test_an_address_with_many_connections_makes_room_before_one_with_few() -> None:
     async def story(port: int, _serving: Serving) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
-        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS + 8)]
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(Limits().connections + 8)]
         await ended(pairs[8][0])
         writer.write(b"GET /echo HTTP/1.1\r\n" + LAST)
         answer = await reader.read()
@@ -184,8 +191,8 @@ def test_what_is_being_answered_makes_no_room() -> None:
 
         listener = listen("127.0.0.1", 0)
         port = listener.getsockname()[1]
-        serving = await serve(listener, Pages(slow=slow))
-        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
+        serving = serve(listener, Pages(slow=slow))
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(Limits().connections)]
         for _, writer in pairs:
             writer.write(b"GET /slow HTTP/1.1\r\n" + LAST)
             await begun.acquire()
@@ -211,7 +218,7 @@ def test_closing_leaves_time_for_what_is_being_answered() -> None:
             return Reply("done")
 
         listener = listen("127.0.0.1", 0)
-        serving = await serve(listener, Pages(slow=slow))
+        serving = serve(listener, Pages(slow=slow))
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
         idle, silent = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
         writer.write(b"GET /slow HTTP/1.1\r\n\r\n")
@@ -228,13 +235,15 @@ def test_closing_leaves_time_for_what_is_being_answered() -> None:
     assert asyncio.run(run()).endswith(b"done")
 
 
-def streaming(story: Callable[[asyncio.StreamReader, asyncio.StreamWriter, "Endless"], Awaitable[None]]) -> None:
+def streaming(
+    story: Callable[[asyncio.StreamReader, asyncio.StreamWriter, "Endless"], Awaitable[None]], **limits: float
+) -> None:
     """Ask a site whose answer never ends."""
 
     async def run() -> None:
         async with asyncio.timeout(60):
             listener, site = listen("127.0.0.1", 0), Endless()
-            serving = await serve(listener, site)
+            serving = serve(listener, site, Room(Limits(**limits)))  # type: ignore[arg-type]
             reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1], limit=1 << 16)
             writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
             await story(reader, writer, site)
@@ -276,15 +285,13 @@ def test_a_stream_comes_as_it_is_made_and_ends_when_the_client_leaves() -> None:
     streaming(story)
 
 
-def test_a_client_that_takes_nothing_of_a_stream_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "STALLED_SECONDS", 0.05)
-
+def test_a_client_that_takes_nothing_of_a_stream_is_closed() -> None:
     async def story(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter, site: Endless) -> None:
         await reader.readuntil(b"first\n")
         site.more.set()
         await site.closed.wait()
 
-    streaming(story)
+    streaming(story, stall_seconds=0.05)
 
 
 def test_a_stream_that_never_waits_ends_when_the_client_resets_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vipwire.http_server.server import Request
+from vipwire.http_server.pages import Request
 from vipwire.inspect.page.gate import COOKIE, AccessControl, is_loopback
 
 TOKEN = "0123456789abcdef" * 2

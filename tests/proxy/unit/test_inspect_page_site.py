@@ -12,7 +12,8 @@ import pytest
 from tests.proxy.unit.inspected import example, look, make_config, programmed
 
 from vipwire.errors import ConfigError
-from vipwire.http_server.server import Reply, Request, Stream
+from vipwire.http_server.exchange import Reply, Stream
+from vipwire.http_server.pages import Request
 from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.command import read_token
 from vipwire.inspect.page.gate import COOKIE, AccessControl

@@ -12,7 +12,7 @@ from tests.fakes.values import node_plan
 
 from vipwire.config.configuration import Config
 from vipwire.config.file import config_document
-from vipwire.http_server.server import Site, serve
+from vipwire.http_server.pages import Site, serve
 from vipwire.model.net import Family
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics
@@ -39,7 +39,7 @@ def _with_client(site: Site, scenario: Callable[[ClientSession], Awaitable[Any]]
 
     async def run() -> Any:
         listener = listen("127.0.0.1", 0)
-        serving = await serve(listener, site)
+        serving = serve(listener, site)
         async with ClientSession(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
             found = await scenario(client)
         await serving.close()

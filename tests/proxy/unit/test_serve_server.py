@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from vipwire.errors import UnsupportedError
-from vipwire.http_server.server import Pages
+from vipwire.http_server.pages import Pages
 from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer, listen, split_address
 
 

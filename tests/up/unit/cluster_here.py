@@ -19,18 +19,17 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from aiohttp.web_request import BaseRequest
 from tests.fakes.coroutine_tests import Test, runs_in
 
+from vipwire.http_server.exchange import Exchange
+from vipwire.http_server.server import Serving
 from vipwire_up.api.admission import Admission, AdmissionRequest, Admitted
 from vipwire_up.api.change import Options
 from vipwire_up.api.damaged_records import is_readable
 from vipwire_up.api.kinds.small_kinds import NAMESPACES
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.server import ApiServer
-from vipwire_up.api.serving.accept import Listening
 from vipwire_up.api.serving.authorization import ANONYMOUS, Role, User
-from vipwire_up.api.serving.connections import Connections
 from vipwire_up.api.serving.limits import Bounds
 from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore
@@ -73,7 +72,7 @@ class Here:
     clock: Clock
     session: aiohttp.ClientSession
     url: str
-    runner: Listening
+    serving: Serving
     server: ApiServer
     warnings: Sequence[str] = ()
 
@@ -96,15 +95,11 @@ class Here:
 
     def bound(self, **bounds: float) -> None:
         """Change bounds of time from now on; what a test does before may take as long as the machine takes."""
-        connections = self.runner.server
-        assert isinstance(connections, Connections)
-        self.server.bounds = connections.bounds = dataclasses.replace(self.server.bounds, **bounds)  # type: ignore[arg-type]
+        self.server.bounds = self.serving.room.limits = dataclasses.replace(self.server.bounds, **bounds)  # type: ignore[arg-type]
 
     def connections(self) -> int:
         """Count the connections that the server has open."""
-        server = self.runner.server
-        assert server is not None
-        return len(server.connections)
+        return len(self.serving.connections)
 
     async def post(self, path: str, body: Any) -> Any:
         """Create something that has to be created."""
@@ -141,8 +136,8 @@ class Events:
         return [(kind, value["metadata"].get("name", "")) for kind, value in found]
 
 
-def identify(request: BaseRequest) -> User:
-    name = request.headers.get("X-User", "nobody")
+def identify(request: Exchange) -> User:
+    name = request.headers.get("x-user", "nobody")
     return ANONYMOUS if name == "anonymous" else USERS[name]
 
 
@@ -164,12 +159,12 @@ async def cluster(
         if not store.count(NAMESPACES.id):
             await registry.create(NAMESPACES, "", {"metadata": {"name": "default"}}, Options())
         server = ApiServer(registry, identify, bookmark_every=bookmark_every, bounds=bounds)
-        runner, port = await server.listen("127.0.0.1", 0, None)
+        serving, port = await server.listen("127.0.0.1", 0, None)
         try:
             async with aiohttp.ClientSession(read_bufsize=4 << 20) as session:
-                yield Here(store, registry, clock, session, f"http://127.0.0.1:{port}", runner, server)
+                yield Here(store, registry, clock, session, f"http://127.0.0.1:{port}", serving, server)
         finally:
-            await runner.cleanup()
+            await serving.close()
 
 
 @contextlib.asynccontextmanager

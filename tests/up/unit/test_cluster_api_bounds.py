@@ -11,6 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ import pytest
 from tests.fakes.authority import authority
 from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, play, service
 
+from vipwire.http_server.exchange import Exchange, Reply
+from vipwire.http_server.room import Room
+from vipwire.http_server.server import Serving
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.serving.accept import Listening, bound
+from vipwire_up.api.serving.accept import bound, opening
 from vipwire_up.api.serving.authorization import User
-from vipwire_up.api.serving.connections import Connections
 from vipwire_up.api.serving.limits import Bounds, InFlight, Sort
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow]
@@ -106,29 +109,45 @@ async def test_strangers_take_each_others_place_and_nobody_elses(here: Here) -> 
         assert here.connections() <= 20
 
 
+class Quiet:
+    """A connection that says nothing, and notes when it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def unread(self) -> int:
+        return 0
+
+    def abort(self) -> None:
+        self.closed = True
+
+
 def test_connections_of_an_address_and_in_all_are_counted() -> None:
-    async def run() -> None:
-        def connections(**bounds: int) -> Connections:
-            return Connections(None, Bounds(**bounds))
+    few, first, second, other, late = Room(Bounds(one_address=2)), Quiet(), Quiet(), Quiet(), Quiet()
+    for known in (first, second):
+        assert few.admit(known, "192.0.2.1")
+        few.recognize(known)
+    assert not few.admit(late, "192.0.2.1")
+    assert few.admit(other, "192.0.2.2")
+    few.leave(first)
+    assert few.admit(late, "192.0.2.1")
+    full, known = Room(Bounds(connections=1)), Quiet()
+    assert full.admit(known, "192.0.2.1")
+    full.recognize(known)
+    assert not full.admit(Quiet(), "192.0.2.2")
+    assert not any(each.closed for each in (first, second, other, late, known))
 
-        few = connections(one_address=2)
-        first, second = few.admit("192.0.2.1"), few.admit("192.0.2.1")
-        assert first is not None
-        assert second is not None
-        first.recognized()
-        second.recognized()
-        assert few.admit("192.0.2.1") is None
-        assert few.admit("192.0.2.2") is not None
-        few.forget(first)
-        assert few.admit("192.0.2.1") is not None
-        assert len(few) == 3
-        full = connections(connections=1)
-        known = full.admit("192.0.2.1")
-        assert known is not None
-        known.recognized()
-        assert full.admit("192.0.2.2") is None
 
-    asyncio.run(run())
+def test_the_stranger_that_waited_longest_at_the_address_with_most_makes_room() -> None:
+    room, quiet = Room(Bounds(strangers=4, strangers_of_one=3)), [Quiet() for _ in range(7)]
+    for number, address in enumerate(("a", "b", "b", "b")):
+        assert room.admit(quiet[number], address)
+    room.wait(quiet[1])  # it has sent something
+    assert room.admit(quiet[4], "c")
+    assert room.admit(quiet[5], "a")
+    room.stop_waiting(quiet[1])  # its request is being answered
+    assert room.admit(quiet[6], "a")
+    assert [each.closed for each in quiet] == [True, False, True, True, False, False, False]
 
 
 def test_the_limit_of_files_bounds_connections() -> None:
@@ -169,19 +188,28 @@ def test_no_free_file_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogC
     assert [record.getMessage() for record in caplog.records] == ["cannot accept connections"]
 
 
+class Empty:
+    """Answers every request with nothing."""
+
+    async def __call__(self, _exchange: Exchange) -> Reply:
+        return Reply()
+
+    def refuse(self, status: HTTPStatus) -> Reply:
+        return Reply(status=status)
+
+
 def test_what_is_no_tls_leaves_no_heap_of_garbage() -> None:
     async def run() -> None:
-        runner = Listening(Connections(None, Bounds(strangers_of_one=8)))
-        await runner.setup()
+        serving = Serving(Empty(), Room(Bounds(strangers_of_one=8)))
         (listening,) = await bound("127.0.0.1", 0)
-        runner.open(listening, authority().server_context())
+        serving.listen(listening, opening(authority().server_context()))
         for _ in range(500):
-            reader, writer = await asyncio.open_connection("127.0.0.1", runner.ports[0])
+            reader, writer = await asyncio.open_connection("127.0.0.1", serving.ports[0])
             writer.write(b"GET / HTTP/1.1\r\n\r\n")
             with contextlib.suppress(ConnectionError):
                 await reader.read()
             writer.close()
-        await runner.cleanup()
+        await serving.close()
 
     before = gc.get_threshold()
     gc.collect()

@@ -28,6 +28,12 @@ REFUSED = {
     "a zero byte": b"GET " + PATH + b" HTTP/1.1\r\nHost: x\r\nX-A: a\0b\r\n\r\n" + SECOND,
     "a space before the colon": post(b"Content-Length : 4", body=b"abcd" + SECOND),
     "bytes of no text": b"GET /api/v1/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n" + SECOND,
+    "an upgrade with a body": post(
+        b"Upgrade: h2c", b"Connection: upgrade", b"Content-Length: %d" % len(SECOND), body=SECOND
+    ),
+    "an upgrade with chunks": post(
+        b"Upgrade: h2c", b"Connection: upgrade", b"Transfer-Encoding: chunked", body=SECOND
+    ),
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SECOND,
 }
 
@@ -45,3 +51,16 @@ async def test_what_can_be_read_in_two_ways_is_refused_and_nothing_behind_it_is_
     assert answer.split(b" ")[1] == b"400", answer
     assert answer.count(b"HTTP/1") == 1
     assert (await here.send("GET", "/api/v1/namespaces"))[0] == 200
+
+
+@in_cluster()
+async def test_a_trailer_is_no_header_and_a_refused_body_no_request(here: Here) -> None:
+    host, _, port = here.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(post(b"Content-Length: %d" % len(SECOND), body=SECOND))
+    writer.write(
+        post(b"Connection: close", b"Transfer-Encoding: chunked", body=b"2\r\n{}\r\n0\r\nX-User: admin\r\n\r\n")
+    )
+    answer = await reader.read()
+    writer.close()
+    assert [each[:3] for each in answer.split(b"HTTP/1.1 ")[1:]] == [b"403", b"403"]

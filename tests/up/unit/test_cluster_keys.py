@@ -5,17 +5,20 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import web
 from cryptography import x509
 from tests.up.unit.cluster_here import Clock, Events
 from tests.up.unit.up_here import up
 
 from vipwire.errors import ConfigError
+from vipwire.http_server.exchange import Exchange, Reply
+from vipwire.http_server.server import Serving
 from vipwire.kube.errors import ApiError
+from vipwire_up.api.serving.accept import bound, opening
 from vipwire_up.credentials.keys import Keys
 from vipwire_up.credentials.revocation import Revoked, parse_revoked
 
@@ -41,27 +44,35 @@ class Served:
             return answer.status, await answer.text()
 
 
+class Naming:
+    """Answers with the caller's name."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    async def __call__(self, exchange: Exchange) -> Reply:
+        try:
+            return Reply(self._keys.access.identify(exchange).name)
+        except ApiError as error:
+            return Reply(status=error.code)
+
+    def refuse(self, status: HTTPStatus) -> Reply:
+        return Reply(status=status)
+
+
 @contextlib.asynccontextmanager
 async def serving(folder: Path, clock: Callable[[], datetime]) -> AsyncIterator[tuple[Keys, Served]]:
     keys = Keys(folder, ["127.0.0.1"], clock)
 
-    async def answer(request: web.Request) -> web.Response:
-        try:
-            return web.Response(text=keys.access.identify(request).name)
-        except ApiError as error:
-            return web.Response(status=error.code)
-
-    app = web.Application()
-    app.router.add_get("/", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=keys.tls).start()
-    served = Served(keys, runner.addresses[0][1])
+    named = Serving(Naming(keys))
+    (listener,) = await bound("127.0.0.1", 0)
+    named.listen(listener, opening(keys.tls))
+    served = Served(keys, named.ports[0])
     keys.write_kubeconfigs(served.url)
     try:
         yield keys, served
     finally:
-        await runner.cleanup()
+        await named.close()
 
 
 def test_a_server_certificate_is_renewed_while_it_serves(tmp_path: Path) -> None:

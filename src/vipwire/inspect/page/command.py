@@ -15,7 +15,7 @@ import click
 from vipwire.config.configuration import VIEW_PORT, Config
 from vipwire.errors import ConfigError, UnsupportedError
 from vipwire.file_io.files import create_file
-from vipwire.http_server.server import serve
+from vipwire.http_server.pages import serve
 from vipwire.inspect.command.options import LookCommand
 from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.gate import AccessControl, is_loopback
@@ -75,7 +75,7 @@ async def _serve(
         listener = listen(*split_address(address))
     except OSError as error:
         raise UnsupportedError(f"cannot listen on {address}: {error.strerror or error}") from error
-    served = await serve(listener, PageSite(gate, board, look))
+    served = serve(listener, PageSite(gate, board, look))
     look.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)

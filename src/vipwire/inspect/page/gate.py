@@ -12,7 +12,8 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
-from vipwire.http_server.server import Reply, Request, refusal
+from vipwire.http_server.exchange import Reply
+from vipwire.http_server.pages import Request, refusal
 
 COOKIE: Final = "vipwire-view"
 _SAME: Final = frozenset({"same-origin", "none"})

@@ -9,7 +9,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 from vipwire.errors import ConfigError, VipwireError
-from vipwire.http_server.server import Reply, Request, Stream, refusal
+from vipwire.http_server.exchange import Reply, Stream
+from vipwire.http_server.pages import Request, refusal
 from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.gate import COOKIE, AccessControl
 from vipwire.inspect.page.look import Look, NotYetError

@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from vipwire.http_server.server import Reply
+from vipwire.http_server.exchange import Reply
 from vipwire.model.net import Family
 from vipwire.model.node import Node
 

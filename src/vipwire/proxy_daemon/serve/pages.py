@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
 
-from vipwire.http_server.server import Handler, Pages, Reply, Request
+from vipwire.http_server.exchange import Reply
+from vipwire.http_server.pages import Handler, Pages, Request
 from vipwire.model.text import whole_number
 from vipwire.model.value import Value
 from vipwire.proxy_daemon.serve.health import ProxyHealth

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from vipwire.errors import UnsupportedError
-from vipwire.http_server.server import Site, serve
+from vipwire.http_server.pages import Site, serve
 from vipwire.model.value import Value
 
 _BACKLOG: Final = 128
@@ -99,7 +99,7 @@ class HttpServer:
     async def run(self) -> None:
         """Bind and serve until cancelled."""
         listener = await self._listen()
-        serving = await serve(listener, self._site)
+        serving = serve(listener, self._site)
         try:
             host, port = listener.getsockname()[:2]
             self._promise().set_result((host, port))

@@ -14,8 +14,10 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Self
 
+from vipwire.http_server.exchange import Reply
+from vipwire.http_server.pages import Request, Site, serve
 from vipwire.http_server.room import Room
-from vipwire.http_server.server import Reply, Request, Serving, Site, serve
+from vipwire.http_server.server import Serving
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.model.value import Value
@@ -140,7 +142,7 @@ class ServiceListeners:
         serving: list[Serving] = []
         try:
             for address in self._addresses:
-                serving.append(await serve(listen(address, port), self._handler(port), self._room))  # noqa: PERF401 - closed on error
+                serving.append(serve(listen(address, port), self._handler(port), self._room))  # noqa: PERF401 - closed on error
         except OSError as error:
             await _close(serving)
             return f"cannot listen on port {port}: {error.strerror or error}"

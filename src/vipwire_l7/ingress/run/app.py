@@ -19,7 +19,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from vipwire import __version__
 from vipwire.errors import ConfigError, ungrouped
 from vipwire.file_io.files import make_folder
-from vipwire.http_server.server import Pages, Reply, Request
+from vipwire.http_server.exchange import Reply
+from vipwire.http_server.pages import Pages, Request
 from vipwire.kube.access.access import Access, kubectls, load_access, of_this_machine
 from vipwire.kube.client import ApiSource, KeptSource
 from vipwire.kube.events import EventRecorder

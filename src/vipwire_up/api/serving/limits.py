@@ -12,10 +12,10 @@ import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from vipwire.http_server.room import Limits
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.serving.authorization import Role, User
 
@@ -23,23 +23,22 @@ BODY_BYTES: Final = 3 << 20
 _RESERVE: Final = 256  # files that connections never get: the store, the kernel, DNS, probes
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Limits, frozen=True):
     """The bounds of one server.
 
-    Strangers are connections without a request of a known user yet: where there are too many of them, each new one
-    takes the place of the oldest. `of_one` are parts that one user may have of the requests, `one_address` the
-    connections that one address may have, `one_watcher` the watches of one user from one address.
+    `of_one` are parts that one user may have of the requests, `one_watcher` the watches of one user from one address.
     """
 
     connections: int = 10_000
     one_address: int = 5_000
-    strangers: int = 512
     strangers_of_one: int = 128
     first_seconds: float = 10.0
     idle_seconds: float = 90.0
-    body_seconds: float = 30.0
     stall_seconds: float = 30.0
+    head_bytes: int = 96 << 10  # selectors stand in the request line
+    field_bytes: int = 8 << 10
+    buffered: int = 64 << 10
+    ignored: int = 4 << 20
     request_seconds: float = 60.0
     body_bytes: int = BODY_BYTES
     question_bytes: int = 64 << 10

@@ -1,0 +1,106 @@
+"""Small sites for pages that a process shows of itself: health, metrics, debugging.
+
+    pages = Pages()
+    pages.add("GET", "/healthz", healthz)      # async def healthz(request: Request) -> Reply
+    serving = await serve(listener, pages)
+    ...
+    await serving.close(grace=1.0)
+
+A request has at most `LONGEST_BODY` bytes of body, which is read before the page is asked. `Limits` has the other
+bounds. A handler that raises is answered with 500 and logged.
+"""
+
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Final, TypeAlias
+
+from msgspec import field
+
+from vipwire.http_server.encoding import Fields
+from vipwire.http_server.exchange import TEXT, BodyError, Exchange, Reply, Stream
+from vipwire.http_server.room import Room
+from vipwire.http_server.server import Serving
+from vipwire.model.value import Value
+
+LONGEST_BODY: Final = 32 << 10
+_KERNEL_BUFFER: Final = 64 << 10
+
+
+class Request(Value, frozen=True):
+    """What a client asks. `path` is decoded; `headers` has the names in small letters; of double ones, the last."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes = b""
+    arrived: float = field(default_factory=time.monotonic)  # when it was complete
+
+    @property
+    def text(self) -> str:
+        """The body as text; what is no UTF-8 is replaced."""
+        return self.body.decode("utf-8", "replace")
+
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Reply]]
+Site: TypeAlias = Callable[[Request], Awaitable[Reply | Stream]]
+"""Answers requests whose body has come."""
+
+
+class Pages:
+    """Handlers by path and method: 404 for another path, 405 for another method, HEAD where there is GET."""
+
+    def __init__(self, **get: Handler) -> None:
+        self.handlers: dict[str, dict[str, Handler]] = {}
+        for name, handler in get.items():
+            self.add("GET", f"/{name}", handler)
+
+    def add(self, method: str, path: str, handler: Handler) -> None:
+        """Add a page."""
+        self.handlers.setdefault(path, {})[method] = handler
+
+    async def __call__(self, request: Request) -> Reply:
+        """Answer with the page, or tell that there is none."""
+        found = self.handlers.get(request.path)
+        if found is None:
+            return refusal(HTTPStatus.NOT_FOUND)
+        handler = found.get("GET" if request.method == "HEAD" else request.method)
+        if handler is None:
+            allowed = sorted({*found, *(["HEAD"] if "GET" in found else [])})
+            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ",".join(allowed)})
+        return await handler(request)
+
+
+def refusal(status: HTTPStatus, headers: Fields = TEXT) -> Reply:
+    """Tell in words what a status says."""
+    return Reply(f"{status.value}: {status.phrase}", status, {**TEXT, **headers})
+
+
+class _Reading:
+    """Reads the body of each request, then asks the pages."""
+
+    def __init__(self, pages: Site) -> None:
+        self._pages = pages
+
+    async def __call__(self, exchange: Exchange) -> Reply | Stream:
+        try:
+            body = await exchange.read(LONGEST_BODY)
+        except BodyError as error:
+            return refusal(error.status)
+        return await self._pages(
+            Request(exchange.method, exchange.path, dict(exchange.query), exchange.headers, body)
+        )
+
+    def refuse(self, status: HTTPStatus) -> Reply:
+        return refusal(status)
+
+
+def serve(listener: socket.socket, pages: Site, room: Room | None = None) -> Serving:
+    """Serve pages at a listening socket, which is closed with them. Servers with the same room share its limits."""
+    for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # the kernel's memory counts as this process's, in a cgroup
+        listener.setsockopt(socket.SOL_SOCKET, buffer, _KERNEL_BUFFER)
+    serving = Serving(_Reading(pages), room)
+    serving.listen(listener)
+    return serving
