@@ -194,7 +194,7 @@ def play_in_two_families(
         run(f"ip address add {P6}/128 dev lo nodad")
         run("ip -6 route add default dev node")
         ports = [{"name": "http", "protocol": "TCP", "port": 80, "nodePort": PORT}]
-        both = {"clusterIPs": ["10.96.0.1", "fd00:10:96::1"], "ipFamilies": ["IPv4", "IPv6"]}
+        both: dict[str, Any] = {"clusterIPs": ["10.96.0.1", "fd00:10:96::1"], "ipFamilies": ["IPv4", "IPv6"]}
         service = service_of(
             "web", "10.96.0.1", type="NodePort", ports=ports, ipFamilyPolicy="PreferDualStack", **both
         )
