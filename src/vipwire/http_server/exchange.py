@@ -47,7 +47,7 @@ class ClientGoneError(ConnectionResetError):
     """The client has closed the connection or does not read: no answer can reach it."""
 
 
-class Carrier(Protocol):
+class ExchangeConnection(Protocol):
     """The connection of a request, as the request knows it."""
 
     @property
@@ -79,7 +79,7 @@ class Exchange:
 
     def __init__(  # a request's head
         self,
-        connection: "Carrier",
+        connection: "ExchangeConnection",
         method: str,
         path: str,
         query: list[tuple[str, str]],

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 
 import httptools
 
-from vipwire.http_server.exchange import BodyError, Carrier, Exchange
+from vipwire.http_server.exchange import BodyError, Exchange, ExchangeConnection
 from vipwire.http_server.room import Room
 
 READ_AHEAD: Final = 4 << 10
@@ -26,7 +26,7 @@ class RequestReader:
     `is_last` says that no other request is read.
     """
 
-    def __init__(self, connection: Carrier, room: Room) -> None:
+    def __init__(self, connection: ExchangeConnection, room: Room) -> None:
         self.exchange: Exchange | None = None
         self.refused: HTTPStatus | None = None
         self.is_last = False
