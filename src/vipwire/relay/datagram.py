@@ -15,7 +15,7 @@ from typing import Final
 
 from vipwire.relay.balance import BalancedEndpoint
 from vipwire.relay.header import header
-from vipwire.relay.listener import AT_LIMIT, FULL, NOBODY, NOT_LED, BaseListener, Shared
+from vipwire.relay.listener import AT_LIMIT, CIRCLE, FULL, NOBODY, NOT_LED, BaseListener, Shared
 from vipwire.relay.messages import NOWHERE, Listener, Place
 from vipwire.relay.sockets import ASKED_BYTES, asked_address, tells_asked, told_from
 
@@ -40,7 +40,7 @@ The last is what the kernel tells of it where a socket is at all addresses, else
 class Session:
     """One client's socket to an endpoint; `asked` is which port of a range it has asked for."""
 
-    __slots__ = ("asked", "client", "closed", "owner", "sock", "target", "used")
+    __slots__ = ("asked", "client", "closed", "dialled", "owner", "sock", "target", "used")
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Session:
     ) -> None:
         self.owner, self.client, self.target, self.sock, self.asked = owner, client, target, sock, asked
         self.used = owner.loop.now
+        self.dialled = owner.shared.dialled.add(socket.IPPROTO_UDP, sock, client[1])
         self.closed = False
 
     def end(self) -> None:
@@ -139,6 +140,7 @@ class DatagramListener(BaseListener):
             return
         session.closed = True
         self._sessions.pop(session.client, None)
+        self.shared.dialled.remove(session.dialled)
         self.loop.forget(session.sock.fileno(), session.sock)
         session.target.open -= 1
         self.shared.budget.others -= 1
@@ -182,6 +184,9 @@ class DatagramListener(BaseListener):
         return self._began(Session(self, client, target, sock, asked))
 
     def _chosen(self, host: str, port: int) -> BalancedEndpoint | None:
+        if self.shared.dialled.goes_round(socket.IPPROTO_UDP, (host, port)):
+            self.refused(CIRCLE)
+            return None
         target = self.pool.choose(host, port, self.loop.now)
         if target is not None and target.place == NOWHERE:
             self.refused(NOBODY)

@@ -30,6 +30,9 @@ FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
 AT_LIMIT: Final = "the limit of open files is reached"
 NOBODY: Final = "nobody is to have them"
 NOT_LED: Final = "no rule has led them from a port of the range"
+CIRCLE: Final = "they come from this relay itself, in a circle"
+_MOST_STEPS: Final = 4
+"""How often one connection may pass through this relay: an endpoint may be an address that another Service has."""
 
 
 class DescriptorBudget:
@@ -56,6 +59,35 @@ class DescriptorBudget:
         self._others = number
         self.most = max(0, (self._limit - RESERVE - number) // _EACH)
         self.most_each = int(self.most * _SHARE)
+
+
+class Dialled:
+    """The relay's own sockets to endpoints, by protocol and local address, with how many relayings led there.
+
+    If a Service claims an endpoint's address and port, rules lead the relay's connection back to the relay. Where
+    that Service has the same endpoint, a single client would otherwise take all descriptors.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple[int, str, int], int] = {}
+
+    def steps(self, protocol: int, peer: tuple[str, int]) -> int:
+        """Return through how many relayings a client has come."""
+        return self._steps.get((protocol, *peer[:2]), 0)
+
+    def goes_round(self, protocol: int, peer: tuple[str, int]) -> bool:
+        """Report whether a client has come through too many."""
+        return self.steps(protocol, peer) >= _MOST_STEPS
+
+    def add(self, protocol: int, sock: _socket.socket, peer: tuple[str, int]) -> tuple[int, str, int]:
+        """Note a socket that was opened for this client; return its place, to be given back."""
+        place = protocol, *sock.getsockname()[:2]
+        self._steps[place] = self.steps(protocol, peer) + 1
+        return place
+
+    def remove(self, place: tuple[int, str, int]) -> None:
+        """Forget a socket that is closed."""
+        self._steps.pop(place, None)
 
 
 class Idle(Protocol):
@@ -91,6 +123,7 @@ class Shared:
         self.loop, self.budget, self.chance, self.ended = loop, budget, chance, ended
         self.refused: Counter[str] = Counter()
         self.origins = Origins()
+        self.dialled = Dialled()
         self.dial_timers: list[TimerQueue] = [
             loop.timer_queue(seconds, lambda link, step=step: link.late(step))  # type: ignore[misc]
             for step, seconds in enumerate(DIAL_TIMEOUTS)

@@ -28,7 +28,7 @@ from vipwire.relay.direction import (
     make_reset,
 )
 from vipwire.relay.header import header
-from vipwire.relay.listener import AT_LIMIT, DIAL_TIMEOUTS, FULL, NOT_LED, BaseListener, Shared, accept
+from vipwire.relay.listener import AT_LIMIT, CIRCLE, DIAL_TIMEOUTS, FULL, NOT_LED, BaseListener, Shared, accept
 from vipwire.relay.loop import EventLoop
 from vipwire.relay.messages import Listener
 from vipwire.relay.sockets import asked_for
@@ -54,6 +54,7 @@ class RelayedConnection:
         "client",
         "client_fd",
         "closed",
+        "dialled",
         "down",
         "early",
         "owner",
@@ -66,6 +67,7 @@ class RelayedConnection:
     )
     target: BalancedEndpoint
     server: _socket.socket
+    dialled: tuple[int, str, int]
     up: Direction
     down: Direction
 
@@ -110,6 +112,7 @@ class RelayedConnection:
             self.server = server
             code = server.connect_ex(target.reached(self.asked))
             if code in _BEGUN:
+                self.dialled = owner.shared.dialled.add(_TCP, server, self.peer)
                 if not self._served_at_once():
                     owner.loop.add(server.fileno(), self, EVENTS)
                     owner.loop.schedule(owner.shared.dial_timers[self.step], self)
@@ -152,6 +155,7 @@ class RelayedConnection:
         else:
             make_reset(self.client)
         loop.forget(self.client_fd, self.client)
+        self.owner.shared.dialled.remove(self.dialled)
         loop.forget(self.server.fileno(), self.server)
         self.target.open -= 1
         self.owner.link_ended()
@@ -224,6 +228,7 @@ class RelayedConnection:
         return True
 
     def _redial(self, code: int) -> None:
+        self.owner.shared.dialled.remove(self.dialled)
         self.owner.loop.forget(self.server.fileno(), self.server)
         self._missed(code)
         self.dial()
@@ -281,6 +286,8 @@ class StreamListener(BaseListener):
                 self._send_away(client, AT_LIMIT)
             elif self._sources is not None and not self.admits(peer[0]):
                 self._send_away(client, "the source is not allowed")
+            elif self.shared.dialled.goes_round(_TCP, peer):
+                self._send_away(client, CIRCLE)
             elif (asked := self._asked(client) if self.listener.span[1] else 0) is None:
                 self._send_away(client, NOT_LED)
             else:

@@ -11,7 +11,7 @@ from tests.fakes.relaying import HERE, Peer, Relaying, client, heard, peers, rea
 
 from vipwire.relay.balance import EJECT_AFTER
 from vipwire.relay.header import header
-from vipwire.relay.listener import DIAL_TIMEOUTS, RESERVE
+from vipwire.relay.listener import CIRCLE, DIAL_TIMEOUTS, RESERVE
 from vipwire.relay.messages import (
     NOWHERE,
     AskNotes,
@@ -269,6 +269,21 @@ def test_clients_from_elsewhere_are_sent_away() -> None:
             at.until(lambda: was_reset(refused))
             settled(at, admitted, peer)
         assert at.counted().refused == {"the source is not allowed": 1}
+
+
+@pytest.mark.parametrize("protocol", [6, 17])
+def test_a_relay_that_is_its_own_endpoint_ends_the_circle(protocol: int) -> None:
+    with relaying(limit=256) as at, peers(1) as (peer,):
+        port = at.listen("web", peer.place, protocol=protocol)
+        assert at.listen("web", Place(HERE, port), protocol=protocol) == port
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM if protocol == 6 else socket.SOCK_DGRAM) as sock:
+            sock.connect(("127.0.0.1", port))
+            sock.settimeout(0)
+            sock.send(b"round and round")
+            assert at.until(lambda: at.counted().refused) == {CIRCLE: 1}
+            assert at.count("web", Place(HERE, port)).connections == 4
+            if protocol == 6:
+                at.until(lambda: was_reset(sock))
 
 
 @pytest.mark.parametrize(
