@@ -357,8 +357,17 @@ def test_programs_at_an_interface_may_do_anything(flags: list[str], sort: str, h
     judge(flags, "")
 
 
-@pytest.mark.parametrize("rule", ["-A POSTROUTING -j MASQUERADE", "-I POSTROUTING -j MASQUERADE"])
-def test_rules_before_vipwires_in_a_chain_of_iptables_are_named(flags: list[str], rule: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "named"),
+    [
+        ("-A POSTROUTING -j MASQUERADE", False),
+        ("-I POSTROUTING -j MASQUERADE", True),
+        ("-I POSTROUTING -m mark --mark 0x2000/0x2000 -j MASQUERADE", False),
+        ("-I POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE", True),
+        ("-I POSTROUTING -m mark ! --mark 0x2000/0x2000 -j MASQUERADE", True),
+    ],
+)
+def test_rules_before_vipwires_in_a_chain_of_iptables_are_named(flags: list[str], rule: str, *, named: bool) -> None:
     mode = ["--proxy-mode=iptables", *flags]
     load("delete table ip vipwire; delete table ip6 vipwire")
     for family in ("ipv4", "ipv6"):
@@ -367,6 +376,6 @@ def test_rules_before_vipwires_in_a_chain_of_iptables_are_named(flags: list[str]
         subprocess.run([tool, "--noflush"], input=written, text=True, check=True)
     run(f"iptables -t nat {rule}")
     found = as_json("explain", "web", "--from=203.0.113.9", *mode)["kernel"]
-    expected = [("POSTROUTING", ["translate"])] if "-I" in rule else []
+    expected = [("POSTROUTING", ["translate"])] if named else []
     assert [(each["chain"], each["may"]) for each in found["earlier"]] == expected
     assert found["state"] == ("undecided" if expected else "same"), found

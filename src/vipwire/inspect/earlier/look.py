@@ -163,12 +163,14 @@ def _at_interfaces(family: Family, programs: Iterable[InterfaceProgram], interfa
 class _Meeting(NamedTuple):
     """A packet at a base chain: the effects that count there, and what is known of the packet.
 
-    `headers` are the packet's, one for each endpoint once it is translated; none stand for any packet.
+    `headers` are the packet's, one for each endpoint once it is translated; none stand for any packet. `unmarked`: of
+    the packet's mark only vipwire's bit may be set.
     """
 
     effects: frozenset[RuleEffect]
     headers: Sequence[PacketHeader]
     tracked: bool
+    unmarked: bool = False
 
 
 class _Hooks:
@@ -204,7 +206,11 @@ class _Hooks:
         if hook == "ingress":
             return _Meeting(effects, self._arriving, tracked=False)
         if hook in _SOURCE_HOOKS and kind == "nat":
-            return _Meeting(effects, self._translated, tracked=True) if priority <= self._priorities.source else None
+            # In iptables' own chain CNI plugins and kubelet put rules for marks of theirs before vipwire's jump. They
+            # are not for packets to Services.
+            shared = self._priorities.source == _SOURCE_NAT
+            meeting = _Meeting(effects, self._translated, tracked=True, unmarked=shared)
+            return meeting if priority <= self._priorities.source else None
         last = self.last(hook)
         if hook in ("prerouting", "output") and priority <= (last if kind == "nat" else max(last, _NAT)):
             return _Meeting(effects, self._arriving, tracked=priority > _CONNTRACK)
@@ -262,7 +268,9 @@ class _Looking:
                 continue
             # At postrouting nft knows no interface of arrival, and in a bridge it is the port's.
             named = hook != "postrouting" and chain.family != _BRIDGE
-            seen = KnownPacket.of(meeting.headers, self._hooks.mark, tracked=meeting.tracked, iifname=named)
+            seen = KnownPacket.of(
+                meeting.headers, self._hooks.mark, tracked=meeting.tracked, unmarked=meeting.unmarked, iifname=named
+            )
             reader = _Reader(netlink, chain.family, chain.table, seen)
             place = chain.table, chain.name, hook
             if effects := self._effects(meeting, place, reader.rules, drops=at.policy == "drop"):
@@ -308,6 +316,8 @@ class _Looking:
 
     def _read_legacy_rule(self, text: str, meeting: _Meeting, chains: Collection[str]) -> RuleOutcome:
         """Tell what a rule of a table with these chains may do."""
+        if meeting.unmarked and _asks_for_a_mark(text, self._hooks.mark):
+            return NOTHING
         held = {_holds(text, each, self._own, tracked=meeting.tracked) for each in meeting.headers or (None,)}
         holds = held.pop() if len(held) == 1 else None
         name = target(text)
@@ -353,6 +363,19 @@ class _Node(Surroundings):
     def owns(self, address: Address) -> bool:
         """Report whether an address is one of this node."""
         return address in self._own
+
+
+def _asks_for_a_mark(text: str, ours: int) -> bool:
+    """Report whether a rule is for packets with a mark of others: one without the bit `ours`."""
+    try:
+        asked = [each for each in parse_rule(text).conditions if each.option == _MARK]
+        return any(
+            mask & ours == 0 and (value != 0) is each.wanted
+            for each in asked
+            for value, mask in [masked(*each.words)]
+        )
+    except (DecodeError, ValueError, TypeError):
+        return False
 
 
 def _holds(text: str, header: PacketHeader | None, own: Collection[Address], *, tracked: bool) -> bool | None:

@@ -46,6 +46,8 @@ _STATE, _STATE_NEW = 1, 8
 _ALL: Final = 0xFFFFFFFF
 _XT_MARK: Final = struct.Struct("=II")
 """Struct xt_mark_tginfo2: mark, mask."""
+_XT_MARKED: Final = struct.Struct("=IIB")
+"""Struct xt_mark_mtinfo1: mark, mask, invert."""
 _XT_CONNMARK: Final = {1: struct.Struct("=8xIB"), 2: struct.Struct("=8xI2xB")}
 """Of struct xt_connmark_tginfo1 and 2: nfmask, mode."""
 _RESTORE: Final = 2
@@ -54,7 +56,7 @@ _RESTORE: Final = 2
 class KnownPacket(NamedTuple):
     """What is known of a packet at a hook: bytes of its headers, and metadata by nft's key.
 
-    `mark` is the bit of the packet's mark with which vipwire masquerades.
+    `mark` is the bit of the packet's mark with which vipwire masquerades; if it is `unmarked`, no other bit is set.
     """
 
     network: _Bytes
@@ -62,9 +64,18 @@ class KnownPacket(NamedTuple):
     meta: Mapping[int, _Bytes]
     state: _Bytes
     mark: int
+    unmarked: bool
 
     @classmethod
-    def of(cls, headers: Sequence[PacketHeader], mark: int, *, tracked: bool, iifname: bool = True) -> "KnownPacket":
+    def of(
+        cls,
+        headers: Sequence[PacketHeader],
+        mark: int,
+        *,
+        tracked: bool,
+        unmarked: bool = False,
+        iifname: bool = True,
+    ) -> "KnownPacket":
         """Say what is known of a packet that is one of `headers`; nothing without any.
 
         `tracked`: connection tracking has seen it. `iifname`: at this hook nft compares the interface.
@@ -72,7 +83,7 @@ class KnownPacket(NamedTuple):
         network: _Bytes = [None] * 40
         state: _Bytes = [*_NEW] if tracked else [None] * 4
         if not headers:
-            return cls(network, [None] * 4, {}, state, mark)
+            return cls(network, [None] * 4, {}, state, mark, unmarked)
         packet = headers[0].packet
         family = family_of(packet.destination)
         addresses = _ADDRESSES[family]
@@ -86,7 +97,7 @@ class KnownPacket(NamedTuple):
         if iifname and (packet.interface or packet.from_node):
             meta[nft.META_IIFNAME] = [*packet.interface.encode().ljust(16, b"\0")]
         ports = _common([each.port.to_bytes(2) for each in headers])
-        return cls(network, [None, None, *ports], meta, state, mark)
+        return cls(network, [None, None, *ports], meta, state, mark, unmarked)
 
 
 def _common(values: Sequence[bytes]) -> _Bytes:
@@ -178,6 +189,8 @@ class _Reading:
             return
         mask, xor = (attributes(data[kind])[DATA_VALUE] for kind in (4, 5))
         held, marked = self._stored(data[1], size), self._marks.get(_place(data[1]))
+        if marked == (0, 0) and self._seen.unmarked and not int.from_bytes(mask, sys.byteorder) & self._seen.mark:
+            held = [0] * size
         made = [x if m == 0 else None if h is None else h & m ^ x for h, m, x in zip(held, mask, xor, strict=False)]
         self._load(data[2], made, size)
         if marked is not None and size == 4:
@@ -246,6 +259,9 @@ class _Reading:
             flags, inverted, states = _CONNTRACK.unpack_from(info)
             new = bool(states & _STATE_NEW) is not bool(inverted & _STATE)
             self._judge(new if flags == _STATE else False if flags & _STATE and not new else None)
+        elif name == "mark" and self._seen.unmarked:
+            wanted, mask, inverted = _XT_MARKED.unpack_from(info)
+            self._judge(None if mask & self._seen.mark else (wanted == 0) is not bool(inverted))
         elif name != "comment":
             self._judge(None)
 
