@@ -16,6 +16,7 @@ pytestmark = pytest.mark.kernel
 VIP = "10.96.0.1"
 _ENTER = """
 mount --make-rprivate /
+mkdir -p /run/vipwire && mount -t tmpfs host /run/vipwire  # the node's, which the Pod mounts
 for path in / /tmp /run; do mountpoint -q $path && mount -o remount,bind,ro $path; done
 mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys
 exec "$@"
