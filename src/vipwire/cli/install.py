@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from vipwire.errors import VipwireError
-from vipwire.file_io.files import check_owner, create_file, write_named
+from vipwire.file_io.files import check_owner, create_file, make_folders, write_named
 from vipwire.terminal.output import plain_errors, say, warn
 
 
@@ -180,8 +180,8 @@ def require_visible(*paths: str) -> None:
 def _write(name: str, program: str, root: Path) -> None:
     target, flags = root / f"etc/systemd/system/vipwire-{name}.service", root / f"etc/vipwire/{name}.env"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        flags.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(target.parent)
+        make_folders(flags.parent)
         write_named(target, unit(name, program).encode(), "the unit")
         check_owner(flags, "the flags")
         _make_flags(flags, environment(name))

@@ -118,10 +118,17 @@ def _inode() -> str:
         return "unknown"
 
 
+def make_folders(path: Path, mode: int = 0o755) -> None:
+    """Make a folder and those above it, to which their owner alone may write whatever the umask is. Raise OSError."""
+    for each in reversed(path.parents):
+        each.mkdir(mode=0o755, exist_ok=True)
+    path.mkdir(mode=mode, exist_ok=True)
+
+
 def make_folder(path: Path, flag: str) -> None:
     """Create a folder that a flag names, unless it is there. Raise ConfigError, also as `check_owner` does."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(path, 0o700)
     except OSError as error:
         raise ConfigError(f"{flag} {path}: {error.strerror}") from error
     check_owner(path, flag)
