@@ -73,8 +73,7 @@ class _Rules:
         What a Pod answers directly tells the client how long its segments may be, lest they outgrow the tunnel.
         """
         routed = _asking("kubernetes addresses of no node", "KUBE-ROUTED")
-        # On a Pod's node connection tracking knows nothing of a flow that IPVS forwards directly.
-        direct = _jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")
+        direct = _jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")  # at a Pod's node no flow is tracked
         wide = _asking("kubernetes port ranges", ranges.MARKS)
         answers = f"-p tcp {self._match(Set.DIRECT_RETURN, 'src,src')}"
         left = self._match(Set.NODE_NO_ENDPOINTS)  # to node ports and to whoever listens there
