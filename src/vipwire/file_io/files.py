@@ -14,13 +14,14 @@ A proxy whose record is removed all the same, because the machine slept, writes 
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import socket
 import stat
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -103,17 +104,27 @@ def _network_namespace() -> str:
     return f"{boot}-{cookie}" if boot else _inode()
 
 
+def boot_id() -> str:
+    """Return the id of this boot of the machine. Raise OSError."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def netns_inode() -> int:
+    """Return the inode number of this thread's network namespace. Raise OSError."""
+    return os.stat("/proc/thread-self/ns/net").st_ino  # noqa: PTH116 - a name below /proc
+
+
 def _boot() -> str:
     """Return the beginning of this boot's id; nothing where it cannot be read."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").partition("-")[0]
+        return boot_id().partition("-")[0]
     except OSError:
         return ""
 
 
 def _inode() -> str:
     try:
-        return str(os.stat("/proc/self/ns/net").st_ino)  # noqa: PTH116 - a name below /proc
+        return str(netns_inode())
     except OSError:
         return "unknown"
 
@@ -123,6 +134,16 @@ def make_folders(path: Path, mode: int = 0o755) -> None:
     for each in reversed(path.parents):
         each.mkdir(mode=0o755, exist_ok=True)
     path.mkdir(mode=mode, exist_ok=True)
+
+
+@contextlib.contextmanager
+def locked(descriptor: int) -> Iterator[None]:
+    """Hold the lock of an open file or folder, which is closed in the end. Wait for other holders. Raise OSError."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def make_folder(path: Path, flag: str) -> None:

@@ -2,7 +2,7 @@
 
     pages = Pages()
     pages.add("GET", "/healthz", healthz)      # async def healthz(request: Request) -> Reply
-    serving = await serve(listener, pages)
+    serving = serve(listener, pages)
     ...
     await serving.close(grace=1.0)
 

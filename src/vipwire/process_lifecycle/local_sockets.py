@@ -13,18 +13,16 @@ user, so that it can take the place of such a version. It binds none.
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
 from vipwire.errors import ConfigError
-from vipwire.file_io.files import check_owner
+from vipwire.file_io.files import check_owner, locked, make_folders, netns_inode
 
 VARIABLE: Final = "VIPWIRE_SOCKET_DIR"
 """The variable that names another folder."""
@@ -37,7 +35,7 @@ def listen(name: str) -> socket.socket:
     place = _folder()
     _make(place)
     path = place / _file(name)
-    with _locked(place):
+    with locked(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
         _remove_unused(place)
         if path.exists():
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(path))
@@ -109,14 +107,14 @@ def _folder() -> Path:
 
 def _file(name: str) -> str:
     """Name the socket of this thread's network namespace."""
-    return f"{quote(name, safe='*:')}.{os.stat('/proc/thread-self/ns/net').st_ino}"  # noqa: PTH116 - below /proc
+    return f"{quote(name, safe='*:')}.{netns_inode()}"
 
 
 def _make(place: Path) -> None:
     """Create the folder for us alone. Raise ConfigError if that fails, or another user can replace it."""
     remedy = f"vipwire keeps its sockets there: in a Pod, mount the node's {_ROOTS.parent}, or set {VARIABLE}"
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(place, 0o700)
         for each in (_ROOTS.parent, place) if place == _ROOTS else (place,):
             found = each.stat()
             if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o022:
@@ -126,16 +124,6 @@ def _make(place: Path) -> None:
     except OSError as error:
         raise ConfigError(f"{error.filename or place}: {error.strerror}: {remedy}") from error
     check_owner(place, f"{VARIABLE}:")
-
-
-@contextlib.contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _remove_unused(place: Path) -> None:

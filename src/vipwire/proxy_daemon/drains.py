@@ -7,10 +7,9 @@ write there may drain, which is root. One file for each node's name, for a lab h
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -20,7 +19,7 @@ from msgspec import Struct
 
 from vipwire.errors import ConfigError
 from vipwire.file_io.file_watch import FileWatch
-from vipwire.file_io.files import replace_file
+from vipwire.file_io.files import locked, make_folders, replace_file
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import format_address, parse_address
@@ -92,22 +91,13 @@ def change_orders(
     path: Path, change: Callable[[tuple[DrainOrder, ...]], Iterable[DrainOrder]]
 ) -> tuple[DrainOrder, ...]:
     """Apply `change` to the orders and replace the file as a whole; return them. Raise OSError, ConfigError."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with _locked(path.with_suffix(".lock")):
+    make_folders(path.parent)
+    lock = path.with_suffix(".lock")
+    with locked(os.open(lock, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)):
         orders = tuple(change(read_orders(path)))
         document = _Document(_VERSION, tuple(_row(order) for order in orders))
         replace_file(path, msgspec.json.format(msgspec.json.encode(document), indent=1))
     return orders
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
 
 
 def _row(order: DrainOrder) -> _Row:

@@ -14,7 +14,7 @@ import click
 
 from vipwire.config.configuration import VIEW_PORT, Config
 from vipwire.errors import ConfigError, UnsupportedError
-from vipwire.file_io.files import create_file
+from vipwire.file_io.files import create_file, make_folders
 from vipwire.http_server.pages import serve
 from vipwire.inspect.command.options import LookCommand
 from vipwire.inspect.page.board import Board
@@ -124,7 +124,7 @@ def read_token(path: Path) -> str:
 def _make_token(path: Path) -> str:
     token = secrets.token_hex(24)
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_folders(path.parent)
         create_file(path, f"{token}\n".encode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot write the token: {error.strerror}") from error

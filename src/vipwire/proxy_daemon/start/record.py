@@ -26,7 +26,7 @@ import msgspec
 from msgspec import field
 
 from vipwire.config.configuration import Config
-from vipwire.file_io.files import SIGN_SECONDS, remove_gone, replace_file, state_file
+from vipwire.file_io.files import SIGN_SECONDS, make_folders, remove_gone, replace_file, state_file
 from vipwire.logging import log
 from vipwire.model.net import Prefix, format_address, parse_address
 from vipwire.model.node import Node
@@ -174,7 +174,7 @@ def open_record(state_dir: str, namespace: str = "") -> "Recorder":
     """
     path = _path(state_dir, namespace)
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_folders(path.parent)
         remove_gone(path.parent, path)
     except OSError as error:
         log.detail(2, "no record of this proxy is kept", path=path, error=error)
