@@ -29,7 +29,8 @@ from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.store.record import FENCES, Check, ConflictError, Key, StoreError, Write
 
 NAMESPACE: Final = "kube-system"
-_OPTIONS: Final = Options(manager="vipwire-leases", validation="Ignore")
+LEASE_MANAGER: Final = "vipwire-leases"
+_OPTIONS: Final = Options(manager=LEASE_MANAGER, validation="Ignore")
 
 
 class LocalLease:

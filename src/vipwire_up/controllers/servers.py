@@ -19,17 +19,17 @@ from vipwire.process_lifecycle.supervision import Guard
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
 from vipwire_up.api.kinds.small_kinds import LEASES
-from vipwire_up.api.objects.errors import is_no_space
 from vipwire_up.api.objects.object import at, key_of, readable
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.controllers.election import NAMESPACE, LocalLease
+from vipwire_up.controllers.election import LEASE_MANAGER, NAMESPACE, LocalLease
 from vipwire_up.controllers.endpoints.selection import Name
 from vipwire_up.controllers.endpoints.slices import MANAGED_BY, SERVICE
 from vipwire_up.controllers.own_services import API_SERVICE, DNS_SERVICE, MANAGER, SERVER
 from vipwire_up.nodes.name_claim import NameAwaitedError, NameClaim
 from vipwire_up.nodes.node import SERVERS
-from vipwire_up.store.record import Key, Record, RecordChange, StoreError
+from vipwire_up.nodes.objects import LocalObjects
+from vipwire_up.store.record import Key, Record, RecordChange
 from vipwire_up.store_watch.feed import Feed
 
 SECONDS: Final = 10
@@ -85,30 +85,15 @@ class Server:
 
         Raise NameTakenError if another server that is alive has it.
         """
-        began, now = self._claim.began(), self._registry.clock()
+        objects, now = LocalObjects(self._registry, LEASE_MANAGER), self._registry.clock()
         try:
-            await self._lease.update(lambda lease: self._claim.renewed(lease, now))
+            await self._claim.renew(objects, NAMESPACE, self._name, now, metadata={"labels": _IDENTITY})
         except NameAwaitedError:
             self._tell("another API server has this Node's name, or had it just now")
-            return
-        except ApiError as error:
-            if is_no_space(error):
-                await self._keep(began)
-            if error.code != 404:
-                return  # the store tells what is wrong with it
-            value = self._claim.created(self._name, now)
-            try:
-                await self._lease.create(value | {"metadata": value["metadata"] | {"labels": _IDENTITY}})
-            except ApiError:
-                return
-        self._claim.confirm(began)
-        self._told = False
-
-    async def _keep(self, began: float) -> None:
-        with contextlib.suppress(StoreError):
-            await self._registry.store.newest()
-            record = self._registry.store.read(key_of(LEASES, NAMESPACE, self._name))
-            self._claim.keep(readable(record) if record else None, began)
+        except ApiError:
+            pass  # the store tells what is wrong with it
+        else:
+            self._told = False
 
     def _tell(self, text: str) -> None:
         if not self._told:

@@ -18,7 +18,6 @@ from vipwire.model.text import whole_number
 from vipwire.model.times import format_time
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import LEASES
-from vipwire_up.api.objects.errors import is_no_space
 from vipwire_up.api.objects.object import at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.nodes.name_claim import NameAwaitedError, NameClaim
@@ -109,23 +108,15 @@ class Heartbeat:
         return node | {"metadata": meta | {"annotations": (meta.get("annotations") or {}) | dict(self._annotations)}}
 
     async def _renew(self, node: Object) -> None:
-        now, name, claim, began = self._clock(), self._node, self._claim, self._claim.began()
-
-        def renewed(lease: Object) -> Object:
-            return claim.renewed(lease, now, over=is_lost(node) and _version(lease) < _version(node))
-
-        try:
-            await self._objects.edit(LEASES, NODE_LEASES, name, renewed)
-        except ApiError as error:
-            if is_no_space(error):
-                claim.keep(await self._objects.read_newest(LEASES, NODE_LEASES, name), began)
-            if error.code != 404:
-                raise
-            lease = claim.created(name, now)
-            owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]}
-            lease["metadata"]["ownerReferences"] = [owner]  # it goes with the Node
-            await self._objects.create(LEASES, NODE_LEASES, lease)
-        claim.confirm(began)
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node["metadata"]["uid"]}
+        await self._claim.renew(
+            self._objects,
+            NODE_LEASES,
+            self._node,
+            self._clock(),
+            metadata={"ownerReferences": [owner]},  # it goes with the Node
+            over=lambda lease: is_lost(node) and _version(lease) < _version(node),
+        )
 
 
 async def give_back(objects: Objects, claim: NameClaim) -> None:

@@ -12,16 +12,18 @@ the store is full no process can renew or take a name: a holder reads its Lease 
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any
 
 from vipwire.errors import VipwireError
+from vipwire.file_io.files import boot_id, netns_inode
+from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import Lease, duration_of, holder_of, new_lease, with_holder
-
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-_NAMESPACE: Final = Path("/proc/self/ns/net")
+from vipwire_up.api.kinds.small_kinds import LEASES
+from vipwire_up.api.objects.errors import is_no_space
+from vipwire_up.nodes.objects import Objects
 
 
 class NameTakenError(VipwireError):
@@ -42,7 +44,7 @@ def identity_here(node: str, own: bytes) -> str:
 
     A copy of a machine's disk has the same key, but not the same boot. Raise OSError without /proc.
     """
-    place = b" ".join((own, _BOOT.read_bytes(), str(_NAMESPACE.stat().st_ino).encode()))
+    place = b" ".join((own, boot_id().encode(), str(netns_inode()).encode()))
     return f"{node}_{uuid.uuid5(uuid.NAMESPACE_OID, place.hex())}"
 
 
@@ -90,29 +92,46 @@ class NameClaim:
             raise NameTakenError(f"another {self._kind} that is alive is Node {self.node}: {why}")
         return max(since + duration_of(lease, self.seconds) - now, 0.0)
 
-    def renewed(self, lease: Lease, now: datetime, *, over: bool = False) -> Lease:
-        """Write the Lease that this process acquires or renews. Raise NameTakenError, NameAwaitedError."""
-        if self.wait(lease, over=over):
-            raise NameAwaitedError(f"another {self._kind} has been Node {self.node} until now: waiting for its end")
-        return with_holder(lease, self.identity, self.seconds, now)
+    async def renew(
+        self,
+        objects: Objects,
+        namespace: str,
+        name: str,
+        now: datetime,
+        *,
+        metadata: Mapping[str, Any] = MappingProxyType({}),
+        over: Callable[[Lease], bool] = lambda _: False,
+    ) -> None:
+        """Acquire or renew the Lease; one that is not there is created with this `metadata`. `over` is as in `wait`.
 
-    def created(self, name: str, now: datetime) -> Lease:
-        """Write a Lease that is not there."""
-        return new_lease(name, self.identity, self.seconds, now)
-
-    def keep(self, lease: Lease | None, began: float) -> None:
-        """Judge a Lease that was read, from then on, while the store takes no writes of anybody.
-
-        If it is this process's, the name stays: nobody else can take it. Another one's counts from now.
+        While the store takes no writes of anybody, judge the Lease as it is read. Raise ApiError, UnreachableError,
+        NameAwaitedError, NameTakenError.
         """
+
+        def renewed(lease: Lease) -> Lease:
+            if self.wait(lease, over=over(lease)):
+                why = f"another {self._kind} has been Node {self.node} until now"
+                raise NameAwaitedError(f"{why}: waiting for its end")
+            return with_holder(lease, self.identity, self.seconds, now)
+
+        began = self._clock()
+        try:
+            await objects.edit(LEASES, namespace, name, renewed)
+        except ApiError as error:
+            if is_no_space(error):
+                self._keep(await objects.read_newest(LEASES, namespace, name), began)
+            if error.code != 404:
+                raise
+            lease = new_lease(name, self.identity, self.seconds, now)
+            await objects.create(LEASES, namespace, lease | {"metadata": lease["metadata"] | metadata})
+        self._hold(began)
+
+    def _keep(self, lease: Lease | None, began: float) -> None:
+        """Keep the name from a reading on that shows the Lease as this process's; another one's counts from now."""
         self._rival = None
         if lease is not None and holder_of(lease) == self.identity:
-            self.confirm(began)
+            self._hold(began)
 
-    def began(self) -> float:
-        """Return the time that a write is to be `confirmed` with."""
-        return self._clock()
-
-    def confirm(self, began: float) -> None:
-        """Hold the name from a write on, which began then and was acknowledged."""
+    def _hold(self, began: float) -> None:
+        """Hold the name from a write or a reading on, which began then."""
         self._rival, self._until = None, began + self.seconds
