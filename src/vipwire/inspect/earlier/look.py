@@ -316,9 +316,7 @@ class _Looking:
 
     def _read_legacy_rule(self, text: str, meeting: _Meeting, chains: Collection[str]) -> RuleOutcome:
         """Tell what a rule of a table with these chains may do."""
-        if meeting.unmarked and _asks_for_a_mark(text, self._hooks.mark):
-            return NOTHING
-        held = {_holds(text, each, self._own, tracked=meeting.tracked) for each in meeting.headers or (None,)}
+        held = {_holds(text, each, self._own, meeting, self._hooks.mark) for each in meeting.headers or (None,)}
         holds = held.pop() if len(held) == 1 else None
         name = target(text)
         if holds is False or not name:
@@ -365,29 +363,21 @@ class _Node(Surroundings):
         return address in self._own
 
 
-def _asks_for_a_mark(text: str, ours: int) -> bool:
-    """Report whether a rule is for packets with a mark of others: one without the bit `ours`."""
-    try:
-        asked = [each for each in parse_rule(text).conditions if each.option == _MARK]
-        return any(
-            mask & ours == 0 and (value != 0) is each.wanted
-            for each in asked
-            for value, mask in [masked(*each.words)]
-        )
-    except (DecodeError, ValueError, TypeError):
-        return False
+def _holds(
+    text: str, header: PacketHeader | None, own: Collection[Address], meeting: _Meeting, ours: int
+) -> bool | None:
+    """Judge a rule's conditions for a packet that comes to `meeting`, or for any.
 
-
-def _holds(text: str, header: PacketHeader | None, own: Collection[Address], *, tracked: bool) -> bool | None:
-    """Judge a rule's conditions for a packet, or for any.
-
-    `own` are the node's addresses. `tracked`: connection tracking has seen the packet, and knows it is of a new one.
+    `own` are the node's addresses, `ours` is vipwire's bit of the mark.
     """
     try:
         rule = parse_rule(text)
-    except (DecodeError, ValueError):
+        marks = [(each, *masked(each.words[0])) for each in rule.conditions if each.option == _MARK]
+    except (DecodeError, ValueError, IndexError):
         return None
-    unknown = {_MARK} if tracked else {_MARK, _STATE}
+    if meeting.unmarked and any(not mask & ours and (value != 0) is each.wanted for each, value, mask in marks):
+        return False
+    unknown = {_MARK} if meeting.tracked else {_MARK, _STATE}
     conditions = tuple(each for each in rule.conditions if each.option not in unknown)
     doubtful = bool(rule.unknown) or len(conditions) < len(rule.conditions)
     if header is None:
