@@ -269,13 +269,19 @@ def find_others(own: Path, ours: Path = pins.OURS) -> OtherNodes:
     """Tell the folders of network namespaces that are gone from all others. Raises nothing."""
     folders: dict[Path, tuple[int, int] | None] = {}
     with suppress(OSError):
-        for folder in ours.iterdir():
-            if folder != own:
-                inode = next(folder.glob("netns/[0-9]*"), None)
-                folders[folder] = None if inode is None else (int(folder.name, 16), int(inode.name))
+        folders = {folder: _namespace_of(folder) for folder in ours.iterdir() if folder != own}
     gone = gone_among(filter(None, folders.values())) if folders else frozenset()
     left = tuple(NodePins(folder, None) for folder, namespace in folders.items() if namespace in gone)
     return OtherNodes(left, len(folders) - len(left))
+
+
+def _namespace_of(folder: Path) -> tuple[int, int] | None:
+    """Read the cookie and the inode number of a namespace from its folder's names; None where they tell none."""
+    inode = next(folder.glob("netns/[0-9]*"), None)
+    try:
+        return None if inode is None else (int(folder.name, 16), int(inode.name))
+    except ValueError:  # no folder of vipwire's
+        return None
 
 
 def remove_gone(own: Path) -> int:
