@@ -28,6 +28,7 @@ from vipwire.modes.ipvs.objects import ranges
 from vipwire.modes.ipvs.objects.names import Object, ObjectKey, RangeRule, Rules, Set, SetName, set_name, set_spec
 from vipwire.modes.xtables.save import ChainName
 from vipwire.modes.xtables.words import (
+    ANSWERING,
     ASKING,
     LOCAL_DESTINATION,
     LOCAL_SOURCE,
@@ -76,7 +77,6 @@ class _Rules:
         direct = _jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")  # at a Pod's node no flow is tracked
         wide = _asking("kubernetes port ranges", ranges.MARKS)
         answers = f"-p tcp {self._match(Set.DIRECT_RETURN, 'src,src')}"
-        left = self._match(Set.NODE_NO_ENDPOINTS)  # to node ports and to whoever listens there
         others = f"-m set ! --match-set {self._name(Set.NODE_NO_ENDPOINTS)} dst,dst"
         return {
             "PREROUTING": [routed, direct, wide],
@@ -99,7 +99,8 @@ class _Rules:
                 f"{self._match(Set.ROUTED)} -j MARK --set-xmark {self._routing:#x}/0xffffffff",
             ],
             "KUBE-DIRECT-RETURN": [
-                f"{left} -j RETURN",
+                f"{ANSWERING} {LOCAL_DESTINATION} -j RETURN",  # to this node's own connection, begun at such a port
+                f"{self._match(Set.NODE_NO_ENDPOINTS)} -j RETURN",  # to node ports, or to who listens there
                 f"-j SET --map-set {self._name(Set.DIRECT_RETURN)} dst,dst --map-mark",
             ],
             "KUBE-DIRECT-SEGMENTS": [
@@ -273,10 +274,7 @@ class _Rules:
 
 
 def _asking(note: str, target: str) -> str:
-    """Jump with what the side sends that began the flow.
-
-    A host's own connection may begin at a frontend's port: IPVS would take the answer for a client's packet.
-    """
+    """Jump with packets of the side that began it: IPVS would take answers to a host for a client's packets."""
     return f"{ASKING} {_jump(note, target)}"
 
 

@@ -14,6 +14,7 @@ LOCAL_SOURCE: Final = "-m addrtype --src-type LOCAL"
 NEW: Final = "-m conntrack --ctstate NEW"
 ASKING: Final = "-m conntrack --ctdir ORIGINAL"
 """What the side sends that began the flow."""
+ANSWERING: Final = "-m conntrack --ctdir REPLY"
 UNTRANSLATED: Final = "-m conntrack ! --ctstate DNAT"
 LOOPBACK: Final = {Family.IPV4: Prefix.parse("127.0.0.0/8"), Family.IPV6: Prefix.parse("::1/128")}
 RESTORE: Final = {Family.IPV4: "iptables-restore --noflush", Family.IPV6: "ip6tables-restore --noflush"}
