@@ -143,7 +143,7 @@ async def serve_names(
     """
     found = reachable_address(settings.addresses, place.own, services.version)
     inner = (found.address,) if found is not None and found.inner else ()
-    settings = without_service(dataclasses.replace(settings, inner=inner), services.address(DNS_NUMBER))
+    settings = dataclasses.replace(settings, inner=inner, service=services.address(DNS_NUMBER))
     listening: asyncio.Future[tuple[int, tuple[str, ...]]] = asyncio.get_running_loop().create_future()
     feed = StoreSource(registry.store, RESOURCES)
     async with asyncio.TaskGroup() as tasks:
@@ -153,13 +153,6 @@ async def serve_names(
         if not set(inner) <= set(addresses):
             found = None
         await services.add(dns_service(_listed(found), port, place.node))
-
-
-def without_service(settings: DnsSettings, service: str) -> DnsSettings:
-    """Leave out servers upstream that lead here, as people's resolv.conf does: questions would come back."""
-    ours = {(service, 53), *((address, settings.port) for address in settings.inner)}
-    others = tuple(server for server in settings.upstream if (server.host, server.port) not in ours)
-    return dataclasses.replace(settings, upstream=others)
 
 
 def _listed(found: ReachableAddress | None) -> tuple[str, ...]:

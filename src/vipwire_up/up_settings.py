@@ -1,6 +1,5 @@
 """From the flags of `vipwire up` to a setting; what is wrong is a ConfigError that names the flag."""
 
-import dataclasses
 import ipaddress
 import socket
 from collections.abc import Mapping
@@ -14,21 +13,13 @@ from vipwire.model.text import port_number
 from vipwire_up.bgp.settings import BgpSettings, read_bgp_settings
 from vipwire_up.controllers.allocation.ranges import Network, Range, port_range
 from vipwire_up.controllers.hooks import Ranges
+from vipwire_up.dns.settings import RESOLV_CONF, check_address, check_domain, parse_server
 from vipwire_up.dns.settings import Settings as DnsSettings
-from vipwire_up.dns.settings import (
-    check_address,
-    check_domain,
-    parse_server,
-    read_resolv_conf,
-    without_ourselves,
-)
-from vipwire_up.dns.upstream.exchange import UpstreamServer
 from vipwire_up.readiness_probes.commands import RunAs
 from vipwire_up.readiness_probes.probes import Prober
 from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
 from vipwire_up.up import Setting
 
-_RESOLV_CONF: Final = Path("/etc/resolv.conf")
 _OURS_TO_SAY: Final = frozenset({"hostname-override", "kubeconfig", "manifests", "master"})
 
 
@@ -130,17 +121,10 @@ def read_proxy(flags: Mapping[str, Any], node: str, kubeconfig: Path) -> Config 
 
 
 def _dns(flags: Mapping[str, Any]) -> DnsSettings:
-    settings = DnsSettings(
+    return DnsSettings(
         domain=check_domain(flags["cluster_domain"]),
         addresses=(check_address(flags["dns_address"], "--dns-address"),),
         port=flags["dns_port"],
+        upstream=tuple(dict.fromkeys(parse_server(text, "--dns-upstream") for text in flags["upstream"])),
+        resolv_conf=RESOLV_CONF,
     )
-    servers = tuple(dict.fromkeys(parse_server(text, "--dns-upstream") for text in flags["upstream"]))
-    return dataclasses.replace(settings, upstream=without_ourselves(settings, servers or _machines_servers()))
-
-
-def _machines_servers() -> tuple[UpstreamServer, ...]:
-    try:
-        return read_resolv_conf(_RESOLV_CONF.read_text(encoding="utf-8"), str(_RESOLV_CONF))
-    except (OSError, UnicodeDecodeError):  # there need be none: then names outside are refused
-        return ()

@@ -6,6 +6,7 @@ Of a file the content is compared and not its time, because a ConfigMap is mount
 points into `..data`, which the kubelet points to another folder. So the folders of the name and of what it leads to
 are watched, and, where that is impossible or hears nothing (a network file system), the file is read now and then.
 A file that is no link is known by its name: what others write beside it, as each proxy its record, wakes nobody.
+It is watched itself, too: the folder does not hear of one that is mounted, as a container's resolv.conf.
 """
 
 import asyncio
@@ -206,9 +207,10 @@ def _events(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _watched(path: Path) -> tuple[frozenset[Path], str]:
-    """Find the folders whose changes may change what the name leads to, and the one name that counts there."""
-    wanted = (path.parent, path.resolve().parent) if path.parent.exists() else (path.parent,)
-    return frozenset(folder for folder in wanted if folder.is_dir()), "" if path.is_symlink() else path.name
+    """Find what to watch for a change of what the name leads to, and the one name that counts in folders."""
+    file = path.resolve() if path.parent.exists() else path
+    found = (each for each in (path.parent, file.parent, file) if each.exists())
+    return frozenset(found), "" if path.is_symlink() else path.name
 
 
 def _all_heard(folders: frozenset[Path]) -> bool:

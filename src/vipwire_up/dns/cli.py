@@ -46,7 +46,7 @@ from vipwire.errors import VipwireError
     type=click.Path(path_type=Path),
     default=Path("/etc/resolv.conf"),
     show_default=True,
-    help="Where the servers stand if --upstream names none; an empty name asks nobody.",
+    help="Where the servers stand if --upstream names none; followed when it changes. An empty name asks nobody.",
 )
 @click.option(
     "--ttl", type=click.IntRange(0, 3600), default=5, show_default=True, help="TTL of the cluster's records."

@@ -97,7 +97,7 @@ class Resolver:
         ours = self.zone.reverse(query.name)
         if ours is not None:
             return ours if query.type in (PTR, ANY) else _EMPTY
-        if self.forwarder is None or not query.flags & RD:
+        if self.forwarder is None or not self._asks(query):
             return _REFUSED
         known = self.forwarder.known(query)
         return None if known is None else known.reply(self.forwarder.now())
@@ -106,9 +106,11 @@ class Resolver:
         chain = self._chain(query)
         if not chain.outside:
             return chain.end
-        if self.forwarder is None or not query.flags & RD:
-            return Reply.of(NOERROR, chain.records)
-        return None
+        return None if self._asks(query) else Reply.of(NOERROR, chain.records)
+
+    def _asks(self, query: Query) -> bool:
+        """Report whether the asker wants recursion, and there is somebody to ask."""
+        return self.forwarder is not None and bool(self.forwarder.servers) and bool(query.flags & RD)
 
     def _chain(self, query: Query) -> _Chain:
         zone, name, owner = self.zone, query.name, OWNER

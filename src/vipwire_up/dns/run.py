@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -30,6 +29,7 @@ from vipwire.process_lifecycle.supervision import Supervisor
 from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer
 from vipwire_up.dns.limits import ClientLimits
 from vipwire_up.dns.objects import MANIFESTS, RESOURCES, DnsEvent, DnsKind, DnsObject
+from vipwire_up.dns.resolv_conf import ResolvConf
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.server import DnsServer
 from vipwire_up.dns.settings import (
@@ -37,13 +37,12 @@ from vipwire_up.dns.settings import (
     check_address,
     check_domain,
     parse_server,
-    read_resolv_conf,
     without_ourselves,
 )
 from vipwire_up.dns.sockets import open_pair, open_pairs
 from vipwire_up.dns.statistics import DnsStatistics
 from vipwire_up.dns.upstream.answer import Cache
-from vipwire_up.dns.upstream.exchange import Forwarder, UpstreamServer
+from vipwire_up.dns.upstream.exchange import Forwarder
 from vipwire_up.dns.zone import Zone
 
 Emit: TypeAlias = Callable[[DnsEvent], None]
@@ -73,6 +72,8 @@ async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _ad
             )
             ready(port, (*settings.addresses, *inner))
             supervisor = Supervisor(lambda *_, again: served.count_failure())  # noqa: ARG005  # all count
+            if served.resolv_conf is not None:
+                tasks.create_task(supervisor.keep("resolv.conf", served.resolv_conf.run), name="resolv.conf")
             await supervisor.keep("source", lambda _begun: feed(served.take))
         finally:
             server.close()
@@ -117,12 +118,15 @@ class _Served:
         self.zone = Zone(settings.domain, ttl=settings.ttl, addresses=addresses, serial=int(time.time()) & 0xFFFFFFFF)
         self._cache = Cache(settings.cache)
         self.statistics = DnsStatistics(self._sizes)
-        forwarder = None
-        if settings.upstream:
-            forwarder = Forwarder(
-                settings.upstream, self._cache, mixed=settings.mixed, witness=self.statistics.upstream_tried
-            )
-        else:
+        servers, tried = without_ourselves(settings, settings.upstream), self.statistics.upstream_tried
+        forwarder = Forwarder(servers, self._cache, mixed=settings.mixed, witness=tried)
+        for server in settings.upstream:
+            if server not in servers:
+                log.warning("ignoring an upstream server that is this one", server=server)
+        self.resolv_conf = None
+        if settings.resolv_conf is not None and not settings.upstream:
+            self.resolv_conf = ResolvConf(settings, settings.resolv_conf, forwarder)
+        elif not servers:
             log.warning("no upstream server: queries for other names are refused")
         self.resolver = Resolver(self.zone, forwarder, pods=settings.pods)
 
@@ -193,9 +197,9 @@ def start(flags: Mapping[str, Any]) -> None:
 
 
 def settings_of(flags: Mapping[str, Any]) -> Settings:
-    """Build the settings; servers upstream that are this one are left out with a warning."""
-    http = str(flags["http_address"])
-    settings = Settings(
+    """Build the settings. Raise ConfigError."""
+    http, resolv_conf = str(flags["http_address"]), Path(flags["resolv_conf"])
+    return Settings(
         domain=check_domain(flags["cluster_domain"]),
         addresses=tuple(dict.fromkeys(check_address(text, "--bind-address") for text in flags["addresses"])),
         port=flags["port"],
@@ -206,24 +210,9 @@ def settings_of(flags: Mapping[str, Any]) -> Settings:
         pods=flags["pods"] == "insecure",
         http=str(parse_server(http, "--http-address")) if http else "",
         advertised=tuple(check_address(text, "--advertise-address") for text in flags["advertised"]),
+        upstream=tuple(dict.fromkeys(parse_server(text) for text in flags["upstream"])),
+        resolv_conf=resolv_conf if resolv_conf.name else None,  # an empty name is `.`, as click makes a path of it
     )
-    servers = _servers(flags["upstream"], str(flags["resolv_conf"]))
-    others = without_ourselves(settings, servers)
-    for server in servers:
-        if server not in others:
-            log.warning("ignoring an upstream server that is this one", server=server)
-    return replace(settings, upstream=others)
-
-
-def _servers(given: tuple[str, ...], resolv_conf: str) -> tuple[UpstreamServer, ...]:
-    if given:
-        return tuple(dict.fromkeys(parse_server(text) for text in given))
-    if resolv_conf in ("", "."):  # an empty name, as click makes a path of it
-        return ()
-    try:
-        return read_resolv_conf(Path(resolv_conf).read_text(encoding="utf-8", errors="replace"), resolv_conf)
-    except OSError as error:
-        raise ConfigError(f"--resolv-conf: {resolv_conf}: {error.strerror} (--upstream names servers)") from error
 
 
 def _feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ...]) -> Feed:

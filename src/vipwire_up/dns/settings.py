@@ -1,8 +1,9 @@
-"""Reads the settings of DNS: flags, and the servers of /etc/resolv.conf. Texts in, values or a ConfigError out."""
+"""Reads the settings of DNS: flags, and the servers of a resolv.conf. Texts in, values or a ConfigError out."""
 
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from vipwire.errors import ConfigError
@@ -11,6 +12,7 @@ from vipwire_up.dns.limits import RATE
 from vipwire_up.dns.messages.names import LONGEST, parse_name
 from vipwire_up.dns.upstream.exchange import UpstreamServer
 
+RESOLV_CONF: Final = Path("/etc/resolv.conf")
 MOST_SERVERS: Final = 8
 LONGEST_DOMAIN: Final = LONGEST - 140
 """Leaves room for a port, a protocol, a Service and a namespace before the domain."""
@@ -20,6 +22,8 @@ LONGEST_DOMAIN: Final = LONGEST - 140
 class Settings:
     """The settings of one DNS server. `ttl` in seconds; `http` is for health and metrics, empty for none.
 
+    `upstream` are servers for other names; without any, those of the file `resolv_conf` are, as it is at the time.
+    `service` is the address of a Service that leads here.
     `advertised` are the addresses that the name of this server leads to. `cache` counts answers; 0 keeps none.
     At `inner` addresses only this machine is answered; they are taken if they are free. `rate` is how many questions
     one client may ask in a second, 0 for any number. `mixed`: names are asked upstream in letters large and small.
@@ -29,6 +33,8 @@ class Settings:
     addresses: tuple[str, ...] = ("0.0.0.0",)  # noqa: S104  # a Pod's own
     port: int = 53
     upstream: tuple[UpstreamServer, ...] = ()
+    resolv_conf: Path | None = None
+    service: str = ""
     ttl: int = 5
     cache: int = 10_000
     pods: bool = True
@@ -84,12 +90,15 @@ def read_resolv_conf(text: str, file: str) -> tuple[UpstreamServer, ...]:
 
 
 def without_ourselves(settings: Settings, servers: Sequence[UpstreamServer]) -> tuple[UpstreamServer, ...]:
-    """Leave out the servers that are this one: a question would come back until it is forgotten."""
+    """Leave out the servers that lead here: a question would come back until it is forgotten."""
     everywhere = any(ipaddress.ip_address(address).is_unspecified for address in settings.addresses)
 
     def is_ours(server: UpstreamServer) -> bool:
+        if server == (settings.service, 53):
+            return True
         if server.port != settings.port:
             return False
-        return server.host in settings.addresses or (everywhere and ipaddress.ip_address(server.host).is_loopback)
+        ours = (*settings.addresses, *settings.inner)
+        return server.host in ours or (everywhere and ipaddress.ip_address(server.host).is_loopback)
 
     return tuple(server for server in servers if not is_ours(server))

@@ -4,9 +4,8 @@ import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, service
 from tests.up.unit.controllers_here import ENDPOINTS, SLICES, allocating, items
 
-from vipwire_up.api_listener import without_service
 from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices, api_service, dns_service
-from vipwire_up.dns.settings import Settings
+from vipwire_up.dns.settings import Settings, without_ourselves
 from vipwire_up.dns.upstream.exchange import UpstreamServer
 from vipwire_up.supervision.own_addresses import ReachableAddress, reachable_address
 
@@ -109,5 +108,5 @@ def test_a_machine_without_an_address_is_reached_nowhere() -> None:
 def test_dns_does_not_ask_itself_where_resolv_conf_names_its_service() -> None:
     other, elsewhere = UpstreamServer("192.0.2.53", 53), UpstreamServer("192.0.2.1", 5353)
     ours = (UpstreamServer("10.96.0.10", 53), UpstreamServer("192.0.2.1", 53))
-    settings = Settings(inner=("192.0.2.1",), upstream=(other, *ours, elsewhere))
-    assert without_service(settings, "10.96.0.10").upstream == (other, elsewhere)
+    settings = Settings(inner=("192.0.2.1",), service="10.96.0.10")
+    assert without_ourselves(settings, (other, *ours, elsewhere)) == (other, elsewhere)

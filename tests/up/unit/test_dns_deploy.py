@@ -1,7 +1,6 @@
 """deploy/dns: the Service leads to the Pods, the flags are taken, and the role allows what is asked and no more."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,6 +15,7 @@ from vipwire.kube.client import ApiSource
 from vipwire_up.dns.cli import dns
 from vipwire_up.dns.objects import RESOURCES, DnsEvent
 from vipwire_up.dns.run import settings_of
+from vipwire_up.dns.settings import RESOLV_CONF
 from vipwire_up.dns.zone import Zone
 
 FOLDER = DEPLOY / "dns"
@@ -43,17 +43,15 @@ def test_the_service_leads_to_the_pods() -> None:
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}
 
 
-def test_the_flags_are_taken(tmp_path: Path) -> None:
+def test_the_flags_are_taken() -> None:
     (container,) = pod()["spec"]["containers"]
     assert container["command"] == ["vipwire", "dns"]
-    resolv_conf = tmp_path / "resolv.conf"
-    resolv_conf.write_text("nameserver 192.0.2.53\n")
     arguments = [text.replace("$(POD_IP)", "10.244.0.3") for text in container["args"]]
-    with dns.make_context("dns", [*arguments, "--resolv-conf", str(resolv_conf)]) as context:
+    with dns.make_context("dns", arguments) as context:
         settings = settings_of(context.params)
     assert (settings.port, settings.addresses, settings.http) == (53, ("10.244.0.3",), "10.244.0.3:9153")
     assert settings.advertised == (one(objects(), "Service")["spec"]["clusterIP"],)
-    assert [str(server) for server in settings.upstream] == ["192.0.2.53:53"]
+    assert (settings.upstream, settings.resolv_conf) == ((), RESOLV_CONF)
 
 
 def test_the_role_allows_what_is_asked_for_and_nothing_else() -> None:

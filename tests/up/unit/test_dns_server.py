@@ -194,7 +194,6 @@ def test_pages_tell_life_readiness_and_counts(server: Server) -> None:
         (["--cluster-domain", "10.in-addr.arpa"], "'10.in-addr.arpa' is where the names of addresses are"),
         (["--bind-address", "here"], "--bind-address: 'here' is not an IP address"),
         (["--upstream", "192.0.2.1:0"], "--upstream: '192.0.2.1:0' has no port of 1 to 65535"),
-        (["--resolv-conf", "/nowhere"], "--resolv-conf: /nowhere: No such file or directory"),
         (["--master", "http://127.0.0.1:1"], "--manifests: takes the place of an API server"),
     ],
 )

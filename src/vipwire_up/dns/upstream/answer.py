@@ -289,5 +289,10 @@ class Cache:
         self._held[key] = answer
         self.size += answer.size
 
+    def clear(self) -> None:
+        """Forget all answers."""
+        self._held.clear()
+        self.size = 0
+
     def _drop(self, key: QuestionKey) -> None:
         self.size -= self._held.pop(key).size

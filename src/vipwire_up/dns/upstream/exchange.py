@@ -84,12 +84,19 @@ class Forwarder:
         witness: Callable[[Attempt], None] = _ignored,
     ) -> None:
         self.cache = cache
-        self._servers, self.patience, self._deadline = tuple(servers), patience, deadline
+        self.servers, self.patience, self._deadline = tuple(servers), patience, deadline
         self._clock, self._witness = clock, witness
         self._mixed = mixed
         self._failed: dict[UpstreamServer, float] = {}
         self._small: dict[UpstreamServer, float] = {}
         self._asking: dict[QuestionKey, asyncio.Future[Answer]] = {}
+
+    def use(self, servers: Sequence[UpstreamServer]) -> None:
+        """Ask these servers from now on; forget what others have answered, which may know other names."""
+        self.servers = tuple(servers)
+        self.cache.clear()
+        self._failed.clear()
+        self._small.clear()
 
     def now(self) -> float:
         """Return the time by which answers grow old, in seconds."""
@@ -110,10 +117,11 @@ class Forwarder:
             return await asyncio.shield(waiting)
         result: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asking[key] = result
-        answer = None
+        answer, servers = None, self.servers
         try:
             answer = await self._ask_in_time(query)
-            self.cache.keep(key, answer)
+            if servers is self.servers:
+                self.cache.keep(key, answer)
             return answer
         finally:
             del self._asking[key]
@@ -129,7 +137,7 @@ class Forwarder:
     async def _ask_all(self, query: Query) -> Answer:
         refused: Answer | None = None
         for _ in range(ROUNDS):
-            for server in sorted(self._servers, key=self._is_resting):
+            for server in sorted(self.servers, key=self._is_resting):
                 answer = await self._try(server, query)
                 if answer is None:
                     self._failed[server] = self._clock()

@@ -1,0 +1,57 @@
+"""Follows the servers of a resolv.conf: one that is changed, replaced, emptied or made later is used at once.
+
+A machine's network often comes after vipwire has started, and changes with Wi-Fi and VPN. A file that cannot be read
+changes nothing: whoever writes it anew may remove it first.
+"""
+
+from pathlib import Path
+
+from vipwire.errors import ConfigError
+from vipwire.file_io.file_watch import FileWatch
+from vipwire.logging import log
+from vipwire.process_lifecycle.supervision import Begun
+from vipwire_up.dns.settings import Settings, read_resolv_conf, without_ourselves
+from vipwire_up.dns.upstream.exchange import Forwarder
+
+
+class ResolvConf:
+    """Leads a forwarder to the servers that a file names."""
+
+    def __init__(self, settings: Settings, path: Path, forwarder: Forwarder) -> None:
+        self._settings, self._path, self._forwarder = settings, path, forwarder
+        self._told = ""
+        try:
+            self._take(path.read_bytes())
+        except OSError as error:
+            self._tell_none(error.strerror or "")
+
+    async def run(self, _begun: Begun) -> None:
+        """Follow the file until cancelled."""
+        async for content in FileWatch().contents(self._path):
+            if content is not None:
+                self._take(content)
+
+    def _take(self, content: bytes) -> None:
+        try:
+            found = read_resolv_conf(content.decode(errors="replace"), str(self._path))
+        except ConfigError as error:
+            log.warning("cannot use this resolv.conf: vipwire asks the servers that it asked before", reason=error)
+            return
+        servers = without_ourselves(self._settings, found)
+        if servers != self._forwarder.servers:
+            self._forwarder.use(servers)
+        ours = ",".join(str(each) for each in found if each not in servers)
+        if not servers:
+            self._tell_none("it names this server alone" if ours else "it names no server")
+        elif self._told != (told := ",".join(map(str, servers))):
+            self._told = told
+            log.info("asking the servers of resolv.conf for other names", file=self._path, servers=told, ignored=ours)
+
+    def _tell_none(self, reason: str) -> None:
+        if self._told != reason:
+            log.warning(
+                "no upstream server: queries for other names are refused until this file names one",
+                file=self._path,
+                reason=reason,
+            )
+        self._told = reason
