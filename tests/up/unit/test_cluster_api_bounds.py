@@ -10,6 +10,7 @@ import resource
 import socket
 import ssl
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -219,6 +220,31 @@ def test_what_is_no_tls_leaves_no_heap_of_garbage() -> None:
         assert sum(isinstance(each, ssl.SSLObject) for each in gc.get_objects()) < 300
     finally:
         gc.set_threshold(*before)
+
+
+async def test_a_connection_over_tls_has_no_buffer_of_its_own() -> None:
+    serving = Serving(Empty(), Room(Bounds()))
+    (listening,) = await bound("127.0.0.1", 0)
+    serving.listen(listening, opening(authority().server_context()))
+    context = ssl.create_default_context(cafile=authority().certificate)
+
+    def ask() -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", serving.ports[0]))
+        stream = context.wrap_socket(plain, server_hostname="127.0.0.1")
+        stream.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert stream.recv(1 << 12).startswith(b"HTTP/1.1 200 OK\r\n")
+        return stream
+
+    with contextlib.ExitStack() as streams:
+        streams.enter_context(await asyncio.to_thread(ask))
+        tracemalloc.start()
+        try:
+            for _ in range(20):
+                streams.enter_context(await asyncio.to_thread(ask))
+            assert tracemalloc.get_traced_memory()[0] < 20 * (24 << 10)
+        finally:
+            tracemalloc.stop()
+    await serving.close()
 
 
 @in_cluster(bounds=Bounds(first_seconds=60.0))

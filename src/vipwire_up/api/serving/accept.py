@@ -1,8 +1,7 @@
 """Opens the API server's sockets, and TLS on the connections there.
 
-TLS begins with the client's first byte, if that is one of TLS, with a buffer of two of its records: asyncio's own is
-256 KiB for each connection. A failed handshake leaves cyclic garbage, of so few objects that the collector would not
-look for it before there is half a gigabyte.
+TLS begins with the client's first byte, if that is one of TLS. A failed handshake leaves cyclic garbage, of so few
+objects that the collector would not look for it before there is half a gigabyte.
 """
 
 import asyncio
@@ -16,11 +15,11 @@ from vipwire.http_server.connection import ServerConnection
 from vipwire.http_server.server import Opening, open_plain
 
 BACKLOG: Final = 512
-_HANDSHAKE_SECONDS: Final = 10.0
-_CLOSING_SECONDS: Final = 2.0
+_HANDSHAKE_SECONDS: Final = 10
+_CLOSING_SECONDS: Final = 2
 _FAILED_BETWEEN: Final = 200
 """Handshakes that fail before the garbage they leave is collected."""
-_TLS_BUFFER: Final = 32 << 10
+_BUFFER: Final = memoryview(bytearray(32 << 10))  # two records of TLS; every connection reads into it, and copies
 _HANDSHAKE: Final = b"\x16"  # how every TLS connection begins (RFC 8446, 5.1)
 
 
@@ -45,11 +44,30 @@ def opening(tls: ssl.SSLContext | None) -> Opening:
     return open_plain if tls is None else TlsOpening(tls)
 
 
+class _Tls(SSLProtocol):
+    """asyncio's TLS, without a buffer of 256 KiB for each connection."""
+
+    max_size = 0
+
+    def __init__(
+        self, connection: ServerConnection, context: ssl.SSLContext, waiter: "asyncio.Future[None]"
+    ) -> None:
+        super().__init__(
+            asyncio.get_running_loop(),
+            connection,
+            context,
+            waiter,
+            server_side=True,
+            ssl_handshake_timeout=_HANDSHAKE_SECONDS,
+            ssl_shutdown_timeout=_CLOSING_SECONDS,
+        )
+        self._ssl_buffer_view = _BUFFER
+
+
 class TlsOpening:
     """Begins TLS on connections that have been accepted."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
-        SSLProtocol.max_size = _TLS_BUFFER  # of all this process's connections: there is no other way to say it
         self._tls, self._failed = tls, 0
 
     async def __call__(self, connection: ServerConnection, accepted: socket.socket) -> None:
@@ -57,13 +75,14 @@ class TlsOpening:
         try:
             if await _first_byte(accepted) != _HANDSHAKE:
                 raise ConnectionAbortedError
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=_HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=_CLOSING_SECONDS,
-            )
+            loop = asyncio.get_running_loop()
+            agreed = loop.create_future()
+            transport, _ = await loop.connect_accepted_socket(lambda: _Tls(connection, self._tls, agreed), accepted)
+            try:
+                await agreed
+            except BaseException:
+                transport.abort()
+                raise
         except OSError:
             self._failed += 1
             if self._failed % _FAILED_BETWEEN == 0:
