@@ -74,7 +74,8 @@ class ExchangeConnection(Protocol):
 class Exchange:
     """One request and its answer. Names in `headers` are in small letters; of double ones, the last counts.
 
-    `path` is decoded, `query` has the parameters in their order.
+    `path` is decoded. `parameters` are the query's in their order, `query` has them by name: of double ones the first,
+    as Go takes them.
     """
 
     def __init__(  # a request's head
@@ -82,11 +83,12 @@ class Exchange:
         connection: "ExchangeConnection",
         method: str,
         path: str,
-        query: list[tuple[str, str]],
+        parameters: list[tuple[str, str]],
         headers: Mapping[str, str],
         version: str,
     ) -> None:
-        self.method, self.path, self.query, self.headers, self.version = method, path, query, headers, version
+        self.method, self.path, self.headers, self.version = method, path, headers, version
+        self.parameters, self.query = parameters, dict(reversed(parameters))
         self.connection = connection
         self.length = None if "transfer-encoding" in headers else int(headers.get("content-length", "0"))
         """The bytes of the body, None for a chunked one."""

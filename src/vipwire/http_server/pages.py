@@ -89,9 +89,7 @@ class _Reading:
             body = await exchange.read(LONGEST_BODY)
         except BodyError as error:
             return refusal(error.status)
-        return await self._pages(
-            Request(exchange.method, exchange.path, dict(exchange.query), exchange.headers, body)
-        )
+        return await self._pages(Request(exchange.method, exchange.path, exchange.query, exchange.headers, body))
 
     def refuse(self, status: HTTPStatus) -> Reply:
         return refusal(status)

@@ -141,9 +141,8 @@ class ApiServer:
             return await self._extra(request, user, self.extra)
         if _is_page(request.path):
             return self._page(request, user)
-        query = _query(request)
-        route = find_route(request.method, request.path, query)
-        with self._counted.measured(route, dry_run="dryRun" in query) as outcome:
+        route = find_route(request.method, request.path, request.query)
+        with self._counted.measured(route, dry_run="dryRun" in request.query) as outcome:
             outcome.code = await self._about_object(request, route, user)
         return None
 
@@ -208,8 +207,8 @@ class ApiServer:
         health = read_health(
             request.path,
             self._troubles(),
-            verbose="verbose" in _query(request),
-            left_out=[value for name, value in request.query if name == "exclude"],
+            verbose="verbose" in request.query,
+            left_out=[value for name, value in request.parameters if name == "exclude"],
             trusted=authorization.has_role(user),
             notes=self._notes(),
         )
@@ -226,7 +225,7 @@ class ApiServer:
         return Reply(page.body, headers={"Content-Type": page.media} | tag)
 
     async def _get(self, request: Exchange, route: Route) -> Reply:
-        form, query = _form(request), _query(request)
+        form, query = _form(request), request.query
         if version := parse_number(query, "resourceVersion"):
             await wait_for_revision(self._registry.store, version)
         elif not query.get("resourceVersion"):
@@ -238,7 +237,7 @@ class ApiServer:
         return Reply(shown, headers=json_fields(filter(None, (route.resource.deprecated,))))
 
     async def _list(self, request: Exchange, route: Route, named: NamedSecrets | None) -> Reply | Stream:
-        form, query = _form(request), _query(request)
+        form, query = _form(request), request.query
         fields = query.get("fieldSelector", "")
         selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields, named)
         store, table = self._registry.store, form.view is RepresentationKind.TABLE
@@ -252,7 +251,7 @@ class ApiServer:
         return Stream(_each(chain((first, second), pieces)), headers, chunked=True, endless=False)
 
     async def _watch(self, request: Exchange, route: Route, named: NamedSecrets | None) -> Reply | Stream:
-        form, query = _form(request), _query(request)
+        form, query = _form(request), request.query
         fields = query.get("fieldSelector", "")
         fields = ",".join(filter(None, (f"metadata.name={route.name}" if route.name else "", fields)))
         selector = select(route.resource, route.namespace, query.get("labelSelector", ""), fields, named)
@@ -266,7 +265,7 @@ class ApiServer:
         return Stream(events, headers, chunked=True, buffered=WATCHED)
 
     async def _change(self, request: Exchange, route: Route, user: authorization.User) -> Reply:
-        form, query, agent = _form(request), _query(request), request.headers.get("user-agent", "")
+        form, query, agent = _form(request), request.query, request.headers.get("user-agent", "")
         async with read_body(request, self.in_flight, self.bounds.body_bytes, user) as body:
             done = await perform(self._registry, Request(user, route, query, _content(request), agent, body))
         if done.result is None:
@@ -289,13 +288,8 @@ def _left_out(record: Record) -> str:
     return f"what is stored of {record.key.resource} {name} is damaged, and left out of lists: delete it"
 
 
-def _query(request: Exchange) -> dict[str, str]:
-    """Return the parameters by name; of double ones the first, as Go takes them."""
-    return dict(reversed(request.query))
-
-
 def _form(request: Exchange) -> Representation:
-    return choose_form(request.headers.get("accept", ""), _query(request))
+    return choose_form(request.headers.get("accept", ""), request.query)
 
 
 def _content(request: Exchange) -> str:

@@ -49,9 +49,7 @@ class _Tls(SSLProtocol):
 
     max_size = 0
 
-    def __init__(
-        self, connection: ServerConnection, context: ssl.SSLContext, waiter: "asyncio.Future[None]"
-    ) -> None:
+    def __init__(self, connection: ServerConnection, context: ssl.SSLContext, waiter: "asyncio.Future[None]") -> None:
         super().__init__(
             asyncio.get_running_loop(),
             connection,
