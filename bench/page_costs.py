@@ -27,6 +27,7 @@ from vipwire.http_server.exchange import Stream
 from vipwire.http_server.pages import Request, serve
 from vipwire.model.net import Family
 from vipwire.process_lifecycle.cyclic_garbage import look_rarely
+from vipwire.process_lifecycle.event_loop import run
 from vipwire.process_lifecycle.file_limits import raise_limit
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics
@@ -226,7 +227,7 @@ def measure(_: Options) -> list[Figure]:
 if __name__ == "__main__":
     look_rarely()
     if sys.argv[1] == "serve":
-        asyncio.run(pages())
+        run(pages())
     else:
         with contextlib.suppress(TimeoutError):
             asyncio.run(attack(sys.argv[1], int(sys.argv[2])))

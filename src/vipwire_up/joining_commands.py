@@ -16,6 +16,7 @@ from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.linux.host.rights import require_net_admin
 from vipwire.logging import log
+from vipwire.process_lifecycle import event_loop
 from vipwire.proxy_daemon.run import run_cleanup
 from vipwire.terminal.output import MISUSED, note, plain_errors, say, warn
 from vipwire_up import expose
@@ -57,7 +58,7 @@ def join_cluster(flags: dict[str, Any], given: Collection[str]) -> None:
         click.echo(f"joined as Node {member.node}: the API is at {url}, and leads to {', '.join(member.servers)}")
 
     with plain_errors(), claim_folder(setting.folder, setting.proxy, "vipwire join", takeover=flags["takeover"]):
-        asyncio.run(run(setting, member, ready))
+        event_loop.run(run(setting, member, ready))
 
 
 def _member(flags: dict[str, Any]) -> Member | None:

@@ -1,6 +1,5 @@
 """Starts `vipwire up` from the values of its flags."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import click
 
 from vipwire.config.sections import Logging
 from vipwire.logging import log
+from vipwire.process_lifecycle import event_loop
 from vipwire.terminal.output import MISUSED, plain_errors
 from vipwire_up.claim_data_dir import claim_up
 from vipwire_up.up import run
@@ -27,4 +27,4 @@ def start(flags: dict[str, Any]) -> None:
         click.echo(f"try: kubectl --kubeconfig {kubeconfig} get namespaces")
 
     with plain_errors(), claim_up(setting, takeover=flags["takeover"]):
-        asyncio.run(run(setting, ready))
+        event_loop.run(run(setting, ready))

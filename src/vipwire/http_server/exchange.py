@@ -74,8 +74,8 @@ class ExchangeConnection(Protocol):
 class Exchange:
     """One request and its answer. Names in `headers` are in small letters; of double ones, the last counts.
 
-    `path` is decoded. `parameters` are the query's in their order, `query` has them by name: of double ones the first,
-    as Go takes them.
+    `path` is decoded. `parameters` are the query's in their order; `query` has them by name, of double ones the
+    first, as Go takes them.
     """
 
     def __init__(  # a request's head
@@ -88,7 +88,9 @@ class Exchange:
         version: str,
     ) -> None:
         self.method, self.path, self.headers, self.version = method, path, headers, version
-        self.parameters, self.query = parameters, dict(reversed(parameters))
+        self.parameters, self.query = parameters, dict[str, str]()
+        for name, value in parameters:
+            self.query.setdefault(name, value)
         self.connection = connection
         self.length = None if "transfer-encoding" in headers else int(headers.get("content-length", "0"))
         """The bytes of the body, None for a chunked one."""

@@ -168,6 +168,7 @@ class RequestReader:
             limits = self._room.limits
             if len(self._headers) > limits.fields or len(value) > limits.field_bytes:
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+                raise BodyError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)  # httptools parses no more
 
     def on_headers_complete(self) -> None:
         """Make the request of its head."""

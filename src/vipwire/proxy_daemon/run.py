@@ -1,6 +1,5 @@
 """Runs a proxy, alone or in a loop that others share, and removes what proxies have programmed."""
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from vipwire.file_io.files import check_owner
 from vipwire.linux.host.addresses import AddressWatch
 from vipwire.linux.host.rights import capabilities, require_net_admin
 from vipwire.logging import log
-from vipwire.process_lifecycle import cyclic_garbage
+from vipwire.process_lifecycle import cyclic_garbage, event_loop
 from vipwire.proxy_daemon.handover.handover import reexec
 from vipwire.proxy_daemon.loop import Source
 from vipwire.proxy_daemon.proxy import Proxy
@@ -33,7 +32,9 @@ def run_proxy(config: Config, reread: Reread) -> int:
         return 0
     with claim_proxy(config) as claim:
         with _prepared(config) as proxy:
-            status = asyncio.run(proxy.run(Reloader(config, proxy.config, reread, proxy.metrics, proxy.files), claim))
+            status = event_loop.run(
+                proxy.run(Reloader(config, proxy.config, reread, proxy.metrics, proxy.files), claim)
+            )
         if proxy.changes_mode:
             claim.keep_over_exec()
             reexec()

@@ -23,7 +23,7 @@ from vipwire.kube.client import ApiSource
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.logging import log
 from vipwire.model.net import parse_address
-from vipwire.process_lifecycle import cyclic_garbage, systemd
+from vipwire.process_lifecycle import cyclic_garbage, event_loop, systemd
 from vipwire.process_lifecycle.signals import Stop
 from vipwire.process_lifecycle.supervision import Supervisor
 from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer
@@ -180,7 +180,7 @@ def run_dns(settings: Settings, feed: Feed) -> None:
 
     cyclic_garbage.look_rarely()
     with ungrouped():
-        asyncio.run(until_stopped())
+        event_loop.run(until_stopped())
 
 
 _Source: TypeAlias = ApiSource[DnsKind, DnsObject] | ManifestSource[DnsKind, DnsObject]

@@ -21,6 +21,7 @@ from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.gate import AccessControl, is_loopback
 from vipwire.inspect.page.look import Look
 from vipwire.inspect.page.site import PageSite
+from vipwire.process_lifecycle import event_loop
 from vipwire.proxy_daemon.serve.server import listen, split_address
 from vipwire.terminal.output import note, say
 
@@ -58,7 +59,7 @@ def view(
             note("Interrupt to end.")
 
     gate = AccessControl(frozenset(name.lower() for name in hosts), token)
-    asyncio.run(_serve(config, gate, address, ready, bound=beside_proxy or until_input_ends))
+    event_loop.run(_serve(config, gate, address, ready, bound=beside_proxy or until_input_ends))
 
 
 async def _serve(

@@ -28,7 +28,7 @@ from vipwire.kube.manifests.documents import ManifestReader
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire.process_lifecycle import systemd
+from vipwire.process_lifecycle import event_loop, systemd
 from vipwire.process_lifecycle.signals import Stop
 from vipwire.process_lifecycle.single_instance import Claim
 from vipwire.process_lifecycle.supervision import Supervisor, Work
@@ -95,7 +95,7 @@ def run_ingress(options: Options, served: Callable[[], "Served"] | None = None) 
     except OSError as error:
         raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
     with claim_ingress(options.folder, options.layout, takeover=options.takeover) as claim, ungrouped():
-        return asyncio.run(IngressProcess(options, served() if served else None).run(claim))
+        return event_loop.run(IngressProcess(options, served() if served else None).run(claim))
 
 
 def default_pem(options: Options) -> str:
