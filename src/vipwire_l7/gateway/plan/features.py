@@ -1,6 +1,6 @@
 """The features of the Gateway API that are served, by the names of its conformance suite.
 
-docs/gateway.md has all names, with what shows each, or why it cannot be.
+docs/gateway-conformance.md names those that are not told, with the reason.
 """
 
 from typing import Final
