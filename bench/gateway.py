@@ -34,7 +34,7 @@ from bench.ingress import (
 from tests.fakes.ports import free_port
 from tests.l7.gateway.site import GatewaySite, gateways, list_all, service
 
-from vipwire_l7.ingress.run import control
+from vipwire_l7.run import control
 
 GATEWAY = """
 apiVersion: gateway.networking.k8s.io/v1

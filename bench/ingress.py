@@ -30,7 +30,7 @@ from bench import ingress_by_hand
 from tests.fakes.ports import free_port
 from tests.l7.ingress.site import Site, certificate, endpoint, endpoint_slice, ingress, rule, service, site
 
-from vipwire_l7.ingress.run import control
+from vipwire_l7.run import control
 
 ANSWERING = """global
     nbthread 1

@@ -18,9 +18,9 @@ from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.haproxy.configuration import Configuration
-from vipwire_l7.ingress.plan.policy_fields import BACKEND, TRAFFIC
-from vipwire_l7.ingress.watch.objects import IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC
+from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 PLAIN = (
     *(

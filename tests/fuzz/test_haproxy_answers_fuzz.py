@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from vipwire.model.net import parse_address
 from vipwire_l7.haproxy.slots import Slots
-from vipwire_l7.ingress.plan.sites import Server
-from vipwire_l7.ingress.run.control import ControlError, ask, command, mark_of, processes
-from vipwire_l7.ingress.run.statistics import Statistics
-from vipwire_l7.ingress.watch.objects import BackendEndpoint, Usability
+from vipwire_l7.plan.sites import Server
+from vipwire_l7.run.control import ControlError, ask, command, mark_of, processes
+from vipwire_l7.run.statistics import Statistics
+from vipwire_l7.watch.objects import BackendEndpoint, Usability
 
 SLOTS: Slots = (Server(BackendEndpoint(parse_address("127.0.0.1"), Usability.READY), 80), None)
 HEADER = "# pxname,svname,stot,bin,bout,econ,hrsp_2xx,scur,qcur,rtime,"

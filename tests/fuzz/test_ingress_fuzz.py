@@ -19,13 +19,14 @@ from vipwire_l7.haproxy.change import difference
 from vipwire_l7.haproxy.configuration import Configuration, configure
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.slots import fill
-from vipwire_l7.ingress.plan.annotations import READERS
-from vipwire_l7.ingress.plan.endpoints import servers_of
-from vipwire_l7.ingress.plan.planner import Setting, World, plan_sites
-from vipwire_l7.ingress.plan.sites import SitePlan
-from vipwire_l7.ingress.run.default_certificate import make_certificate
-from vipwire_l7.ingress.watch.kinds import RESOURCES
-from vipwire_l7.ingress.watch.objects import BackendService, IngressKind
+from vipwire_l7.ingress.plan.planner import World, plan_sites
+from vipwire_l7.plan.annotations import READERS
+from vipwire_l7.plan.endpoints import servers_of
+from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.sites import SitePlan
+from vipwire_l7.run.default_certificate import make_certificate
+from vipwire_l7.watch.kinds import RESOURCES
+from vipwire_l7.watch.objects import BackendService, IngressKind
 
 NASTY = (
     "\n    http-request deny",

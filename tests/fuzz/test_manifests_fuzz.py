@@ -19,7 +19,7 @@ from vipwire.kube.manifests.documents import MANIFESTS, ManifestReader
 from vipwire.kube.manifests.source import ManifestSource, differences, listed
 from vipwire.watched_objects.store import Store
 from vipwire_l7.gateway.watch.kinds import WITH_INGRESS, manifests
-from vipwire_l7.ingress.watch.kinds import MANIFESTS as INGRESS
+from vipwire_l7.watch.kinds import MANIFESTS as INGRESS
 from vipwire_up.dns.objects import MANIFESTS as DNS
 
 READERS: Final[tuple[ManifestReader[Any, Any], ...]] = (MANIFESTS, DNS, INGRESS, manifests(WITH_INGRESS))

@@ -32,7 +32,7 @@ SCALARS = {
 ALSO = {
     "vipwire.kube.wire.WireEndpoints": BY_ID["endpoints"].type,
     "vipwire_up.dns.objects.Endpoints": BY_ID["endpoints"].type,
-    "vipwire_l7.ingress.run.surroundings._Pod": BY_ID["pods"].type,
+    "vipwire_l7.run.surroundings._Pod": BY_ID["pods"].type,
     "vipwire_up.api.writing._DeleteOptions": META["DeleteOptions"],
 }
 """Structs that read a kind and that no Resource names: manifests, single objects, bodies of requests."""

@@ -16,9 +16,10 @@ from vipwire.terminal.output import plain_errors
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.run.app import GatewayParts
 from vipwire_l7.ingress.command import options_of, print_rendered
-from vipwire_l7.ingress.plan.planner import CONTROLLER
-from vipwire_l7.ingress.run.app import Options, run_ingress
-from vipwire_l7.ingress.run.system_authorities import has_system_authorities
+from vipwire_l7.ingress.served import Ingresses
+from vipwire_l7.plan.planner import CONTROLLER
+from vipwire_l7.run.app import Options, Served, run_ingress
+from vipwire_l7.run.system_authorities import has_system_authorities
 
 
 def serve(given: dict[str, Any]) -> NoReturn:
@@ -33,7 +34,7 @@ def serve(given: dict[str, Any]) -> NoReturn:
 def render(output_dir: Path | None, given: dict[str, Any]) -> None:
     """Print the configuration, or write its files."""
 
-    def prepared(placed: dict[str, Any]) -> tuple[Any, ...]:
+    def prepared(placed: dict[str, Any]) -> tuple[Options, Served]:
         parts = _parts(placed)
         return _options(placed), parts.served
 
@@ -60,7 +61,7 @@ def _parts(given: dict[str, Any]) -> GatewayParts:
     first = (given["controller"], given["zone"], bind, reached, usable, pool, reserved)
     authorities = cache(lambda: has_system_authorities(options.haproxy))
     setting = GatewaySetting(*first, *services, authorities)
-    ingresses = options.setting if given["ingress"] else None
+    ingresses = Ingresses(options).served if given["ingress"] else None
     return GatewayParts(setting, given.get("udp_timeout", 60.0), None if reached else _own_address, ingresses)
 
 

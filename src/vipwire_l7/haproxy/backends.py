@@ -10,7 +10,7 @@ from vipwire_l7.haproxy.layout import FOLDER, Layout
 from vipwire_l7.haproxy.mirrors import auth_lines, mirror_lines
 from vipwire_l7.haproxy.slots import Slots
 from vipwire_l7.haproxy.words import Word, line, literal, plain, plains, quoted
-from vipwire_l7.ingress.plan.policy import (
+from vipwire_l7.plan.policy import (
     Affinity,
     Algorithm,
     BackendProtocol,
@@ -20,8 +20,8 @@ from vipwire_l7.ingress.plan.policy import (
     ProxyProtocol,
     Reply,
 )
-from vipwire_l7.ingress.plan.sites import Pool, Server
-from vipwire_l7.ingress.watch.objects import Usability
+from vipwire_l7.plan.sites import Pool, Server
+from vipwire_l7.watch.objects import Usability
 
 _PROTOCOLS = {
     BackendProtocol.HTTP: "",

@@ -13,7 +13,7 @@ from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.slots import Slots
 from vipwire_l7.haproxy.words import command_word, plain
-from vipwire_l7.ingress.plan.sites import Server
+from vipwire_l7.plan.sites import Server
 
 MOST_COMMANDS = 20_000
 LONGEST_PAYLOAD = 12_000

@@ -13,9 +13,9 @@ from typing import Final, TypeGuard
 
 from vipwire_l7.haproxy.readings import parameter
 from vipwire_l7.haproxy.words import Word, line, plain, quoted
-from vipwire_l7.ingress.plan.budget import MOST_VALUES
-from vipwire_l7.ingress.plan.expressions import is_costly, steps_at
-from vipwire_l7.ingress.plan.sites import Aspect, Bound, Chance, Choice, Compared, Condition
+from vipwire_l7.plan.budget import MOST_VALUES
+from vipwire_l7.plan.expressions import is_costly, steps_at
+from vipwire_l7.plan.sites import Aspect, Bound, Chance, Choice, Compared, Condition
 
 _LIMIT: Final = "(*LIMIT_MATCH={})"
 _STEPS, _STEPS_OF_COSTLY = 1000, 200

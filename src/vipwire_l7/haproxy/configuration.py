@@ -25,8 +25,8 @@ from vipwire_l7.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
 from vipwire_l7.haproxy.preamble import process_text
 from vipwire_l7.haproxy.readings import APART, decoded, is_plain
 from vipwire_l7.haproxy.slots import Slots
-from vipwire_l7.ingress.plan.expressions import is_costly
-from vipwire_l7.ingress.plan.sites import (
+from vipwire_l7.plan.expressions import is_costly
+from vipwire_l7.plan.sites import (
     NOWHERE,
     Certificate,
     Choice,

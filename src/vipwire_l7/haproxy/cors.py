@@ -10,7 +10,7 @@ from typing import Final
 
 from vipwire_l7.haproxy.choices import limited
 from vipwire_l7.haproxy.words import Word, line, literal, plain, plains, quoted
-from vipwire_l7.ingress.plan.policy import Cors
+from vipwire_l7.plan.policy import Cors
 
 _PORTS: Final = {"http": "80", "https": "443"}
 _ALLOWED: Final = "{{ var(txn.origin) -m found }}"

@@ -26,7 +26,7 @@ from vipwire_l7.haproxy.choices import choice_lines
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
 from vipwire_l7.haproxy.words import line, plain, plains, quoted
-from vipwire_l7.ingress.plan.sites import BROKEN, CLOSED, EVERY_HOST, NOWHERE, REFUSED, UNAVAILABLE, Choice, Compared
+from vipwire_l7.plan.sites import BROKEN, CLOSED, EVERY_HOST, NOWHERE, REFUSED, UNAVAILABLE, Choice, Compared
 
 DEFAULT_KEY = "default"
 

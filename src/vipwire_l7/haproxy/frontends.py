@@ -21,7 +21,7 @@ from vipwire_l7.haproxy.frontend import HOST, NOTE_PATH, header_lines, log_lines
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
 from vipwire_l7.haproxy.words import line, plain, quoted
-from vipwire_l7.ingress.plan.sites import (
+from vipwire_l7.plan.sites import (
     EVERY_HOST,
     NOWHERE,
     REFUSED,

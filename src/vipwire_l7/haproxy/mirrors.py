@@ -20,7 +20,7 @@ from typing import Final
 from vipwire_l7.haproxy import auth_grpc
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.words import line, plain, plains, quoted
-from vipwire_l7.ingress.plan.policy import ExternalAuth, Policy
+from vipwire_l7.plan.policy import ExternalAuth, Policy
 
 MIRROR_FILE: Final = "mirror.lua"
 _SOCKET: Final = "mirrors"

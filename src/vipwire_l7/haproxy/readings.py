@@ -19,8 +19,8 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from vipwire_l7.haproxy.words import Word, line, plain, quoted
-from vipwire_l7.ingress.plan.misread import CUT, REFUSED
-from vipwire_l7.ingress.plan.sites import Aspect, Compared
+from vipwire_l7.plan.misread import CUT, REFUSED
+from vipwire_l7.plan.sites import Aspect, Compared
 
 APART: Final = "apart"
 """The map of the sites whose paths lead to different places."""

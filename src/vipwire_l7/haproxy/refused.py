@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from vipwire_l7.haproxy.configuration import expression_of
-from vipwire_l7.ingress.plan.sites import CLOSED, Asker, Bound, Choice, Condition, Match, SitePlan
+from vipwire_l7.plan.sites import CLOSED, Asker, Bound, Choice, Condition, Match, SitePlan
 
 
 def parts_of(plan: SitePlan) -> frozenset[str]:

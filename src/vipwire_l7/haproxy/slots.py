@@ -8,7 +8,7 @@ too few is there a reload, and then their number doubles.
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from vipwire_l7.ingress.plan.sites import Server
+from vipwire_l7.plan.sites import Server
 
 LEAST = 4
 Slots: TypeAlias = tuple[Server | None, ...]

@@ -116,7 +116,7 @@ def render(output_dir: Path | None, **given: Any) -> None:
 
     With --output-dir all files are written there, ready for `haproxy -f DIR/haproxy.cfg`. Problems go to stderr.
     """
-    _command().print_rendered(output_dir, given, lambda placed: (_command().options_of(placed),))
+    _command().render(output_dir, given)
 
 
 @ingress.command()

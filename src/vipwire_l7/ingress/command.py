@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
 import click
+import yaml
 
 from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError
@@ -21,9 +22,12 @@ from vipwire.model.net import Prefix
 from vipwire.terminal.output import plain_errors, warn
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.words import plain
-from vipwire_l7.ingress.plan.destinations import DestinationSetting
-from vipwire_l7.ingress.plan.planner import Setting
-from vipwire_l7.ingress.run.app import Options, convert_once, render_once, run_ingress
+from vipwire_l7.ingress.plan.planner import IngressPlanner, is_ours
+from vipwire_l7.ingress.plan.to_gateway import to_gateway
+from vipwire_l7.ingress.served import Ingresses
+from vipwire_l7.plan.destinations import DestinationSetting
+from vipwire_l7.plan.planner import Setting
+from vipwire_l7.run.app import Options, Served, list_once, render_once, run_ingress
 
 Write: TypeAlias = Callable[[Sequence[tuple[str, str]]], None]
 _BIND = re.compile(r"(\*|\d+\.\d+\.\d+\.\d+|\[?[0-9a-f:]+\]?)?:(\d{1,5})", re.ASCII)
@@ -34,21 +38,41 @@ def serve(given: dict[str, Any]) -> NoReturn:
     """Run the ingress until it ends, and exit with its status."""
     log.configure(Logging(verbosity=given["verbosity"]))
     with plain_errors():
-        status = run_ingress(options_of(given))
+        options = options_of(given)
+        status = run_ingress(options, lambda: Ingresses(options).served)
     sys.exit(status)
 
 
 def print_converted(gateway_class: str, given: dict[str, Any]) -> None:
     """Print the Gateway API objects that serve what the Ingresses serve."""
     with plain_errors():
-        text, problems = asyncio.run(convert_once(options_of(given), gateway_class))
+        text, problems = asyncio.run(_convert(options_of(given), gateway_class))
         for problem in problems:
             warn(str(problem))
         click.echo(text, nl=False)
 
 
+async def _convert(options: Options, class_name: str) -> tuple[str, Sequence[str]]:
+    """Write Gateway API objects for our Ingresses, in YAML, and a line for each thing that they leave out."""
+    snapshot = await list_once(options, Served(IngressPlanner(options.setting)))
+    ours = [each for each in snapshot.ingresses.values() if is_ours(each, snapshot.classes, options.setting)]
+    made = to_gateway(ours, snapshot.services, class_name)
+    text = "".join(f"---\n{yaml.safe_dump(each, sort_keys=False)}" for each in made.objects)
+    return text, [str(each) for each in (*snapshot.problems, *made.problems)]
+
+
+def render(output_dir: Path | None, given: dict[str, Any]) -> None:
+    """Print the configuration, or write its files."""
+
+    def prepared(placed: dict[str, Any]) -> tuple[Options, Served]:
+        options = options_of(placed)
+        return options, Ingresses(options).served
+
+    print_rendered(output_dir, given, prepared)
+
+
 def print_rendered(
-    output_dir: Path | None, given: dict[str, Any], prepared: Callable[[dict[str, Any]], tuple[Any, ...]]
+    output_dir: Path | None, given: dict[str, Any], prepared: Callable[[dict[str, Any]], tuple[Options, Served]]
 ) -> None:
     """Render once, and print or write the files. `prepared` makes the arguments of `render_once` from the flags."""
     with plain_errors(), _rendered(output_dir, given["run_dir"]) as (folder, write):

@@ -32,13 +32,13 @@ from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.datagrams import DatagramRelay
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.ingress.plan.destinations import Destinations, DestinationSetting
-from vipwire_l7.ingress.run.controller import Controller, Done
-from vipwire_l7.ingress.run.default_certificate import make_certificate
-from vipwire_l7.ingress.run.desired import Desired
-from vipwire_l7.ingress.run.process import Haproxy
-from vipwire_l7.ingress.watch.objects import BackendService, BackendSlice, IngressKind, Secret
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.plan.destinations import Destinations, DestinationSetting
+from vipwire_l7.run.controller import Controller, Done
+from vipwire_l7.run.default_certificate import make_certificate
+from vipwire_l7.run.desired import Desired
+from vipwire_l7.run.process import Haproxy
+from vipwire_l7.watch.objects import BackendService, BackendSlice, IngressKind, Secret
+from vipwire_l7.watch.snapshot import Snapshot
 
 PATIENCE = 60.0
 BASE = """

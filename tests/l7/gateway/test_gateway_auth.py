@@ -10,8 +10,8 @@ from tests.l7.gateway.site import GatewaySite, gateways, list_all, service
 from tests.l7.gateway.test_gateway_statuses import HTTP, SERVICE, drawn, gateway, of_route
 
 from vipwire_l7.haproxy import auth_grpc, mirrors
-from vipwire_l7.ingress.plan.sites import BROKEN
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.plan.sites import BROKEN
+from vipwire_l7.watch.objects import IngressKind
 
 GATEWAY = """
 apiVersion: gateway.networking.k8s.io/v1

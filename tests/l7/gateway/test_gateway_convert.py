@@ -13,9 +13,9 @@ from tests.l7.ingress.site import ingress, rule
 from vipwire.model.names import ObjectName
 from vipwire_l7.ingress.plan.to_gateway import to_gateway
 from vipwire_l7.ingress.plan.wishes import wanted_of
-from vipwire_l7.ingress.watch import wire
-from vipwire_l7.ingress.watch.convert import convert_ingress
-from vipwire_l7.ingress.watch.objects import BackendPort, BackendService, Ingress, Secret
+from vipwire_l7.watch import wire
+from vipwire_l7.watch.convert import convert_ingress
+from vipwire_l7.watch.objects import BackendPort, BackendService, Ingress, Secret
 
 WEB = BackendService(ObjectName("default", "web"), (BackendPort("http", 80),))
 

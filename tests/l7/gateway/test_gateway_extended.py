@@ -23,8 +23,8 @@ from tests.l7.gateway.site import (
 )
 
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
-from vipwire_l7.ingress.run.default_certificate import make_certificate
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.run.default_certificate import make_certificate
+from vipwire_l7.watch.objects import IngressKind
 
 H2, SECURE, ODD = "127.0.0.90", "127.0.0.91", "127.0.0.92"
 PODS = """

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from tests.l7.gateway.site import PATIENCE, GatewaySite, gateways, list_all, now, secret_of, service
 
-from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.run.default_certificate import make_certificate
 
 OBJECTS = """
 --- Gateway edge

@@ -29,9 +29,9 @@ from vipwire.kube.gateway_addresses import POOL
 from vipwire_l7.gateway.plan.features import FEATURES, WITH_SERVICES
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.ingress.run.default_certificate import make_certificate
-from vipwire_l7.ingress.run.system_authorities import has_system_authorities
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.run.default_certificate import make_certificate
+from vipwire_l7.run.system_authorities import has_system_authorities
+from vipwire_l7.watch.objects import IngressKind
 
 ROOT = Path(__file__).parents[3]
 BY_SYSTEM = "{hostname: a.org, wellKnownCACertificates: System}"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tests.l7.gateway.site import GatewaySite, by_authority, gateways, list_all, now, service, tls_policy
 
-from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.run.default_certificate import make_certificate
 
 GATEWAYS = """
 --- Gateway edge

@@ -10,7 +10,7 @@ import pytest
 from tests.l7.gateway.site import GatewaySite, gateways, list_all, service, tls_secret
 from tests.l7.gateway.test_gateway_statuses import reasons
 
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.watch.objects import IngressKind
 
 GATEWAYS = """
 apiVersion: v1

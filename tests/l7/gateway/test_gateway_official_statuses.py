@@ -23,7 +23,7 @@ from vipwire.kube.gateway_addresses import CONTROLLER
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.status import merged
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.watch.objects import IngressKind
 
 KINDS = {"TCP": IngressKind.TCP_ROUTE, "UDP": IngressKind.UDP_ROUTE}
 ONE, OTHER = "{name: one, port: 81, protocol: PROTOCOL}", "{name: other, port: 82, protocol: PROTOCOL}"

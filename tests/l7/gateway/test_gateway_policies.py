@@ -6,9 +6,9 @@ from tests.l7.gateway.test_gateway_statuses import HTTP, SERVICE, drawn, gateway
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.ingress.plan.policy import Algorithm, Limit, Policy, SameSite
-from vipwire_l7.ingress.plan.sites import CLOSED
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.plan.policy import Algorithm, Limit, Policy, SameSite
+from vipwire_l7.plan.sites import CLOSED
+from vipwire_l7.watch.objects import IngressKind
 
 TRAFFIC, BACKEND = IngressKind.TRAFFIC_POLICY, IngressKind.BACKEND_POLICY
 ROUTE = """

@@ -7,7 +7,7 @@ import yaml
 from tests.l7.gateway.site import GatewaySite, documents, gateways, list_all
 from tests.l7.gateway.test_gateway_policies import policy
 
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.watch.objects import IngressKind
 
 GATEWAY = """
 --- Gateway edge

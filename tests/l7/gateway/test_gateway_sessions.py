@@ -6,7 +6,7 @@ import pytest
 from tests.l7.gateway.site import GatewaySite, gateways, list_all, service
 
 from vipwire_l7.haproxy.refused import without
-from vipwire_l7.ingress.plan.sites import CLOSED, Bound, Chance, Frontend, SitePlan, Step, choice_of
+from vipwire_l7.plan.sites import CLOSED, Bound, Chance, Frontend, SitePlan, Step, choice_of
 
 GATEWAY = """
 --- Gateway edge

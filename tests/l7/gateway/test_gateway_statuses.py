@@ -16,9 +16,9 @@ from vipwire_l7.gateway.run.status import merged
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.haproxy.configuration import configure
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.ingress.plan.sites import SitePlan
-from vipwire_l7.ingress.watch.objects import IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.plan.sites import SitePlan
+from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 NOW = 1_800_000_000.0
 CERTIFICATE = tls_secret("good", "a.org")

@@ -13,8 +13,8 @@ import yaml
 from tests.l7.gateway.site import GatewaySite, gateways, list_all, now, secret_of, tls_secret
 from tests.l7.gateway.test_gateway_statuses import reasons
 
-from vipwire_l7.ingress.run.default_certificate import make_certificate
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.run.default_certificate import make_certificate
+from vipwire_l7.watch.objects import IngressKind
 
 GATEWAYS = """
 --- Gateway many

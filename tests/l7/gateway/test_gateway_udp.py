@@ -16,7 +16,7 @@ from tests.l7.gateway.site import PATIENCE, GatewaySite, gateways, list_all
 
 from vipwire.relay.client import Call
 from vipwire_l7.gateway.run.datagrams import datagram_relay_name
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.watch.objects import IngressKind
 
 GATEWAY = """
 apiVersion: gateway.networking.k8s.io/v1

@@ -29,16 +29,17 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix
 from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.ingress.plan.destinations import Destinations, DestinationSetting
-from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting
-from vipwire_l7.ingress.run.controller import Controller, Done
-from vipwire_l7.ingress.run.default_certificate import default_certificate, make_certificate
-from vipwire_l7.ingress.run.desired import Desired
-from vipwire_l7.ingress.run.process import Haproxy
-from vipwire_l7.ingress.run.surroundings import Follower
-from vipwire_l7.ingress.watch.kinds import RESOURCES
-from vipwire_l7.ingress.watch.objects import INGRESS_KINDS, IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.ingress.plan.planner import IngressPlanner
+from vipwire_l7.plan.destinations import Destinations, DestinationSetting
+from vipwire_l7.plan.planner import Setting
+from vipwire_l7.run.controller import Controller, Done
+from vipwire_l7.run.default_certificate import default_certificate, make_certificate
+from vipwire_l7.run.desired import Desired
+from vipwire_l7.run.process import Haproxy
+from vipwire_l7.run.surroundings import Follower
+from vipwire_l7.watch.kinds import RESOURCES
+from vipwire_l7.watch.objects import INGRESS_KINDS, IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 Json = dict[str, Any]
 PATIENCE = 60.0

@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 from tests.l7.ingress.site import Site, endpoint, endpoint_slice, in_site, ingress, rule, secret, service
 
-from vipwire_l7.ingress.run.control import ask
+from vipwire_l7.run.control import ask
 
 ONE, TWO, THREE = "127.0.0.11", "127.0.0.12", "127.0.0.13"
 HASHES = {

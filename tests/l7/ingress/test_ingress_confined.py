@@ -13,8 +13,9 @@ from tests.l7.ingress.test_ingress_daemon import Daemon, daemon, objects, parent
 
 from vipwire.process_lifecycle.single_instance import Claim
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.ingress.run.app import IngressProcess, Options
-from vipwire_l7.ingress.run.claim import claim_ingress
+from vipwire_l7.ingress.served import Ingresses
+from vipwire_l7.run.app import IngressProcess, Options
+from vipwire_l7.run.claim import claim_ingress
 
 pytestmark = [pytest.mark.attack, pytest.mark.skipif(os.geteuid() != 0, reason="a user is changed by root only")]
 WEB = rule("a.example.com", "/")
@@ -141,7 +142,7 @@ def test_whatever_ends_it_ends_haproxy_too_unless_it_is_to_go_on(tmp_path: Path)
     async def at_work(here: Daemon, options: Options, claim: Claim, *, leave: bool) -> None:
         async with asyncio.timeout(100), pod() as port:
             write(manifests, *objects(port), ingress("web", WEB))
-            made = IngressProcess(options)
+            made = IngressProcess(options, Ingresses(options).served)
             running = asyncio.ensure_future(made.run(claim))
             await here.until_code("a.example.com", 200)
             running.cancel()

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from tests.l7.ingress.site import Site, certificate, in_site, ingress, rule, secret, tls_secret
 
-from vipwire_l7.ingress.run.default_certificate import make_certificate
+from vipwire_l7.run.default_certificate import make_certificate
 
 POD = "127.0.0.11"
 

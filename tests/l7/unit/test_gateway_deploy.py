@@ -28,12 +28,12 @@ from vipwire_l7.gateway.run.service_writer import ServiceWriter
 from vipwire_l7.gateway.run.status import GatewayStatusWriter
 from vipwire_l7.gateway.run.versions import served_versions
 from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions
-from vipwire_l7.ingress.plan.policy_fields import BACKEND, TRAFFIC
-from vipwire_l7.ingress.run.election import LeaseKeeper
-from vipwire_l7.ingress.run.status import StatusWriter
-from vipwire_l7.ingress.watch.kinds import IngressResource
-from vipwire_l7.ingress.watch.objects import BackendService, BackendSlice, Ingress, IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.ingress.status import StatusWriter
+from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC
+from vipwire_l7.run.election import LeaseKeeper
+from vipwire_l7.watch.kinds import IngressResource
+from vipwire_l7.watch.objects import BackendService, BackendSlice, Ingress, IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 from vipwire_up.api.kinds.catalogue import RESOURCES as SERVED
 from vipwire_up.api.serving.authorization import Role, User, may
 

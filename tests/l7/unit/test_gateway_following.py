@@ -19,10 +19,10 @@ from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.ingress.run.default_certificate import make_certificate
-from vipwire_l7.ingress.run.desired import Desired
-from vipwire_l7.ingress.watch.objects import IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
+from vipwire_l7.run.default_certificate import make_certificate
+from vipwire_l7.run.desired import Desired
+from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.snapshot import Snapshot, Touched
 
 pytestmark = pytest.mark.slow
 

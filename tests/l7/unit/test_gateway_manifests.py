@@ -1,7 +1,7 @@
 """Objects of the Gateway API in files."""
 
 from vipwire_l7.gateway.watch.kinds import RESOURCES, manifests
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.watch.objects import IngressKind
 
 EMPTY = """
 apiVersion: gateway.networking.k8s.io/v1

@@ -14,10 +14,10 @@ from vipwire_l7.gateway.plan.ladders import Entry
 from vipwire_l7.gateway.plan.matches import PathMatch, RequestMatch
 from vipwire_l7.gateway.plan.planner import plan_gateways
 from vipwire_l7.gateway.plan.steps import HostSteps, rules_of
-from vipwire_l7.ingress.plan.budget import MOST_TRIED, MOST_TRIED_OF_ALL
-from vipwire_l7.ingress.plan.policy import Policy
-from vipwire_l7.ingress.plan.sites import Aspect, Compared, Match, choice_of, pool_name
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.plan.budget import MOST_TRIED, MOST_TRIED_OF_ALL
+from vipwire_l7.plan.policy import Policy
+from vipwire_l7.plan.sites import Aspect, Compared, Match, choice_of, pool_name
+from vipwire_l7.watch.objects import IngressKind
 
 pytestmark = pytest.mark.slow
 

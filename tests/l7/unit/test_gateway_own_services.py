@@ -14,8 +14,8 @@ from vipwire_l7.gateway.cli import gateway
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
-from vipwire_l7.ingress.watch.objects import BackendPort, BackendService, IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.watch.objects import BackendPort, BackendService, IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 SETTING = GatewaySetting(services=ObjectName("kube-system", "pods"), service_ports=range(20000, 20003))
 CLASS = "{kind: GatewayClass, metadata: {name: vipwire}, spec: {controllerName: vipwire.io/gateway}}"

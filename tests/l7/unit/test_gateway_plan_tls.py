@@ -7,8 +7,8 @@ from tests.l7.gateway.test_gateway_statuses import SERVICE, drawn, gateway, reas
 
 from vipwire_l7.haproxy.configuration import make_maps
 from vipwire_l7.haproxy.frontends import Lookups
-from vipwire_l7.ingress.run.default_certificate import make_certificate
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.run.default_certificate import make_certificate
+from vipwire_l7.watch.objects import IngressKind
 
 HTTPS = "{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: good}]}}"
 CERTIFICATE = tls_secret("good", "a.org")

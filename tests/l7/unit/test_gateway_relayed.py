@@ -11,9 +11,9 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 from vipwire.relay.messages import NOWHERE, Place
 from vipwire_l7.gateway.run.relayed import relayed
-from vipwire_l7.ingress.plan.policy import Policy
-from vipwire_l7.ingress.plan.sites import DatagramFrontend, Pool, Server
-from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendPort, Usability
+from vipwire_l7.plan.policy import Policy
+from vipwire_l7.plan.sites import DatagramFrontend, Pool, Server
+from vipwire_l7.watch.objects import BackendEndpoint, BackendPort, Usability
 
 PORT = BackendPort("dns", 53, udp=True)
 

@@ -11,7 +11,7 @@ from vipwire_l7.gateway.plan.kinds.objects import Item
 from vipwire_l7.gateway.run.status import merged
 from vipwire_l7.gateway.watch.objects import sound_status
 from vipwire_l7.gateway.watch.wire import GatewaySpec
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.watch.objects import IngressKind
 
 OURS, OLD, NOW = "vipwire.io/gateway", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 

@@ -9,7 +9,7 @@ import pytest
 from vipwire.errors import ConfigError
 from vipwire.process_lifecycle.single_instance import AlreadyRunningError
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.ingress.run.claim import claim_ingress
+from vipwire_l7.run.claim import claim_ingress
 
 
 def layout(http: str, https: str = "") -> Layout:

@@ -22,13 +22,13 @@ from vipwire.model.net import Family, parse_address
 from vipwire.watched_objects.event import Upserted
 from vipwire_l7.ingress.cli import ingress
 from vipwire_l7.ingress.command import options_of
-from vipwire_l7.ingress.plan.destinations import Destinations
-from vipwire_l7.ingress.run.election import LeaseKeeper
-from vipwire_l7.ingress.run.status import StatusWriter
-from vipwire_l7.ingress.run.surroundings import Follower
-from vipwire_l7.ingress.watch.kinds import RESOURCES
-from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendSlice, Ingress, Usability
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.ingress.status import StatusWriter
+from vipwire_l7.plan.destinations import Destinations
+from vipwire_l7.run.election import LeaseKeeper
+from vipwire_l7.run.surroundings import Follower
+from vipwire_l7.watch.kinds import RESOURCES
+from vipwire_l7.watch.objects import BackendEndpoint, BackendSlice, Ingress, Usability
+from vipwire_l7.watch.snapshot import Snapshot
 from vipwire_up.api.serving.authorization import Role, User, may
 
 pytestmark = pytest.mark.slow

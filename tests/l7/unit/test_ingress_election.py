@@ -10,7 +10,7 @@ from aiohttp import web
 
 from vipwire.kube.access.access import load_access
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.run.election import LeaseKeeper
+from vipwire_l7.run.election import LeaseKeeper
 
 pytestmark = pytest.mark.slow
 

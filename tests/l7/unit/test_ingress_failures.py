@@ -9,11 +9,12 @@ from vipwire_l7.haproxy import configuration as configuration_module
 from vipwire_l7.haproxy.backends import backend_text
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan import planner
-from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting, plan_sites
-from vipwire_l7.ingress.plan.sites import CLOSED, Pool
+from vipwire_l7.ingress.plan.planner import IngressPlanner, plan_sites
 from vipwire_l7.ingress.plan.wishes import Wanted, recall
-from vipwire_l7.ingress.run.desired import Desired
-from vipwire_l7.ingress.watch.objects import (
+from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.sites import CLOSED, Pool
+from vipwire_l7.run.desired import Desired
+from vipwire_l7.watch.objects import (
     INGRESS_KINDS,
     BackendService,
     Ingress,
@@ -21,7 +22,7 @@ from vipwire_l7.ingress.watch.objects import (
     IngressObject,
     PathType,
 )
-from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
+from vipwire_l7.watch.snapshot import Snapshot, Touched
 
 OTHER = ObjectName("default", "other")
 

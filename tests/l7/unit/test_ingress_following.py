@@ -17,9 +17,10 @@ from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.haproxy.change import difference, difference_of_servers, merged
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting
-from vipwire_l7.ingress.run.desired import Desired
-from vipwire_l7.ingress.watch.objects import (
+from vipwire_l7.ingress.plan.planner import IngressPlanner
+from vipwire_l7.plan.planner import Setting
+from vipwire_l7.run.desired import Desired
+from vipwire_l7.watch.objects import (
     INGRESS_KINDS,
     BackendEndpoint,
     BackendPort,
@@ -34,7 +35,7 @@ from vipwire_l7.ingress.watch.objects import (
     ServiceRef,
     Usability,
 )
-from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
+from vipwire_l7.watch.snapshot import Snapshot, Touched
 
 FOLDER = "/run/x/gen-1"
 OURS = str(Path(vipwire.__file__).parent)

@@ -8,9 +8,9 @@ from vipwire_l7.haproxy.configuration import Configuration, configure
 from vipwire_l7.haproxy.frontends import lookups_of
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.slots import fill
-from vipwire_l7.ingress.plan.policy import Policy
-from vipwire_l7.ingress.plan.sites import Apart, Frontend, Match, Mode, Pool, Route, SitePlan
-from vipwire_l7.ingress.watch.objects import BackendPort
+from vipwire_l7.plan.policy import Policy
+from vipwire_l7.plan.sites import Apart, Frontend, Match, Mode, Pool, Route, SitePlan
+from vipwire_l7.watch.objects import BackendPort
 
 OWNER = ObjectName("infra", "web")
 

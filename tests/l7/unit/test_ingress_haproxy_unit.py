@@ -13,9 +13,9 @@ from vipwire_l7.haproxy.configuration import Configuration, configure
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.slots import LEAST, Slots, fill, size_for
 from vipwire_l7.haproxy.words import command_word, line, literal, plain, quoted
-from vipwire_l7.ingress.plan.policy import Affinity, Check, Policy
-from vipwire_l7.ingress.plan.sites import Certificate, Match, Pool, Route, Server, SitePlan
-from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendPort, Usability
+from vipwire_l7.plan.policy import Affinity, Check, Policy
+from vipwire_l7.plan.sites import Certificate, Match, Pool, Route, Server, SitePlan
+from vipwire_l7.watch.objects import BackendEndpoint, BackendPort, Usability
 
 WEB = ObjectName("default", "web")
 LAYOUT = Layout("/run/x", "/run/x/sock")

@@ -14,12 +14,13 @@ from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting
-from vipwire_l7.ingress.run.controller import Controller
-from vipwire_l7.ingress.run.default_certificate import make_certificate
-from vipwire_l7.ingress.run.desired import Desired
-from vipwire_l7.ingress.watch.objects import INGRESS_KINDS, Ingress, IngressKind, Secret, Tls
-from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
+from vipwire_l7.ingress.plan.planner import IngressPlanner
+from vipwire_l7.plan.planner import Setting
+from vipwire_l7.run.controller import Controller
+from vipwire_l7.run.default_certificate import make_certificate
+from vipwire_l7.run.desired import Desired
+from vipwire_l7.watch.objects import INGRESS_KINDS, Ingress, IngressKind, Secret, Tls
+from vipwire_l7.watch.snapshot import Snapshot, Touched
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 YEAR, DAY = 366 * 86400.0, 86400.0
@@ -132,7 +133,7 @@ async def test_what_had_changed_before_a_failure_is_planned_when_the_controller_
 
 
 async def test_nothing_is_planned_again_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vipwire_l7.ingress.run.controller._LOOK", 0.0)
+    monkeypatch.setattr("vipwire_l7.run.controller._LOOK", 0.0)
 
     planner = Counting(Setting())
     controller = controller_of(planner)

@@ -9,14 +9,15 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, parse_address
 from vipwire.model.service import Service
 from vipwire.plan.annotations import read_wishes
-from vipwire_l7.ingress.plan import readers
-from vipwire_l7.ingress.plan.annotations import READERS, read_annotations
-from vipwire_l7.ingress.plan.endpoints import servers_of
-from vipwire_l7.ingress.plan.planner import Setting, World, is_ours, plan_sites
-from vipwire_l7.ingress.plan.policy import Affinity, Algorithm, Policy
-from vipwire_l7.ingress.plan.pool_policy import general_policy
-from vipwire_l7.ingress.plan.sites import EVERY_HOST, UNAVAILABLE, Match, Pool, pool_name
-from vipwire_l7.ingress.watch.objects import (
+from vipwire_l7.ingress.plan.planner import World, is_ours, plan_sites
+from vipwire_l7.plan import readers
+from vipwire_l7.plan.annotations import READERS, read_annotations
+from vipwire_l7.plan.endpoints import servers_of
+from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.policy import Affinity, Algorithm, Policy
+from vipwire_l7.plan.pool_policy import general_policy
+from vipwire_l7.plan.sites import EVERY_HOST, UNAVAILABLE, Match, Pool, pool_name
+from vipwire_l7.watch.objects import (
     BackendEndpoint,
     BackendPort,
     BackendService,

@@ -7,7 +7,7 @@ from tests.proxy.unit.test_inspect_source import kubeconfig
 
 from vipwire.errors import ConfigError
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.ingress.run.app import Options, find_api_server
+from vipwire_l7.run.app import Options, find_api_server
 
 
 def options(folder: Path, **more: object) -> Options:

@@ -8,10 +8,11 @@ import pytest
 from tests.l7.unit.test_ingress_plan_unit import PORT
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.plan.planner import Setting, World, plan_sites
-from vipwire_l7.ingress.plan.sites import Match, SitePlan
-from vipwire_l7.ingress.run.default_certificate import make_certificate
-from vipwire_l7.ingress.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef, Tls
+from vipwire_l7.ingress.plan.planner import World, plan_sites
+from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.sites import Match, SitePlan
+from vipwire_l7.run.default_certificate import make_certificate
+from vipwire_l7.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef, Tls
 
 SHOP, EVIL = ObjectName("shop", "web"), ObjectName("evil", "web")
 CANARY = {"canary": "true", "canary-weight": "100"}

@@ -9,9 +9,9 @@ from vipwire.errors import DecodeError
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.watched_objects.event import Deleted, Listed, Upserted
-from vipwire_l7.ingress.watch.convert import is_host
-from vipwire_l7.ingress.watch.kinds import MANIFESTS, RESOURCES
-from vipwire_l7.ingress.watch.objects import (
+from vipwire_l7.watch.convert import is_host
+from vipwire_l7.watch.kinds import MANIFESTS, RESOURCES
+from vipwire_l7.watch.objects import (
     INGRESS_KINDS,
     BackendEndpoint,
     BackendSlice,
@@ -21,7 +21,7 @@ from vipwire_l7.ingress.watch.objects import (
     PathType,
     Usability,
 )
-from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
+from vipwire_l7.watch.snapshot import Snapshot, Touched
 
 
 def converted(kind: IngressKind, source: dict[str, Any]) -> tuple[Any, tuple[Problem, ...]]:

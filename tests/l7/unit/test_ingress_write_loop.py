@@ -23,10 +23,10 @@ from vipwire_l7.gateway.run.status import GatewayStatusWriter
 from vipwire_l7.gateway.watch.kinds import RESOURCES
 from vipwire_l7.gateway.watch.objects import Known
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.ingress.run.desired import Desired
-from vipwire_l7.ingress.run.status import StatusWriter
-from vipwire_l7.ingress.watch.objects import BackendService, Declared, Ingress, IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.ingress.status import StatusWriter
+from vipwire_l7.run.desired import Desired
+from vipwire_l7.watch.objects import BackendService, Declared, Ingress, IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 EDGE, WEB = ObjectName("default", "edge"), ObjectName("default", "web")
 ROUTE = IngressKind.HTTP_ROUTE, WEB

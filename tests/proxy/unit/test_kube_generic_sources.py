@@ -17,8 +17,8 @@ from vipwire.model.problem import Problem
 from vipwire.model.service import Service
 from vipwire.watched_objects.event import Deleted, Kind, Upserted
 from vipwire.watched_objects.store import Store
-from vipwire_l7.ingress.watch import kinds as ingress
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.watch import kinds as ingress
+from vipwire_l7.watch.snapshot import Snapshot
 from vipwire_up.dns import objects as dns
 from vipwire_up.dns.zone import Zone
 

@@ -10,7 +10,7 @@ from vipwire_l7.gateway.plan.kinds.hostnames import covers, intersection, is_hos
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.watch.objects import IngressKind
 
 ByOwner: TypeAlias = Mapping[tuple[str, ObjectName], Sequence[Listener]]
 """All listeners, by the kind and name of the object that they stand in."""

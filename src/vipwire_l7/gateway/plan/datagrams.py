@@ -11,8 +11,8 @@ from vipwire_l7.gateway.plan.rules import Read
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.gateway.plan.unsupported import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
-from vipwire_l7.ingress.plan.policy import Policy
-from vipwire_l7.ingress.plan.sites import DatagramFrontend, Pool
+from vipwire_l7.plan.policy import Policy
+from vipwire_l7.plan.sites import DatagramFrontend, Pool
 
 Shares = tuple[tuple[Pool | None, int], ...]
 _MOST_WEIGHT = 1_000_000

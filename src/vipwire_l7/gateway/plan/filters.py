@@ -12,8 +12,8 @@ from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.plan.matches import PathMatch
 from vipwire_l7.gateway.plan.unsupported import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
-from vipwire_l7.ingress.plan.policy import Affinity, Cors, ExternalAuth, Location, Mirrored, Policy, Reply, Rewrite
-from vipwire_l7.ingress.plan.sites import Match, Mode
+from vipwire_l7.plan.policy import Affinity, Cors, ExternalAuth, Location, Mirrored, Policy, Reply, Rewrite
+from vipwire_l7.plan.sites import Match, Mode
 
 T = TypeVar("T")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")

@@ -17,8 +17,8 @@ from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, n
 from vipwire_l7.gateway.plan.tls.certified import NO_CERTIFICATES, Certified, certify
 from vipwire_l7.gateway.plan.tls.clients import ClientCheck, client_check
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.ingress.plan.sites import EVERY_HOST, Mode
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.plan.sites import EVERY_HOST, Mode
+from vipwire_l7.watch.objects import IngressKind
 
 _KINDS: Final[Mapping[str, tuple[IngressKind, ...]]] = {  # what TLS is handed on for is the first
     "HTTP": (IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE),

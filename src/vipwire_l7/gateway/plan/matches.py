@@ -11,7 +11,7 @@ from typing import Final
 from vipwire_l7.gateway.plan.expressions import checked_expression
 from vipwire_l7.gateway.plan.unsupported import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
-from vipwire_l7.ingress.plan.sites import Aspect, Compared, Match
+from vipwire_l7.plan.sites import Aspect, Compared, Match
 
 _PATH: Final = re.compile(r"/(?:[A-Za-z0-9/._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")

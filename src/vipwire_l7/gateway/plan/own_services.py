@@ -14,7 +14,7 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.address_pool import named
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting, GatewayWorld, Item
 from vipwire_l7.gateway.plan.listeners import Listener
-from vipwire_l7.ingress.watch.objects import BackendService
+from vipwire_l7.watch.objects import BackendService
 
 Place = tuple[int, bool]
 """A port, and whether it is one of UDP."""

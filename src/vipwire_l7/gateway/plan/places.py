@@ -14,9 +14,9 @@ from vipwire_l7.gateway.plan.listeners import TLS_MODES, Listener
 from vipwire_l7.gateway.plan.matches import ALL
 from vipwire_l7.gateway.plan.steps import HostSteps, rules_of
 from vipwire_l7.gateway.plan.tls.clients import ClientCheck
-from vipwire_l7.ingress.plan.budget import steps_for
-from vipwire_l7.ingress.plan.expressions import steps_of
-from vipwire_l7.ingress.plan.sites import CLOSED, EVERY_HOST, Choice, Frontend, Match, Mode, Route
+from vipwire_l7.plan.budget import steps_for
+from vipwire_l7.plan.expressions import steps_of
+from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, Choice, Frontend, Match, Mode, Route
 
 _WAYS = {Mode.HTTPS: ":https", Mode.TLS_ENDED: ":tls"}
 """What the marks of frontends that another one leads to end with."""

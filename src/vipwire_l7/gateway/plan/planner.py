@@ -48,10 +48,10 @@ from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.gateway.plan.tls.backend_tls import backend_tls_of, targets_of
 from vipwire_l7.gateway.plan.tls.certified import distinct
 from vipwire_l7.gateway.plan.tls.clients import OwnCertificate, own_certificate
-from vipwire_l7.ingress.plan.budget import Budget
-from vipwire_l7.ingress.plan.sites import Route, SitePlan
-from vipwire_l7.ingress.watch.objects import IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.plan.budget import Budget
+from vipwire_l7.plan.sites import Route, SitePlan
+from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 Key = tuple[IngressKind, ObjectName]
 Place = tuple[str, int]

@@ -13,12 +13,12 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.watch import rule_wire, wire
-from vipwire_l7.ingress.plan.annotations import AnnotationValues
-from vipwire_l7.ingress.plan.policy import Algorithm, BackendProtocol, Balance, Policy, inherited
-from vipwire_l7.ingress.plan.policy_fields import BACKEND, TRAFFIC, Target, targets_of, values_of
-from vipwire_l7.ingress.plan.pool_policy import general_policy, login_of, users_of
-from vipwire_l7.ingress.plan.sites import Asker
-from vipwire_l7.ingress.watch.objects import BackendPort, BackendService, IngressKind
+from vipwire_l7.plan.annotations import AnnotationValues
+from vipwire_l7.plan.policy import Algorithm, BackendProtocol, Balance, Policy, inherited
+from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC, Target, targets_of, values_of
+from vipwire_l7.plan.pool_policy import general_policy, login_of, users_of
+from vipwire_l7.plan.sites import Asker
+from vipwire_l7.watch.objects import BackendPort, BackendService, IngressKind
 
 _TRAFFIC_KINDS: Final = {
     each.value: each

@@ -19,9 +19,9 @@ from vipwire_l7.gateway.plan.matches import ALL, PathMatch, RequestMatch, grpc_m
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.gateway.plan.unsupported import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
-from vipwire_l7.ingress.plan.expressions import is_costly, literal_prefix
-from vipwire_l7.ingress.plan.policy import BackendProtocol, Policy
-from vipwire_l7.ingress.plan.sites import CLOSED, Match
+from vipwire_l7.plan.expressions import is_costly, literal_prefix
+from vipwire_l7.plan.policy import BackendProtocol, Policy
+from vipwire_l7.plan.sites import CLOSED, Match
 
 
 @dataclass(slots=True)

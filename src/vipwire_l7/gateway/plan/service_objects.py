@@ -14,7 +14,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import format_address
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
+from vipwire_l7.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
 
 Json: TypeAlias = dict[str, Any]
 MANAGED_BY: Final = "vipwire-gateway"

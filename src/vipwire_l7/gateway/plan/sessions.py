@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.plan.canaries import shared
-from vipwire_l7.ingress.plan.policy import Affinity, BackendProtocol, Policy
-from vipwire_l7.ingress.plan.sites import Bound, Pool, Step
+from vipwire_l7.plan.canaries import shared
+from vipwire_l7.plan.policy import Affinity, BackendProtocol, Policy
+from vipwire_l7.plan.sites import Bound, Pool, Step
 
 _NO_COOKIES = (BackendProtocol.TCP, BackendProtocol.PASSED)
 

@@ -11,7 +11,7 @@ from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.plan.policies import Judged
 from vipwire_l7.gateway.plan.tls.backend_tls import Checked
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.watch.objects import IngressKind
 
 Json: TypeAlias = dict[str, Any]
 _NOT_ACCEPTED: Final = ("UnsupportedAddress", "InvalidParameters")

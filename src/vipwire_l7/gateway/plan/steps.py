@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from vipwire_l7.gateway.plan.ladders import Entry
-from vipwire_l7.ingress.plan.sites import Match
+from vipwire_l7.plan.sites import Match
 
 _Key = tuple[Match, str]
 

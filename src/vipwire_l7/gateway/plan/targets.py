@@ -18,12 +18,12 @@ from vipwire_l7.gateway.plan.sessions import bound_steps, with_mark
 from vipwire_l7.gateway.plan.tls.backend_tls import BackendTls
 from vipwire_l7.gateway.plan.unsupported import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
-from vipwire_l7.ingress.plan.canaries import shared
-from vipwire_l7.ingress.plan.destinations import REASON
-from vipwire_l7.ingress.plan.policy import BackendProtocol, Mirrored, Policy, Reply
-from vipwire_l7.ingress.plan.pool_policy import APPLICATIONS
-from vipwire_l7.ingress.plan.sites import BROKEN, CLOSED, REFUSED, UNAVAILABLE, Choice, Pool, choice_of, pool_name
-from vipwire_l7.ingress.watch.objects import BackendPort, BackendService, IngressKind
+from vipwire_l7.plan.canaries import shared
+from vipwire_l7.plan.destinations import REASON
+from vipwire_l7.plan.policy import BackendProtocol, Mirrored, Policy, Reply
+from vipwire_l7.plan.pool_policy import APPLICATIONS
+from vipwire_l7.plan.sites import BROKEN, CLOSED, REFUSED, UNAVAILABLE, Choice, Pool, choice_of, pool_name
+from vipwire_l7.watch.objects import BackendPort, BackendService, IngressKind
 
 _MOST_WEIGHT = 1_000_000
 _NOWHERE = Reply(500, "reply-nowhere.txt")

@@ -14,13 +14,12 @@ from vipwire_l7.gateway.run.shared_planner import SharedPlanner
 from vipwire_l7.gateway.run.status import GatewayStatusWriter
 from vipwire_l7.gateway.run.versions import served_versions
 from vipwire_l7.gateway.watch.kinds import RESOURCES, WITH_INGRESS, at_versions, manifests
-from vipwire_l7.ingress.plan.planner import IngressPlanner, Setting
-from vipwire_l7.ingress.run.app import Part, Served
-from vipwire_l7.ingress.run.controller import Controller
-from vipwire_l7.ingress.run.desired import Desired
-from vipwire_l7.ingress.watch.kinds import IngressResource
-from vipwire_l7.ingress.watch.objects import IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.run.app import Part, Served
+from vipwire_l7.run.controller import Controller
+from vipwire_l7.run.desired import Desired
+from vipwire_l7.watch.kinds import IngressResource
+from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 
 class GatewayParts:
@@ -31,16 +30,17 @@ class GatewayParts:
         setting: GatewaySetting,
         udp_timeout: float = 60.0,
         reached: Callable[[], tuple[str, ...]] | None = None,
-        ingresses: Setting | None = None,
+        ingresses: Served | None = None,
     ) -> None:
         """`udp_timeout`: seconds of silence after which a client of a UDPRoute is forgotten.
 
-        `ingresses` are to be served as well, if there is a setting for them.
+        `ingresses` are to be served as well, if they are given.
         """
         self._setting, self._udp_timeout = setting, udp_timeout
         self._planner = GatewayPlanner(setting, reached)
         self._kinds = WITH_INGRESS if ingresses else RESOURCES
-        self._all = SharedPlanner(IngressPlanner(ingresses), self._planner) if ingresses else self._planner
+        self._all = SharedPlanner(ingresses.planner, self._planner) if ingresses else self._planner
+        self._ingresses = ingresses
         self._resources: Mapping[IngressKind, IngressResource] = self._kinds
 
     @property
@@ -64,6 +64,8 @@ class GatewayParts:
                 await writer.run(lambda: self._planner.statuses)
 
         yield "statuses", write
+        if self._ingresses and self._ingresses.parts:
+            yield from self._ingresses.parts(access, snapshot, desired, leading)
         pods = self._setting.services
         if pods is not None:
             services = ServiceWriter(access, pods, self._setting.controller, snapshot, leading)

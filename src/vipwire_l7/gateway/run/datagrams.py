@@ -22,7 +22,7 @@ from vipwire.logging import log
 from vipwire.relay.client import Remote
 from vipwire.relay.messages import RelayCounters, RelaySettings
 from vipwire_l7.gateway.run.relayed import Relayed, relayed
-from vipwire_l7.ingress.run.controller import Controller
+from vipwire_l7.run.controller import Controller
 
 _EVERY: Final = 2.0
 """Seconds after which it is looked at though nothing has changed: whether it lives, and what it has counted."""

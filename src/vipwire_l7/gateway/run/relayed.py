@@ -10,8 +10,8 @@ from typing import Final
 
 from vipwire.model.net import Protocol, format_endpoint, parse_address
 from vipwire.relay.messages import NOWHERE, Listener, Place, Share
-from vipwire_l7.ingress.plan.sites import DatagramFrontend, Pool, Server
-from vipwire_l7.ingress.watch.objects import Usability
+from vipwire_l7.plan.sites import DatagramFrontend, Pool, Server
+from vipwire_l7.watch.objects import Usability
 
 _FINEST: Final = 1000
 """What the greatest weight is at most: smaller ones are rounded to a whole one."""

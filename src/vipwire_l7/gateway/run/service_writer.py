@@ -24,8 +24,8 @@ from vipwire_l7.gateway.plan.service_objects import (
     slice_prefix,
     slices_of,
 )
-from vipwire_l7.ingress.watch.objects import Declared, IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.watch.objects import Declared, IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 _PAUSES: Final = Pauses(refused=10.0, written=1.0)
 _KINDS: Final = (IngressKind.GATEWAY, IngressKind.SERVICE, IngressKind.SLICE)

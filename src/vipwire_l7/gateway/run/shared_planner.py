@@ -9,16 +9,16 @@ from dataclasses import replace
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
-from vipwire_l7.ingress.plan.planner import IngressPlanner
-from vipwire_l7.ingress.plan.sites import SitePlan
-from vipwire_l7.ingress.watch.objects import IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.plan.planner import Planner
+from vipwire_l7.plan.sites import SitePlan
+from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 
 class SharedPlanner:
     """Both planners. What each is not concerned with is the other's affair."""
 
-    def __init__(self, ingress: IngressPlanner, gateway: GatewayPlanner) -> None:
+    def __init__(self, ingress: Planner, gateway: GatewayPlanner) -> None:
         self._ingress, self._gateway = ingress, gateway
 
     @property

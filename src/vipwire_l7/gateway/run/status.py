@@ -17,9 +17,9 @@ from vipwire.model.names import ObjectName
 from vipwire.model.times import format_time
 from vipwire_l7.gateway.plan.statuses import Json
 from vipwire_l7.gateway.watch.objects import Known
-from vipwire_l7.ingress.watch.kinds import IngressResource
-from vipwire_l7.ingress.watch.objects import INGRESS_KINDS, Declared, IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.watch.kinds import IngressResource
+from vipwire_l7.watch.objects import INGRESS_KINDS, Declared, IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 Key = tuple[IngressKind, ObjectName]
 _PAUSES: Final = Pauses(refused=5.0, conflict=0.0)

@@ -16,9 +16,9 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.gateway.watch.objects import Content, Known, sound_status
-from vipwire_l7.ingress.watch import kinds as ingress_kinds
-from vipwire_l7.ingress.watch.kinds import IngressResource
-from vipwire_l7.ingress.watch.objects import Declared, IngressKind, IngressObject
+from vipwire_l7.watch import kinds as ingress_kinds
+from vipwire_l7.watch.kinds import IngressResource
+from vipwire_l7.watch.objects import Declared, IngressKind, IngressObject
 
 _BASE: Final = f"/apis/{wire.GROUP}"
 _POLICIES: Final = f"/apis/{wire.POLICY_GROUP}/v1"

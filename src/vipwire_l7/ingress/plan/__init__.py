@@ -1,1 +1,1 @@
-"""Plans Ingresses: pure functions from objects to a plan."""
+"""Plans Ingresses, from objects to a plan. Pure."""

@@ -7,19 +7,21 @@ namespace may do at another's hosts, `tenancy` says.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from vipwire.kube.resource import unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.plan.budget import Budget
-from vipwire_l7.ingress.plan.canaries import Split
-from vipwire_l7.ingress.plan.certificates import judge_secret
-from vipwire_l7.ingress.plan.destinations import REASON
-from vipwire_l7.ingress.plan.expressions import is_costly, literal_prefix, steps_of
-from vipwire_l7.ingress.plan.misread import may_be_misread, other_reading
-from vipwire_l7.ingress.plan.policy import inherited
-from vipwire_l7.ingress.plan.sites import (
+from vipwire_l7.ingress.plan.tenancy import Tenancy, tenancy_of, with_guards_of
+from vipwire_l7.ingress.plan.wishes import Key, Known, Wanted, forget, recall
+from vipwire_l7.plan.budget import Budget
+from vipwire_l7.plan.canaries import Split
+from vipwire_l7.plan.certificates import judge_secret
+from vipwire_l7.plan.destinations import REASON
+from vipwire_l7.plan.expressions import is_costly, literal_prefix, steps_of
+from vipwire_l7.plan.misread import may_be_misread, other_reading
+from vipwire_l7.plan.planner import Setting
+from vipwire_l7.plan.policy import inherited
+from vipwire_l7.plan.sites import (
     CLOSED,
     EVERY_HOST,
     NOWHERE,
@@ -33,9 +35,7 @@ from vipwire_l7.ingress.plan.sites import (
     certificate_name,
     pool_name,
 )
-from vipwire_l7.ingress.plan.tenancy import Tenancy, tenancy_of, with_guards_of
-from vipwire_l7.ingress.plan.wishes import Key, Known, Wanted, forget, recall
-from vipwire_l7.ingress.watch.objects import (
+from vipwire_l7.watch.objects import (
     BackendService,
     Ingress,
     IngressClass,
@@ -44,42 +44,10 @@ from vipwire_l7.ingress.watch.objects import (
     Secret,
     ServiceRef,
 )
-from vipwire_l7.ingress.watch.snapshot import Refusal, Snapshot
+from vipwire_l7.watch.snapshot import Refusal, Snapshot
 
-CONTROLLER = "vipwire.io/ingress"
 _RULES_OF_A_CANARY, _STEPS_OF_A_CANARY = 5, 1_000
 """What it adds to a choice at most (`canaries`), and the steps that cost the same time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """The operator's choices. `controller` is that of our IngressClasses; `zone` is ours, if known.
-
-    With `hosts_apart` a host is one namespace's, with all its paths.
-    """
-
-    class_name: str = "vipwire"
-    controller: str = CONTROLLER
-    without_class: bool = False
-    zone: str = ""
-    hosts_apart: bool = False
-
-
-class Planner(Protocol):
-    """Plans what HAProxy shall serve, from the objects of some kinds."""
-
-    @property
-    def zone(self) -> str:
-        """The zone that we are in, if known."""
-
-    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
-        """Plan everything but `refused` frontends. `now` in seconds since the epoch, for certificates."""
-
-    def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
-        """Report whether an object that no plan has named yet may be one to plan."""
-
-    def moved(self) -> bool:
-        """Report whether what is planned from, beside objects and the time, is another than at the last plan."""
 
 
 class IngressPlanner:

@@ -11,9 +11,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.plan.policy import Policy
-from vipwire_l7.ingress.plan.sites import EVERY_HOST
 from vipwire_l7.ingress.plan.wishes import Wanted
+from vipwire_l7.plan.policy import Policy
+from vipwire_l7.plan.sites import EVERY_HOST
 
 EVERYBODY = "*"
 """In `share-with`: all namespaces."""

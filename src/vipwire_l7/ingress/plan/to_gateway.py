@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.plan.annotations import READERS, AnnotationValues, read_annotations
-from vipwire_l7.ingress.plan.pool_policy import hsts_of, is_expression
-from vipwire_l7.ingress.plan.sites import EVERY_HOST
 from vipwire_l7.ingress.plan.to_policies import IN_POLICIES, backend_policies, traffic_policies
-from vipwire_l7.ingress.watch.objects import BackendService, Ingress, PathRule, PathType, ServiceRef, Tls
+from vipwire_l7.plan.annotations import READERS, AnnotationValues, read_annotations
+from vipwire_l7.plan.pool_policy import hsts_of, is_expression
+from vipwire_l7.plan.sites import EVERY_HOST
+from vipwire_l7.watch.objects import BackendService, Ingress, PathRule, PathType, ServiceRef, Tls
 
 Json: TypeAlias = dict[str, Any]
 _API: Final = "gateway.networking.k8s.io/v1"

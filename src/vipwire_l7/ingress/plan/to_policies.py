@@ -5,9 +5,9 @@ from typing import Any, Final, TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.plan.annotations import AnnotationValues
-from vipwire_l7.ingress.plan.policy_fields import BACKEND, TRAFFIC
-from vipwire_l7.ingress.watch.objects import Ingress
+from vipwire_l7.plan.annotations import AnnotationValues
+from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC
+from vipwire_l7.watch.objects import Ingress
 
 Json: TypeAlias = dict[str, Any]
 _API: Final = "vipwire.io/v1"

@@ -11,9 +11,9 @@ from typing import TypeAlias
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.plan.annotations import read_weights
-from vipwire_l7.ingress.plan.annotations import AnnotationValues, read_annotations
-from vipwire_l7.ingress.plan.policy import Canary, Policy
-from vipwire_l7.ingress.plan.pool_policy import (
+from vipwire_l7.plan.annotations import AnnotationValues, read_annotations
+from vipwire_l7.plan.policy import Canary, Policy
+from vipwire_l7.plan.pool_policy import (
     canary_of,
     general_policy,
     is_expression,
@@ -22,8 +22,8 @@ from vipwire_l7.ingress.plan.pool_policy import (
     rewrite_of,
     users_of,
 )
-from vipwire_l7.ingress.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Asker, Match, Pool, pool_name
-from vipwire_l7.ingress.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef
+from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Asker, Match, Pool, pool_name
+from vipwire_l7.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef
 
 Key: TypeAlias = tuple[str, Match, str]
 """What no two Ingresses can have both: a site, how a path is compared, and the path."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from vipwire_l7.ingress.plan.sites import EVERY_HOST
-from vipwire_l7.ingress.watch.convert import is_host
+from vipwire_l7.plan.sites import EVERY_HOST
+from vipwire_l7.watch.convert import is_host
 
 
 def is_hostname(text: str) -> bool:

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, POOL
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.watch.objects import Content, Known
-from vipwire_l7.ingress.watch.objects import BackendService, Declared, IngressKind, Secret
-from vipwire_l7.ingress.watch.snapshot import Refusal, Snapshot
+from vipwire_l7.watch.objects import BackendService, Declared, IngressKind, Secret
+from vipwire_l7.watch.snapshot import Refusal, Snapshot
 
 ROUTE_KINDS: Final = (
     IngressKind.HTTP_ROUTE,

@@ -11,8 +11,8 @@ from vipwire_l7.gateway.plan.kinds.hostnames import is_hostname
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.tls.authorities import authorities_of, file_of
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.ingress.plan.policy import Verification
-from vipwire_l7.ingress.watch.objects import BackendPort, IngressKind
+from vipwire_l7.plan.policy import Verification
+from vipwire_l7.watch.objects import BackendPort, IngressKind
 
 _WELL_KNOWN = "System"
 

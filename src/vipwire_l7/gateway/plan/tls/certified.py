@@ -7,9 +7,9 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.ingress.plan.certificates import judge_secret
-from vipwire_l7.ingress.plan.sites import Asker, Certificate, certificate_name
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.plan.certificates import judge_secret
+from vipwire_l7.plan.sites import Asker, Certificate, certificate_name
+from vipwire_l7.watch.objects import IngressKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.tls.authorities import authorities_of, file_of
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.ingress.plan.certificates import judge_secret
-from vipwire_l7.ingress.watch.objects import IngressKind
+from vipwire_l7.plan.certificates import judge_secret
+from vipwire_l7.watch.objects import IngressKind
 
 _OPTIONAL: Final = "AllowInsecureFallback"
 _MODES: Final = ("AllowValidOnly", _OPTIONAL)

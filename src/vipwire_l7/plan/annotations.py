@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.plan import readers
-from vipwire_l7.ingress.watch.objects import Ingress
+from vipwire_l7.plan import readers
+from vipwire_l7.watch.objects import Ingress
 
 OURS: Final = "vipwire.io/"
 _NGINX: Final = "nginx.ingress.kubernetes.io/"

@@ -16,8 +16,8 @@ from vipwire.kube.wire import Conditions
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, family_of, parse_address
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.watch import wire
-from vipwire_l7.ingress.watch.objects import (
+from vipwire_l7.watch import wire
+from vipwire_l7.watch.objects import (
     BackendEndpoint,
     BackendPort,
     BackendService,

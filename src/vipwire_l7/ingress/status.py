@@ -8,8 +8,8 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.objects import FencedObjects, Object, path_of
 from vipwire.kube.write_loop import Pauses, WriteLoop
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.watch.objects import IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 _NETWORKING = "/apis/networking.k8s.io/v1"
 _KINDS = (IngressKind.INGRESS, IngressKind.SERVICE)

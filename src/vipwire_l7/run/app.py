@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-import yaml
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -34,29 +33,28 @@ from vipwire.process_lifecycle.single_instance import Claim
 from vipwire.process_lifecycle.supervision import Supervisor, Work
 from vipwire.proxy_daemon.serve.server import BindPolicy, HttpServer
 from vipwire_l7.haproxy.layout import Layout
-from vipwire_l7.ingress.plan.certificates import read_pair
-from vipwire_l7.ingress.plan.destinations import Destinations, DestinationSetting
-from vipwire_l7.ingress.plan.planner import IngressPlanner, Planner, Setting, is_ours
-from vipwire_l7.ingress.plan.to_gateway import to_gateway
-from vipwire_l7.ingress.run.claim import claim_ingress
-from vipwire_l7.ingress.run.confinement import confined
-from vipwire_l7.ingress.run.control import ControlError, ask
-from vipwire_l7.ingress.run.controller import Controller, Done
-from vipwire_l7.ingress.run.default_certificate import default_certificate
-from vipwire_l7.ingress.run.desired import Desired
-from vipwire_l7.ingress.run.election import LeaseKeeper
-from vipwire_l7.ingress.run.process import Haproxy
-from vipwire_l7.ingress.run.reporter import IngressReporter
-from vipwire_l7.ingress.run.statistics import Statistics
-from vipwire_l7.ingress.run.status import StatusWriter
-from vipwire_l7.ingress.run.surroundings import Follower, Place, cluster_domains, dns_servers
-from vipwire_l7.ingress.watch.kinds import MANIFESTS, RESOURCES, IngressResource
-from vipwire_l7.ingress.watch.objects import IngressKind, IngressObject
-from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
+from vipwire_l7.plan.certificates import read_pair
+from vipwire_l7.plan.destinations import Destinations, DestinationSetting
+from vipwire_l7.plan.planner import Planner, Setting
+from vipwire_l7.run.claim import claim_ingress
+from vipwire_l7.run.confinement import confined
+from vipwire_l7.run.control import ControlError, ask
+from vipwire_l7.run.controller import Controller, Done
+from vipwire_l7.run.default_certificate import default_certificate
+from vipwire_l7.run.desired import Desired
+from vipwire_l7.run.election import LeaseKeeper
+from vipwire_l7.run.process import Haproxy
+from vipwire_l7.run.reporter import IngressReporter
+from vipwire_l7.run.statistics import Statistics
+from vipwire_l7.run.surroundings import Follower, Place, cluster_domains, dns_servers
+from vipwire_l7.watch.kinds import MANIFESTS, RESOURCES, IngressResource
+from vipwire_l7.watch.objects import IngressKind, IngressObject
+from vipwire_l7.watch.snapshot import Snapshot, Touched
 
 _LIST_SECONDS = 30.0
 
 Part: TypeAlias = Callable[[], Awaitable[None]]
+Parts: TypeAlias = Callable[[Access, Snapshot, Desired, Callable[[], bool]], Iterator[tuple[str, Part]]]
 Source: TypeAlias = ApiSource[IngressKind, IngressObject] | ManifestSource[IngressKind, IngressObject]
 
 
@@ -85,8 +83,8 @@ class Options:
     resolvers: tuple[Place, ...] = ()
 
 
-def run_ingress(options: Options, served: Callable[[], "Served"] | None = None) -> int:
-    """Run until a signal ends it; return the exit status. `served` makes what is served, if not Ingresses alone."""
+def run_ingress(options: Options, served: Callable[[], "Served"]) -> int:
+    """Run until a signal ends it; return the exit status. `served` makes what is served."""
     os.umask(0o077)
     make_folder(options.folder, "--run-dir")
     try:
@@ -95,7 +93,7 @@ def run_ingress(options: Options, served: Callable[[], "Served"] | None = None) 
     except OSError as error:
         raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
     with claim_ingress(options.folder, options.layout, takeover=options.takeover) as claim, ungrouped():
-        return event_loop.run(IngressProcess(options, served() if served else None).run(claim))
+        return event_loop.run(IngressProcess(options, served()).run(claim))
 
 
 def default_pem(options: Options) -> str:
@@ -134,7 +132,7 @@ class Served:
     resources: Mapping[IngressKind, IngressResource] = field(default_factory=lambda: RESOURCES)
     manifests: ManifestReader[IngressKind, IngressObject] = MANIFESTS
     choose: Callable[[Access], Awaitable[Mapping[IngressKind, IngressResource]]] | None = None
-    parts: Callable[[Access, Snapshot, Desired, Callable[[], bool]], Iterator[tuple[str, Part]]] | None = None
+    parts: Parts | None = None
     beside: Callable[[Path, Controller, CollectorRegistry], Beside] | None = None
 
 
@@ -202,9 +200,9 @@ def _anew(part: Part) -> Work:
 class IngressProcess:
     """One running controller."""
 
-    def __init__(self, options: Options, served: Served | None = None) -> None:
+    def __init__(self, options: Options, served: Served) -> None:
         self._options, self._access = options, find_api_server(options)
-        self._served = served or Served(IngressPlanner(options.setting))
+        self._served = served
         self.haproxy = Haproxy(options.haproxy, options.folder)
         self._snapshot = Snapshot(self._served.resources)
         layout = confined(options.layout, options.folder, options.haproxy_user)
@@ -227,7 +225,6 @@ class IngressProcess:
         )
         beside = self._served.beside
         self._beside = beside(options.folder, self._controller, self._teller.registry) if beside else None
-        self._missed = False
         self._reported = (-1, -1)
 
     def _count_failure(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
@@ -280,39 +277,17 @@ class IngressProcess:
             yield "datagrams", self._beside.run
         if self._recorder:
             yield "events", self._recorder.run
-        if self._access and (self._publishes or self._served.parts):
-            yield from self._status(self._access)
+        if self._access and self._served.parts:
+            yield from self._status(self._access, self._served.parts)
 
-    def _status(self, access: Access) -> Iterator[tuple[str, Part]]:
+    def _status(self, access: Access, parts: Parts) -> Iterator[tuple[str, Part]]:
         """Yield what keeps the status: the election, if there is one, and the writers."""
         keeper = None
         if self._options.lease is not None:
             keeper = LeaseKeeper(access, self._options.lease, f"{socket.gethostname()}_{uuid.uuid4()}")
             yield "election", keeper.run
         leading = keeper.leading if keeper else lambda: True
-        if self._served.parts is not None:
-            yield from self._served.parts(access, self._snapshot, self._desired, leading)
-        if IngressKind.INGRESS not in self._served.resources or not self._publishes:
-            return
-        writer = StatusWriter(access, self._addresses, self._snapshot, leading)
-        yield "status", lambda: writer.run(lambda: self._controller.desired.plan.admitted)
-
-    @property
-    def _publishes(self) -> bool:
-        """Whether Ingresses' status is to say where they are reached."""
-        return bool(self._options.addresses or self._options.publish_service)
-
-    def _addresses(self) -> tuple[str, ...] | None:
-        """Return what to publish; None as long as the Service that tells is not there."""
-        if self._options.publish_service is None:
-            return self._options.addresses
-        found = self._snapshot.services.get(self._options.publish_service)
-        if found is None and self._snapshot.complete and not self._missed:
-            log.warning(
-                "--publish-service: it does not exist; no status is written", object=self._options.publish_service
-            )
-            self._missed = True
-        return found.published if found else None
+        yield from parts(access, self._snapshot, self._desired, leading)
 
     def _synced(self, done: Done) -> None:
         systemd.notify(systemd.READY)
@@ -361,11 +336,8 @@ class IngressProcess:
         return Reply("ok" if serving else "HAProxy does not serve", 200 if serving else 503)
 
 
-async def render_once(
-    options: Options, served: Served | None = None
-) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
+async def render_once(options: Options, served: Served) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
     """Write all files that HAProxy needs, and a line for each problem."""
-    served = served or Served(IngressPlanner(options.setting))
     snapshot = await list_once(options, served)
     destinations = Destinations(destinations_of(options))
     desired = Desired(snapshot, served.planner, options.layout, default_pem(options), destinations)
@@ -379,12 +351,3 @@ async def render_once(
     problems = [str(each) for each in desired.problems]
     problems += [f"{each.name}: UDP is not HAProxy's: `vipwire gateway` serves it" for each in desired.plan.datagrams]
     return (("haproxy.cfg", made.text("vipwire-rendered")), *made.files()), problems
-
-
-async def convert_once(options: Options, class_name: str) -> tuple[str, Sequence[str]]:
-    """Write Gateway API objects for our Ingresses, in YAML, and a line for each thing that they leave out."""
-    snapshot = await list_once(options, Served(IngressPlanner(options.setting)))
-    ours = [each for each in snapshot.ingresses.values() if is_ours(each, snapshot.classes, options.setting)]
-    made = to_gateway(ours, snapshot.services, class_name)
-    text = "".join(f"---\n{yaml.safe_dump(each, sort_keys=False)}" for each in made.objects)
-    return text, [str(each) for each in (*snapshot.problems, *made.problems)]

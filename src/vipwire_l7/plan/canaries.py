@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vipwire_l7.ingress.plan.policy import Canary
-from vipwire_l7.ingress.plan.sites import Aspect, Chance, Choice, Compared, Step, choice_of
+from vipwire_l7.plan.policy import Canary
+from vipwire_l7.plan.sites import Aspect, Chance, Choice, Compared, Step, choice_of
 
 
 @dataclass(frozen=True, slots=True)

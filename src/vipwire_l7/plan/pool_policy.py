@@ -6,8 +6,8 @@ from typing import Final
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.plan.annotations import AnnotationValues
-from vipwire_l7.ingress.plan.policy import (
+from vipwire_l7.plan.annotations import AnnotationValues
+from vipwire_l7.plan.policy import (
     Affinity,
     Algorithm,
     BackendProtocol,
@@ -24,8 +24,8 @@ from vipwire_l7.ingress.plan.policy import (
     Rewrite,
     SameSite,
 )
-from vipwire_l7.ingress.plan.sites import Asker
-from vipwire_l7.ingress.watch.objects import PathRule, PathType, Secret
+from vipwire_l7.plan.sites import Asker
+from vipwire_l7.watch.objects import PathRule, PathType, Secret
 
 _TIMEOUTS = ("connect", "server", "queue", "tunnel")
 _DIGEST: Final = r"\$(?:1|[56](?:\$rounds=\d{1,5})?|2[aby]\$(?:0\d|10)|y\$j[./0-9A][./0-9A-T])\$[A-Za-z0-9./$]{8,200}"

@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 
 from vipwire.kube.manifests.documents import ManifestReader, kind_in_manifests
 from vipwire.kube.resource import Resource
-from vipwire_l7.ingress.watch import convert, wire
-from vipwire_l7.ingress.watch.objects import IngressKind, IngressObject
+from vipwire_l7.watch import convert, wire
+from vipwire_l7.watch.objects import IngressKind, IngressObject
 
 IngressResource: TypeAlias = Resource[IngressKind, IngressObject]
 

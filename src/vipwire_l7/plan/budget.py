@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from vipwire_l7.ingress.plan.expressions import steps_of
-from vipwire_l7.ingress.plan.sites import Aspect, Chance, Compared, Condition
+from vipwire_l7.plan.expressions import steps_of
+from vipwire_l7.plan.sites import Aspect, Chance, Compared, Condition
 
 MOST_TRIED: Final = 1_000
 """Regular expressions and rules with conditions of a namespace, which requests of others come by: 2 ms at most."""

@@ -16,7 +16,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 from vipwire.model.problem import Problem
 from vipwire.watched_objects.event import Deleted, Listed, Upserted
-from vipwire_l7.ingress.watch.objects import (
+from vipwire_l7.watch.objects import (
     INGRESS_KINDS,
     BackendService,
     BackendSlice,

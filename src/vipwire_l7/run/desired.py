@@ -15,13 +15,13 @@ from vipwire_l7.haproxy.configuration import Configuration, PoolError, bounded_s
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.refused import owners_of, parts_of, without
 from vipwire_l7.haproxy.slots import Slots, fill
-from vipwire_l7.ingress.plan.certificates import judge_secret
-from vipwire_l7.ingress.plan.destinations import API_SERVER, Destinations
-from vipwire_l7.ingress.plan.endpoints import servers_of
-from vipwire_l7.ingress.plan.planner import Planner
-from vipwire_l7.ingress.plan.sites import Asker, Match, Pool, Server, SitePlan
-from vipwire_l7.ingress.watch.objects import IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot, Touched
+from vipwire_l7.plan.certificates import judge_secret
+from vipwire_l7.plan.destinations import API_SERVER, Destinations
+from vipwire_l7.plan.endpoints import servers_of
+from vipwire_l7.plan.planner import Planner
+from vipwire_l7.plan.sites import Asker, Match, Pool, Server, SitePlan
+from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.snapshot import Snapshot, Touched
 
 
 class Desired:

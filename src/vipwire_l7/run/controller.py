@@ -18,12 +18,12 @@ from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire_l7.haproxy.change import HaproxyChange, difference, difference_of_servers, merged, pools_in_common
 from vipwire_l7.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
-from vipwire_l7.ingress.run.control import ControlError, command
-from vipwire_l7.ingress.run.desired import Desired
-from vipwire_l7.ingress.run.process import Haproxy, Refused
-from vipwire_l7.ingress.run.surroundings import Follower
-from vipwire_l7.ingress.watch.objects import IngressEvent
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.run.control import ControlError, command
+from vipwire_l7.run.desired import Desired
+from vipwire_l7.run.process import Haproxy, Refused
+from vipwire_l7.run.surroundings import Follower
+from vipwire_l7.watch.objects import IngressEvent
+from vipwire_l7.watch.snapshot import Snapshot
 
 START = "start"
 """The reason of the first configuration, and of that after HAProxy's death."""

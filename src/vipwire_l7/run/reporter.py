@@ -8,9 +8,9 @@ from vipwire.kube.events import EventRecorder, EventType, Subject
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.run.controller import START, Done
-from vipwire_l7.ingress.watch.objects import Ingress, IngressKind
-from vipwire_l7.ingress.watch.snapshot import Snapshot
+from vipwire_l7.run.controller import START, Done
+from vipwire_l7.watch.objects import Ingress, IngressKind
+from vipwire_l7.watch.snapshot import Snapshot
 
 _API = "networking.k8s.io/v1"
 

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from vipwire_l7.ingress.watch.convert import is_host
-from vipwire_l7.ingress.watch.objects import Secret
+from vipwire_l7.watch.convert import is_host
+from vipwire_l7.watch.objects import Secret
 
 
 class Pair(NamedTuple):

@@ -24,9 +24,9 @@ from vipwire.model.net import (
     parse_address,
     special_use,
 )
-from vipwire_l7.ingress.plan.sites import Pool, Server
-from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
-from vipwire_l7.ingress.watch.snapshot import Refusal, Snapshot
+from vipwire_l7.plan.sites import Pool, Server
+from vipwire_l7.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
+from vipwire_l7.watch.snapshot import Refusal, Snapshot
 
 REASON: Final = "TargetNotPermitted"
 """The reason of an Event, and of a Route's condition ResolvedRefs."""

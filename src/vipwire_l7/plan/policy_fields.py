@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vipwire_l7.ingress.plan.annotations import READERS
+from vipwire_l7.plan.annotations import READERS
 
 TRAFFIC: Final[Mapping[str, str]] = {
     "limits.requestsPerSecond": "limit-rps",

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 
 from vipwire.model.net import Address, Family
 from vipwire.plan.annotations import read_weights
-from vipwire_l7.ingress.plan.sites import Pool, Server
-from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
+from vipwire_l7.plan.sites import Pool, Server
+from vipwire_l7.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
 
 MOST, UNIT = 256, 16
 """HAProxy's heaviest server, and what a weight of 1 is as long as the others fit."""

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.plan.policy import Policy
-from vipwire_l7.ingress.watch.objects import BackendEndpoint, BackendPort, IngressKind
+from vipwire_l7.plan.policy import Policy
+from vipwire_l7.watch.objects import BackendEndpoint, BackendPort, IngressKind
 
 UNAVAILABLE = "unavailable"
 """The pool that answers 503 for a path whose Service is missing."""

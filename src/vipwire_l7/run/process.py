@@ -18,7 +18,7 @@ from pathlib import Path
 
 from vipwire.errors import UnsupportedError
 from vipwire_l7.haproxy.configuration import Configuration
-from vipwire_l7.ingress.run.control import mark_of, processes
+from vipwire_l7.run.control import mark_of, processes
 
 _LOOK = 0.02
 _PATIENCE, _HEARD = 60.0, 3.0

@@ -32,7 +32,7 @@ from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Prefix, parse_address
 from vipwire.proxy_daemon.start.modes import vip_devices
-from vipwire_l7.ingress.plan.destinations import Answered, Destinations
+from vipwire_l7.plan.destinations import Answered, Destinations
 
 RESOLV_CONF: Final = Path("/etc/resolv.conf")
 _NAMES_EVERY: Final = 5.0

@@ -1,1 +1,0 @@
-"""Watches the objects of an Ingress controller and turns their bytes into values."""
