@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -42,7 +42,7 @@ _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what 
 class Place:
     """The address of the API server; `names` are further ones for its certificate, `node` this machine's Node.
 
-    `own` are the Node's addresses.
+    `own` are the Node's addresses. `life` is for how long certificates of servers and machines are good.
     """
 
     folder: Path
@@ -51,6 +51,7 @@ class Place:
     names: tuple[str, ...]
     node: str
     own: tuple[str, ...]
+    life: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ async def serve_api(
     `supervisor` tells of each part of this process what is wrong, and how often it has failed; `addresses` tells
     which of them are silent.
     """
-    keys = Keys(place.folder, _names(place, services.address(API_NUMBER)), clock)
+    keys = Keys(place.folder, _names(place, services.address(API_NUMBER)), clock, place.life)
     tls = keys.tls
     bounds, metrics = Bounds().fitting(raise_limit()), CollectorRegistry()
     metrics.register(PartFailures(supervisor))

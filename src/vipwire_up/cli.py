@@ -56,6 +56,12 @@ _etcd_options = with_flags(
 @click.option("--secure-port", type=click.IntRange(0, 65535), default=6443, show_default=True, help="Port; 0 is any.")
 @click.option("--tls-san", "names", multiple=True, help="A further name or address in the server's certificate.")
 @click.option(
+    "--cluster-signing-duration",
+    default="720h",
+    show_default=True,
+    help="How long certificates of servers and machines are good; vipwire renews them after two thirds of it.",
+)
+@click.option(
     "--store-limit",
     type=click.IntRange(0),
     default=0,

@@ -25,7 +25,7 @@ from vipwire_up.joining import join as joining
 from vipwire_up.joining import manage
 from vipwire_up.joining.manage import say_goodbye
 from vipwire_up.joining.membership import Folder, Member, check_node, merged, read_server
-from vipwire_up.joining.run import Setting, run
+from vipwire_up.joining.run import Setting, now, run
 from vipwire_up.up_settings import read_bgp, read_prober, read_proxy
 
 _LONGEST_TOKEN: Final = 4096
@@ -67,12 +67,17 @@ def _member(flags: dict[str, Any]) -> Member | None:
     found, url = folder.member(), read_server(flags["url"]) if flags["url"] else ""
     if found is not None and not flags["server"]:
         return _known_member(folder, found, flags, url)
+    return _new_member(folder, flags, url, flags["node_name"] or socket.gethostname().lower())
+
+
+def _new_member(folder: Folder, flags: dict[str, Any], url: str, node: str) -> Member | None:
+    """Join the cluster, or fetch what an API server of it needs."""
     token, pinned = _token(flags), flags["ca_hash"]
     for name, value in (("URL", url), ("--token or --token-file", token), ("--ca-hash", pinned)):
         if not value:
             raise ConfigError(f"{name} is missing: `vipwire token create` on the API server prints the command")
     if not flags["server"]:
-        node = check_node(flags["node_name"] or socket.gethostname().lower())
+        check_node(node)
         with plain_errors():
             return asyncio.run(joining.join(folder, url, token, pinned, node))
     with plain_errors():
@@ -81,16 +86,20 @@ def _member(flags: dict[str, Any]) -> Member | None:
     return None
 
 
-def _known_member(folder: Folder, found: Member, flags: dict[str, Any], url: str) -> Member:
+def _known_member(folder: Folder, found: Member, flags: dict[str, Any], url: str) -> Member | None:
     """Compare the flags with the cluster that this machine is in; learn of a further API server of it.
 
-    Raise ConfigError for what names another cluster or Node.
+    A machine that was off for so long that its certificate has ended joins again, if there is a token. Raise
+    ConfigError for what names another cluster or Node.
     """
     if flags["node_name"] not in ("", found.node):
         raise ConfigError(f"--node-name {flags['node_name']}: this machine is Node {found.node}; vipwire leave first")
     if flags["ca_hash"] and flags["ca_hash"] != (pin := folder.pin()):
         why = "vipwire leave first (--force if its servers are gone)"
         raise ConfigError(f"--ca-hash: this machine is in the cluster of another authority, {pin}: {why}")
+    if (flags["token"] or flags["token_file"]) and joining.has_ended(folder.node, now()):
+        note(f"the certificate of Node {found.node} has ended: this machine joins again")
+        return _new_member(folder, flags, url, found.node)
     if url and url not in found.servers:
         with plain_errors():
             asyncio.run(joining.find_authority(url, folder.pin()))

@@ -12,7 +12,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -48,6 +48,7 @@ from vipwire_up.controllers.gateway_services import GatewayServices, declare_poo
 from vipwire_up.controllers.hooks import Ranges, hooks, make_first_cidr
 from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices
 from vipwire_up.controllers.servers import OwnSlices, Server
+from vipwire_up.credentials.ca import LIFE
 from vipwire_up.credentials.keys import tell_loose_modes
 from vipwire_up.dns.settings import Settings as DnsSettings
 from vipwire_up.failure_events import Complaints
@@ -76,7 +77,8 @@ class Setting:
     """The data directory and the API server's addresses. `names` are further ones for its certificate.
 
     `proxy` and `dns` are what runs beside it, None for not; `node` is the name of this machine's Node. `prober` is
-    how this machine probes, and `probes` whether it does so for its own Pods, elected or not.
+    how this machine probes, and `probes` whether it does so for its own Pods, elected or not. `life` is for how long
+    the certificates of servers and machines are good.
     """
 
     folder: Path
@@ -95,6 +97,7 @@ class Setting:
     announce: str = ""
     node_seconds: int = NODE_SECONDS
     bgp: BgpSettings | None = None
+    life: timedelta = LIFE
 
     def summary(self) -> Iterator[str]:
         """Yield one line for each part that runs besides the API server."""
@@ -139,7 +142,8 @@ class _Cluster:
         identity = server_identity(setting.folder, setting.node) if shared else f"{setting.node}_store"
         self._name = name = NameClaim(setting.node, setting.node_seconds, identity)
         self._heartbeat = Heartbeat(objects, setting.node, [], now, claim=name, look=self._own.describe)
-        self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, self._own.own)
+        own, life = self._own.own, setting.life
+        self._place = Place(setting.folder, setting.address, setting.port, setting.names, setting.node, own, life)
         claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
         announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
         self._server: Server | None = None

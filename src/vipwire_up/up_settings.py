@@ -3,11 +3,13 @@
 import ipaddress
 import socket
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from vipwire.config.configuration import Config
 from vipwire.config.flags import build_config, environment_flags, parse_flags
+from vipwire.config.kinds import parse_duration
 from vipwire.errors import ConfigError
 from vipwire.model.text import port_number
 from vipwire_up.bgp.settings import BgpSettings, read_bgp_settings
@@ -20,6 +22,7 @@ from vipwire_up.readiness_probes.probes import Prober
 from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
 from vipwire_up.up import Setting
 
+_LEAST_LIFE, _MOST_LIFE = timedelta(hours=1), timedelta(days=365)
 _OURS_TO_SAY: Final = frozenset({"hostname-override", "kubeconfig", "manifests", "master"})
 
 
@@ -45,7 +48,19 @@ def read_setting(flags: Mapping[str, Any]) -> Setting:
         announce=flags["announce_interface"],
         node_seconds=flags["node_lease_seconds"],
         bgp=read_bgp(flags),
+        life=_life(flags["cluster_signing_duration"]),
     )
+
+
+def _life(text: str) -> timedelta:
+    flag = "--cluster-signing-duration"
+    try:
+        found = timedelta(seconds=parse_duration(text))
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {error}") from error
+    if not _LEAST_LIFE <= found <= _MOST_LIFE:
+        raise ConfigError(f"{flag} {text}: must be between 1h and 8760h")
+    return found
 
 
 def _etcd(flags: Mapping[str, Any]) -> EtcdSettings | None:

@@ -14,51 +14,18 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.attacks.clocks import CLIENT, faked, jump
 from tests.up.unit.cluster_process import ALONE, PATIENCE, VIPWIRE
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow]
 JUMPS = ("+1d", "-1d", "@1970-01-02 00:00:00", "+730d", "+0")
 MAPS = "/api/v1/namespaces/default/configmaps"
-CLIENT = """
-import base64, json, pathlib, ssl, sys, tempfile, urllib.request, yaml
-config, token, method, path, body = sys.argv[1:]
-made = yaml.safe_load(pathlib.Path(config).read_text())
-cluster, user = made["clusters"][0]["cluster"], made["users"][0]["user"]
-read = lambda of, name: (base64.b64decode(of[name + "-data"]) if name + "-data" in of
-    else (pathlib.Path(config).parent / of[name]).read_bytes())
-context = ssl.create_default_context(cadata=read(cluster, "certificate-authority").decode())
-headers = {"Content-Type": "application/json"}
-if token:
-    headers["Authorization"] = "Bearer " + token
-else:
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(read(user, "client-certificate") + read(user, "client-key"))
-        file.flush()
-        context.load_cert_chain(file.name)
-asked = urllib.request.Request(cluster["server"] + path, body.encode() or None, headers, method=method)
-with urllib.request.urlopen(asked, context=context, timeout=300) as answer:
-    for line in answer:
-        print(line.decode(), end="", flush=True)
-"""
-
-
-def library() -> str:
-    """Find the library of Debian's package faketime."""
-    (found,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
-    return str(found)
-
-
-def jump(clock: Path, to: str) -> None:
-    (fresh := clock.with_name("clock.new")).write_text(f"{to}\n")
-    fresh.replace(clock)
 
 
 def test_an_up_serves_after_each_jump_of_the_clock(tmp_path: Path) -> None:
     clock, data, log = tmp_path / "clock", tmp_path / "data", tmp_path / "log"
     jump(clock, "+0")
-    faked = {"FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_NO_CACHE": "1", "NO_FAKE_STAT": "1"}
-    only_wall = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
-    environ = os.environ | faked | only_wall | {"LD_PRELOAD": library()}
+    environ = os.environ | faked(clock)
     config = data / "admin.kubeconfig"
 
     def client(token: str, method: str, path: str, body: str = "") -> list[str]:
@@ -91,8 +58,6 @@ def test_an_up_serves_after_each_jump_of_the_clock(tmp_path: Path) -> None:
             (token,) = (row[0] for row in csv.reader(tokens.read_text().splitlines()) if "admin" in row[2])
             for number, to in enumerate(JUMPS):
                 jump(clock, to)
-                with tokens.open("a") as more:
-                    more.write(f"# {number}\n")
                 body = json.dumps({"metadata": {"name": f"after-{number}"}})
                 until("", "POST", MAPS, body)
                 until(token, "GET", f"{MAPS}/after-{number}")

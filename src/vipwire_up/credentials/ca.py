@@ -1,8 +1,11 @@
 """The cluster's own certificate authority: its key, the server's certificate, and certificates for users.
 
 Keys are ECDSA on P-256, files are readable by their owner only, and nothing that is still good is made anew: who has
-been given a certificate keeps it. A certificate is made again when an address is missing in it, its end is near, it
-is not valid yet (the clock was ahead when it was made), or it has been revoked.
+been given a certificate keeps it. A certificate is made again when an address is missing in it, two thirds of its
+time are over, it is not valid yet (the clock was ahead when it was made), or it has been revoked.
+
+Certificates that vipwire renews by itself, the server's and those of machines, end after LIFE unless told otherwise.
+Those of users, whose kubeconfigs people copy, end after a year.
 
 A key is written before its certificate, and stays when the certificate is renewed; only a revoked one gets another
 key. So each step is one file, and after an interruption at any point the next start finds a key, with its certificate
@@ -33,7 +36,7 @@ from vipwire.logging import log
 
 _YEARS_OF_AUTHORITY: Final = dt.timedelta(days=3650)
 _YEAR: Final = dt.timedelta(days=365)
-_NEAR: Final = dt.timedelta(days=30)
+LIFE: Final = dt.timedelta(days=30)
 _BACKDATE: Final = dt.timedelta(hours=24)  # for clients whose clocks are behind
 _PEM: Final = serialization.Encoding.PEM
 
@@ -46,11 +49,22 @@ class CertificatePair:
     key: Path
 
 
-class Authority:
-    """The authority of a folder, made if there is none. Raise ConfigError for files that cannot be used."""
+def is_due(certificate: x509.Certificate, now: dt.datetime) -> bool:
+    """Report whether two thirds of a certificate's time are over, or it has not begun."""
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return not begin <= now < begin + (end - begin) * 2 / 3
 
-    def __init__(self, folder: Path, now: dt.datetime, revoked: Collection[int] = ()) -> None:
-        self._folder, self._now, self._revoked = folder, now, revoked
+
+class Authority:
+    """The authority of a folder, made if there is none. Raise ConfigError for files that cannot be used.
+
+    `life` is for how long the certificates of servers and machines are good.
+    """
+
+    def __init__(
+        self, folder: Path, now: dt.datetime, revoked: Collection[int] = (), life: dt.timedelta = LIFE
+    ) -> None:
+        self._folder, self._now, self._revoked, self._life = folder, now, revoked, life
         self.pair = CertificatePair(folder / "ca.crt", folder / "ca.key")
         with _explained(self.pair.key):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,15 +120,15 @@ class Authority:
         wanted = sorted(set(names))
         alternative = x509.SubjectAlternativeName([_general(name) for name in wanted])
         usage = ExtendedKeyUsageOID.SERVER_AUTH
-        return self._issue("server", _subject("vipwire-apiserver", ()), alternative, usage)
+        return self._issue("server", _subject("vipwire-apiserver", ()), alternative, usage, self._life)
 
     def client(self, file: str, user: str, groups: tuple[str, ...]) -> CertificatePair:
         """Return the certificate of a user: the name is its common name, the groups its organizations."""
-        return self._issue(file, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH)
+        return self._issue(file, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH, _YEAR)
 
     def sign(self, key: CertificatePublicKeyTypes, user: str, groups: tuple[str, ...]) -> bytes:
         """Sign a user's certificate for a key that somebody else keeps; give it as PEM."""
-        made = self._signed(key, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH)
+        made = self._signed(key, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH, self._life)
         return made.public_bytes(_PEM)
 
     def has_signed(self, certificate: x509.Certificate) -> bool:
@@ -162,6 +176,7 @@ class Authority:
         subject: x509.Name,
         alternative: x509.SubjectAlternativeName | None,
         usage: x509.ObjectIdentifier,
+        life: dt.timedelta,
     ) -> CertificatePair:
         pair = CertificatePair(self._folder / f"{file}.crt", self._folder / f"{file}.key")
         found = _readable(pair)
@@ -170,7 +185,7 @@ class Authority:
         try:
             if found is None or found.serial_number in self._revoked:
                 _write_key(pair)
-            made = self._signed(_load_key(pair).public_key(), subject, alternative, usage)
+            made = self._signed(_load_key(pair).public_key(), subject, alternative, usage, life)
             write_private(pair.certificate, made.public_bytes(_PEM))
         except OSError as error:
             usable = found is not None and found.serial_number not in self._revoked
@@ -187,8 +202,9 @@ class Authority:
         subject: x509.Name,
         alternative: x509.SubjectAlternativeName | None,
         usage: x509.ObjectIdentifier,
+        life: dt.timedelta,
     ) -> x509.Certificate:
-        builder = self._builder(subject, self._certificate.subject, key, _YEAR)
+        builder = self._builder(subject, self._certificate.subject, key, life)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
@@ -202,7 +218,7 @@ class Authority:
     ) -> x509.CertificateBuilder:
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
         builder = builder.serial_number(x509.random_serial_number())
-        return builder.not_valid_before(self._now - _BACKDATE).not_valid_after(self._now + life)
+        return builder.not_valid_before(self._now - min(_BACKDATE, life / 10)).not_valid_after(self._now + life)
 
     def _is_good(
         self, certificate: x509.Certificate, subject: x509.Name, alternative: x509.SubjectAlternativeName | None
@@ -215,7 +231,7 @@ class Authority:
             names = set()
         covers = alternative is None or names >= set(alternative)
         ours = certificate.subject == subject and certificate.serial_number not in self._revoked
-        return ours and covers and self._is_valid(certificate, _NEAR)
+        return ours and covers and not is_due(certificate, self._now)
 
 
 def _subject(user: str, groups: tuple[str, ...]) -> x509.Name:

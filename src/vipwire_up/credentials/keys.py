@@ -1,6 +1,7 @@
 """The credentials of a data directory while `vipwire up` runs: renewed, read again, withdrawn, without a restart.
 
-pki/            certificates are looked at every minute, and renewed as ca.py says; new connections get the new one
+pki/            certificates are looked at every minute of the clock, which may jump, and renewed as ca.py says; new
+                connections get the new one
 *.kubeconfig    written again when what they hold is another
 tokens.csv      read again within a second of its change; a file that is broken or missing changes nothing
 revoked         who may not come any more (revocation.py); read again likewise
@@ -9,28 +10,33 @@ revoked         who may not come any more (revocation.py); read again likewise
 import asyncio
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from vipwire.errors import ConfigError
 from vipwire.logging import log
 from vipwire_up.api.serving.authorization import User
-from vipwire_up.credentials.ca import Authority
+from vipwire_up.credentials.ca import LIFE, Authority
 from vipwire_up.credentials.identity import Access, Withdrawn, load_tokens, parse_tokens, write_kubeconfigs
 from vipwire_up.credentials.revocation import load_revoked, parse_revoked
 
 LOOK_SECONDS: Final = 1.0
-RENEW_EVERY: Final = 60
+RENEW_EVERY: Final = timedelta(minutes=1)
 TOKENS: Final = "tokens.csv"
 REVOKED: Final = "revoked"
 
 
 class Keys:
-    """Opens what a folder has, or makes it. Raise ConfigError for what cannot be used."""
+    """Opens what a folder has, or makes it. Raise ConfigError for what cannot be used.
 
-    def __init__(self, folder: Path, names: Iterable[str], clock: Callable[[], datetime]) -> None:
-        self._folder, self._names, self._clock = folder, tuple(names), clock
+    `life` is for how long the certificates of servers and machines are good.
+    """
+
+    def __init__(
+        self, folder: Path, names: Iterable[str], clock: Callable[[], datetime], life: timedelta = LIFE
+    ) -> None:
+        self._folder, self._names, self._clock, self._life = folder, tuple(names), clock, life
         revoked = load_revoked(folder / REVOKED)
         self.access = Access({}, revoked)
         authority = self.authority()
@@ -50,11 +56,11 @@ class Keys:
 
     async def run(self) -> None:
         """Renew and reread until cancelled."""
-        turns = 0
+        looked = self._clock()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            turns += 1
-            if self.read_again() or turns % RENEW_EVERY == 0:
+            if self.read_again() or abs(self._clock() - looked) >= RENEW_EVERY:
+                looked = self._clock()
                 await self.renew()
 
     def read_again(self) -> bool:
@@ -102,7 +108,7 @@ class Keys:
     def authority(self) -> Authority:
         """Open the authority that signs here. Raise ConfigError."""
         serials = self.access.revoked.serials | self.access.withdrawn.others.serials
-        return Authority(self._folder / "pki", self._clock(), serials)
+        return Authority(self._folder / "pki", self._clock(), serials, self._life)
 
     def share(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> None:
         """Take over what API servers share."""

@@ -5,6 +5,7 @@ Each message, and what it proves: docs/design/0018-a-join-is-pinned.md.
 
 import contextlib
 import datetime as dt
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from vipwire.errors import ConfigError, VipwireError
 from vipwire.file_io.files import write_private
 from vipwire.kube.access.access import Access
 from vipwire.kube.errors import ApiError, UnreachableError
+from vipwire.logging import log
+from vipwire_up.credentials.ca import is_due
 from vipwire_up.joining.membership import Folder, Member, Part, access_by_token, unverified
 from vipwire_up.joining.pinned import authority_of, certificate_of, encoded, key_of
 from vipwire_up.nodes.objects import RemoteObjects
@@ -23,6 +26,10 @@ from vipwire_up.supervision.server_identity import server_identity
 MANAGER: Final = "vipwire-join"
 _PATH: Final = "/vipwire.io/v1/"
 _NO_TOKEN: Final = "does not accept the token: it is wrong or its time is over (vipwire token create makes another)"  # noqa: S105  # a message
+_REMEDY: Final = (
+    "it has ended, or the clock here is wrong: set the clock, "
+    "or run here the command that vipwire token create prints on an API server"
+)
 _CERTIFICATE_ENDED: Final = (
     "does not accept the certificate of this machine: its token was deleted, its Node was removed, or another "
     "machine joined under its name "
@@ -79,22 +86,65 @@ async def become_server(folder: Folder, server: str, token: str, pinned: str) ->
         )  # by it, the first start takes an empty etcd for one that has lost its objects
 
 
+def read_own(part: Part) -> x509.Certificate | None:
+    """Read one of this machine's certificates; None if there is none that can be read."""
+    try:
+        return x509.load_pem_x509_certificate(part.certificate.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def has_ended(part: Part, now: dt.datetime) -> bool:
+    """Report whether no API server accepts one of this machine's certificates any more, by this machine's clock."""
+    found = read_own(part)
+    return found is None or found.not_valid_after_utc <= now
+
+
+class Renewal:
+    """Has one of this machine's certificates signed again in good time."""
+
+    def __init__(self, folder: Folder, part: Part) -> None:
+        self._folder, self._part = folder, part
+        self._wait_until = 0.0
+        self._told = ""
+
+    async def step(self, access: Access, node: str, now: dt.datetime) -> bool:
+        """Have it signed if it is due; report whether there is a new one. Log why not."""
+        found = read_own(self._part)
+        if time.monotonic() < self._wait_until or (found is not None and not is_due(found, now)):
+            return False
+        try:
+            await sign(self._folder, self._part, access, node)
+        except VipwireError as error:
+            self._tell(str(error), now)
+            return False
+        made, self._told = read_own(self._part), ""
+        if made is not None:
+            # A wrong clock here must not use up the certificates that a machine may have.
+            life = made.not_valid_after_utc - made.not_valid_before_utc
+            self._wait_until = time.monotonic() + life.total_seconds() / 10
+            log.info(
+                "renewed a certificate of this machine", file=self._part.certificate, end=made.not_valid_after_utc
+            )
+            if is_due(made, now):
+                log.warning("a new certificate seems old or not valid yet: set the clock of this machine", clock=now)
+        return made is not None
+
+    def _tell(self, reason: str, now: dt.datetime) -> None:
+        """Log a reason once, with what to do if there is no time left."""
+        if reason != self._told:
+            remedy = {"remedy": _REMEDY} if has_ended(self._part, now) else {}
+            path = self._part.certificate
+            log.error("cannot renew a certificate of this machine", file=path, reason=reason, **remedy)
+        self._told = reason
+
+
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
-
-
-def is_due(part: Part, now: dt.datetime) -> bool:
-    """Report whether two thirds of a certificate's time are over, or it cannot be read."""
-    try:
-        found = x509.load_pem_x509_certificate(part.certificate.read_bytes())
-    except (OSError, ValueError):
-        return True
-    life = found.not_valid_after_utc - found.not_valid_before_utc
-    return now >= found.not_valid_before_utc + life * 2 / 3
 
 
 async def _ask(access: Access, method: str, name: str, body: Any = None) -> dict[str, Any]:

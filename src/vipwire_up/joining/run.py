@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.config.configuration import Config
-from vipwire.errors import ConfigError, VipwireError
+from vipwire.errors import ConfigError
 from vipwire.kube.access.access import Access
 from vipwire.kube.client import ApiSource
 from vipwire.kube.errors import ApiError, UnreachableError
@@ -35,7 +35,7 @@ from vipwire_up.bgp.run import RESOURCES as BGP_RESOURCES
 from vipwire_up.bgp.run import BgpSpeaker
 from vipwire_up.bgp.settings import BgpSettings
 from vipwire_up.credentials.keys import tell_loose_modes
-from vipwire_up.joining.join import MANAGER, is_due, sign
+from vipwire_up.joining.join import MANAGER, Renewal
 from vipwire_up.joining.membership import Folder, Member, merged
 from vipwire_up.joining.relay import Relay
 from vipwire_up.nodes.heartbeat import Heartbeat, give_back
@@ -48,7 +48,6 @@ from vipwire_up.supervision.own_addresses import OwnAddresses
 from vipwire_up.supervision.parts import Ending, Part, Parts, ToldSource, simply
 
 _LOOK_SECONDS: Final = 30.0
-_RENEW_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,16 +191,12 @@ class _Machine:
 
     async def _renew(self) -> None:
         """Have certificates signed again in good time; the files are read again by whoever uses them."""
+        renewals = [Renewal(self._folder, part) for part in self._folder.parts]
         while True:
-            for part in self._folder.parts:
-                if is_due(part, now()):
-                    try:
-                        await sign(self._folder, part, self._access(), self._member.node)
-                        self._folder.write_kubeconfigs(self._url)
-                        log.info("renewed a certificate of this machine", file=part.certificate)
-                    except VipwireError as error:
-                        log.error("cannot renew a certificate of this machine", file=part.certificate, reason=error)
-            await asyncio.sleep(_RENEW_SECONDS)
+            for each in renewals:
+                if await each.step(self._access(), self._member.node, now()):
+                    self._folder.write_kubeconfigs(self._url)
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def _run_proxy(self, config: Config, begun: Begun) -> None:
         objects = ApiSource(self._access(), proxy_resources(self._member.node))
