@@ -77,6 +77,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Stop answering."""
         self._room.leave(self)
         self._on_end(self)
+        self._transport = None  # it has this connection in turn: cyclic garbage, with all that TLS takes
+        self._reader.close()
         self._deadline = math.inf
         if self._timer is not None:
             self._timer.cancel()

@@ -63,6 +63,10 @@ class RequestReader:
         """Read no other request."""
         self.is_last = True
 
+    def close(self) -> None:
+        """Read nothing more. The parser has this reader in turn: it would be cyclic garbage."""
+        self.is_last, self._parser = True, None
+
     def parse(self) -> None:
         """Parse until a request is complete, or as much of its body as is wanted."""
         at = 0

@@ -1,11 +1,10 @@
 """Opens the API server's sockets, and TLS on the connections there.
 
-TLS begins with the client's first byte, if that is one of TLS. A failed handshake leaves cyclic garbage, of so few
-objects that the collector would not look for it before there is half a gigabyte.
+TLS begins with the client's first byte, if that is one of TLS. A connection leaves no cyclic garbage of TLS: it would
+be of so few objects that the collector would not look for it before there is half a gigabyte.
 """
 
 import asyncio
-import gc
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
@@ -17,8 +16,6 @@ from vipwire.http_server.server import Opening, open_plain
 BACKLOG: Final = 512
 _HANDSHAKE_SECONDS: Final = 10
 _CLOSING_SECONDS: Final = 2
-_FAILED_BETWEEN: Final = 200
-"""Handshakes that fail before the garbage they leave is collected."""
 _BUFFER: Final = memoryview(bytearray(32 << 10))  # two records of TLS; every connection reads into it, and copies
 _HANDSHAKE: Final = b"\x16"  # how every TLS connection begins (RFC 8446, 5.1)
 
@@ -49,7 +46,7 @@ class _Tls(SSLProtocol):
 
     max_size = 0
 
-    def __init__(self, connection: ServerConnection, context: ssl.SSLContext, waiter: "asyncio.Future[None]") -> None:
+    def __init__(self, connection: ServerConnection, context: ssl.SSLContext, waiter: "asyncio.Future[bool]") -> None:
         super().__init__(
             asyncio.get_running_loop(),
             connection,
@@ -61,31 +58,34 @@ class _Tls(SSLProtocol):
         )
         self._ssl_buffer_view = _BUFFER
 
+    def _wakeup_waiter(self, exc: BaseException | None = None) -> None:
+        """Tell whether TLS was agreed on. The frames of an error's traceback have the error: cyclic garbage."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(exc is None)
+        if exc is not None:
+            exc.__traceback__ = None
+
 
 class TlsOpening:
     """Begins TLS on connections that have been accepted."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
-        self._tls, self._failed = tls, 0
+        self._tls = tls
 
     async def __call__(self, connection: ServerConnection, accepted: socket.socket) -> None:
         """Begin with the client's first byte. Raise OSError for a connection that does not come to be."""
+        if await _first_byte(accepted) != _HANDSHAKE:
+            raise ConnectionAbortedError
+        loop = asyncio.get_running_loop()
+        agreed: asyncio.Future[bool] = loop.create_future()
+        transport, _ = await loop.connect_accepted_socket(lambda: _Tls(connection, self._tls, agreed), accepted)
         try:
-            if await _first_byte(accepted) != _HANDSHAKE:
-                raise ConnectionAbortedError
-            loop = asyncio.get_running_loop()
-            agreed = loop.create_future()
-            transport, _ = await loop.connect_accepted_socket(lambda: _Tls(connection, self._tls, agreed), accepted)
-            try:
-                await agreed
-            except BaseException:
-                transport.abort()
-                raise
-        except OSError:
-            self._failed += 1
-            if self._failed % _FAILED_BETWEEN == 0:
-                gc.collect(1)
+            is_agreed = await agreed
+        except BaseException:
+            transport.abort()
             raise
+        if not is_agreed:
+            raise ConnectionAbortedError
 
 
 async def _first_byte(opened: socket.socket) -> bytes:
