@@ -6,10 +6,20 @@ from types import ModuleType
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from vipwire.terminal.command_flags import with_flags
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _not_in_argv(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Refuse a secret in the command line, which every user of the machine reads."""
+    if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--cookie-key: other users can read it here: write it to a file for --cookie-key-file")
+    return value
+
+
 INGRESS_FLAGS: Final = (
     click.option("--ingress-class", default="vipwire", show_default=True, help="The class that is ours."),
     click.option("--watch-ingress-without-class", is_flag=True, help="Serve Ingresses that name no class, too."),
@@ -50,7 +60,12 @@ COMMON_FLAGS: Final = (
         help="The zone of the Services' names, which ExternalName does not lead to in other namespaces.",
     ),
     click.option("--resolver", multiple=True, help="DNS server (ADDRESS:PORT) for ExternalName; may be repeated."),
-    click.option("--cookie-key", default="vipwire", envvar="VIPWIRE_COOKIE_KEY", help="Secret of affinity cookies."),
+    click.option(
+        "--cookie-key-file",
+        type=click.Path(path_type=Path),
+        help="File with the secret of affinity cookies, which replicas share; without it, $VIPWIRE_COOKIE_KEY.",
+    ),
+    click.option("--cookie-key", default="vipwire", envvar="VIPWIRE_COOKIE_KEY", hidden=True, callback=_not_in_argv),
     click.option("--threads", default=0, help="Threads of HAProxy; 0 is one for each CPU."),
     click.option("--max-connections", default=0, help="Most connections at once; 0 leaves it to HAProxy."),
     click.option("--default-certificate", type=click.Path(path_type=Path), help="PEM file with certificate and key."),

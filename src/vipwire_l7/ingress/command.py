@@ -103,10 +103,9 @@ def _rendered(output_dir: Path | None, run_dir: Path) -> Iterator[tuple[Path, Wr
 
 def options_of(given: dict[str, Any]) -> Options:
     """Build the `Options` of a command line; raise ConfigError for invalid values."""
-    folder = given["run_dir"].absolute()
-    for flag in ("cookie_key", "access_log"):
-        if given[flag]:
-            _checked(flag, plain, given[flag])
+    folder, cookie_key = given["run_dir"].absolute(), _cookie_key(given)
+    if given["access_log"]:
+        _checked("access_log", plain, given["access_log"])
     _checked("run_dir", plain, str(folder))
     if given.get("publish_service") and given.get("publish_address"):
         raise ConfigError("--publish-service and --publish-address: only one of them can be written")
@@ -118,7 +117,7 @@ def options_of(given: dict[str, Any]) -> Options:
         accept_proxy=given["accept_proxy"],
         trust_forwarded=given["trust_forwarded_headers"],
         access_log=given["access_log"],
-        cookie_key=given["cookie_key"],
+        cookie_key=cookie_key,
         threads=given["threads"],
         connections=given["max_connections"],
     )
@@ -179,6 +178,19 @@ def _object_name(flag: str, text: str) -> ObjectName | None:
     if not is_label(namespace) or not is_label(name):
         raise ConfigError(f"{flag}: {text!r} is no NAMESPACE/NAME, such as kube-system/vipwire-ingress")
     return ObjectName(namespace, name)
+
+
+def _cookie_key(given: dict[str, Any]) -> str:
+    """Read the secret of cookies: that of the file, or of the environment."""
+    path: Path | None = given["cookie_key_file"]
+    try:
+        key = str(given["cookie_key"]) if path is None else path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--cookie-key-file {path}: cannot be read: {error}") from error
+    if not key:
+        raise ConfigError(f"--cookie-key-file {path}: is empty" if path else "VIPWIRE_COOKIE_KEY: is empty")
+    _checked("cookie_key_file" if path else "cookie_key", plain, key)
+    return key
 
 
 def _checked(flag: str, check: Callable[[str], object], text: str) -> None:

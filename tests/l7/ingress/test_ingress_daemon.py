@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import click
 import pytest
 import yaml
 from tests.fakes.ports import free_port
@@ -301,7 +302,8 @@ def test_render_writes_what_haproxy_takes_and_tells_of_problems(tmp_path: Path) 
         (("--http", "80"), r"--http: '80' is no address \(allowed: \*:80"),
         (("--http", "", "--https", ""), "there is nothing to serve"),
         (("--resolver", "x"), "--resolver: 'x' is no address"),
-        (("--cookie-key", "a b\n"), "--cookie-key"),
+        (("--cookie-key-file", "/dev/null"), "--cookie-key-file /dev/null: is empty"),
+        (("--cookie-key-file", "/nowhere"), "--cookie-key-file /nowhere: cannot be read"),
         (("--lease", "x"), "--lease: 'x' is no NAMESPACE/NAME"),
         (("--publish-service", "a/b", "--publish-address", "192.0.2.1"), "only one of them"),
     ],
@@ -309,6 +311,14 @@ def test_render_writes_what_haproxy_takes_and_tells_of_problems(tmp_path: Path) 
 def test_bad_flags_are_told_of(flags: tuple[str, ...], told: str) -> None:
     with cli.ingress.make_context("ingress", list(flags)) as context, pytest.raises(ConfigError, match=told):
         command.options_of(context.params)
+
+
+def test_a_cookie_key_comes_from_a_file_and_from_no_command_line(tmp_path: Path) -> None:
+    (key := tmp_path / "key").write_text("a-secret\n")
+    with cli.ingress.make_context("ingress", ["--cookie-key-file", str(key)]) as context:
+        assert command.options_of(context.params).layout.cookie_key == "a-secret"
+    with pytest.raises(click.UsageError, match="--cookie-key-file"):
+        cli.ingress.make_context("ingress", ["--cookie-key", "a-secret"])
 
 
 def test_what_flags_name_and_is_not_there_is_told_of(tmp_path: Path) -> None:
