@@ -20,9 +20,9 @@ async def asked(port: int, fields: Fields) -> tuple[int, Any]:
     """
     async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(_PREFACE + _frame(_HEADERS, _END_STREAM | _END_HEADERS, 1, _block(fields)))
-        status, body = await _answer(reader)
-        writer.close()
+        with contextlib.closing(writer):
+            writer.write(_PREFACE + _frame(_HEADERS, _END_STREAM | _END_HEADERS, 1, _block(fields)))
+            status, body = await _answer(reader)
     return status, json.loads(body) if body.startswith(b"{") else None
 
 
@@ -30,7 +30,8 @@ async def send_headers_without_end(port: int, fields: Fields, most: int) -> None
     """Send the headers of one request in `most` frames without an end, or until the server hangs up."""
     more = b"\0" + _text("x") + _text("y" * 8000)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    with contextlib.suppress(OSError), contextlib.closing(writer):
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        stack.callback(writer.transport.abort)  # the server may not read what is left
         writer.write(_PREFACE + _frame(_HEADERS, _END_STREAM, 1, _block(fields)))
         for _ in range(most):
             writer.write(_frame(_CONTINUATION, 0, 1, more))
