@@ -56,9 +56,13 @@ def _leave_direct(config: pytest.Config, items: list[pytest.Item]) -> None:
         for item in items
         if item.get_closest_marker("direct") and isinstance(item, pytest.Function) and not _mode_of(item).has_cgroup
     ]
-    if surplus:
+    _leave(config, items, surplus)
+
+
+def _leave(config: pytest.Config, items: list[pytest.Item], surplus: Sequence[pytest.Item]) -> None:
+    if left := set(surplus):
         config.hook.pytest_deselected(items=surplus)
-        items[:] = [item for item in items if item not in surplus]
+        items[:] = [item for item in items if item not in left]
 
 
 def _mode_of(item: pytest.Function) -> Mode:
@@ -98,9 +102,7 @@ def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
             if case in seen:
                 surplus.append(item)
             seen.add(case)
-    if surplus:
-        config.hook.pytest_deselected(items=surplus)
-        items[:] = [item for item in items if item not in surplus]
+    _leave(config, items, surplus)
 
 
 def _family_of_case(nodeid: str, mode: Mode) -> Family:
