@@ -173,6 +173,19 @@ STAGES: Final = (
         waited_for=_LOOKS,
     ),
     Stage(
+        "troubleshooting",
+        ("docs/troubleshooting.md",),
+        "true",
+        serving=("vipwire ingress",),
+        numbers_vary=("vipwire lab probe",),
+        fails=(
+            "vipwire lab probe",
+            "vipwire lab exec node-1 -- vipwire explain",
+            "vipwire lab exec node-1 -- vipwire check",
+        ),
+        waited_for=(*_LOOKS, "vipwire lab probe", "vipwire lab exec node-2 -- vipwire", "grep"),
+    ),
+    Stage(
         "on a node",
         ("docs/deploy.md", "docs/commands.md", "docs/packet-path.md", "docs/modes/nftables.md"),
         "vipwire lab up --proxy-mode nftables && cp -r /run/vipwire-lab/demo/services /etc/vipwire/\n"
