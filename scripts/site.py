@@ -1,16 +1,60 @@
 """Decides how documents differ on the site (`make site`) from their Markdown: MkDocs calls this for each page.
 
-In Markdown a link shows the file it leads to, which says most to who reads the files. Who reads pages gets its title.
+The documents of the root are pages in project/. A link to another file shows its text alone. A link that
+shows a document's file name shows its title.
 """
 
 import posixpath
 import re
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
 _LINK: Final = re.compile(r'<a href="([^":#]+)((?:#[^"]*)?)">[^<>]*\.md</a>')
 _CELL: Final = re.compile(r"<td>.*?</td>", re.DOTALL)
+_REFERENCE: Final = re.compile(r"\[([^\[\]]*)\]\(([^)\s]+)([^)]*)\)")
+_FENCE: Final = re.compile(r"^( *```.*?^ *```)$", re.DOTALL | re.MULTILINE)
+ROOT: Final = Path(__file__).parents[1]
+PROJECT: Final = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 _pages: list[Any] = []
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """Add the documents of the root."""
+    file = type(next(iter(files)))
+    for name in PROJECT:
+        files.append(file.generated(config, f"project/{name}", abs_src_path=str(ROOT / name)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+    """Let links lead to pages of the site."""
+    del config, files
+    return relinked(markdown, page.file.src_uri)
+
+
+def relinked(text: str, page: str) -> str:
+    """Return a page's Markdown with its links as the site has them."""
+    folder = posixpath.dirname(page.removeprefix("project/") if page.startswith("project/") else f"docs/{page}")
+
+    def link(found: re.Match[str]) -> str:
+        label, target, title = found.groups()
+        path, sharp, anchor = target.partition("#")
+        if not path or "://" in path:
+            return found[0]
+        there = _page_of(posixpath.normpath(posixpath.join(folder, path)))
+        if there is None:
+            return label
+        return f"[{label}]({posixpath.relpath(there, posixpath.dirname(page) or '.')}{sharp}{anchor}{title})"
+
+    parts = _FENCE.split(text)
+    return "".join(part if number % 2 else _REFERENCE.sub(link, part) for number, part in enumerate(parts))
+
+
+def _page_of(path: str) -> str | None:
+    if path in PROJECT:
+        return f"project/{path}"
+    return path.removeprefix("docs/") if path.startswith("docs/") and (ROOT / path).is_file() else None
 
 
 def on_nav(nav: Any, *, config: Any, files: Any) -> Any:
