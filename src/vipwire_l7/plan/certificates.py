@@ -4,6 +4,7 @@ A certificate's text is written anew from what was parsed, so that nothing but P
 some hundred microseconds (RSA keys more), so it is done once for each content.
 """
 
+import math
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
@@ -46,6 +47,13 @@ def judge_secret(secret: Secret | None, now: float) -> tuple[Pair | None, str]:
     if now < pair.begins:
         return None, f"the certificate is valid from {_day(pair.begins)} on only"
     return pair, ""
+
+
+def judged_until(secret: Secret | None, now: float) -> float:
+    """Return when a Secret is judged otherwise though it stays as it is: its certificate begins, or ends."""
+    data = secret.data if secret is not None else {}
+    pair, _ = read_pair(data.get("tls.crt", b""), data.get("tls.key", b""))
+    return min((time for time in (pair and (pair.begins, pair.ends)) or () if time > now), default=math.inf)
 
 
 @lru_cache(maxsize=8192)

@@ -1,7 +1,7 @@
 """From the annotations of an Ingress to the policy of its pools, and to its part as a canary."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Final
 
 from vipwire.model.names import ObjectName
@@ -123,11 +123,11 @@ def users_of(namespace: str, annotations: AnnotationValues) -> ObjectName | None
 
 
 def login_of(
-    owner: Asker, annotations: AnnotationValues, secrets: Mapping[ObjectName, Secret], closed: str
+    owner: Asker, annotations: AnnotationValues, secret: Callable[[ObjectName], Secret | None], closed: str
 ) -> tuple[Login | None, tuple[Problem, ...], bool]:
     """Read the users of an object; the last value tells whether it must be closed, for there are none.
 
-    `closed` says what is closed then.
+    `secret` looks one up; `closed` says what is closed then.
     """
     found = users_of(owner.name.namespace, annotations)
     if found is None:
@@ -138,7 +138,7 @@ def login_of(
 
     if found.namespace != owner.name.namespace:
         return None, (problem(f"{found}: a Secret of another namespace is not read; {closed}"),), True
-    lines = _lines_of(secrets.get(found), annotations("auth-secret-type", "auth-file"))
+    lines = _lines_of(secret(found), annotations("auth-secret-type", "auth-file"))
     matches = [_USER.fullmatch(line) for line in lines]
     users = tuple((match[1], match[2]) for match in matches if match)
     problems = []

@@ -7,7 +7,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import msgspec
 
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
@@ -188,19 +190,62 @@ class Secret:
     data: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
 
+_NAMED_BY: Final = {
+    "conditions": "type",
+    "parents": "controllerName",
+    "ancestors": "controllerName",
+    "listeners": "name",
+    "addresses": "value",
+}
+"""The lists of a status that are read, with the field of their entries that must be a text."""
+
+
+def sound_status(found: Any) -> dict[str, Any] | None:
+    """Leave out what has other types than a status of the API: whoever may write it must not stop us."""
+    if not isinstance(found, dict):
+        return None
+    return {key: _entries(value, _NAMED_BY[key]) if key in _NAMED_BY else value for key, value in found.items()}
+
+
+def _entries(found: Any, name: str) -> list[dict[str, Any]]:
+    entries = (sound_status(each) for each in (found if isinstance(found, list) else ()))
+    return [each for each in entries if each is not None and isinstance(each.get(name), str)]
+
+
+SpecT_co = TypeVar("SpecT_co", covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """An object of a kind that this package does not know: it is kept for a planner that does."""
+class Declared(Generic[SpecT_co]):
+    """An object of the Gateway API, whose `spec` is one of `gateway.watch.wire`; it is planned as it is.
+
+    Two are the same for planning if all but their version and status is.
+    """
 
     kind: IngressKind
     name: ObjectName
-    content: Any = None
-    """All of it that planning depends on."""
-    state: Any = field(default=None, compare=False)
-    """The rest, such as its status."""
+    spec: SpecT_co
+    created: str = ""
+    """RFC 3339."""
+    generation: int = 0
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Of a Namespace."""
     identity: tuple[str, str] = ("", "")
     """Its UID and API version."""
+    version: str = field(default="", compare=False)
+    written_status: bytes = field(default=b"null", compare=False)
+    """As JSON, which takes a tenth of the memory."""
+
+    @property
+    def age(self) -> tuple[str, ObjectName]:
+        """Sorts the older before the younger; without a date (a manifest) by name."""
+        return self.created, self.name
+
+    @property
+    def status(self) -> dict[str, Any] | None:
+        """The status as the API server has it, without what is no status."""
+        return sound_status(msgspec.json.decode(self.written_status))
 
 
-IngressObject: TypeAlias = Ingress | IngressClass | BackendService | BackendSlice | Secret | Declared
+IngressObject: TypeAlias = Ingress | IngressClass | BackendService | BackendSlice | Secret | Declared[Any]
 IngressEvent: TypeAlias = EventOf[IngressKind, IngressObject]

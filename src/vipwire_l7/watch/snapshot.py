@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from vipwire.kube.gateway_addresses import GATEWAY
 from vipwire.model.names import ObjectName
@@ -37,6 +38,7 @@ _KINDS: Final[Mapping[type[IngressObject], IngressKind]] = {
     Secret: IngressKind.SECRET,
 }
 _Value = TypeVar("_Value", bound=IngressObject)
+ObjectRef: TypeAlias = tuple[IngressKind, ObjectName]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Touched:
     """The extent of a change: Services whose endpoints or weights have changed, objects by name, or the rest."""
 
     services: frozenset[ObjectName] = frozenset()
-    named: frozenset[tuple[IngressKind, ObjectName]] = frozenset()
+    named: frozenset[ObjectRef] = frozenset()
     structure: bool = False
 
     def __bool__(self) -> bool:
@@ -57,6 +59,22 @@ class Refusal:
 
     message: str
     whole: bool
+
+
+class Changes:
+    """Which objects have changed, other than in what nobody plans by; whoever follows takes them."""
+
+    def __init__(self) -> None:
+        self._refs = set[ObjectRef]()
+
+    def note(self, ref: ObjectRef) -> None:
+        """Note that an object is another, new or gone."""
+        self._refs.add(ref)
+
+    def take(self) -> set[ObjectRef]:
+        """Return what has changed since it was asked last."""
+        taken, self._refs = self._refs, set()
+        return taken
 
 
 class _Shelf(Generic[_Value]):
@@ -80,7 +98,7 @@ _AnyShelf: TypeAlias = (
     | _Shelf[BackendService]
     | _Shelf[BackendSlice]
     | _Shelf[Secret]
-    | _Shelf[Declared]
+    | _Shelf[Declared[Any]]
 )
 
 
@@ -99,11 +117,15 @@ class Snapshot:
             IngressKind.SLICE: self._all_slices,
             IngressKind.SECRET: self._secrets,
         }
-        self._declared = {kind: _Shelf(Declared) for kind in kinds - self._shelves.keys()}
+        self._declared: dict[IngressKind, _Shelf[Declared[Any]]] = {
+            kind: _Shelf(Declared) for kind in kinds - self._shelves.keys()
+        }
         self._shelves |= self._declared
         self._slices: dict[ObjectName, dict[ObjectName, BackendSlice]] = {}
         self.cluster_ips: dict[Address, ObjectName] = {}
         """The Services by their ClusterIPs."""
+        self._grants: dict[str, dict[ObjectName, Declared[Any]]] = {}
+        self._assigned: dict[ObjectName, dict[ObjectName, BackendService]] = {}
         self._problems: dict[tuple[IngressKind, ObjectName], tuple[Problem, ...]] = {}
         self._waiting = set(kinds)
         self._services: set[ObjectName] = set()
@@ -114,6 +136,12 @@ class Snapshot:
         self.refusals: Mapping[ObjectName, Refusal] = {}
         """By Service why it is not connected to as it asks (`plan.destinations`)."""
         self._events = Counter[IngressKind]()
+        self._followers = WeakSet[Changes]()
+
+    def follow(self) -> Changes:
+        """Note changes from now on, as long as the result is kept."""
+        self._followers.add(made := Changes())
+        return made
 
     @property
     def complete(self) -> bool:
@@ -140,9 +168,17 @@ class Snapshot:
         """All Secrets."""
         return MappingProxyType(self._secrets.objects)
 
-    def declared(self, kind: IngressKind) -> Mapping[ObjectName, Declared]:
-        """Return all objects of a kind that this package does not know."""
+    def declared(self, kind: IngressKind) -> Mapping[ObjectName, Declared[Any]]:
+        """Return all objects of one of the Gateway API's kinds."""
         return MappingProxyType(self._declared[kind].objects) if kind in self._declared else MappingProxyType({})
+
+    def grants(self, namespace: str) -> Iterable[Declared[Any]]:
+        """Return the ReferenceGrants of a namespace."""
+        return self._grants.get(namespace, {}).values()
+
+    def assigned(self, gateway: ObjectName) -> BackendService | None:
+        """Return the Service from which a Gateway has its addresses."""
+        return next(iter(self._assigned.get(gateway, {}).values()), None)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -213,8 +249,13 @@ class Snapshot:
         self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
     ) -> None:
         """Note what a change may matter to."""
+        for each in self._followers:
+            each.note((kind, name))
         if kind is IngressKind.SERVICE:
             self._note_cluster_ips(before, after)
+            self._note_assigned(before, after)
+        elif kind is IngressKind.REFERENCE_GRANT:
+            self._note_grant(name, after)
         if kind is IngressKind.SLICE:
             self._note_slice(before, after)
         elif (
@@ -234,6 +275,29 @@ class Snapshot:
         for address in after.cluster_ips if isinstance(after, BackendService) else ():
             if isinstance(after, BackendService):
                 self.cluster_ips[address] = after.name
+
+    def _note_assigned(self, before: IngressObject | None, after: IngressObject | None) -> None:
+        """Note whose addresses a Service gives: a Gateway's may be others then, though it is the same."""
+        for each, is_there in ((before, False), (after, True)):
+            if not isinstance(each, BackendService) or GATEWAY not in each.annotations:
+                continue
+            gateway = ObjectName(each.name.namespace, each.annotations[GATEWAY])
+            if is_there:
+                self._assigned.setdefault(gateway, {})[each.name] = each
+            else:
+                self._assigned[gateway].pop(each.name)
+            self._named.add((IngressKind.GATEWAY, gateway))
+            for follower in self._followers:
+                follower.note((IngressKind.GATEWAY, gateway))
+
+    def _note_grant(self, name: ObjectName, after: IngressObject | None) -> None:
+        found = self._grants.setdefault(name.namespace, {})
+        if isinstance(after, Declared):
+            found[name] = after
+        else:
+            found.pop(name, None)
+        for each in self._followers:
+            each.note((IngressKind.REFERENCE_GRANT, ObjectName(name.namespace, "")))
 
     def touch(self, services: Iterable[ObjectName]) -> None:
         """Note that Services have other servers, though no object says so."""

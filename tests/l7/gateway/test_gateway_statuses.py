@@ -432,7 +432,7 @@ def test_a_route_that_fails_unexpectedly_costs_itself(monkeypatch: pytest.Monkey
     def fail(*_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("vipwire_l7.gateway.plan.planner.entries_of", fail)
+    monkeypatch.setattr("vipwire_l7.gateway.plan.routes.entries_of", fail)
     planner = planned(gateway(HTTP), ROUTE, SERVICE)
     (parent,) = status(planner, IngressKind.HTTP_ROUTE, "web")["parents"]
     assert "boom" in parent["conditions"][0]["message"]

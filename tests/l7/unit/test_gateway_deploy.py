@@ -21,7 +21,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.watched_objects.event import Upserted
 from vipwire_l7.gateway.cli import gateway
-from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting, Item
+from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting
 from vipwire_l7.gateway.plan.own_services import OwnService
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.run.service_writer import ServiceWriter
@@ -32,7 +32,7 @@ from vipwire_l7.ingress.status import StatusWriter
 from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC
 from vipwire_l7.run.election import LeaseKeeper
 from vipwire_l7.watch.kinds import IngressResource
-from vipwire_l7.watch.objects import BackendService, BackendSlice, Ingress, IngressKind
+from vipwire_l7.watch.objects import BackendService, BackendSlice, Declared, Ingress, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
 from vipwire_up.api.kinds.catalogue import RESOURCES as SERVED
 from vipwire_up.api.serving.authorization import Role, User, may
@@ -95,7 +95,8 @@ def test_the_service_of_our_pods_selects_them_and_is_the_one_that_the_flag_names
 
 async def written_services() -> set[Right]:
     """Write Services and their slices: those that are to be, and one of each that nobody has a use for any more."""
-    gateway, pods = Item(IngressKind.GATEWAY, ObjectName("default", "edge"), None), ObjectName("kube-system", "pods")
+    gateway = Declared(IngressKind.GATEWAY, ObjectName("default", "edge"), None)
+    pods = ObjectName("kube-system", "pods")
     snapshot = filled()
     wanted = OwnService(ObjectName("default", "edge-vipwire"), gateway.name, {(80, False): 20000}, {}, {})
     mine = {GATEWAY: "edge", OF_CONTROLLER: CONTROLLER}

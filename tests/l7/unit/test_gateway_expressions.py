@@ -4,8 +4,8 @@ import warnings
 
 import pytest
 
-from vipwire_l7.gateway.plan.expressions import checked_expression
-from vipwire_l7.gateway.plan.unsupported import Unsupported
+from vipwire_l7.gateway.plan.matching.expressions import checked_expression
+from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 
 
 @pytest.mark.parametrize(

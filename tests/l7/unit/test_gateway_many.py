@@ -9,19 +9,19 @@ from tests.l7.gateway.test_gateway_policies import policy
 from tests.l7.gateway.test_gateway_statuses import GATEWAY, NOW, SERVICE, drawn, planned, reasons, snapshot_of, status
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting, Item, world_of
-from vipwire_l7.gateway.plan.ladders import Entry
-from vipwire_l7.gateway.plan.matches import PathMatch, RequestMatch
-from vipwire_l7.gateway.plan.planner import plan_gateways
-from vipwire_l7.gateway.plan.steps import HostSteps, rules_of
+from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
+from vipwire_l7.gateway.plan.matching.ladders import Entry
+from vipwire_l7.gateway.plan.matching.matches import PathMatch, RequestMatch
+from vipwire_l7.gateway.plan.matching.steps import HostSteps, rules_of
+from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.plan.budget import MOST_TRIED, MOST_TRIED_OF_ALL
 from vipwire_l7.plan.policy import Policy
 from vipwire_l7.plan.sites import Aspect, Compared, Match, choice_of, pool_name
-from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.objects import Declared, IngressKind
 
 pytestmark = pytest.mark.slow
 
-ROUTE = Item(IngressKind.HTTP_ROUTE, ObjectName("infra", "web"), None)
+ROUTE = Declared(IngressKind.HTTP_ROUTE, ObjectName("infra", "web"), None)
 WHEN = (Compared(Aspect.METHOD, "GET"),)
 OPEN = "allowedRoutes: {namespaces: {from: All}}"
 HTTP = f"{{name: http, port: 80, protocol: HTTP, {OPEN}}}"
@@ -166,7 +166,7 @@ def test_planning_grows_with_the_number_of_things_alone(shape: str) -> None:
     """It is counted in steps of Python's machine: what is asked of each of all things for each is twice as much."""
 
     def steps(number: int) -> int:
-        world = world_of(snapshot_of(*SHAPES[shape](number)), NOW)
+        snapshot = snapshot_of(*SHAPES[shape](number))
         count = 0
 
         def note(frame: Any, event: str, _: object) -> Any:
@@ -177,7 +177,7 @@ def test_planning_grows_with_the_number_of_things_alone(shape: str) -> None:
 
         sys.settrace(note)
         try:
-            plan_gateways(world, GatewaySetting(addresses=("192.0.2.1",)))
+            GatewayPlanner(GatewaySetting(addresses=("192.0.2.1",))).plan(snapshot, NOW)
         finally:
             sys.settrace(None)
         return count

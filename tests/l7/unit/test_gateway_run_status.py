@@ -3,15 +3,14 @@
 from ipaddress import ip_network
 from typing import Any
 
+import msgspec
 import pytest
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.address_pool import AddressPool
-from vipwire_l7.gateway.plan.kinds.objects import Item
 from vipwire_l7.gateway.run.status import merged
-from vipwire_l7.gateway.watch.objects import sound_status
 from vipwire_l7.gateway.watch.wire import GatewaySpec
-from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.objects import Declared, IngressKind
 
 OURS, OLD, NOW = "vipwire.io/gateway", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
@@ -67,12 +66,12 @@ def test_a_status_of_other_types_is_read_as_far_as_it_is_one(junk: Any) -> None:
     lists = ("parents", "listeners", "addresses", "conditions", "ancestors")
     deep = {"parents": [{"controllerName": OURS, "parentRef": junk, "conditions": junk}], "listeners": junk}
     for theirs in (junk, dict.fromkeys(lists, junk), deep):
-        found = sound_status(theirs)
+        edge = ObjectName("infra", "edge")
+        gateway = Declared(IngressKind.GATEWAY, edge, GatewaySpec(), written_status=msgspec.json.encode(theirs))
         ours = {"parents": [parent(OURS, condition("Accepted"))], "listeners": [{"name": "a", "conditions": []}]}
-        made = merged(ours | {"conditions": [condition("Accepted")]}, found, OURS, NOW)
+        made = merged(ours | {"conditions": [condition("Accepted")]}, gateway.status, OURS, NOW)
         assert [each["parentRef"] for each in made["parents"]] == [{"name": "edge"}]
         assert [each["name"] for each in made["listeners"]] == ["a"]
         assert [each["type"] for each in made["conditions"]] == ["Accepted"]
-        gateway = Item(IngressKind.GATEWAY, ObjectName("infra", "edge"), GatewaySpec(), status=found)
         pool = AddressPool((ip_network("192.0.2.0/31"),))
         assert pool.give([gateway], {}) == {gateway.name: ("192.0.2.0",)}

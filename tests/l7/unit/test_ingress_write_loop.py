@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -21,7 +22,6 @@ from vipwire_l7.gateway.run.app import GatewayParts
 from vipwire_l7.gateway.run.service_writer import ServiceWriter
 from vipwire_l7.gateway.run.status import GatewayStatusWriter
 from vipwire_l7.gateway.watch.kinds import RESOURCES
-from vipwire_l7.gateway.watch.objects import Known
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.status import StatusWriter
 from vipwire_l7.run.desired import Desired
@@ -46,7 +46,13 @@ async def turns() -> None:
 
 
 def gateway(content: str = "", status: Any = None) -> Upserted[Any]:
-    return Upserted(Declared(IngressKind.GATEWAY, EDGE, content, Known("u-1", "1", status)), ())
+    return declared(IngressKind.GATEWAY, EDGE, content, "1", status)
+
+
+def declared(kind: IngressKind, name: ObjectName, content: Any, version: str, status: Any) -> Upserted[Any]:
+    text = msgspec.json.encode(status)
+    made = Declared(kind, name, content, identity=("u-1", "v1"), version=version, written_status=text)
+    return Upserted(made, ())
 
 
 async def refuse(code: int) -> None:
@@ -221,7 +227,7 @@ async def test_parents_are_taken_back_even_if_another_writes_the_status_at_the_s
     wanted: dict[Any, Any] = {ROUTE: {"parents": [PARENT]}}
 
     def tell(version: str, status: Any) -> None:
-        snapshot.apply(Upserted(Declared(*ROUTE, None, Known("u-1", version, status)), ()))
+        snapshot.apply(declared(*ROUTE, None, version, status))
 
     tell("1", None)
     async with asyncio.timeout(60), answering([200, 409, 200]) as (sent, access):

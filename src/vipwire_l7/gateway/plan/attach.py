@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import admits
@@ -11,10 +11,12 @@ from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, n
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.snapshot import ObjectRef
 
-ByOwner: TypeAlias = Mapping[tuple[str, ObjectName], Sequence[Listener]]
-"""All listeners, by the kind and name of the object that they stand in."""
-_HOSTLESS = (IngressKind.TCP_ROUTE, IngressKind.UDP_ROUTE)
+ByOwner: TypeAlias = Mapping[ObjectRef, Sequence[Listener]]
+"""All listeners, by the object that they stand in."""
+_PARENTS: Final = {each.value: each for each in (IngressKind.GATEWAY, IngressKind.LISTENER_SET)}
+_HOSTLESS: Final = (IngressKind.TCP_ROUTE, IngressKind.UDP_ROUTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,12 @@ def parents_of(route: Item, listeners: ByOwner, world: GatewayWorld) -> tuple[Pa
 
 
 def _parent(route: Item, ref: wire.ParentRef, listeners: ByOwner, world: GatewayWorld) -> Parent | None:
-    wanted = (ref.kind, ObjectName(ref.namespace or route.name.namespace, ref.name))
+    ours: Sequence[Listener] = ()
+    if ref.group == wire.GROUP and ref.kind in _PARENTS:
+        parent = _PARENTS[ref.kind], ObjectName(ref.namespace or route.name.namespace, ref.name)
+        world.looked_at.add(parent)
+        ours = listeners.get(parent, ())
     # Sets without a listener that is one, and Gateways without any, are nobody's parents.
-    ours = listeners.get(wanted, ()) if ref.group == wire.GROUP else ()
     if not ours:
         return None
     named = [each for each in ours if ref.section_name in (None, each.spec.name) and ref.port in (None, each.port)]
@@ -67,7 +72,7 @@ def _parent(route: Item, ref: wire.ParentRef, listeners: ByOwner, world: Gateway
 
 def _lets_in(listener: Listener, route: Item, world: GatewayWorld) -> bool:
     wanted, own = listener.spec.allowed_routes.namespaces, listener.owner.name.namespace
-    return admits(wanted, own, route.name.namespace, world.labels, "Same")
+    return admits(wanted, own, route.name.namespace, world, "Same")
 
 
 def isolated(attachment: Attachment, beside: Collection[str]) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vipwire_l7.gateway.plan.kinds.objects import Item, no
+from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 from vipwire_l7.gateway.plan.rules import Read
 from vipwire_l7.gateway.plan.targets import Targets
-from vipwire_l7.gateway.plan.unsupported import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.policy import Policy
 from vipwire_l7.plan.sites import DatagramFrontend, Pool

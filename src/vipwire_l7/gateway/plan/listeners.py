@@ -33,12 +33,17 @@ TLS_MODES: Final = frozenset((Mode.HTTPS, Mode.TLS, Mode.TLS_ENDED))
 """What may share a port: the name that clients ask for tells them apart."""
 
 
+ListenerKey: TypeAlias = tuple[IngressKind, ObjectName, int]
+"""The object that a listener stands in, and which of its listeners it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """A listener of a Gateway. `owner` is the Gateway, or the ListenerSet that it stands in."""
 
     gateway: Item
     owner: Item
+    index: int
     spec: wire.GatewayListener
     kinds: tuple[IngressKind, ...]
     accepted: Verdict
@@ -51,6 +56,13 @@ class Listener:
     """The names of other listeners of TLS at the same port whose hosts are also this one's."""
     waits: str = ""
     """What it waits for before it is served, although it is as it should be."""
+    places: tuple[str, ...] = ()
+    """The addresses with a port where it is: `*:80`."""
+
+    @property
+    def key(self) -> ListenerKey:
+        """Names it: the names of one object's listeners may be the same in a manifest."""
+        return self.owner.kind, self.owner.name, self.index
 
     @property
     def host(self) -> str:
@@ -102,7 +114,11 @@ class Listener:
 
 def listeners_of(gateway: Item, sets: Iterable[Item], world: GatewayWorld) -> tuple[Listener, ...]:
     """Judge all listeners of a Gateway. `sets` are the ListenerSets that it lets in, the oldest first."""
-    made = [_judged(gateway, owner, each, world) for owner in (gateway, *sets) for each in owner.spec.listeners]
+    made = [
+        _judged(gateway, owner, index, each, world)
+        for owner in (gateway, *sets)
+        for index, each in enumerate(owner.spec.listeners)
+    ]
     return tuple(_with_overlaps(tuple(_without_conflicts(made))))
 
 
@@ -119,10 +135,10 @@ def sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[Item]]:
 def is_let_in(item: Item, gateway: Item, world: GatewayWorld) -> bool:
     """Report whether a Gateway lets in a ListenerSet that names it."""
     wanted = gateway.spec.allowed_listeners.namespaces
-    return admits(wanted, gateway.name.namespace, item.name.namespace, world.labels, "None")
+    return admits(wanted, gateway.name.namespace, item.name.namespace, world, "None")
 
 
-def _judged(gateway: Item, owner: Item, spec: wire.GatewayListener, world: GatewayWorld) -> Listener:
+def _judged(gateway: Item, owner: Item, index: int, spec: wire.GatewayListener, world: GatewayWorld) -> Listener:
     passes = spec.tls is not None and spec.tls.mode == "Passthrough"
     supported = _KINDS.get(spec.protocol, ())[: 1 if passes else None]
     wanted = spec.allowed_routes.kinds
@@ -143,6 +159,7 @@ def _judged(gateway: Item, owner: Item, spec: wire.GatewayListener, world: Gatew
     return Listener(
         gateway,
         owner,
+        index,
         spec,
         kinds if wanted else supported,
         accepted,

@@ -74,7 +74,7 @@ class OwnServices:
         """Add a Gateway's Service for its listeners, and say how that stands."""
         places = dict.fromkeys(each.place for each in listeners if _is_real(each))
         name, found = self.name_of(gateway), self.there(gateway)
-        if found is None and name in self._world.services:
+        if found is None and self._world.services.get(name) is not None:
             return Standing(lacks=f"the Service {name} is not this Gateway's")
         if not places:
             return Standing()

@@ -1,72 +1,38 @@
-"""From the objects of the Gateway API to a `SitePlan`, and to what all statuses say.
+"""From the objects of the Gateway API to a plan, and to what all statuses say: a change costs what it changes.
 
-Gateways without addresses share the node's: one frontend for each port, where the oldest Gateway has the protocol. A
-Gateway with an address has frontends of its own there. Each route costs itself: what cannot be read, or fails in a
-way that nobody has thought of, is left out and told in its status.
+What is planned are the frame (all but routes) and each route, each by itself. Each is kept until an object changes
+that it has looked at, and a route as well until the frame says something else of one. What routes bring is put
+together by host.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from vipwire.kube.gateway_addresses import GATEWAY
-from vipwire.kube.resource import unexpected
 from vipwire.model.names import ObjectName
-from vipwire.model.problem import Problem
-from vipwire_l7.gateway.plan.address_pool import AddressPool, Given, named
-from vipwire_l7.gateway.plan.attach import Parent, parents_of
-from vipwire_l7.gateway.plan.datagrams import DatagramPlace, shares_of
-from vipwire_l7.gateway.plan.features import FEATURES, WITH_SERVICES
-from vipwire_l7.gateway.plan.kinds.objects import (
-    POLICY_KINDS,
-    ROUTE_KINDS,
-    GatewaySetting,
-    GatewayWorld,
-    Item,
-    Verdict,
-    no,
-    world_of,
-    yes,
-)
-from vipwire_l7.gateway.plan.listeners import Listener, is_let_in, listeners_of, sets_by_gateway
-from vipwire_l7.gateway.plan.own_services import OwnService, OwnServices, Standing
-from vipwire_l7.gateway.plan.places import Brought, SharedPort
-from vipwire_l7.gateway.plan.policies import policies_of
-from vipwire_l7.gateway.plan.rules import Read, entries_of, services_of
-from vipwire_l7.gateway.plan.statuses import (
-    Json,
-    class_status,
-    gateway_status,
-    ordered,
-    own_policy_status,
-    parents_status,
-    policy_status,
-    set_status,
-    tls_conditions,
-)
-from vipwire_l7.gateway.plan.targets import Targets
-from vipwire_l7.gateway.plan.tls.backend_tls import backend_tls_of, targets_of
-from vipwire_l7.gateway.plan.tls.certified import distinct
-from vipwire_l7.gateway.plan.tls.clients import OwnCertificate, own_certificate
-from vipwire_l7.plan.budget import Budget
-from vipwire_l7.plan.sites import Route, SitePlan
+from vipwire_l7.gateway.plan.datagrams import Shares
+from vipwire_l7.gateway.plan.frame import KINDS, Frame, frame_of
+from vipwire_l7.gateway.plan.hosts import HostKey, Hosts, order_of
+from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting, GatewayWorld, sections_of
+from vipwire_l7.gateway.plan.listeners import ListenerKey
+from vipwire_l7.gateway.plan.own_services import OwnService
+from vipwire_l7.gateway.plan.routes import RouteResult, Way, plan_route
+from vipwire_l7.gateway.plan.statuses import Json, gateway_status, policy_status, set_status, tls_conditions
+from vipwire_l7.gateway.plan.tls.backend_tls import Checked, targets_of
+from vipwire_l7.plan.dependencies import Dependencies
+from vipwire_l7.plan.plan import HostPlan, Plan
+from vipwire_l7.plan.sites import Frontend, Route, SitePlan
 from vipwire_l7.watch.objects import IngressKind
-from vipwire_l7.watch.snapshot import Snapshot
+from vipwire_l7.watch.snapshot import Changes, ObjectRef, Snapshot
 
-Key = tuple[IngressKind, ObjectName]
-Place = tuple[str, int]
+_FRAME: ObjectRef = IngressKind.GATEWAY_CLASS, ObjectName("", "")
+"""Names the frame among the results: no object is called so."""
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayPlan:
-    """What shall be served, and the statuses of all objects that are ours."""
-
-    sites: SitePlan
-    statuses: Mapping[Key, Json]
-    given: Given = field(default_factory=dict)
-    """The addresses of the pool, by Gateway."""
-    services: Mapping[ObjectName, OwnService] = field(default_factory=dict)
-    """The Services that Gateways are to have, if we make them."""
+PARENTS = frozenset((IngressKind.GATEWAY_CLASS, IngressKind.LISTENER_SET, IngressKind.GATEWAY))
+"""The kinds whose statuses are written before those of routes."""
 
 
 class GatewayPlanner:
@@ -75,8 +41,28 @@ class GatewayPlanner:
     def __init__(self, setting: GatewaySetting, reached: Callable[[], tuple[str, ...]] | None = None) -> None:
         """`reached` finds where clients reach Gateways that name no address, if the setting does not say it."""
         self._setting, self._reached = setting, reached or (lambda: setting.addresses)
-        self._given: Given = {}
-        self.statuses: Mapping[Key, Json] = {}
+        self._frame = Frame()
+        self._begin(None)
+
+    def _begin(self, snapshot: Snapshot | None) -> None:
+        """Begin with nothing planned; of what was planned before, Gateways keep their addresses."""
+        self._snapshot = snapshot
+        self._changes = snapshot.follow() if snapshot is not None else Changes()
+        self.kept = Plan()
+        self._frame = Frame(given=self._frame.given)
+        self._frontends: dict[Way, Frontend] = {}
+        self._led: dict[str, tuple[Route, ...]] = {}
+        self._looked_at = Dependencies[ObjectRef]()
+        self._results: dict[ObjectRef, RouteResult] = {}
+        self._hosts = Hosts(self._results)
+        self._datagrams: dict[str, dict[ObjectRef, Shares]] = {}
+        self._counts = Counter[ListenerKey]()
+        self._leading: dict[ObjectName, Counter[ObjectName]] = {}
+        """By Service the Gateways whose routes name it."""
+        self._refused: frozenset[str] = frozenset()
+        self._refusals: Mapping[ObjectName, object] = {}
+        self.due = math.inf
+        """When time alone changes the plan."""
         self.services: Mapping[ObjectName, OwnService] | None = None
 
     @property
@@ -84,337 +70,223 @@ class GatewayPlanner:
         """The zone that we are in, if known."""
         return self._setting.zone
 
-    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
-        """Plan everything but the frontends that HAProxy has refused."""
-        self._setting = replace(self._setting, addresses=self._reached())
-        made = plan_gateways(world_of(snapshot, now), self._setting, refused, self._given)
-        self.statuses, self.services, self._given = made.statuses, made.services, made.given
-        return made.sites
+    @property
+    def statuses(self) -> "Statuses":
+        """What the statuses of all objects say that are ours."""
+        return Statuses(self)
 
     def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
-        """Report whether an object may change the plan: any of the API's own kinds; others once they are named.
-
-        A Service matters as well that has a Gateway's addresses.
-        """
+        """Report whether an object may change the plan that nothing has looked at by its name."""
         if kind is IngressKind.SERVICE:
             service = snapshot.services.get(name)
             return service is not None and GATEWAY in service.annotations
-        return kind in _MATTER
+        return kind in KINDS or kind in ROUTE_KINDS or kind is IngressKind.REFERENCE_GRANT
 
     def moved(self) -> bool:
         """Report whether clients reach us elsewhere than at the last plan."""
         return self._reached() != self._setting.addresses
 
+    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
+        """Plan everything but the frontends that HAProxy has refused."""
+        self.update(snapshot, now, refused)
+        return self.kept.sites(frozenset(self._looked_at.looked_at))
 
-_MATTER = frozenset(
-    (
-        IngressKind.GATEWAY_CLASS,
-        IngressKind.GATEWAY,
-        IngressKind.LISTENER_SET,
-        IngressKind.REFERENCE_GRANT,
-        IngressKind.BACKEND_TLS_POLICY,
-        *POLICY_KINDS,
-        IngressKind.NAMESPACE,
-        IngressKind.CONFIG_MAP,
-        IngressKind.CLUSTER_TRUST_BUNDLE,
-        *ROUTE_KINDS,
-    )
-)
+    def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
+        """Plan what has changed since the last time, in `kept`."""
+        is_first = snapshot is not self._snapshot
+        if is_first:
+            self._begin(snapshot)
+        changed = self._changes.take()
+        refusals = dict(snapshot.refusals)
+        both = refusals.keys() | self._refusals.keys()
+        changed |= {(IngressKind.SERVICE, each) for each in both if refusals.get(each) != self._refusals.get(each)}
+        self._refusals = refusals
+        world = GatewayWorld(snapshot, now)
+        if is_first or self._is_stale(changed, world, frozenset(refused)):
+            self._refused = frozenset(refused)
+            changed |= self._plan_frame(world)
+        if is_first:
+            routes = {(kind, name) for kind in ROUTE_KINDS for name in snapshot.declared(kind)}
+        else:
+            routes = {each for each in changed if each[0] in ROUTE_KINDS} | self._looked_at.users(changed)
+        self._plan_routes(routes - {_FRAME}, world)
 
-
-def plan_gateways(
-    world: GatewayWorld, setting: GatewaySetting, refused: Collection[str] = (), before: Given | None = None
-) -> GatewayPlan:
-    """Plan everything. `refused` are frontends whose addresses cannot be had; `before` is what the pool gave last."""
-    tls = backend_tls_of(world, has_system=setting.has_system_authorities)
-    draft = _Draft(world, setting, Targets(world, tls), refused)
-    classes = [
-        each for each in world.all(IngressKind.GATEWAY_CLASS) if each.spec.controller_name == setting.controller
-    ]
-    has_services = setting.services is not None or (world.is_pooled and not setting.pool)
-    features = FEATURES | WITH_SERVICES if has_services else FEATURES
-    for each in classes:
-        draft.statuses[each.kind, each.name] = class_status(each, features)
-    names = {each.name.name for each in classes if each.spec.parameters_ref is None}
-    gateways = [each for each in world.all(IngressKind.GATEWAY) if each.spec.gateway_class_name in names]
-    given = AddressPool(setting.pool).give(gateways, before or {})
-    if setting.services is not None:
-        draft.services = OwnServices(world, setting, gateways)
-    for gateway in gateways:
-        draft.add_gateway(gateway, given.get(gateway.name, ()))
-    draft.attach_policies()
-    routes = [each for kind in ROUTE_KINDS for each in world.all(kind)]
-    for route in sorted(routes, key=lambda each: each.age):
-        draft.add_route(route)
-    return replace(draft.finished(), given=given)
-
-
-class _Draft:
-    """A plan in the making."""
-
-    def __init__(
-        self, world: GatewayWorld, setting: GatewaySetting, targets: Targets, refused: Collection[str]
-    ) -> None:
-        self._world, self._setting, self._targets, self._refused = world, setting, targets, refused
-        self._places: dict[Place, SharedPort] = {}
-        self._ports: dict[int, list[SharedPort]] = {}
-        self._datagram_ports: dict[int, list[DatagramPlace]] = {}
-        """Where listeners are, by their `id`."""
-        self._datagrams: dict[Place, DatagramPlace] = {}
-        self._listeners: list[Listener] = []
-        self._by_owner: dict[tuple[str, ObjectName], list[Listener]] = {}
-        self._gateways: list[tuple[Item, list[Listener], Verdict, tuple[str, ...]]] = []
-        self._sets: list[tuple[Item, bool, Verdict]] = []
-        self._of_gateway = sets_by_gateway(world)
-        self._counts: dict[int, int] = {}
-        self._problems: list[Problem] = []
-        self._own: dict[ObjectName, OwnCertificate] = {}
-        self._budget = Budget()
-        self._shares = set[tuple[int, str]]()
-        """The choices by weight that a frontend has."""
-        self._leading: dict[ObjectName, set[ObjectName]] = {}
-        """By Service the Gateways whose routes name it."""
-        self.statuses: dict[Key, Json] = {}
-        self.services: OwnServices | None = None
-
-    def add_gateway(self, gateway: Item, given: tuple[str, ...]) -> None:
-        """Add a Gateway and its listeners; `given` are its addresses of the pool."""
-        sets = [(each, is_let_in(each, gateway, self._world)) for each in self._of_gateway.get(gateway.name, ())]
-        judged = listeners_of(gateway, (each for each, let_in in sets if let_in), self._world)
-        standing = self._standing(gateway, judged)
-        assigned = standing.addresses if standing is not None else self._assigned(gateway)
-        verdict, binds, reached = _addresses(gateway, self._setting, given, assigned)
-        serves = verdict.holds
-        if standing is not None:
-            verdict, binds = _with_service(verdict, standing), (self._setting.bind,)
-            serves = verdict.holds or verdict.reason == "AddressNotAssigned"  # there is more than an address
-        self._sets += [(item, let_in, verdict) for item, let_in in sets]
-        self._add_certificate(gateway)
-        self._gateways.append((gateway, own := list[Listener](), verdict, reached))
-        for listener in judged:
-            port = listener.port if standing is None else standing.targets.get(listener.place, 0)
-            placed = self._place(listener, port, binds) if listener.serves and serves else listener
-            self._listeners.append(placed)
-            own.append(placed)
-            self._by_owner.setdefault((placed.owner.kind.value, placed.owner.name), []).append(placed)
-            self._tell(listener.owner, "spec.listeners", placed.accepted, placed.resolved)
-            names = listener.certified.named
-            self._targets.named.update((IngressKind.SECRET, name) for name in names)
-        if not verdict.holds:
-            self._tell(gateway, "spec", verdict)
-
-    def _standing(self, gateway: Item, judged: Iterable[Listener]) -> Standing | None:
-        """Say how the Service stands that we make for a Gateway; None where we make none."""
-        if self.services is None:
-            return None
-        self._targets.named.add((IngressKind.SERVICE, self.services.name_of(gateway)))
-        return self.services.add(gateway, judged)
-
-    def _assigned(self, gateway: Item) -> tuple[str, ...] | None:
-        """Return the addresses that `vipwire up` has given to a Gateway; None where it gives none to any."""
-        if self._setting.pool or not self._world.is_pooled:
-            return None
-        service = self._world.assigned(gateway)
-        if service is None:
-            return ()
-        self._targets.named.add((IngressKind.SERVICE, service.name))
-        return service.balanced
-
-    def _add_certificate(self, gateway: Item) -> None:
-        """Add the certificate that a Gateway shows to Pods."""
-        own = own_certificate(gateway, self._world)
-        if own is None:
-            return
-        self._own[gateway.name] = own
-        self._targets.certificates[gateway.name] = own.file
-        if own.named is not None:
-            self._targets.named.add((IngressKind.SECRET, own.named))
-        self._tell(gateway, "spec.tls.backend", own.verdict)
-
-    def _place(self, listener: Listener, port: int, binds: Iterable[str]) -> Listener:
-        if not port:
-            return replace(listener, waits="the Gateway's Service does not have this port yet")
-        for bind in binds:
-            key = (bind, port)
-            name = f"{'udp' if listener.is_udp else 'gateway'}{self._mark(*key)}"
-            if name in self._refused:
-                text = f"{bind}:{port} is taken by another program, or may not be taken"
-                return replace(listener, accepted=no("PortUnavailable", text))
-            if not listener.is_udp and self._setting.reserves(*key):
-                text = f"{bind}:{port} is where Ingresses come in (--http, --https)"
-                return replace(listener, accepted=no("PortUnavailable", text))
-            if listener.is_udp:
-                there = self._datagrams.setdefault(key, DatagramPlace(name, *key))
-                self._datagram_ports.setdefault(id(listener), []).append(there)
-                continue
-            placed = self._places.setdefault(key, SharedPort(f"{bind}:{port}", self._mark(*key)))
-            if text := placed.objection(listener):
-                return replace(listener, accepted=no("PortUnavailable", text))
-            placed.add(listener)
-            self._ports.setdefault(id(listener), []).append(placed)
-        return listener
-
-    def attach_policies(self) -> None:
-        """Attach our own policies, once all Gateways are there."""
-        made = policies_of(self._world, (gateway for gateway, *_ in self._gateways))
-        self._targets.policies = made
-        self._targets.named |= made.named
-        for each in made.all:
-            self._tell(each.policy, "spec", *each.verdicts)
-
-    def add_route(self, route: Item) -> None:
-        """Attach a route to its listeners, as far as they let it."""
-        parents = parents_of(route, self._by_owner, self._world)
-        if not parents:
-            return
-        read = Read()
-        try:
-            self._attach(route, parents, read)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is about this route
-            read.failed = dict.fromkeys(range(len(route.spec.rules)), unexpected(error))
-        failed = read.failures(len(route.spec.rules))
-        all_failed = bool(failed) and len(failed) == len(route.spec.rules)
-        self.statuses[route.kind, route.name] = {
-            "parents": parents_status(
-                route, parents, self._setting.controller, read.resolved, failed, all_failed=all_failed
+    def _is_stale(self, changed: Collection[ObjectRef], world: GatewayWorld, refused: frozenset[str]) -> bool:
+        """Report whether the frame must be planned again."""
+        return (
+            self.moved()
+            or refused != self._refused
+            or world.now >= self.due
+            or any(kind in KINDS for kind, _ in changed)
+            or _FRAME in self._looked_at.users(changed)
+            or any(
+                sections_of(world.find(*each)) != self._frame.seen[each]
+                for each in changed
+                if each in self._frame.seen
             )
-        }
-        self._tell(route, "spec.rules", read.resolved, *(no("", text) for text in failed))
-        self._tell(route, "spec.parentRefs", *(each.accepted for each in parents))
-
-    def _attach(self, route: Item, parents: Iterable[Parent], read: Read) -> None:
-        seen = set[int]()
-        services = tuple(services_of(route))
-        found: list[Brought] = []
-        for attachment in (each for parent in parents for each in parent.attachments):
-            if id(attachment.listener) in seen:
-                continue
-            seen.add(id(attachment.listener))
-            self._counts[id(attachment.listener)] = self._counts.get(id(attachment.listener), 0) + 1
-            for service in services:
-                self._leading.setdefault(service, set()).add(attachment.listener.gateway.name)
-            if attachment.listener.is_udp:
-                shares = shares_of(route, self._targets, read)
-                for there in self._datagram_ports.get(id(attachment.listener), ()):
-                    there.shares = there.shares or shares  # the oldest route's
-                continue
-            entries = tuple(entries_of(route, attachment, self._targets, read))
-            ports = self._ports.get(id(attachment.listener), ())
-            found += [each for placed in ports for each in placed.brought(attachment, entries)]
-        self._put(route, found, read)
-
-    def _put(self, route: Item, found: Sequence[Brought], read: Read) -> None:
-        """Bring matches to their places; if that is more than a namespace may have, close those that are guarded."""
-        namespace, shares = route.name.namespace, self._fresh_shares(found)
-        tried = sum(each.cost() for each in found) + sum(self._targets.rules_of(name) for _, name in shares)
-        steps = Counter[str]()
-        for each in found:
-            steps[each.site] += each.steps()
-        if text := self._budget.take(namespace, tried, steps):
-            read.failed = dict.fromkeys(range(len(route.spec.rules)), text)
-            found, shares = [each.closed(self._targets.is_guarded) for each in found], set()
-            if self._budget.take(namespace, sum(each.cost() for each in found), {}):
-                found = [each.closed_whole() for each in found if each.entries]
-        self._shares |= shares
-        for each in found:
-            each.put()
-
-    def _fresh_shares(self, found: Iterable[Brought]) -> set[tuple[int, str]]:
-        """Find the choices by weight that frontends do not have yet."""
-        pairs = {(id(each.way), entry.target) for each in found for entry in each.entries}
-        return {pair for pair in pairs if pair[1] in self._targets.choices} - self._shares
-
-    def _tell(self, item: Item, where: str, *verdicts: Verdict) -> None:
-        for verdict in verdicts:
-            if not verdict.holds:
-                text = f"{verdict.reason}: {verdict.message}" if verdict.reason else verdict.message
-                self._problems.append(Problem(item.kind.value, item.name, where, text))
-
-    def finished(self) -> GatewayPlan:
-        """Build the plan."""
-        self._write_statuses()
-        routes: list[Route] = []
-        frontends = []
-        for _, placed in sorted(self._places.items()):
-            for frontend, own in placed.made(self._targets.choices):
-                frontends.append(frontend)
-                routes += own
-        sites = SitePlan(
-            tuple(routes),
-            tuple(self._targets.pools.values()),
-            certificates=distinct(each.certified for each in self._listeners if each.serves),
-            problems=tuple(self._problems),
-            named=frozenset(self._targets.named),
-            frontends=tuple(frontends),
-            authorities=tuple(sorted(self._files())),
-            datagrams=tuple(place.frontend for _, place in sorted(self._datagrams.items())),
         )
-        return GatewayPlan(sites, ordered(self.statuses), services=self.services.wanted if self.services else {})
 
-    def _files(self) -> set[tuple[str, str]]:
-        """Collect the files of certificates that are neither a site's nor read anew while HAProxy runs."""
-        clients = (each.clients for each in self._listeners if each.clients is not None)
-        own = ((each.file, each.pem) for each in self._own.values() if each.file)
-        return {
-            *self._targets.tls.files.items(),
-            *self._targets.bodies.items(),
-            *((each.file, each.content) for each in clients),
-            *own,
+    def _plan_frame(self, world: GatewayWorld) -> set[ObjectRef]:
+        """Plan the frame; return the objects of which routes find something else there."""
+        self._setting = replace(self._setting, addresses=self._reached())
+        before, kept = self._frame, self.kept
+        self._frame = made = frame_of(world, self._setting, self._refused, before.given)
+        self._looked_at.record(_FRAME, world.take())
+        self.due, self.services = world.until, made.services
+        kept.problems.put_all(before.problems, made.problems)
+        kept.certificates.put_all(before.certificates, made.certificates)
+        kept.files.swap(before.files, made.files)
+        kept.change.statuses |= {*_statuses_of(before), *_statuses_of(made)}
+        marks = {way: each.mark for way, each in self._frontends.items()}
+        self._frontends = {
+            (place, mode): each
+            for place, port in sorted(made.ports.items(), key=lambda found: (found[1].bind, found[1].port))
+            for mode, each in port.frontends()
         }
+        kept.frontends.arrange({each.name: each for each in self._frontends.values()})
+        led, self._led = self._led, {each.site: (each,) for port in made.ports.values() for each in port.led()}
+        for site in led.keys() - self._led.keys():
+            kept.hosts.put(site, None)
+        for way in marks.keys() | self._frontends.keys():
+            mark = self._frontends[way].mark if way in self._frontends else None
+            if mark != marks.get(way):
+                for host in self._hosts.by_way.get(way, ()):
+                    self._put_host((way, host), marks.get(way))
+        for site, routes in self._led.items():
+            kept.hosts.put(site, HostPlan(routes))
+        for place in before.datagrams.keys() | made.datagrams.keys():
+            self._put_datagrams(place, before)
+        return made.changed(before)
 
-    def _mark(self, bind: str, port: int) -> str:
-        """Write what the hosts of a frontend end with."""
-        return f":{port}" if bind == self._setting.bind else f":{bind.strip('[]')}:{port}"
+    def _plan_routes(self, refs: Iterable[ObjectRef], world: GatewayWorld) -> None:
+        """Plan some routes again, and put their hosts together."""
+        hosts, places = set[HostKey](), set[str]()
+        for ref in refs:
+            before, route = self._results.pop(ref, None), world.find(*ref)
+            now = plan_route(route, self._frame, world) if route is not None else None
+            if route is None:
+                self._looked_at.forget(ref)
+            else:
+                self._looked_at.record(ref, world.take())
+            if now is not None:
+                self._results[ref] = now
+            if before is None and now is None:
+                continue
+            hosts |= self._hosts.swap(ref, before, now)
+            places |= self._swap(ref, before, now)
+            self.kept.change.statuses.add(ref)
+            self.kept.problems.put(ref, (now.problems() if now is not None else ()) or None)
+        for ref, more in self._hosts.judge(hosts).items():
+            hosts.update(more)
+            self.kept.change.statuses.add(ref)
+            self.kept.problems.put(ref, self._results[ref].problems() or None)
+        for key in hosts:
+            self._put_host(key)
+        for place in places:
+            self._put_datagrams(place, self._frame)
 
-    def _write_statuses(self) -> None:
-        for gateway, own, verdict, reached in self._gateways:
-            status = gateway_status(gateway, own, self._counts, verdict, reached)
-            certificate = self._own.get(gateway.name)
-            status["conditions"] += tls_conditions(gateway, own, certificate.verdict if certificate else None)
-            self.statuses[gateway.kind, gateway.name] = status
-        for item, let_in, address in self._sets:
-            own = self._by_owner.get((item.kind.value, item.name), [])
-            status = set_status(item, own, self._counts, address, let_in=let_in)
-            self.statuses[item.kind, item.name] = status
-        for checked in self._targets.tls.all:
-            led = {name for target, _ in targets_of(checked.policy) for name in self._leading.get(target, ())}
-            gateways = [gateway for gateway, *_ in self._gateways if gateway.name in led]
-            status = policy_status(checked, gateways, self._setting.controller)
-            self.statuses[checked.policy.kind, checked.policy.name] = status
-        for judged in self._targets.policies.all:
-            key = judged.policy.kind, judged.policy.name
-            self.statuses[key] = own_policy_status(judged, self._setting.controller)
+    def _put_host(self, key: HostKey, before: str | None = None) -> None:
+        """Put the plan of a host together. `before` is the mark that its frontend had."""
+        way, host = key
+        if before is not None:
+            self.kept.hosts.put(f"{host}{before}", None)
+        if way in self._frontends:
+            site = f"{host}{self._frontends[way].mark}"
+            self.kept.hosts.put(site, self._hosts.plan(key, site))
+
+    def _put_datagrams(self, place: str, before: Frame) -> None:
+        """Serve the clients of an address and port of UDP: the oldest route that has a rule has them all."""
+        found = self._frame.datagrams.get(place)
+        if found is None:
+            if place in before.datagrams:
+                self.kept.datagrams.put(before.datagrams[place].name, None)
+            return
+        refs = [ref for ref, shares in self._datagrams.get(place, {}).items() if shares]
+        oldest = min(refs, key=lambda ref: order_of(self._results[ref].route), default=None)
+        shares = self._datagrams[place][oldest] if oldest is not None else ()
+        self.kept.datagrams.put(found.name, replace(found, shares=shares))
+
+    def _swap(self, ref: ObjectRef, before: RouteResult | None, now: RouteResult | None) -> set[str]:
+        """Put what a route comes to beside its hosts in place of what it was; return the places of UDP."""
+        statuses = self.kept.change.statuses
+        self.kept.pools.swap(before.pools if before else {}, now.pools if now else {})
+        self.kept.files.swap(before.files if before else {}, now.files if now else {})
+        for result, number in ((before, -1), (now, 1)):
+            if result is None:
+                continue
+            for listener in result.listeners:
+                self._counts[listener] += number
+                statuses.add(listener[:2])
+            for service in result.services:
+                self._leading.setdefault(service, Counter()).update(dict.fromkeys(result.gateways, number))
+                statuses |= {
+                    (each.policy.kind, each.policy.name)
+                    for (name, _), each in self._frame.tls.by_port.items()
+                    if name == service
+                }
+            for place in result.datagrams:
+                there = self._datagrams.setdefault(place, {})
+                if number < 0:
+                    del there[ref]
+                else:
+                    there[ref] = result.datagrams[place]
+        return {place for each in (before, now) if each is not None for place in each.datagrams}
+
+    def status(self, ref: ObjectRef) -> Json | None:
+        """Write what the status of an object says; None for one that is not ours."""
+        frame, controller = self._frame, self._setting.controller
+        if ref in self._results:
+            return self._results[ref].status(controller)
+        if ref in frame.gateways:
+            found = frame.gateways[ref]
+            made = gateway_status(found.gateway, found.listeners, self._counts, found.address, found.reached)
+            verdict = found.certificate.verdict if found.certificate is not None else None
+            made["conditions"] += tls_conditions(found.gateway, found.listeners, verdict)
+            return made
+        if ref in frame.sets:
+            item = frame.sets[ref]
+            own = frame.listeners.get(ref, ())
+            return set_status(item.item, own, self._counts, item.address, let_in=item.let_in)
+        if ref in frame.tls.checked:
+            return self._status_of_tls(frame.tls.checked[ref])
+        return frame.statuses.get(ref)
+
+    def _status_of_tls(self, checked: Checked) -> Json:
+        led = {
+            name
+            for target, _ in targets_of(checked.policy)
+            for name, number in self._leading.get(target, {}).items()
+            if number
+        }
+        gateways = [each.gateway for each in self._frame.gateways.values() if each.gateway.name in led]
+        return policy_status(checked, gateways, self._setting.controller)
+
+    def told(self) -> Iterator[ObjectRef]:
+        """Name the objects whose statuses we write, parents first: whoever reads of a route finds theirs as well."""
+        yield from (ref for ref in _statuses_of(self._frame) if ref[0] in PARENTS)
+        yield from self._results
+        yield from (ref for ref in _statuses_of(self._frame) if ref[0] not in PARENTS)
 
 
-def _addresses(
-    gateway: Item, setting: GatewaySetting, given: tuple[str, ...], assigned: tuple[str, ...] | None
-) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
-    """Return whether a Gateway can have its addresses, where it listens, and what its status says.
+class Statuses(Mapping[ObjectRef, Json]):
+    """What all statuses say; each is written when it is asked for."""
 
-    `given` are those of our pool, `assigned` those of `vipwire up`, None if it gives none.
-    """
-    if gateway.spec.infrastructure.parameters_ref is not None:
-        return no("InvalidParameters", "infrastructure.parametersRef: this controller has no parameters"), (), ()
-    for each in gateway.spec.addresses:
-        if each.type != "IPAddress":
-            return no("UnsupportedAddress", f"{each.type[:80]}: only IPAddress is supported"), (), ()
-    values = named(gateway)
-    if not values and not setting.pool and assigned is None:
-        return yes("Programmed"), (setting.bind,), setting.addresses
-    if not values and not given and not assigned:
-        flag = "--address-pool" if setting.pool else "vipwire up --load-balancer-range"
-        return no("AddressNotAssigned", f"no address of the pool is left ({flag})"), (), ()
-    pool = AddressPool(setting.pool)
-    usable = setting.usable.union(assigned or ())
-    if strange := [value for value in values if value not in usable and value not in pool]:
-        text = f"{strange[0][:80]} is none of this controller's addresses (--address, --address-pool)"
-        return no("AddressNotUsable", text), (), ()
-    values = values or given or assigned or ()
-    return yes("Programmed"), tuple(f"[{v}]" if ":" in v else v for v in values), values
+    def __init__(self, planner: GatewayPlanner) -> None:
+        self._planner = planner
+
+    def __getitem__(self, ref: ObjectRef) -> Json:
+        found = self._planner.status(ref)
+        if found is None:
+            raise KeyError(ref)
+        return found
+
+    def __iter__(self) -> Iterator[ObjectRef]:
+        return self._planner.told()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
-def _with_service(verdict: Verdict, standing: Standing) -> Verdict:
-    """Say what has become of a Gateway's address that its own Service is to bring."""
-    if standing.lacks and verdict.reason in ("Programmed", "AddressNotAssigned", "AddressNotUsable"):
-        return no("AddressNotAssigned", standing.lacks)
-    return verdict
+def _statuses_of(frame: Frame) -> Iterator[ObjectRef]:
+    """Name the objects of a frame whose statuses we write: of Gateways, those of their ListenerSets come first."""
+    yield from (*frame.statuses, *frame.sets, *frame.gateways, *frame.tls.checked)

@@ -5,18 +5,18 @@ the more it counts, field by field. A BackendPolicy is for a Service or one of i
 the older one counts. A TrafficPolicy that cannot be read closes what it is for: it may have been to guard it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.watch import rule_wire, wire
 from vipwire_l7.plan.annotations import AnnotationValues
 from vipwire_l7.plan.policy import Algorithm, BackendProtocol, Balance, Policy, inherited
 from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC, Target, targets_of, values_of
-from vipwire_l7.plan.pool_policy import general_policy, login_of, users_of
+from vipwire_l7.plan.pool_policy import general_policy, login_of
 from vipwire_l7.plan.sites import Asker
 from vipwire_l7.watch.objects import BackendPort, BackendService, IngressKind
 
@@ -62,12 +62,13 @@ class Policies:
 
     by_place: dict[Place, Asked] = field(default_factory=dict)
     all: list[Judged] = field(default_factory=list)
-    named: set[tuple[IngressKind, ObjectName]] = field(default_factory=set)
-    """What policies are for, and what they read, whether it is there or not."""
 
-    def traffic(self, route: Item, rule: rule_wire.RouteRule, listener: Listener, policy: Policy) -> Policy | None:
+    def traffic(
+        self, route: Item, rule: rule_wire.RouteRule, listener: Listener, policy: Policy, world: GatewayWorld
+    ) -> Policy | None:
         """Complete the policy of a rule at a listener; None if what is asked cannot be read."""
         for place in _places(route, rule, listener):
+            world.looked_at.add(place[:2])
             asked = self.by_place.get(place)
             if asked is None:
                 continue
@@ -121,11 +122,9 @@ _OF_REQUESTS: Final = (Algorithm.URI, Algorithm.HEADER)
 def policies_of(world: GatewayWorld, gateways: Iterable[Item]) -> Policies:
     """Read all policies. `gateways` are ours."""
     made = Policies()
-    kinds = (IngressKind.LISTENER_SET, IngressKind.HTTP_ROUTE, IngressKind.GRPC_ROUTE)
-    items = (*gateways, *(each for kind in kinds for each in world.all(kind)))
-    here = _Here(world.services, {(each.kind, each.name): each for each in items})
+    here = _Here(world, frozenset(each.name for each in gateways))
     for policy in world.all(IngressKind.TRAFFIC_POLICY):
-        _attach(made, policy, _traffic(policy, world, made), here)
+        _attach(made, policy, _traffic(policy, world), here)
     for policy in world.all(IngressKind.BACKEND_POLICY):
         _attach(made, policy, _backend(policy), here)
     return made
@@ -138,7 +137,6 @@ def _attach(made: Policies, policy: Item, asked: Asked, here: "_Here") -> None:
         kind, verdict = here.find(policy, target)
         if kind is not None:
             place = (kind, ObjectName(policy.name.namespace, target.name), target.section)
-            made.named.add(place[:2])
             if made.by_place.setdefault(place, asked) is not asked:
                 verdict = no("Conflicted", "an older policy is for the same")
         if verdict.reason != "Conflicted" and verdict.holds and judged.problems:
@@ -147,15 +145,13 @@ def _attach(made: Policies, policy: Item, asked: Asked, here: "_Here") -> None:
     made.all.append(judged)
 
 
-def _traffic(policy: Item, world: GatewayWorld, made: Policies) -> Asked:
+def _traffic(policy: Item, world: GatewayWorld) -> Asked:
     if not isinstance(policy.spec, dict):
         return Asked(Policy(), ("spec is no object",), closed=True)
     values, strange = values_of(policy.spec, TRAFFIC)
     annotations = AnnotationValues(values)
-    if (users := users_of(policy.name.namespace, annotations)) is not None:
-        made.named.add((IngressKind.SECRET, users))
     owner = Asker(policy.kind.value, policy.name, "spec.basicAuth")
-    login, problems, locked = login_of(owner, annotations, world.secrets, "what the policy is for is closed")
+    login, problems, locked = login_of(owner, annotations, world.secrets.get, "what the policy is for is closed")
     texts = (*strange, *(each.message for each in problems))
     return Asked(general_policy(annotations, login), texts, bool(strange) or locked)
 
@@ -171,10 +167,8 @@ def _backend(policy: Item) -> Asked:
 class _Here:
     """What policies may be for."""
 
-    services: Mapping[ObjectName, BackendService]
-    items: Mapping[tuple[IngressKind, ObjectName], Item]
-    parts: dict[tuple[IngressKind, ObjectName], frozenset[str]] = field(default_factory=dict)
-    """The names of the parts of items: a policy may be for thousands of one item."""
+    world: GatewayWorld
+    gateways: frozenset[ObjectName]
 
     def find(self, policy: Item, target: Target) -> tuple[IngressKind | None, Verdict]:
         """Find a target; no kind if it can be none. What is not there yet may come: the policy waits for it."""
@@ -182,7 +176,7 @@ class _Here:
         if policy.kind is IngressKind.BACKEND_POLICY:
             if (target.group, target.kind) != ("", "Service"):
                 return None, no("Invalid", f"{target.kind[:40]!r}: a BackendPolicy is for Services")
-            return IngressKind.SERVICE, self._service(self.services.get(name), name, target)
+            return IngressKind.SERVICE, self._service(self.world.services.get(name), name, target)
         kind = _TRAFFIC_KINDS.get(target.kind)
         if kind is None or target.group != wire.GROUP:
             text = f"{target.kind[:40]!r}: a TrafficPolicy is for {', '.join(_TRAFFIC_KINDS)}"
@@ -203,10 +197,6 @@ class _Here:
 
     def _sections(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
         """Name the parts of an object; None if it is not there, or another controller's."""
-        item = self.items.get((kind, name))
-        if item is None:
+        if kind is IngressKind.GATEWAY and name not in self.gateways:
             return None
-        if (kind, name) not in self.parts:
-            parts = item.spec.rules if kind in ROUTE_KINDS else item.spec.listeners
-            self.parts[kind, name] = frozenset(part.name for part in parts if part.name)
-        return self.parts[kind, name]
+        return self.world.sections(kind, name)

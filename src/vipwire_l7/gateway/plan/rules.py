@@ -14,10 +14,10 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.attach import Attachment
 from vipwire_l7.gateway.plan.filters import Filters, read_filters, with_persistence, with_timeouts
 from vipwire_l7.gateway.plan.kinds.objects import Item, Verdict, yes
-from vipwire_l7.gateway.plan.ladders import Entry
-from vipwire_l7.gateway.plan.matches import ALL, PathMatch, RequestMatch, grpc_matches, http_matches
+from vipwire_l7.gateway.plan.matching.ladders import Entry
+from vipwire_l7.gateway.plan.matching.matches import ALL, PathMatch, RequestMatch, grpc_matches, http_matches
+from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 from vipwire_l7.gateway.plan.targets import Targets
-from vipwire_l7.gateway.plan.unsupported import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.expressions import is_costly, literal_prefix
 from vipwire_l7.plan.policy import BackendProtocol, Policy
@@ -125,7 +125,7 @@ def _may_miss(
     """Report whether a regular expression guards requests that it may miss, since PCRE gives up."""
     if match.path.match is not Match.EXPRESSION or not is_costly(match.path.path):
         return False
-    policy = targets.policies.traffic(route, rule, attachment.listener, Policy())
+    policy = targets.traffic(route, rule, attachment.listener, Policy())
     return policy is None or bool(policy.guard) or bool(_asks(rule))
 
 
@@ -140,7 +140,7 @@ def _needs_path(rule: rule_wire.HttpRule) -> bool:
 def _target(
     route: Item, rule: rule_wire.RouteRule, path: PathMatch, attachment: Attachment, targets: Targets
 ) -> tuple[str, Verdict]:
-    certificate = targets.certificates.get(attachment.listener.gateway.name, "")
+    certificate = targets.frame.shown(attachment.listener.gateway.name)
     if not isinstance(rule, rule_wire.HttpRule | rule_wire.GrpcRule):
         plain = BackendProtocol.PASSED if attachment.listener.is_passthrough else BackendProtocol.TCP
         return targets.rule(route, rule.backend_refs, Filters(Policy(client_certificate=certificate)), plain)
@@ -148,7 +148,7 @@ def _target(
     if isinstance(rule, rule_wire.HttpRule):
         filters.policy = with_timeouts(filters.policy, rule.timeouts, rule.retry)
     filters.policy = with_persistence(filters.policy, rule.session_persistence)
-    completed = targets.policies.traffic(route, rule, attachment.listener, filters.policy)
+    completed = targets.traffic(route, rule, attachment.listener, filters.policy)
     if completed is None:
         return CLOSED, yes("ResolvedRefs")
     filters.policy = replace(completed, client_certificate=certificate)

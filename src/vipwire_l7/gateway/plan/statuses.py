@@ -7,7 +7,7 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.attach import Parent
 from vipwire_l7.gateway.plan.features import FEATURES
 from vipwire_l7.gateway.plan.kinds.objects import Item, Verdict, no, yes
-from vipwire_l7.gateway.plan.listeners import Listener
+from vipwire_l7.gateway.plan.listeners import Listener, ListenerKey
 from vipwire_l7.gateway.plan.policies import Judged
 from vipwire_l7.gateway.plan.tls.backend_tls import Checked
 from vipwire_l7.gateway.watch import wire
@@ -63,9 +63,13 @@ def class_status(item: Item, features: Iterable[str] = FEATURES) -> Json:
 
 
 def gateway_status(
-    gateway: Item, listeners: Sequence[Listener], counts: Mapping[int, int], address: Verdict, reached: Sequence[str]
+    gateway: Item,
+    listeners: Sequence[Listener],
+    counts: Mapping[ListenerKey, int],
+    address: Verdict,
+    reached: Sequence[str],
 ) -> Json:
-    """Write the status of a Gateway. `counts` has attached routes by listener (`id`), `reached` its addresses."""
+    """Write the status of a Gateway. `counts` has attached routes by listener, `reached` its addresses."""
     own = [each for each in listeners if each.owner is gateway]
     sets = {each.owner.name for each in listeners if each.owner is not gateway and each.serves}
     accepted, programmed = _overall(listeners)
@@ -97,7 +101,7 @@ def tls_conditions(gateway: Item, listeners: Iterable[Listener], certificate: Ve
 
 
 def set_status(
-    item: Item, own: Sequence[Listener], counts: Mapping[int, int], address: Verdict, *, let_in: bool
+    item: Item, own: Sequence[Listener], counts: Mapping[ListenerKey, int], address: Verdict, *, let_in: bool
 ) -> Json:
     """Write the status of a ListenerSet. `own` are its listeners, `address` what has become of its Gateway's."""
     accepted, programmed = _overall(own)
@@ -134,7 +138,7 @@ def _address(text: str) -> Json:
     return {"type": "IPAddress" if is_address else "Hostname", "value": text}
 
 
-def listener_status(listener: Listener, counts: Mapping[int, int], address: Verdict) -> Json:
+def listener_status(listener: Listener, counts: Mapping[ListenerKey, int], address: Verdict) -> Json:
     """Write the status of a listener. `address` is what has become of its Gateway's address."""
     generation = listener.owner.generation
     accepted, programmed = listener.accepted, listener.programmed
@@ -150,7 +154,7 @@ def listener_status(listener: Listener, counts: Mapping[int, int], address: Verd
     return {
         "name": listener.spec.name,
         "supportedKinds": [{"group": wire.GROUP, "kind": kind.value} for kind in listener.kinds],
-        "attachedRoutes": counts.get(id(listener), 0),
+        "attachedRoutes": counts.get(listener.key, 0),
         "conditions": [
             condition("Accepted", accepted, generation),
             condition("Programmed", programmed, generation),

@@ -11,12 +11,12 @@ from math import gcd
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.filters import Filters, checked_auth, read_filters
+from vipwire_l7.gateway.plan.frame import Frame
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
-from vipwire_l7.gateway.plan.policies import Policies
+from vipwire_l7.gateway.plan.listeners import Listener
+from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 from vipwire_l7.gateway.plan.sessions import bound_steps, with_mark
-from vipwire_l7.gateway.plan.tls.backend_tls import BackendTls
-from vipwire_l7.gateway.plan.unsupported import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.canaries import shared
 from vipwire_l7.plan.destinations import REASON
@@ -38,18 +38,14 @@ NO_SERVICE = ObjectName("", "")
 
 @dataclass(slots=True)
 class Targets:
-    """The pools and choices that routes have come to so far, and the Services that they name."""
+    """The pools and choices that a route has come to so far."""
 
     world: GatewayWorld
-    tls: BackendTls
-    policies: Policies = field(default_factory=Policies)
-    certificates: dict[ObjectName, str] = field(default_factory=dict)
-    """The files of the certificates that Gateways show to Pods."""
+    frame: Frame
     pools: dict[str, Pool] = field(default_factory=dict)
     choices: dict[str, Choice] = field(default_factory=dict)
     bodies: dict[str, str] = field(default_factory=dict)
     """The content of the files that replies name."""
-    named: set[tuple[IngressKind, ObjectName]] = field(default_factory=set)
 
     def rule(
         self,
@@ -88,6 +84,10 @@ class Targets:
             return self._broken(route, policy), failed
         return self.share(parts), failed
 
+    def traffic(self, route: Item, rule: rule_wire.RouteRule, listener: Listener, policy: Policy) -> Policy | None:
+        """Complete the policy of a rule at a listener by TrafficPolicies; None if what they ask cannot be read."""
+        return self.frame.policies.traffic(route, rule, listener, policy, self.world)
+
     def share(self, parts: Iterable[tuple[str, int]]) -> str:
         """Return the target that shares requests by weights, of which one at least is not 0."""
         given = tuple(parts)
@@ -100,10 +100,6 @@ class Targets:
         choice = choice_of(steps)
         self.choices[choice.name] = choice
         return choice.name
-
-    def rules_of(self, share: str) -> int:
-        """Count the rules of HAProxy that a choice by weight is."""
-        return len(self.choices[share].steps)
 
     def is_guarded(self, target: str) -> bool:
         """Report whether something keeps requests away from a target, or from a part of it."""
@@ -143,8 +139,7 @@ class Targets:
         if (ref.group, ref.kind) != ("", "Service"):
             return None, no("InvalidKind", f"{ref.group}/{ref.kind} {ref.name}: backends are Services")
         name = ObjectName(ref.namespace or route.name.namespace, ref.name)
-        self.named.add((IngressKind.SERVICE, name))
-        if not may_refer(self.world.all(IngressKind.REFERENCE_GRANT), route, "", "Service", name):
+        if not may_refer(self.world, route, "", "Service", name):
             text = f"Service {name}: no ReferenceGrant of {name.namespace} allows it"
             return None, no("RefNotPermitted", text)
         service = self.world.services.get(name)
@@ -162,14 +157,14 @@ class Targets:
     def pool(self, service: BackendService, port: BackendPort, policy: Policy) -> str:
         """Return the name of the pool of a Service's port; endpoints speak TLS if a policy says so."""
         passed = policy.protocol is BackendProtocol.PASSED
-        checked = None if passed else self.tls.policy_for(service.name, port)
+        checked = None if passed else self.frame.tls.policy_for(service.name, port)
         if checked is not None and not checked.verdict.holds:
             return BROKEN
         if checked is not None:
             policy = replace(policy, verify=checked.verification)
         if policy.verify is None and policy.protocol not in (BackendProtocol.HTTPS, BackendProtocol.H2S):
             policy = replace(policy, client_certificate="")
-        policy = with_mark(self.policies.backend(service.name, port, policy), service.name, port.number)
+        policy = with_mark(self.frame.policies.backend(service.name, port, policy), service.name, port.number)
         name = pool_name(service.name, port.number, policy)
         self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))
         return name

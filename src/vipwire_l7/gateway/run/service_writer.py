@@ -6,7 +6,7 @@ the API server's garbage collection deletes them with it. What a Gateway has no 
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from vipwire.kube.access.access import Access
 from vipwire.kube.gateway_addresses import GATEWAY, OF_CONTROLLER
@@ -56,12 +56,12 @@ class ServiceWriter:
         gateways = self._snapshot.declared(IngressKind.GATEWAY)
         for service in list(wanted.values()):
             gateway = gateways.get(service.gateway)
-            if gateway is not None and gateway.state.uid:
+            if gateway is not None and gateway.identity[0]:
                 await self._keep(objects, service, gateway)
         for name in list(self._left_over(wanted)):
             await self._delete(objects, path_of(*_SERVICES, *name))
 
-    async def _keep(self, objects: FencedObjects, service: OwnService, gateway: Declared) -> None:
+    async def _keep(self, objects: FencedObjects, service: OwnService, gateway: Declared[Any]) -> None:
         snapshot = self._snapshot
         uid, version = gateway.identity
         body = service_of(service, uid, version.rpartition("/")[2], self._controller)

@@ -8,7 +8,7 @@ made for, so that of two writers at once one is refused and tries again.
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from vipwire.kube.access.access import Access
 from vipwire.kube.objects import FencedObjects, path_of
@@ -16,7 +16,6 @@ from vipwire.kube.write_loop import Pauses, WriteLoop
 from vipwire.model.names import ObjectName
 from vipwire.model.times import format_time
 from vipwire_l7.gateway.plan.statuses import Json
-from vipwire_l7.gateway.watch.objects import Known
 from vipwire_l7.watch.kinds import IngressResource
 from vipwire_l7.watch.objects import INGRESS_KINDS, Declared, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
@@ -99,23 +98,23 @@ class GatewayStatusWriter:
         """Take our parents back from routes that name none of our Gateways any more."""
         for key in [key for key in self._written if key not in wanted and not self._loop.waits(key)]:
             found = self._find(key)
-            if found is not None and "parents" in (found.state.status or {}):
+            if found is not None and "parents" in (found.status or {}):
                 await self._keep(objects, key, found, {"parents": []})
             if not self._loop.waits(key):  # it was not refused
                 del self._written[key]
 
-    def _find(self, key: Key) -> Declared | None:
+    def _find(self, key: Key) -> Declared[Any] | None:
         kind, name = key
         return self._snapshot.declared(kind).get(name)
 
-    async def _keep(self, objects: FencedObjects, key: Key, found: Declared, status: Json) -> None:
-        known: Known = found.state
-        if self._written.get(key) == (known.version, status):
+    async def _keep(self, objects: FencedObjects, key: Key, found: Declared[Any], status: Json) -> None:
+        if self._written.get(key) == (found.version, status):
             return
         now = format_time(dt.datetime.now(dt.UTC))  # noqa: TID251  # this is the shell
-        made = merged(status, known.status, self._controller, now)
-        if made != known.status and await self._write(objects, key, known.version, made):
-            self._written[key] = known.version, status
+        there = found.status
+        made = merged(status, there, self._controller, now)
+        if made != there and await self._write(objects, key, found.version, made):
+            self._written[key] = found.version, status
 
     async def _write(self, objects: FencedObjects, key: Key, version: str, status: Json) -> bool:
         """Write a status, on condition that the object still has this version; report whether that was done."""

@@ -7,7 +7,9 @@ has. Manifests are read at all of them.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from vipwire.kube.finding import Findings
 from vipwire.kube.manifests.documents import ManifestReader, kind_in_manifests
@@ -15,7 +17,6 @@ from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.gateway.watch.objects import Content, Known, sound_status
 from vipwire_l7.watch import kinds as ingress_kinds
 from vipwire_l7.watch.kinds import IngressResource
 from vipwire_l7.watch.objects import Declared, IngressKind, IngressObject
@@ -39,18 +40,26 @@ VERSIONS: Final[Mapping[str, Sequence[str]]] = {
 def _reader(kind: IngressKind, version: str) -> object:
     has_signer = kind is IngressKind.CLUSTER_TRUST_BUNDLE
 
-    def convert(source: wire.Object) -> tuple[Declared | None, tuple[Problem, ...]]:
+    def convert(source: wire.Object) -> tuple[Declared[Any] | None, tuple[Problem, ...]]:
         meta = source.metadata or wire.ObjectMeta()
         name = ObjectName(meta.namespace or "", meta.name or "")
         # The name of a bundle of a signer has colons, where others have dots.
         found = Findings(kind.value, ObjectName(name.namespace, name.name.replace(":", ".")) if has_signer else name)
         if not found.named(namespaced=kind not in _CLUSTER_WIDE):
             return None, found.problems()
-        labels = MappingProxyType(dict(meta.labels or {}))
-        spec = source.data if isinstance(source, wire.ConfigMap) else getattr(source, "spec", None)
-        content = Content(spec, meta.creation_timestamp or "", meta.generation or 0, labels)
-        known = Known(meta.uid or "", meta.resource_version or "", sound_status(source.status))
-        return Declared(kind, name, content, known, (known.uid, version)), found.problems()
+        is_namespace = kind is IngressKind.NAMESPACE
+        made = Declared(
+            kind,
+            name,
+            source.data if isinstance(source, wire.ConfigMap) else getattr(source, "spec", None),
+            meta.creation_timestamp or "",
+            meta.generation or 0,
+            MappingProxyType(dict((is_namespace and meta.labels) or {})),
+            (meta.uid or "", version),
+            meta.resource_version or "",
+            msgspec.json.encode(source.status),
+        )
+        return made, found.problems()
 
     return convert
 

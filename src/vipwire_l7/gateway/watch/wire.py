@@ -342,11 +342,6 @@ class ConfigMap(Object, frozen=True):
 
     data: dict[str, str] = {}  # noqa: RUF012  # msgspec copies it
 
-    @property
-    def spec(self) -> dict[str, str]:
-        """What planning depends on."""
-        return self.data
-
 
 class TrustBundle(Wire, frozen=True):
     """The `spec` of a ClusterTrustBundle."""

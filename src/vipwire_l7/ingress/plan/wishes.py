@@ -94,7 +94,7 @@ def wanted_of(ingress: Ingress, secrets: Mapping[ObjectName, Secret]) -> Wanted:
     annotations = read_annotations(ingress)
     users = users_of(ingress.name.namespace, annotations)
     asker = Asker("Ingress", ingress.name, "metadata.annotations[vipwire.io/auth-secret]")
-    login, problems, locked = login_of(asker, annotations, secrets, "the Ingress is closed")
+    login, problems, locked = login_of(asker, annotations, secrets.get, "the Ingress is closed")
     return Wanted(
         ingress,
         annotations,

@@ -1,23 +1,19 @@
 """Decides who may refer into another namespace, and whose routes a listener takes. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.kinds.objects import Item
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item
 from vipwire_l7.gateway.watch import wire
 
 _NAME_LABEL = "kubernetes.io/metadata.name"
 
 
-def may_refer(grants: Iterable[Item], source: Item, group: str, kind: str, target: ObjectName) -> bool:
+def may_refer(world: GatewayWorld, source: Item, group: str, kind: str, target: ObjectName) -> bool:
     """Report whether an object may refer to another one: in its own namespace, or by a grant of the other one's."""
     if source.name.namespace == target.namespace:
         return True
-    return any(
-        _allows(grant.spec, source, group, kind, target.name)
-        for grant in grants
-        if grant.name.namespace == target.namespace
-    )
+    return any(_allows(grant.spec, source, group, kind, target.name) for grant in world.grants(target.namespace))
 
 
 def _allows(grant: wire.GrantSpec, source: Item, group: str, kind: str, name: str) -> bool:
@@ -27,9 +23,7 @@ def _allows(grant: wire.GrantSpec, source: Item, group: str, kind: str, name: st
     )
 
 
-def admits(
-    wanted: wire.FromNamespaces, own: str, namespace: str, labels: Mapping[str, Mapping[str, str]], default: str
-) -> bool:
+def admits(wanted: wire.FromNamespaces, own: str, namespace: str, world: GatewayWorld, default: str) -> bool:
     """Report whether objects of a namespace are let in by one of the namespace `own`."""
     match wanted.from_ or default:
         case "All":
@@ -37,7 +31,7 @@ def admits(
         case "Same":
             return namespace == own
         case "Selector":
-            has = {_NAME_LABEL: namespace, **labels.get(namespace, {})}
+            has = {_NAME_LABEL: namespace, **world.labels(namespace)}
             return wanted.selector is not None and selects(wanted.selector, has)
         case _:
             return False

@@ -1,15 +1,16 @@
 """The objects that are planned, by kind, with the words that routes and Gateways share."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, POOL
+from vipwire.kube.gateway_addresses import CONTROLLER, POOL
 from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.watch.objects import Content, Known
-from vipwire_l7.watch.objects import BackendService, Declared, IngressKind, Secret
-from vipwire_l7.watch.snapshot import Refusal, Snapshot
+from vipwire_l7.plan.certificates import Pair, judge_secret, judged_until
+from vipwire_l7.watch.objects import BackendService, Declared, IngressKind
+from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 ROUTE_KINDS: Final = (
     IngressKind.HTTP_ROUTE,
@@ -22,6 +23,7 @@ POLICY_KINDS: Final = (IngressKind.TRAFFIC_POLICY, IngressKind.BACKEND_POLICY)
 """Our own kinds."""
 
 
+ValueT = TypeVar("ValueT")
 _EVERYWHERE: Final = ("*", "[::]", "0.0.0.0")  # noqa: S104  # compared, not bound
 
 
@@ -43,29 +45,7 @@ def no(reason: str, message: str = "") -> Verdict:
     return Verdict(holds=False, reason=reason, message=message)
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """An object with its content at hand."""
-
-    kind: IngressKind
-    name: ObjectName
-    spec: Any
-    created: str = ""
-    generation: int = 0
-    status: dict[str, Any] | None = field(default=None, compare=False)
-    """As the API server has it, without what is no status."""
-
-    @property
-    def age(self) -> tuple[str, ObjectName]:
-        """Sorts the older before the younger; without a date (a manifest) by name."""
-        return self.created, self.name
-
-
-def item_of(source: Declared) -> Item:
-    """Return an object with its content at hand."""
-    content: Content = source.content
-    status = source.state.status if isinstance(source.state, Known) else None
-    return Item(source.kind, source.name, content.spec, content.created, content.generation, status)
+Item: TypeAlias = Declared[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,59 +75,97 @@ class GatewaySetting:
         return f"{'*' if bind in _EVERYWHERE else bind}:{port}" in self.reserved
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayWorld:
-    """All objects. `now` in seconds since the epoch, for certificates."""
+class _Looked(Generic[ValueT]):
+    """Objects of one kind. Whoever asks for one is noted, whether it is there or not."""
 
-    items: Mapping[IngressKind, tuple[Item, ...]]
-    labels: Mapping[str, Mapping[str, str]]
-    """Of namespaces."""
-    services: Mapping[ObjectName, BackendService]
-    secrets: Mapping[ObjectName, Secret]
-    authorities: Mapping[ObjectName, Mapping[str, str]] = field(default_factory=dict)
-    """ConfigMaps."""
-    bundles: Mapping[str, str] = field(default_factory=dict)
-    """ClusterTrustBundles: certificates in PEM, by name."""
-    now: float = 0.0
-    refusals: Mapping[ObjectName, Refusal] = field(default_factory=dict)
-    """By Service what of it is not connected to."""
+    def __init__(self, kind: IngressKind, objects: Mapping[ObjectName, ValueT], noted: set[ObjectRef]) -> None:
+        self._kind, self._objects, self._noted = kind, objects, noted
+
+    def get(self, name: ObjectName) -> ValueT | None:
+        self._noted.add((self._kind, name))
+        return self._objects.get(name)
+
+
+class GatewayWorld:
+    """Looks objects up, and notes in `looked_at` which, for one result. `now` in seconds since the epoch.
+
+    What a result finds of other results it notes there as well, by the objects that those are of.
+    """
+
+    def __init__(self, snapshot: Snapshot, now: float) -> None:
+        self._snapshot, self.now = snapshot, now
+        self.looked_at = noted = set[ObjectRef]()
+        self.until = math.inf
+        """When time alone changes what was found."""
+        self.sections_seen: dict[ObjectRef, frozenset[str] | None] = {}
+        self.services = _Looked(IngressKind.SERVICE, snapshot.services, noted)
+        self.secrets = _Looked(IngressKind.SECRET, snapshot.secrets, noted)
+        self.refusals = _Looked(IngressKind.SERVICE, snapshot.refusals, noted)
+        """By Service what of it is not connected to."""
+        self._namespaces = _Looked(IngressKind.NAMESPACE, snapshot.declared(IngressKind.NAMESPACE), noted)
+        self._maps = _Looked(IngressKind.CONFIG_MAP, snapshot.declared(IngressKind.CONFIG_MAP), noted)
+        bundles = snapshot.declared(IngressKind.CLUSTER_TRUST_BUNDLE)
+        self._bundles = _Looked(IngressKind.CLUSTER_TRUST_BUNDLE, bundles, noted)
 
     @property
     def is_pooled(self) -> bool:
         """Whether Gateways have addresses by Services: `vipwire up` has a range for them."""
-        return POOL in self.authorities
+        return self._maps.get(POOL) is not None
 
-    def assigned(self, gateway: "Item") -> BackendService | None:
+    def take(self) -> frozenset[ObjectRef]:
+        """Return what was looked at for a result, and begin with the next one."""
+        taken = frozenset(self.looked_at)
+        self.looked_at.clear()
+        return taken
+
+    def labels(self, namespace: str) -> Mapping[str, str]:
+        """Return the labels of a namespace."""
+        found = self._namespaces.get(ObjectName("", namespace))
+        return found.labels if found is not None else {}
+
+    def pair(self, name: ObjectName) -> tuple[Pair | None, str]:
+        """Judge the certificate of a Secret; that is so until it begins, or ends."""
+        secret = self.secrets.get(name)
+        self.until = min(self.until, judged_until(secret, self.now))
+        return judge_secret(secret, self.now)
+
+    def authorities(self, name: ObjectName) -> Mapping[str, str]:
+        """Return the content of a ConfigMap."""
+        found = self._maps.get(name)
+        return found.spec if found is not None else {}
+
+    def bundle(self, name: str) -> str | None:
+        """Return the certificates of a ClusterTrustBundle, in PEM."""
+        found = self._bundles.get(ObjectName("", name))
+        return found.spec.trust_bundle if found is not None else None
+
+    def grants(self, namespace: str) -> Iterable[Item]:
+        """Return the ReferenceGrants of a namespace."""
+        self.looked_at.add((IngressKind.REFERENCE_GRANT, ObjectName(namespace, "")))
+        return self._snapshot.grants(namespace)
+
+    def assigned(self, gateway: Item) -> BackendService | None:
         """Find the Service from which a Gateway has its addresses."""
-        for name, service in self.services.items():
-            if name.namespace == gateway.name.namespace and service.annotations.get(GATEWAY) == gateway.name.name:
-                return service
-        return None
+        return self._snapshot.assigned(gateway.name)
 
     def all(self, kind: IngressKind) -> tuple[Item, ...]:
         """Return all objects of a kind, the oldest first."""
-        return self.items.get(kind, ())
+        return tuple(sorted(self._snapshot.declared(kind).values(), key=lambda each: each.age))
+
+    def find(self, kind: IngressKind, name: ObjectName) -> Item | None:
+        """Return an object of one of the API's kinds. Nothing is noted."""
+        return self._snapshot.declared(kind).get(name)
+
+    def sections(self, kind: IngressKind, name: ObjectName) -> frozenset[str] | None:
+        """Name the parts of an object; None if it is not there. What the answer was is noted, not the object."""
+        if (kind, name) not in self.sections_seen:
+            self.sections_seen[kind, name] = sections_of(self.find(kind, name))
+        return self.sections_seen[kind, name]
 
 
-def world_of(snapshot: Snapshot, now: float) -> GatewayWorld:
-    """Take the objects out of a snapshot."""
-    kinds = (
-        IngressKind.GATEWAY_CLASS,
-        IngressKind.GATEWAY,
-        IngressKind.LISTENER_SET,
-        IngressKind.REFERENCE_GRANT,
-        IngressKind.BACKEND_TLS_POLICY,
-        *POLICY_KINDS,
-        *ROUTE_KINDS,
-    )
-    items = {kind: _by_age(snapshot.declared(kind).values()) for kind in kinds}
-    namespaces = snapshot.declared(IngressKind.NAMESPACE)
-    labels = {name.name: each.content.labels for name, each in namespaces.items()}
-    maps = {name: each.content.spec for name, each in snapshot.declared(IngressKind.CONFIG_MAP).items()}
-    found = snapshot.declared(IngressKind.CLUSTER_TRUST_BUNDLE)
-    bundles = {name.name: each.content.spec.trust_bundle for name, each in found.items()}
-    return GatewayWorld(items, labels, snapshot.services, snapshot.secrets, maps, bundles, now, snapshot.refusals)
-
-
-def _by_age(found: Iterable[Declared]) -> tuple[Item, ...]:
-    return tuple(sorted(map(item_of, found), key=lambda each: each.age))
+def sections_of(item: Item | None) -> frozenset[str] | None:
+    """Name the rules of a route, the listeners of a Gateway or ListenerSet, as far as they have names."""
+    if item is None:
+        return None
+    parts = item.spec.rules if item.kind in ROUTE_KINDS else item.spec.listeners
+    return frozenset(part.name for part in parts if part.name)

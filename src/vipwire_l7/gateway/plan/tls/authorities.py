@@ -10,7 +10,6 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.watch import rule_wire, wire
-from vipwire_l7.watch.objects import IngressKind
 
 _BUNDLE: Final = (wire.CERTIFICATES_GROUP, "ClusterTrustBundle")
 
@@ -49,16 +48,16 @@ def _authority(ref: rule_wire.ObjectRef, owner: Item, world: GatewayWorld, wrong
         return _bundle(ref.name, world)
     if (ref.group, ref.kind) != ("", "ConfigMap"):
         return "", no(wrong_kind, f"{ref.kind[:80]} {name}: authorities are in a ConfigMap or a ClusterTrustBundle")
-    if not may_refer(world.all(IngressKind.REFERENCE_GRANT), owner, "", "ConfigMap", name):
+    if not may_refer(world, owner, "", "ConfigMap", name):
         return "", no("RefNotPermitted", f"ConfigMap {name}: no ReferenceGrant of {name.namespace} allows it")
-    text = world.authorities.get(name, {}).get("ca.crt")
+    text = world.authorities(name).get("ca.crt")
     if not text:
         return "", _bad(f"ConfigMap {name} does not exist or has no ca.crt")
     return _read(text, f"ConfigMap {name}: ca.crt")
 
 
 def _bundle(name: str, world: GatewayWorld) -> tuple[str, Verdict]:
-    text = world.bundles.get(name)
+    text = world.bundle(name)
     if text is None:
         return "", _bad(f"ClusterTrustBundle {name[:253]} does not exist")
     return _read(text, f"ClusterTrustBundle {name[:253]}: trustBundle")

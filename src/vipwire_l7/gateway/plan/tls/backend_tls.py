@@ -13,6 +13,7 @@ from vipwire_l7.gateway.plan.tls.authorities import authorities_of, file_of
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.plan.policy import Verification
 from vipwire_l7.watch.objects import BackendPort, IngressKind
+from vipwire_l7.watch.snapshot import ObjectRef
 
 _WELL_KNOWN = "System"
 
@@ -37,7 +38,7 @@ class BackendTls:
     """All policies, by what they are for. `files` are those that configurations name."""
 
     by_port: dict[tuple[ObjectName, str], Checked] = field(default_factory=dict)
-    all: list[Checked] = field(default_factory=list)
+    checked: dict[ObjectRef, Checked] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
     def policy_for(self, service: ObjectName, port: BackendPort) -> Checked | None:
@@ -56,7 +57,7 @@ def backend_tls_of(world: GatewayWorld, *, has_system: Callable[[], bool]) -> Ba
         if conflicts:
             text = "an older policy is for the same Service and port"
             checked = Checked(policy, no("Conflicted", text), checked.resolved, checked.verification)
-        made.all.append(checked)
+        made.checked[policy.kind, policy.name] = checked
     return made
 
 

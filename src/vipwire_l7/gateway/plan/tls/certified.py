@@ -7,17 +7,14 @@ from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.plan.certificates import judge_secret
 from vipwire_l7.plan.sites import Asker, Certificate, certificate_name
-from vipwire_l7.watch.objects import IngressKind
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """What a listener's references have come to. `named` are the Secrets, whether they are there or not."""
+    """What a listener's references have come to."""
 
     certificates: tuple[Certificate, ...] = ()
-    named: tuple[ObjectName, ...] = ()
 
 
 NO_CERTIFICATES = Certified()
@@ -26,17 +23,16 @@ NO_CERTIFICATES = Certified()
 def certify(owner: Item, tls: wire.ListenerTls | None, world: GatewayWorld) -> tuple[Verdict, Certified]:
     """Read the certificates of a listener of an object."""
     verdict = yes("ResolvedRefs")
-    found, named = [], []
+    found = []
     for ref in tls.certificate_refs if tls else ():
         name = ObjectName(ref.namespace or owner.name.namespace, ref.name)
         if (ref.group, ref.kind) != ("", "Secret"):
             verdict = _bad(f"{ref.kind} {name}: a certificate is in a Secret")
             continue
-        named.append(name)
-        if not may_refer(world.all(IngressKind.REFERENCE_GRANT), owner, "", "Secret", name):
+        if not may_refer(world, owner, "", "Secret", name):
             verdict = no("RefNotPermitted", f"Secret {name}: no ReferenceGrant of {name.namespace} allows it")
             continue
-        pair, reason = judge_secret(world.secrets.get(name), world.now)
+        pair, reason = world.pair(name)
         if pair is None:
             verdict = _bad(f"Secret {name}: {reason}")
             continue
@@ -44,7 +40,7 @@ def certify(owner: Item, tls: wire.ListenerTls | None, world: GatewayWorld) -> t
         found.append(Certificate(certificate_name(name), pair.pem, pair.names, (asker,), listed=False))
     if tls is None or not tls.certificate_refs:
         verdict = _bad("tls.certificateRefs names no certificate")
-    return verdict, Certified(tuple(found), tuple(named))
+    return verdict, Certified(tuple(found))
 
 
 def distinct(found: Iterable[Certified]) -> tuple[Certificate, ...]:

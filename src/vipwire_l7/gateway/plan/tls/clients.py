@@ -13,8 +13,6 @@ from vipwire_l7.gateway.plan.kinds.grants import may_refer
 from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, Verdict, no, yes
 from vipwire_l7.gateway.plan.tls.authorities import authorities_of, file_of
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.plan.certificates import judge_secret
-from vipwire_l7.watch.objects import IngressKind
 
 _OPTIONAL: Final = "AllowInsecureFallback"
 _MODES: Final = ("AllowValidOnly", _OPTIONAL)
@@ -40,12 +38,11 @@ class JudgedValidation:
 
 @dataclass(frozen=True, slots=True)
 class OwnCertificate:
-    """The certificate that a Gateway shows to Pods, with its key, if it can be had; `named` is its Secret."""
+    """The certificate that a Gateway shows to Pods, with its key, if it can be had."""
 
     verdict: Verdict
     file: str = ""
     pem: str = field(default="", repr=False)
-    named: ObjectName | None = None
 
 
 def client_check(gateway: Item, port: int, world: GatewayWorld) -> JudgedValidation:
@@ -73,14 +70,14 @@ def own_certificate(gateway: Item, world: GatewayWorld) -> OwnCertificate | None
     name = ObjectName(ref.namespace or gateway.name.namespace, ref.name)
     if (ref.group, ref.kind) != ("", "Secret"):
         return OwnCertificate(_bad(f"{ref.kind[:80]} {name}: a certificate is in a Secret"))
-    if not may_refer(world.all(IngressKind.REFERENCE_GRANT), gateway, "", "Secret", name):
+    if not may_refer(world, gateway, "", "Secret", name):
         text = f"Secret {name}: no ReferenceGrant of {name.namespace} allows it"
-        return OwnCertificate(no("RefNotPermitted", text), named=name)
-    pair, reason = judge_secret(world.secrets.get(name), world.now)
+        return OwnCertificate(no("RefNotPermitted", text))
+    pair, reason = world.pair(name)
     if pair is None:
-        return OwnCertificate(_bad(f"Secret {name}: {reason}"), named=name)
+        return OwnCertificate(_bad(f"Secret {name}: {reason}"))
     file = f"client-{hashlib.sha256(pair.pem.encode()).hexdigest()[:32]}.pem"
-    return OwnCertificate(yes("ResolvedRefs"), file, pair.pem, name)
+    return OwnCertificate(yes("ResolvedRefs"), file, pair.pem)
 
 
 def _bad(message: str) -> Verdict:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vipwire_l7.gateway.plan.kinds.objects import Item
-from vipwire_l7.gateway.plan.matches import ALL, PathMatch, RequestMatch
+from vipwire_l7.gateway.plan.matching.matches import ALL, PathMatch, RequestMatch
 from vipwire_l7.plan.expressions import literal_prefix
 from vipwire_l7.plan.sites import CLOSED, Aspect, Choice, Compared, Match, Route, Step, choice_of
 

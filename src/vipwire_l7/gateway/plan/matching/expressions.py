@@ -8,7 +8,7 @@ import re
 import warnings
 from typing import Final
 
-from vipwire_l7.gateway.plan.unsupported import Unsupported
+from vipwire_l7.gateway.plan.matching.unsupported import Unsupported
 
 _LONGEST: Final = 1024
 _ALLOWED: Final = re.compile(r"[ -~]+")

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from vipwire_l7.gateway.plan.ladders import Entry
+from vipwire_l7.gateway.plan.matching.ladders import Entry
 from vipwire_l7.plan.sites import Match
 
 _Key = tuple[Match, str]
@@ -48,6 +48,11 @@ class HostSteps:
         for _, path in more.keys - self.keys:
             self.reaching.update(_up(path, self.ended))
         self.keys |= more.keys
+
+
+def is_tried(entry: Entry) -> bool:
+    """Report whether a match makes a rule, or more than one."""
+    return bool(entry.match.conditions) or entry.match.path.match is Match.EXPRESSION
 
 
 def rules_of(entries: Collection[Entry]) -> HostSteps:

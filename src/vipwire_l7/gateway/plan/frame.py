@@ -1,0 +1,269 @@
+"""Plans all but routes: Gateways with their listeners and addresses, policies, certificates. Pure.
+
+Gateways without addresses share the node's: one frontend for each port, where the oldest Gateway has the protocol. A
+Gateway with an address has frontends of its own there.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire_l7.gateway.plan.address_pool import AddressPool, Given, named
+from vipwire_l7.gateway.plan.features import FEATURES, WITH_SERVICES
+from vipwire_l7.gateway.plan.kinds.objects import POLICY_KINDS, GatewaySetting, GatewayWorld, Item, Verdict, no, yes
+from vipwire_l7.gateway.plan.listeners import Listener, is_let_in, listeners_of, sets_by_gateway
+from vipwire_l7.gateway.plan.own_services import OwnService, OwnServices, Standing
+from vipwire_l7.gateway.plan.places import SharedPort, place_ref
+from vipwire_l7.gateway.plan.policies import Policies, policies_of
+from vipwire_l7.gateway.plan.statuses import Json, class_status, own_policy_status
+from vipwire_l7.gateway.plan.tls.backend_tls import BackendTls, backend_tls_of
+from vipwire_l7.gateway.plan.tls.certified import distinct
+from vipwire_l7.gateway.plan.tls.clients import OwnCertificate, own_certificate
+from vipwire_l7.plan.sites import Certificate, DatagramFrontend
+from vipwire_l7.watch.objects import IngressKind
+from vipwire_l7.watch.snapshot import ObjectRef
+
+KINDS = frozenset(
+    (
+        IngressKind.GATEWAY_CLASS,
+        IngressKind.GATEWAY,
+        IngressKind.LISTENER_SET,
+        IngressKind.BACKEND_TLS_POLICY,
+        *POLICY_KINDS,
+    )
+)
+"""The kinds of which every object matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayResult:
+    """What a Gateway has come to. `reached` are its addresses, as its status says them."""
+
+    gateway: Item
+    listeners: tuple[Listener, ...]
+    address: Verdict
+    reached: tuple[str, ...]
+    certificate: OwnCertificate | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetResult:
+    """What a ListenerSet has come to; `address` is what has become of its Gateway's."""
+
+    item: Item
+    address: Verdict
+    let_in: bool
+
+
+@dataclass(slots=True)
+class Frame:
+    """The result. `facts` has what routes may look at, by the object that it is of."""
+
+    tls: BackendTls = field(default_factory=BackendTls)
+    policies: Policies = field(default_factory=Policies)
+    gateways: dict[ObjectRef, GatewayResult] = field(default_factory=dict)
+    sets: dict[ObjectRef, SetResult] = field(default_factory=dict)
+    listeners: dict[ObjectRef, tuple[Listener, ...]] = field(default_factory=dict)
+    """By the object that they stand in."""
+    ports: dict[str, SharedPort] = field(default_factory=dict)
+    datagrams: dict[str, DatagramFrontend] = field(default_factory=dict)
+    services: Mapping[ObjectName, OwnService] = field(default_factory=dict)
+    given: Given = field(default_factory=dict)
+    certificates: dict[str, Certificate] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    statuses: dict[ObjectRef, Json] = field(default_factory=dict)
+    """Of classes, and of our own policies."""
+    problems: dict[ObjectRef, tuple[Problem, ...]] = field(default_factory=dict)
+    facts: dict[ObjectRef, tuple[object, ...]] = field(default_factory=dict)
+    seen: Mapping[ObjectRef, frozenset[str] | None] = field(default_factory=dict)
+    """The parts of routes that policies are for."""
+
+    def changed(self, before: "Frame") -> set[ObjectRef]:
+        """Return the objects of which routes find something else than before."""
+        both = self.facts.keys() | before.facts.keys()
+        return {each for each in both if self.facts.get(each) != before.facts.get(each)}
+
+    def shown(self, gateway: ObjectName) -> str:
+        """Return the file of the certificate that a Gateway shows to Pods."""
+        found = self.gateways[IngressKind.GATEWAY, gateway].certificate
+        return found.file if found is not None else ""
+
+
+def frame_of(world: GatewayWorld, setting: GatewaySetting, refused: Collection[str], before: Given) -> Frame:
+    """Plan it. `refused` are frontends whose addresses cannot be had; `before` is what the pool gave last."""
+    draft = _Draft(world, setting, refused)
+    classes = [
+        each for each in world.all(IngressKind.GATEWAY_CLASS) if each.spec.controller_name == setting.controller
+    ]
+    has_services = setting.services is not None or (world.is_pooled and not setting.pool)
+    features = FEATURES | WITH_SERVICES if has_services else FEATURES
+    for each in classes:
+        draft.made.statuses[each.kind, each.name] = class_status(each, features)
+    names = {each.name.name for each in classes if each.spec.parameters_ref is None}
+    gateways = [each for each in world.all(IngressKind.GATEWAY) if each.spec.gateway_class_name in names]
+    draft.made.given = AddressPool(setting.pool).give(gateways, before)
+    if setting.services is not None:
+        draft.services = OwnServices(world, setting, gateways)
+    for gateway in gateways:
+        draft.add_gateway(gateway)
+    draft.add_policies(gateways)
+    return draft.finished()
+
+
+class _Draft:
+    """A frame in the making."""
+
+    def __init__(self, world: GatewayWorld, setting: GatewaySetting, refused: Collection[str]) -> None:
+        self._world, self._setting, self._refused = world, setting, refused
+        self._of_gateway = sets_by_gateway(world)
+        self._problems: dict[ObjectRef, list[Problem]] = {}
+        self.services: OwnServices | None = None
+        self.made = Frame(backend_tls_of(world, has_system=setting.has_system_authorities))
+
+    def add_gateway(self, gateway: Item) -> None:
+        """Add a Gateway and its listeners."""
+        made, world = self.made, self._world
+        sets = [(each, is_let_in(each, gateway, world)) for each in self._of_gateway.get(gateway.name, ())]
+        judged = listeners_of(gateway, (each for each, let_in in sets if let_in), world)
+        standing = self.services.add(gateway, judged) if self.services is not None else None
+        assigned = standing.addresses if standing is not None else self._assigned(gateway)
+        verdict, binds, reached = _addresses(gateway, self._setting, made.given.get(gateway.name, ()), assigned)
+        serves = verdict.holds
+        if standing is not None:
+            verdict, binds = _with_service(verdict, standing), (self._setting.bind,)
+            serves = verdict.holds or verdict.reason == "AddressNotAssigned"  # there is more than an address
+        made.sets |= {(item.kind, item.name): SetResult(item, verdict, let_in) for item, let_in in sets}
+        certificate = own_certificate(gateway, world)
+        if certificate is not None:
+            self._tell(gateway, "spec.tls.backend", certificate.verdict)
+        placed = []
+        for listener in judged:
+            port = listener.port if standing is None else standing.targets.get(listener.place, 0)
+            placed.append(self._place(listener, port, binds) if listener.serves and serves else listener)
+            self._tell(listener.owner, "spec.listeners", placed[-1].accepted, placed[-1].resolved)
+        made.gateways[gateway.kind, gateway.name] = GatewayResult(
+            gateway, tuple(placed), verdict, reached, certificate
+        )
+        if not verdict.holds:
+            self._tell(gateway, "spec", verdict)
+
+    def _assigned(self, gateway: Item) -> tuple[str, ...] | None:
+        """Return the addresses that `vipwire up` has given to a Gateway; None where it gives none to any."""
+        if self._setting.pool or not self._world.is_pooled:
+            return None
+        service = self._world.assigned(gateway)
+        return service.balanced if service is not None else ()
+
+    def _place(self, listener: Listener, port: int, binds: Iterable[str]) -> Listener:
+        if not port:
+            return replace(listener, waits="the Gateway's Service does not have this port yet")
+        places: list[str] = []
+        for bind in binds:
+            place, mark = f"{bind}:{port}", self._mark(bind, port)
+            name = f"{'udp' if listener.is_udp else 'gateway'}{mark}"
+            text = ""
+            if name in self._refused:
+                text = f"{place} is taken by another program, or may not be taken"
+            elif listener.is_udp:
+                self.made.datagrams.setdefault(place, DatagramFrontend(name, bind, port))
+            elif self._setting.reserves(bind, port):
+                text = f"{place} is where Ingresses come in (--http, --https)"
+            else:
+                text = self.made.ports.setdefault(place, SharedPort(bind, port, mark)).add(listener)
+            if text:
+                return replace(listener, accepted=no("PortUnavailable", text))
+            places.append(place)
+        return replace(listener, places=tuple(places))
+
+    def add_policies(self, gateways: Iterable[Item]) -> None:
+        """Attach our own policies, once all Gateways are there."""
+        self.made.policies = policies_of(self._world, gateways)
+        for each in self.made.policies.all:
+            self._tell(each.policy, "spec", *each.verdicts)
+            status = own_policy_status(each, self._setting.controller)
+            self.made.statuses[each.policy.kind, each.policy.name] = status
+
+    def _tell(self, item: Item, where: str, *verdicts: Verdict) -> None:
+        self._problems.setdefault((item.kind, item.name), []).extend(problems_of(item, where, *verdicts))
+
+    def finished(self) -> Frame:
+        """Complete the frame."""
+        made = self.made
+        listeners = [each for result in made.gateways.values() for each in result.listeners]
+        by_owner: dict[ObjectRef, list[Listener]] = {}
+        for each in listeners:
+            by_owner.setdefault((each.owner.kind, each.owner.name), []).append(each)
+        made.listeners = {owner: tuple(own) for owner, own in by_owner.items()}
+        served = distinct(each.certified for each in listeners if each.serves)
+        made.certificates = {each.name: each for each in served}
+        own = (each.certificate for each in made.gateways.values() if each.certificate is not None)
+        made.files = {
+            **made.tls.files,
+            **{each.clients.file: each.clients.content for each in listeners if each.clients is not None},
+            **{each.file: each.pem for each in own if each.file},
+        }
+        made.problems = {ref: tuple(told) for ref, told in self._problems.items() if told}
+        made.services = self.services.wanted if self.services else {}
+        made.seen = dict(self._world.sections_seen)
+        made.facts = self._facts()
+        return made
+
+    def _facts(self) -> dict[ObjectRef, tuple[object, ...]]:
+        made = self.made
+        found: dict[ObjectRef, list[object]] = {owner: [own] for owner, own in made.listeners.items()}
+        for ref, each in made.gateways.items():
+            found.setdefault(ref, []).append(each.certificate)
+        for place, port in made.ports.items():
+            found[place_ref(place)] = [frozenset(port.hosts)]
+        for (kind, name, section), asked in made.policies.by_place.items():
+            found.setdefault((kind, name), []).append((section, asked))
+        for (service, port_name), checked in made.tls.by_port.items():
+            found.setdefault((IngressKind.SERVICE, service), []).append((port_name, checked))
+        return {ref: tuple(facts) for ref, facts in found.items()}
+
+    def _mark(self, bind: str, port: int) -> str:
+        """Write what the hosts of a frontend end with."""
+        return f":{port}" if bind == self._setting.bind else f":{bind.strip('[]')}:{port}"
+
+
+def problems_of(item: Item, where: str, *verdicts: Verdict) -> Iterable[Problem]:
+    """Tell what does not hold of an object."""
+    for verdict in verdicts:
+        if not verdict.holds:
+            text = f"{verdict.reason}: {verdict.message}" if verdict.reason else verdict.message
+            yield Problem(item.kind.value, item.name, where, text)
+
+
+def _addresses(
+    gateway: Item, setting: GatewaySetting, given: tuple[str, ...], assigned: tuple[str, ...] | None
+) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
+    """Return whether a Gateway can have its addresses, where it listens, and what its status says.
+
+    `given` are those of our pool, `assigned` those of `vipwire up`, None if it gives none.
+    """
+    if gateway.spec.infrastructure.parameters_ref is not None:
+        return no("InvalidParameters", "infrastructure.parametersRef: this controller has no parameters"), (), ()
+    for each in gateway.spec.addresses:
+        if each.type != "IPAddress":
+            return no("UnsupportedAddress", f"{each.type[:80]}: only IPAddress is supported"), (), ()
+    values = named(gateway)
+    if not values and not setting.pool and assigned is None:
+        return yes("Programmed"), (setting.bind,), setting.addresses
+    if not values and not given and not assigned:
+        flag = "--address-pool" if setting.pool else "vipwire up --load-balancer-range"
+        return no("AddressNotAssigned", f"no address of the pool is left ({flag})"), (), ()
+    pool = AddressPool(setting.pool)
+    usable = setting.usable.union(assigned or ())
+    if strange := [value for value in values if value not in usable and value not in pool]:
+        text = f"{strange[0][:80]} is none of this controller's addresses (--address, --address-pool)"
+        return no("AddressNotUsable", text), (), ()
+    values = values or given or assigned or ()
+    return yes("Programmed"), tuple(f"[{v}]" if ":" in v else v for v in values), values
+
+
+def _with_service(verdict: Verdict, standing: Standing) -> Verdict:
+    """Say what has become of a Gateway's address that its own Service is to bring."""
+    if standing.lacks and verdict.reason in ("Programmed", "AddressNotAssigned", "AddressNotUsable"):
+        return no("AddressNotAssigned", standing.lacks)
+    return verdict

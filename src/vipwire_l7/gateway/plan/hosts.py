@@ -1,0 +1,176 @@
+"""Keeps what routes bring to hosts, as far as it fits into the budgets of their namespaces. Pure.
+
+Budgets are used by the oldest routes first. As long as all that is there fits, the order does not matter, and a
+route that changes costs its own hosts. Only where too much is asked for, all routes of such hosts are gone through.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from vipwire.model.names import ObjectName
+from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, Item
+from vipwire_l7.gateway.plan.matching.ladders import Entry, routes_of
+from vipwire_l7.gateway.plan.matching.steps import HostSteps, rules_of
+from vipwire_l7.gateway.plan.routes import Brought, RouteResult, Way
+from vipwire_l7.plan.budget import MOST_STEPS, MOST_TRIED, MOST_TRIED_OF_ALL, Budget
+from vipwire_l7.plan.plan import HostPlan
+from vipwire_l7.plan.sites import Choice
+from vipwire_l7.watch.snapshot import ObjectRef
+
+HostKey: TypeAlias = tuple[Way, str]
+Refused: TypeAlias = tuple[str, tuple[Brought, ...]]
+"""Why a route has no room, and what is closed in its place."""
+
+
+def order_of(route: Item) -> tuple[str, ObjectName, int]:
+    """Sorts routes as they are planned: the oldest first."""
+    return (*route.age, ROUTE_KINDS.index(route.kind))
+
+
+class Hosts:
+    """All hosts of all ways."""
+
+    def __init__(self, results: Mapping[ObjectRef, RouteResult]) -> None:
+        """`results` are those of all routes: they are there before they are put here."""
+        self._results = results
+        self._hosts: dict[HostKey, dict[ObjectRef, list[Brought]]] = {}
+        self.by_way: dict[Way, set[str]] = {}
+        self._tried: dict[HostKey, Counter[str]] = {}
+        """Of hosts where anything is tried, the rules by namespace."""
+        self._shares: Counter[tuple[Way, str, str, int]] = Counter()
+        """The routes that lead to a choice by weight: by way, name, namespace and rules."""
+        self._sum = Counter[str]()
+        """What all of a namespace asks for, at most."""
+        self._crowded: set[HostKey] = set()
+        """Hosts where a namespace asks for too many steps."""
+        self._refused: dict[ObjectRef, Refused] = {}
+
+    def swap(self, ref: ObjectRef, before: RouteResult | None, now: RouteResult | None) -> set[HostKey]:
+        """Put a route's result in place of another; return the hosts that have to do with it."""
+        old, new = _by_host(before.brought if before else ()), _by_host(now.brought if now else ())
+        for key in old.keys() - new.keys():
+            del self._hosts[key][ref]
+            if not self._hosts[key]:
+                del self._hosts[key]
+                self.by_way[key[0]].discard(key[1])
+        for key, found in new.items():
+            self._hosts.setdefault(key, {})[ref] = found
+            self.by_way.setdefault(key[0], set()).add(key[1])
+        for result, number in ((before, -1), (now, 1)):
+            for share in _shares_of(result):
+                self._count_share(share, number)
+        return {*old, *new}
+
+    def _count_share(self, share: tuple[Way, str, str, int], number: int) -> None:
+        had = self._shares[share]
+        self._shares[share] = has = had + number
+        self._sum[share[2]] += share[3] * (bool(has) - bool(had))
+        if not has:
+            del self._shares[share]
+
+    def judge(self, hosts: Iterable[HostKey]) -> Mapping[ObjectRef, Iterable[HostKey]]:
+        """Decide who has room, where some hosts are others; return the routes for which that differs, and where."""
+        for key in hosts:
+            tried, crowded = self._cost(key)
+            self._sum.subtract(self._tried.pop(key, Counter()))
+            if tried:
+                self._tried[key] = tried
+                self._sum.update(tried)
+            (self._crowded.add if crowded else self._crowded.discard)(key)
+        before, self._refused = self._refused, {} if self._fits() else self._judge_all()
+        both = (before.keys() | self._refused.keys()) & self._results.keys()
+        changed = [ref for ref in both if before.get(ref) != self._refused.get(ref)]
+        for ref in both:
+            self._results[ref].excess = self._refused[ref][0] if ref in self._refused else ""
+        return {ref: _by_host(self._results[ref].brought) for ref in changed}
+
+    def _fits(self) -> bool:
+        return (
+            not self._crowded
+            and all(tried <= MOST_TRIED for tried in self._sum.values())
+            and self._sum.total() <= MOST_TRIED_OF_ALL
+        )
+
+    def _cost(self, key: HostKey) -> tuple[Counter[str], bool]:
+        """Count the rules of a host by namespace; report whether one of them asks for too many steps."""
+        found = self._hosts.get(key, {})
+        if not any(each.is_tried for own in found.values() for each in own):
+            return Counter(), False
+        host, tried, steps = HostSteps(), Counter[str](), Counter[str]()
+        for ref in self._in_order(found):
+            own, namespace = found[ref], ref[1].namespace
+            more = [rules_of(each.entries) for each in own]
+            tried[namespace] += sum(map(host.cost, more))
+            steps[namespace] += sum(each.steps() for each in own)
+            for each in more:
+                host.add(each)
+        return tried, any(number > MOST_STEPS for number in steps.values())
+
+    def _judge_all(self) -> dict[ObjectRef, Refused]:
+        """Give the budgets to the oldest first; where something is guarded that has no room, it is closed."""
+        budget, hosts = Budget(), dict[HostKey, HostSteps]()
+        shares, refused = set[tuple[Way, str]](), dict[ObjectRef, Refused]()
+        asking = {ref for key in self._tried for ref in self._hosts[key]}
+        asking |= {ref for ref, each in self._results.items() if each.shares}
+
+        def host_of(brought: Brought) -> HostSteps:
+            return hosts.setdefault((brought.way, brought.host), HostSteps())
+
+        def cost(found: Iterable[Brought]) -> int:
+            return sum(host_of(each).cost(rules_of(each.entries)) for each in found)
+
+        for ref in self._in_order(asking):
+            result = self._results[ref]
+            found = result.brought
+            fresh = {(way, name): number for way, name, _, number in _shares_of(result) if (way, name) not in shares}
+            steps = Counter[str]()
+            for each in found:
+                steps[each.site] += each.steps()
+            namespace = ref[1].namespace
+            if text := budget.take(namespace, cost(found) + sum(fresh.values()), steps):
+                found, fresh = tuple(each.closed(result.guarded) for each in found), {}
+                if budget.take(namespace, cost(found), {}):
+                    found = tuple(each.closed_whole() for each in found if each.entries)
+                refused[ref] = text, found
+            shares |= fresh.keys()
+            for each in found:
+                host_of(each).add(rules_of(each.entries))
+        return refused
+
+    def _in_order(self, refs: Iterable[ObjectRef]) -> list[ObjectRef]:
+        return sorted(refs, key=lambda ref: order_of(self._results[ref].route))
+
+    def plan(self, key: HostKey, site: str) -> HostPlan | None:
+        """Put together what the routes of a host have brought; None if nothing is there."""
+        entries: list[Entry] = []
+        shares: dict[str, Choice] = {}
+        there = self._hosts.get(key, {})
+        for ref in self._in_order(there):
+            found = there[ref] if ref not in self._refused else _by_host(self._refused[ref][1]).get(key, ())
+            entries += (entry for each in found for entry in each.entries)
+            shares |= self._results[ref].shares
+        if not entries:
+            return None
+        routes, choices = routes_of(site, entries)
+        led = {entry.target for entry in entries} | {target for choice in choices for target in choice.targets}
+        used = sorted(shares.keys() & led)
+        return HostPlan(routes, choices, tuple(shares[name] for name in used))
+
+
+def _by_host(brought: Iterable[Brought]) -> dict[HostKey, list[Brought]]:
+    found: dict[HostKey, list[Brought]] = {}
+    for each in brought:
+        found.setdefault((each.way, each.host), []).append(each)
+    return found
+
+
+def _shares_of(result: RouteResult | None) -> set[tuple[Way, str, str, int]]:
+    if result is None or not result.shares:
+        return set()
+    return {
+        (each.way, entry.target, result.route.name.namespace, len(result.shares[entry.target].steps))
+        for each in result.brought
+        for entry in each.entries
+        if entry.target in result.shares
+    }

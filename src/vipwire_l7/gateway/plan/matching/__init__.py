@@ -1,0 +1,1 @@
+"""What routes match, and in which order HAProxy asks for it."""

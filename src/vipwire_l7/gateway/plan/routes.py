@@ -1,0 +1,152 @@
+"""Plans one route by itself, from the frame and the objects that it names. Pure.
+
+What cannot be read, or fails in a way that nobody has thought of, is left out and told in the route's status.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from vipwire.kube.resource import unexpected
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire_l7.gateway.plan.attach import Attachment, Parent, isolated, parents_of
+from vipwire_l7.gateway.plan.datagrams import Shares, shares_of
+from vipwire_l7.gateway.plan.frame import Frame, problems_of
+from vipwire_l7.gateway.plan.kinds.hostnames import breadth
+from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, no
+from vipwire_l7.gateway.plan.listeners import ListenerKey
+from vipwire_l7.gateway.plan.matching.ladders import Entry
+from vipwire_l7.gateway.plan.matching.matches import ALL
+from vipwire_l7.gateway.plan.matching.steps import is_tried
+from vipwire_l7.gateway.plan.places import place_ref
+from vipwire_l7.gateway.plan.rules import Read, entries_of, services_of
+from vipwire_l7.gateway.plan.statuses import Json, parents_status
+from vipwire_l7.gateway.plan.targets import Targets
+from vipwire_l7.plan.budget import steps_for
+from vipwire_l7.plan.expressions import steps_of
+from vipwire_l7.plan.sites import CLOSED, Choice, Match, Mode, Pool
+
+Way = tuple[str, Mode]
+"""An address and port, and what is understood of what comes in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What a route brings to a host. `site` is that with the mark of the address and port."""
+
+    way: Way
+    host: str
+    site: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether HAProxy tries any of it one after another."""
+        return any(map(is_tried, self.entries))
+
+    def steps(self) -> int:
+        """Estimate what a request takes that comes to none of it, as steps of PCRE."""
+        paths = (each.match.path for each in self.entries)
+        conditions = (condition for each in self.entries for condition in each.match.conditions)
+        return sum(steps_of(each.path) for each in paths if each.match is Match.EXPRESSION) + steps_for(conditions)
+
+    def closed(self, guarded: Iterable[str]) -> "Brought":
+        """Close what is guarded here, and leave out all else."""
+        return replace(self, entries=tuple(each.closed() for each in self.entries if each.target in guarded))
+
+    def closed_whole(self) -> "Brought":
+        """Close all of the host that has no other match."""
+        return replace(self, entries=(replace(self.entries[0], match=ALL, target=CLOSED),))
+
+
+@dataclass(slots=True)
+class RouteResult:
+    """What a route has come to. `brought` is what it asks for; what it gets, the budget says."""
+
+    route: Item
+    parents: tuple[Parent, ...]
+    read: Read = field(default_factory=Read)
+    brought: tuple[Brought, ...] = ()
+    datagrams: Mapping[str, Shares] = field(default_factory=dict)
+    """By address and port."""
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    shares: Mapping[str, Choice] = field(default_factory=dict)
+    """The choices by weight that it leads to."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    guarded: frozenset[str] = frozenset()
+    """Its targets that something keeps requests away from."""
+    services: frozenset[ObjectName] = frozenset()
+    listeners: frozenset[ListenerKey] = frozenset()
+    gateways: frozenset[ObjectName] = frozenset()
+    excess: str = ""
+    """Why the namespace's budget does not have room for it."""
+
+    def failures(self) -> tuple[str, ...]:
+        """Say what is left out."""
+        rules = self.route.spec.rules
+        if self.excess:
+            return tuple(f"rules[{index}]: {self.excess}" for index in range(len(rules)))
+        return self.read.failures(len(rules))
+
+    def status(self, controller: str) -> Json:
+        """Write its status."""
+        failed = self.failures()
+        all_failed = bool(failed) and len(failed) == len(self.route.spec.rules)
+        made = parents_status(self.route, self.parents, controller, self.read.resolved, failed, all_failed=all_failed)
+        return {"parents": made}
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Tell what is wrong with it."""
+        failed = (no("", text) for text in self.failures())
+        return (
+            *problems_of(self.route, "spec.rules", self.read.resolved, *failed),
+            *problems_of(self.route, "spec.parentRefs", *(each.accepted for each in self.parents)),
+        )
+
+
+def plan_route(route: Item, frame: Frame, world: GatewayWorld) -> RouteResult | None:
+    """Attach a route to its listeners, as far as they let it; None if none of its parents is ours."""
+    parents = parents_of(route, frame.listeners, world)
+    if not parents:
+        return None
+    made = RouteResult(route, parents)
+    try:
+        _read(made, frame, world)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is about this route
+        made.read.failed = dict.fromkeys(range(len(route.spec.rules)), unexpected(error))
+        made.brought, made.datagrams = (), {}
+    return made
+
+
+def _read(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
+    route, brought, datagrams = made.route, list[Brought](), dict[str, Shares]()
+    attachments: dict[ListenerKey, Attachment] = {}
+    for each in (each for parent in made.parents for each in parent.attachments):
+        attachments.setdefault(each.listener.key, each)
+    made.services, made.listeners = frozenset(services_of(route)), frozenset(attachments)
+    made.gateways = frozenset(each.listener.gateway.name for each in attachments.values())
+    targets = Targets(world, frame)
+    made.pools, made.shares, made.files = targets.pools, targets.choices, targets.bodies
+    for attachment in attachments.values():
+        listener = attachment.listener
+        if listener.is_udp:
+            datagrams |= dict.fromkeys(listener.places, shares_of(route, targets, made.read))
+            continue
+        entries = tuple(entries_of(route, attachment, targets, made.read))
+        for place in listener.places:
+            brought += _brought(attachment, entries, place, frame, world)
+    made.brought, made.datagrams = tuple(brought), datagrams
+    leading = {entry.target for found in brought for entry in found.entries}
+    made.guarded = frozenset(filter(targets.is_guarded, leading))
+
+
+def _brought(
+    attachment: Attachment, entries: tuple[Entry, ...], place: str, frame: Frame, world: GatewayWorld
+) -> Iterator[Brought]:
+    """Yield what a route brings to the hosts of a listener at one place."""
+    world.looked_at.add(place_ref(place))
+    port = frame.ports[place]
+    for host in isolated(attachment, port.hosts):
+        own = attachment.hosts[host]
+        ranked = entries if own == host else tuple(replace(each, breadth=breadth(own)) for each in entries)
+        yield Brought((place, attachment.listener.mode), host, f"{host}{port.mark}", ranked)

@@ -1,0 +1,46 @@
+"""Knows which results looked at which objects, found or not: who is planned again when an object changes. Pure."""
+
+from collections.abc import Collection, Iterable
+from typing import Generic, TypeVar
+
+from vipwire_l7.watch.snapshot import ObjectRef
+
+R = TypeVar("R")
+
+
+class Dependencies(Generic[R]):
+    """What each result has looked at. `R` names a result."""
+
+    def __init__(self) -> None:
+        self._looked_at: dict[R, tuple[ObjectRef, ...]] = {}
+        self._users: dict[ObjectRef, set[R]] = {}
+
+    def record(self, result: R, looked_at: Collection[ObjectRef]) -> None:
+        """Note all that a result has looked at, in place of what it looked at before."""
+        before = self._looked_at.get(result, ())
+        for each in before:
+            if each not in looked_at:
+                self._leave(result, each)
+        for each in looked_at:
+            self._users.setdefault(each, set()).add(result)
+        self._looked_at[result] = before if set(before) == looked_at else tuple(looked_at)
+
+    def forget(self, result: R) -> None:
+        """Forget a result that is gone."""
+        for each in self._looked_at.pop(result, ()):
+            self._leave(result, each)
+
+    def _leave(self, result: R, ref: ObjectRef) -> None:
+        users = self._users[ref]
+        users.discard(result)
+        if not users:
+            del self._users[ref]
+
+    def users(self, changed: Iterable[ObjectRef]) -> set[R]:
+        """Return the results that looked at any of these."""
+        return {result for each in changed for result in self._users.get(each, ())}
+
+    @property
+    def looked_at(self) -> Collection[ObjectRef]:
+        """Return all that any result has looked at."""
+        return self._users.keys()

@@ -1,0 +1,182 @@
+"""The plan as it is kept: by host, pool, certificate and so on, with what of it an update has changed.
+
+Whoever plans puts parts in and takes them out again. What several ask for in the same words is there once.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire_l7.plan.sites import (
+    Certificate,
+    Choice,
+    DatagramFrontend,
+    Frontend,
+    Mode,
+    Pool,
+    Route,
+    SitePlan,
+)
+from vipwire_l7.watch.snapshot import ObjectRef
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """What one site has: its routes, and the choices that they may come to; `shares` are those by weight."""
+
+    routes: tuple[Route, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    shares: tuple[Choice, ...] = ()
+
+
+@dataclass(slots=True)
+class PlanChange:
+    """What came, went or is another: look it up in the plan; what is not there has gone."""
+
+    hosts: set[str] = field(default_factory=set)
+    pools: set[str] = field(default_factory=set)
+    certificates: set[str] = field(default_factory=set)
+    frontends: set[str] = field(default_factory=set)
+    files: set[str] = field(default_factory=set)
+    datagrams: set[str] = field(default_factory=set)
+    statuses: set[ObjectRef] = field(default_factory=set)
+    """The objects of which statuses may say something else."""
+    problems: set[ObjectRef] = field(default_factory=set)
+    default: set[str] = field(default_factory=set)
+    """Not empty if what leads where no rule matches is another."""
+
+
+class Table(dict[K, V]):
+    """Values by key, which notes in `changed` where one is another."""
+
+    def __init__(self, changed: set[K]) -> None:
+        super().__init__()
+        self.changed = changed
+
+    def put(self, key: K, value: V | None) -> bool:
+        """Set a value, or take it out; report whether it is another."""
+        if self.get(key) == value:
+            return False
+        if value is None:
+            del self[key]
+        else:
+            self[key] = value
+        self.changed.add(key)
+        return True
+
+    def arrange(self, now: Mapping[K, V]) -> None:
+        """Set all values, in this order."""
+        self.put_all(tuple(self), now)
+        self.clear()
+        self.update(now)
+
+    def put_all(self, before: Iterable[K], now: Mapping[K, V]) -> None:
+        """Set values in place of those that were there by the same author."""
+        for key in before:
+            if key not in now:
+                self.put(key, None)
+        for key, value in now.items():
+            self.put(key, value)
+
+
+class Counted(Table[K, V], Generic[K, V]):
+    """Values that several ask for: they stay as long as anybody does."""
+
+    def __init__(self, changed: set[K]) -> None:
+        super().__init__(changed)
+        self._counts: dict[K, int] = {}
+
+    def swap(self, before: Mapping[K, V], now: Mapping[K, V]) -> None:
+        """Ask for some values in place of others."""
+        for key, value in now.items():
+            self._counts[key] = self._counts.get(key, 0) + 1
+            self.put(key, value)
+        for key in before:
+            self._counts[key] -= 1
+            if not self._counts[key]:
+                del self._counts[key]
+                self.put(key, None)
+
+
+class Plan:
+    """The plan of all hosts. `change` has what is another since it was taken last."""
+
+    def __init__(self) -> None:
+        self.change = change = PlanChange()
+        self.hosts: Table[str, HostPlan] = Table(change.hosts)
+        """By site."""
+        self.pools: Counted[str, Pool] = Counted(change.pools)
+        self.certificates: Table[str, Certificate] = Table(change.certificates)
+        self.frontends: Table[str, Frontend] = Table(change.frontends)
+        """Where clients come in beside the operator's own addresses. Their hosts have the choices."""
+        self.files: Counted[str, str] = Counted(change.files)
+        """Files that policies name: certificates of authorities, in PEM, and bodies of replies."""
+        self.datagrams: Table[str, DatagramFrontend] = Table(change.datagrams)
+        self.problems: Table[ObjectRef, tuple[Problem, ...]] = Table(change.problems)
+        self.default: Table[str, str] = Table(change.default)
+        """Under an empty text what leads where no rule matches, if anything does."""
+
+    def take_change(self) -> PlanChange:
+        """Return what is another since it was asked last."""
+        taken, self.change = self.change, PlanChange()
+        self.hosts.changed, self.pools.changed = self.change.hosts, self.change.pools
+        self.certificates.changed, self.files.changed = self.change.certificates, self.change.files
+        self.frontends.changed, self.datagrams.changed = self.change.frontends, self.change.datagrams
+        self.problems.changed, self.default.changed = self.change.problems, self.change.default
+        return taken
+
+    def sites(self, named: frozenset[ObjectRef], admitted: tuple[ObjectName, ...] = ()) -> SitePlan:
+        """Write the whole plan down."""
+        hosts = [each for _, each in sorted(self.hosts.items())]
+        own, by_mark = _Choices(), {each.mark: _Choices() for each in self.frontends.values()}
+        for each in hosts:
+            if each.choices or each.shares:
+                _, colon, rest = each.routes[0].site.partition(":")
+                by_mark.get(colon + rest, own).add(each)
+        return SitePlan(
+            tuple(route for each in hosts for route in each.routes),
+            tuple(pool for _, pool in sorted(self.pools.items())),
+            own.all,
+            tuple(each for _, each in sorted(self.certificates.items())),
+            self.default.get("", ""),
+            admitted,
+            tuple(problem for _, found in sorted(self.problems.items(), key=_by_ref) for problem in found),
+            named,
+            tuple(
+                replace(each, choices=by_mark[each.mark].all, target=self._target(each))
+                for each in self.frontends.values()
+            ),
+            tuple(sorted(self.files.items())),
+            tuple(each for _, each in sorted(self.datagrams.items())),
+        )
+
+    def _target(self, frontend: Frontend) -> str:
+        """Find where all goes that comes to a frontend of TCP."""
+        found = self.hosts.get(f"*{frontend.mark}") if frontend.mode is Mode.TCP else None
+        return found.routes[0].target if found is not None and found.routes else ""
+
+
+class _Choices:
+    """The choices of a frontend, each once: what leads to a share comes before it."""
+
+    def __init__(self) -> None:
+        self._choices: dict[str, Choice] = {}
+        self._shares: dict[str, Choice] = {}
+
+    def add(self, host: HostPlan) -> None:
+        self._choices |= {each.name: each for each in host.choices}
+        self._shares |= {each.name: each for each in host.shares}
+
+    @property
+    def all(self) -> tuple[Choice, ...]:
+        return tuple(each for found in (self._choices, self._shares) for _, each in sorted(found.items()))
+
+
+def _by_ref(each: tuple[ObjectRef, object]) -> tuple[str, ObjectName]:
+    (kind, name), _ = each
+    return kind.value, name
