@@ -1,4 +1,4 @@
-"""A local user without rights beside `vipwire up` and `vipwire proxy`: every path, socket and process of ours."""
+"""A local user without rights beside each of vipwire's servers: every path, socket and process of ours."""
 
 import asyncio
 import contextlib
@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.attacks.test_spelled_requests import answered, served
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.daemon import NODE, PATIENCE, Daemon, page, prepare, service_of, slice_for, stage
 from tests.proxy.conformance import own_cgroup
@@ -158,3 +159,15 @@ def test_nobody_changes_nothing_of_an_up_and_reads_no_secret(folder: Path) -> No
         assert len(ports) >= 1
         assert str(data / "pki" / "ca.key") in paths
         assert process.poll() is None
+
+
+@pytest.mark.parametrize("kind", ["ingress", "gateway"])
+def test_nobody_changes_nothing_of_an_ingress_and_reads_no_secret(kind: str, folder: Path) -> None:
+    run = folder / "run"
+    with served(kind, folder) as (port, _, pid):
+        told, paths, ports = tried(pid, (run,))
+        check(told)
+        assert {port} < ports
+        assert {each.suffix for each in map(Path, paths)} >= {".cfg", ".sock", ".pem"}
+        assert answered(port, "/") == 200
+        assert answered(port, "/admin") == 403

@@ -166,13 +166,13 @@ def corpus(seed: int) -> list[Sent]:
 
 
 @contextlib.contextmanager
-def served(kind: str, folder: Path) -> Iterator[tuple[int, int]]:
-    """Run the command with a Pod behind it; yield the ports of HAProxy and of the Pod."""
+def served(kind: str, folder: Path) -> Iterator[tuple[int, int, int]]:
+    """Run the command with a Pod behind it; yield the ports of HAProxy and of the Pod, and the process's number."""
     port, pod = free_port(), free_port()
     manifests = folder / "manifests"
     manifests.mkdir()
     (manifests / "all.yaml").write_text(ingresses(pod) if kind == "ingress" else routes(port, pod))
-    where = ("--http", f"{POD}:{port}", "--https", "") if kind == "ingress" else ("--bind", POD)
+    where = ("--http", f"{POD}:{port}", "--https", f"{POD}:{free_port()}") if kind == "ingress" else ("--bind", POD)
     common = (
         "--run-dir",
         str(folder / "run"),
@@ -196,7 +196,7 @@ def served(kind: str, folder: Path) -> Iterator[tuple[int, int]]:
                 assert process.poll() is None, (folder / "log").read_text()
                 assert time.monotonic() < end, (folder / "log").read_text()
                 time.sleep(0.1)
-            yield port, pod
+            yield port, pod, process.pid
         finally:
             process.terminate()
     assert "Traceback" not in (folder / "log").read_text()
@@ -289,7 +289,7 @@ def test_no_request_of_the_corpus_reaches_the_guarded_handler(
 ) -> None:
     requests = corpus(request.config.getoption("randomly_seed") if ALL else 0)
     record_property("requests", len(requests))
-    with served(kind, tmp_path) as (port, pod):
+    with served(kind, tmp_path) as (port, pod, _):
         assert asyncio.run(attack(port, requests))[:5] == []
         for path in HONEST[:6]:
             assert answered(port, path) == 200
