@@ -73,14 +73,8 @@ quick: compiled
 # The unit tests that meet processes, sockets, files and parsers, once more on the system's own Python, where that is
 # another one: the texts of errors differ there, and groups of exceptions do. All else is the same in every Python, and
 # tests/project/test_plain_errors_on_debian.py runs the commands themselves on it.
-OUTSIDE = app_loop cli_ config_ host_ http_ inspect_live inspect_page_site inspect_source kube_access kube_client \
-	kube_manifests kube_watch process_ serve_ userspace_relay xtables_tool \
-	ingress_failures ingress_watch gateway_manifests \
-	cluster_api_bounds cluster_api_wire cluster_ca cluster_damaged cluster_joining cluster_probing \
-	cluster_relay cluster_up_settings dns_limits dns_server dns_upstream
-OUTSIDE_TESTS = $(strip $(foreach each,$(OUTSIDE),$(wildcard $(addsuffix /test_$(each)*.py,$(UNITS)))))
 debian: compiled
-	@if [ -x .venv-debian/bin/python ] && [ -n "$(OUTSIDE_TESTS)" ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'not kernel' $(OUTSIDE_TESTS); fi
+	@if [ -x .venv-debian/bin/python ] && [ -n "$(UNITS)" ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'outside and not kernel and (attack or not slow)' $(UNITS); fi
 
 # Four processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
 pytest: compiled

@@ -24,6 +24,9 @@ settings.register_profile("deep", settings.get_profile("default"), max_examples=
 settings.register_profile("quick", settings.get_profile("default"), max_examples=15, derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+OUTSIDE = frozenset(
+    {*("tmp_path", "capfd", "capsys", "caplog"), *("asyncio", "signal", "socket", "ssl", "subprocess", "yaml")}
+)
 _LOGGERS = logging.getLogger(), logging.getLogger("vipwire")
 _SIGNALS = signal.SIGHUP, signal.SIGINT, signal.SIGTERM
 
@@ -31,6 +34,13 @@ _SIGNALS = signal.SIGHUP, signal.SIGINT, signal.SIGTERM
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
     """Share out what `make test` runs; `--dist` with another value than `loadscope` is a wish of its own."""
     return Shares(config, log) if config.getoption("dist") == "loadscope" else None
+
+
+def is_outside(item: pytest.Item) -> bool:
+    """Report whether a test meets files, processes, sockets or parsers: by its fixtures and its imports."""
+    module = vars(getattr(item, "module", object))
+    imported = {value.__name__ for value in module.values() if inspect.ismodule(value)}
+    return not OUTSIDE.isdisjoint({*imported, *getattr(item, "fixturenames", ())})
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -53,6 +63,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    for item in items:
+        if is_outside(item):
+            item.add_marker(pytest.mark.outside)
     yield
     if is_share(config):
         items.sort(key=lambda item: turn(item.nodeid))

@@ -91,6 +91,7 @@ def test_all_requests_of_a_connection_tell_whose_it_is(here: GatewaySite) -> Non
 FORGED = ("X_Forwarded_For", "Forwarded", "X-Forwarded-Port", "X-Forwarded-Prefix", "X-Original-URL", "X-Rewrite-URL")
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("exchange", [exchanged, http2.exchanged], ids=["HTTP/1.1", "HTTP/2"])
 def test_headers_of_clients_tell_pods_nothing_of_where_requests_come_from(
     here: GatewaySite, exchange: Exchange

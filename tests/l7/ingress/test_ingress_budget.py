@@ -15,6 +15,8 @@ from tests.fakes.ports import free_port
 from tests.l7.gateway.site import BASE
 from tests.l7.gateway.test_gateway_daemon import code, running, until
 
+pytestmark = pytest.mark.attack
+
 Json = dict[str, Any]
 MANY = 12_000
 ASKED, HOSTILE, SLACK = 100, 4, 0.02

@@ -474,6 +474,7 @@ sock.settimeout(60)
 """
 
 
+@pytest.mark.attack
 def test_no_other_user_tells_a_relay_what_to_do(family: Family, server: socket.socket) -> None:
     started(family, planned(family, server.getsockname()[1])).sync()
     (path,) = {line.split()[-1] for line in sockets().splitlines() if relay_name(family) in line}
@@ -489,6 +490,7 @@ def sockets() -> str:
     return Path("/proc/thread-self/net/unix").read_text()
 
 
+@pytest.mark.attack
 def test_who_takes_the_name_that_early_versions_had_neither_stops_nor_hears_anything(family: Family) -> None:
     take = f"sock.bind('\\0{relay_name(family)}'); sock.listen(); print(flush=True); sys.stdin.read()"
     pipe = subprocess.PIPE

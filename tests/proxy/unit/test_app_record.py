@@ -153,6 +153,7 @@ def test_without_a_place_to_write_the_proxy_runs_all_the_same(tmp_path: Path) ->
     recorder.end("SIGTERM")
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("plant", [Path.symlink_to, lambda path, _: os.mkfifo(path)], ids=["link", "pipe"])
 @pytest.mark.usefixtures("claim")
 def test_no_link_and_no_pipe_where_it_is_written_first_takes_it(

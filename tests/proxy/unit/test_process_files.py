@@ -129,6 +129,7 @@ def vipwire(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-m", "vipwire", *words], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.attack
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 @pytest.mark.parametrize("unsafe", UNSAFE, ids=lambda each: each.__name__)
 def test_a_place_that_another_user_can_replace_is_refused(tmp_path: Path, unsafe: Callable[[Path], Path]) -> None:
@@ -169,6 +170,7 @@ endpoints: [{addresses: [10.244.0.1], conditions: {ready: true}}]
 """
 
 
+@pytest.mark.attack
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 @pytest.mark.parametrize(
     "words",

@@ -127,6 +127,7 @@ def _pour(source: socket.socket, data: bytes) -> None:
     source.shutdown(socket.SHUT_WR)
 
 
+@pytest.mark.attack
 def test_a_client_that_reads_nothing_holds_up_nobody_else() -> None:
     with relaying() as at, peers(2) as (slow, quick):
         slow_port, quick_port = at.listen("slow", slow.place), at.listen("quick", quick.place)
@@ -322,6 +323,7 @@ def test_a_second_write_waits_for_no_acknowledgement_and_the_first_needs_no_call
         assert delays == [True, False]
 
 
+@pytest.mark.attack
 def test_at_the_limit_new_clients_are_refused_and_the_others_go_on() -> None:
     budget = 8
     with relaying(RESERVE + 2 * budget + 2) as at, peers(1) as (peer,), peers(1) as (neighbour,):
@@ -351,6 +353,7 @@ def test_at_the_limit_new_clients_are_refused_and_the_others_go_on() -> None:
             at.until(lambda: at.count("web", peer.place).open == 1)
 
 
+@pytest.mark.attack
 def test_clients_that_send_nothing_cost_only_their_place() -> None:
     with relaying() as at, peers(1) as (peer,):
         port = at.listen("web", peer.place)

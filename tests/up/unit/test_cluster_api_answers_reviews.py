@@ -73,6 +73,7 @@ async def test_a_question_that_is_none_is_refused(here: Here, path: str, body: A
     assert (code, said in status["message"]) == (400, True), status
 
 
+@pytest.mark.attack
 @in_cluster()
 async def test_nobody_acts_as_somebody_else(here: Here) -> None:
     code, status = await here.send("GET", "/api/v1/services", **{"Impersonate-User": "viewer"})

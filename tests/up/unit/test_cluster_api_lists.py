@@ -317,6 +317,7 @@ async def test_a_watch_ends_when_its_time_is_over(here: Here) -> None:
             await events.next()
 
 
+@pytest.mark.attack
 @pytest.mark.slow
 @in_cluster(bounds=Bounds(stall_seconds=2.0))
 async def test_a_watcher_that_does_not_read_is_cut_off_and_holds_nobody_up(here: Here) -> None:

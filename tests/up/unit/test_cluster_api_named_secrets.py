@@ -11,6 +11,8 @@ from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.named_secrets import NamedSecrets
 from vipwire_up.store.record import Key, Write
 
+pytestmark = pytest.mark.attack
+
 BASE = "/api/v1/namespaces/default/secrets"
 ALL = "/api/v1/secrets"
 INGRESS = "/apis/networking.k8s.io/v1/namespaces/default/ingresses"

@@ -8,6 +8,8 @@ from tests.up.unit.cluster_here import Here, in_cluster, play
 
 from vipwire_up.api.objects.quantity import MOST, read_quantity, written
 
+pytestmark = pytest.mark.attack
+
 PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/api/v1/namespaces/default/events"
 

@@ -175,6 +175,7 @@ async def refused(folder: Folder, url: str) -> list[int]:
     return found
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("by_admin", [False, True])
 def test_who_has_left_is_refused_until_it_joins_again(tmp_path: Path, *, by_admin: bool) -> None:
     async def scenario() -> None:
@@ -202,6 +203,7 @@ def test_who_has_left_is_refused_until_it_joins_again(tmp_path: Path, *, by_admi
     asyncio.run(scenario())
 
 
+@pytest.mark.attack
 def test_a_machine_withdraws_its_own_certificates_only(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with up(tmp_path / "up") as here:
@@ -225,6 +227,7 @@ def test_a_machine_withdraws_its_own_certificates_only(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.attack
 def test_a_certificate_that_is_not_noted_is_refused_too_when_its_machine_leaves(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with up(tmp_path / "up") as here:
@@ -255,6 +258,7 @@ def test_who_joins_under_the_name_of_an_earlier_machine_takes_its_place(tmp_path
     asyncio.run(scenario())
 
 
+@pytest.mark.attack
 def test_a_token_is_good_for_so_many_machines_and_a_machine_has_so_many_certificates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +287,7 @@ def test_a_token_is_good_for_so_many_machines_and_a_machine_has_so_many_certific
     asyncio.run(scenario())
 
 
+@pytest.mark.attack
 def test_who_may_not_join_is_told_why(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with up(tmp_path / "up", node="n1") as here:
@@ -322,6 +327,7 @@ def test_a_server_to_be_gets_the_authority_with_its_key(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.attack
 def test_nobody_but_a_machine_to_be_gets_a_certificate(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with up(tmp_path / "up") as here:
@@ -350,6 +356,7 @@ def restricted(_store: Store) -> tuple[Admission, ...]:
 HOOK = SentBy(NodeRestriction())
 
 
+@pytest.mark.attack
 @in_cluster(make_hooks=lambda _: (HOOK,))
 async def test_a_machine_writes_its_own_lease_only_and_only_admins_delete_others_nodes(here: Here) -> None:
     async def refusals(objects: Objects, caller: User) -> list[str]:

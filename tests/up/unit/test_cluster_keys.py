@@ -128,6 +128,7 @@ def test_tokens_are_read_again(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.attack
 def test_certificates_and_users_are_withdrawn(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, lambda: NOW) as (keys, served):
@@ -150,6 +151,7 @@ def test_certificates_and_users_are_withdrawn(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.attack
 @pytest.mark.slow
 def test_open_watches_of_who_is_withdrawn_end(tmp_path: Path) -> None:
     tokens, maps = tmp_path / "tokens.csv", "/api/v1/namespaces/default/configmaps"

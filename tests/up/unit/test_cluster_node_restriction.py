@@ -140,10 +140,12 @@ def test_a_machine_writes_what_is_its_own(tmp_path: Path) -> None:
     assert tried(tmp_path, ALLOWED, MACHINE) == dict.fromkeys(ALLOWED, False)
 
 
+@pytest.mark.attack
 def test_a_machine_writes_nothing_of_others(tmp_path: Path) -> None:
     assert tried(tmp_path, REFUSED, MACHINE) == dict.fromkeys(REFUSED, True)
 
 
+@pytest.mark.attack
 def test_who_is_no_machine_writes_no_lease_that_machines_announce_by(tmp_path: Path) -> None:
     leases = {name: act for name, act in ALLOWED.items() if "Pod" not in name}
     assert tried(tmp_path, leases, PROXY) == dict.fromkeys(leases, True)
@@ -195,6 +197,7 @@ def test_hooks_are_told_who_sends_each_change(tmp_path: Path, method: str, path:
     assert callers
 
 
+@pytest.mark.attack
 def test_a_machines_certificate_writes_no_status_of_another_machines_pod(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with up(tmp_path / "up") as here:

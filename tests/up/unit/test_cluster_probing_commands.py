@@ -58,6 +58,7 @@ def test_what_a_command_leaves_in_the_background_ends_with_it() -> None:
     wait_for_end_of("43212")
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("way", ["setsid sleep N & exit 0", "setsid sh -c 'setsid sleep N & exec sleep N' & exit 0",
     "(setsid sleep N &) & exit 0", "setsid sleep N & sleep 60"])  # fmt: skip
 def test_a_session_of_its_own_is_no_way_out(way: str) -> None:
@@ -67,6 +68,7 @@ def test_a_session_of_its_own_is_no_way_out(way: str) -> None:
     assert running("43214") == []
 
 
+@pytest.mark.attack
 def test_what_a_command_has_started_ends_when_vipwire_is_killed() -> None:
     code = (
         "import asyncio; from vipwire_up.readiness_probes.commands import run_command; asyncio.run(run_command({!r}))"
@@ -126,6 +128,7 @@ def pod(*command: str, name: str = "a", **labels: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": labels}, "spec": {"containers": [container]}}
 
 
+@pytest.mark.attack
 @in_cluster(hooks=(ExecProbeAdmission(),))
 async def test_only_admins_may_say_a_command(here: Here) -> None:
     code, status = await here.send("POST", PODS, pod("id"), user="node")

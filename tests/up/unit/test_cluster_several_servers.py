@@ -331,6 +331,7 @@ async def until_codes(found: list[Up], token: str, wanted: int) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.attack
 def test_a_token_is_good_at_all_servers_and_withdrawn_at_all_by_any(etcd: Etcd, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with servers(etcd, tmp_path, 2) as found:
@@ -363,6 +364,7 @@ async def until_refused(objects: RemoteObjects) -> None:
         await objects.list(NODES)
 
 
+@pytest.mark.attack
 def test_a_machine_that_left_at_one_server_is_refused_at_all(etcd: Etcd, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with servers(etcd, tmp_path, 2) as found:

@@ -22,6 +22,8 @@ from vipwire_up.store.database import Database
 from vipwire_up.store.record import Key, Write
 from vipwire_up.store.embedded import EmbeddedStore
 
+pytestmark = pytest.mark.attack
+
 def write(store, pair, number):
     key = Key("things", "default", f"{pair}")
     held = store.head(key)

@@ -15,6 +15,8 @@ from vipwire_up.dns.upstream.answer import Answer, Cache, answers, key_of, read_
 from vipwire_up.dns.upstream.exchange import Attempt, Forwarder
 from vipwire_up.dns.upstream.exchange import question as message_of
 
+pytestmark = pytest.mark.attack
+
 LONG_NAME = "a-name-with-quite-a-few-letters.example.org"
 
 

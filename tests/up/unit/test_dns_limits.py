@@ -20,7 +20,7 @@ from vipwire_up.dns.objects import DnsKind, DnsService
 from vipwire_up.dns.records import Records, records_of
 from vipwire_up.dns.resolver import Resolver
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.attack, pytest.mark.slow]
 
 WEB = "web.shop.svc.cluster.local"
 
