@@ -106,21 +106,27 @@ def test_a_hosts_own_connections_may_begin_at_the_services_port(cluster: Cluster
 @sentence("S173")
 @pytest.mark.parametrize("host", ["pod-1a", "pod-2a", "node-1"])
 def test_no_other_service_takes_what_goes_to_an_endpoint(cluster: Cluster, family: Family, host: str) -> None:
-    """The other Service has the endpoint's address and port, and endpoints here, elsewhere or nowhere."""
+    """The other Service has the endpoint's address and port, and endpoints here, elsewhere, nowhere, or for few."""
     port, name = 9350, f"endpoint-{host}-{family.value}".lower()
     cluster.lab.serve(host, [port], [Protocol.TCP])
     backend = cluster.node(host) if host == "node-1" else cluster.pods(host)[0]
     wrong: list[str] = []
     try:
         service = cluster.service(name, [backend], [Port(80, port)])
-        other = cluster.named(f"{name}-other", [Port(port, 80)])
-        for pods, policy in ((("pod-1b",), "Cluster"), (("pod-2b",), "Local"), ((), "Cluster")):
-            made = other.service(externalIPs=list(_addresses(cluster, host).values()), externalTrafficPolicy=policy)
+        addresses = list(_addresses(cluster, host).values())
+        other = cluster.named(f"{name}-other", [Port(port, 80, node_port=port)])
+        for pods, spec in (
+            (("pod-1b",), {}),
+            (("pod-2b",), {"externalTrafficPolicy": "Local"}),
+            ((), {}),
+            (("pod-1b",), {"loadBalancerSourceRanges": ["192.0.2.77/32", "2001:db8:77::/64"]}),
+        ):
+            made = other.service(externalIPs=addresses, **spec) | load_balancer_status(*addresses)
             cluster.put(f"{name}-other", [made, *other.slices(cluster.pods(*pods))])
             for kind in FrontendKind:
                 for caller in (POD, NODE, OUTSIDE):
                     results = cluster.probe(caller, service.at(kind, family), 2, timeout=3.0)
-                    what = f"{pods}, {caller} to the {kind.value}"
+                    what = f"{pods} {spec}, {caller} to the {kind.value}"
                     wrong += [f"{what}: {result}" for result in results if result.pod != host]
     finally:
         for each in (f"{name}-other", name):

@@ -75,10 +75,10 @@ def external_in_service_cidr(plan: Plan, packet: Packet) -> bool:
 
 
 def at_a_frontend(plan: Plan, packet: Packet) -> bool:
-    """Tell whether an endpoint of the pool is itself at an address and port of a Service that is not open to all.
+    """Tell whether an endpoint of the pool is itself at an address and port of a Service that answers nobody.
 
-    The filters see the destination after it was translated, as kube-proxy's do, and take it for the other's: but for
-    node ports that are for some sources only, which kube-proxy has not.
+    The filters see the destination after it was translated, as kube-proxy's do, and take it for the other's where
+    that one answers nobody.
     """
     outcome = resolve(plan, packet)
     if not isinstance(outcome, Answered):
@@ -87,12 +87,11 @@ def at_a_frontend(plan: Plan, packet: Packet) -> bool:
 
 
 def caught(plan: Plan, packet: Packet, at: Target) -> bool:
-    """Tell whether the filters refuse or drop what goes to an endpoint."""
+    """Tell whether the filters refuse what goes to an endpoint."""
     keys = [FrontendKey(each, packet.protocol, at.port) for each in (at.address, None)]
     frontends = [plan.frontends[key] for key in keys if key in plan.frontends]
-    limited = [each for each in frontends if each.allowed_sources is not None and each.key.address is not None]
     refusing = [each for each in frontends if not isinstance(each.action, Forward)]
-    return bool(limited or refusing or (at.address, packet.protocol) in plan.ranges)
+    return bool(refusing or (at.address, packet.protocol) in plan.ranges)
 
 
 APART = (from_another_vip, beside_node_ports, external_in_service_cidr, at_a_frontend)

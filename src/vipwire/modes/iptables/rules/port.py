@@ -160,13 +160,10 @@ class PortWriter:
         return (self._others_dropped(frontend),)
 
     def _others_dropped(self, frontend: Frontend) -> str:
-        """Drop what comes from sources that may not.
-
-        At a node port, which is ours alone, what was translated goes to an endpoint that happens to have that port.
-        """
+        """Drop what comes from sources that may not; what was translated goes to an endpoint that has this place."""
         note = f"{self._text} traffic not accepted by {self._firewall(frontend)}"
-        local = (LOCAL_DESTINATION, UNTRANSLATED) if frontend.kind is FrontendKind.NODE_PORT else ()
-        return rule(self._served(frontend, note, *local), "-j DROP")
+        local = (LOCAL_DESTINATION,) if frontend.kind is FrontendKind.NODE_PORT else ()
+        return rule(self._served(frontend, note, *local, UNTRANSLATED), "-j DROP")
 
     def _spread(self, policy: TrafficPolicy, forward: Forward) -> Iterator[str]:
         """Choose one endpoint: where the client was before, else each with the same chance."""

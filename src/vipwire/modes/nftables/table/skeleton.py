@@ -54,6 +54,8 @@ RANGE_ADDRESSES = "range-addresses"
 """The endpoints that keep the packet's port."""
 RANGE_ALLOWED = "firewall-ranges-allowed"
 _NEW = "ct state new jump"
+_TRANSLATED = "ct status dnat return"
+"""An endpoint may have a frontend's address, the node's for one: what was sent there is where it should be."""
 _HOOKS = {
     **{
         f"filter-{hook}-ranges-pre-dnat": (f"{_NEW} ranges-firewall", ("filter", hook, -109))
@@ -223,13 +225,11 @@ def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
     yield "filter-input", Chain(("ct state new jump nodeport-endpoints-check", check[0]), Hook("filter", "input", 0))
     yield "filter-forward", Chain(check, Hook("filter", "forward", 0))
     yield "filter-output", Chain((reset, *check), Hook("filter", "output", 0))
-    # An endpoint may have a frontend's address, the node's: what was sent there is where it should be.
-    translated = "ct status dnat return"
-    yield "service-endpoints-check", Chain((translated, *_refuse(words.key(Space.SERVICE), "services")))
+    yield "service-endpoints-check", Chain((_TRANSLATED, *_refuse(words.key(Space.SERVICE), "services")))
     here = [f"{where} {words.key(Space.NODE_PORT)}" for where in _node_port_addresses(node, words)]
     yield (
         "nodeport-endpoints-check",
-        Chain((translated, *(rule for key in here for rule in _refuse(key, "nodeports")))),
+        Chain((_TRANSLATED, *(rule for key in here for rule in _refuse(key, "nodeports")))),
     )
     no_port, free = refused(Refusal.UNDEFINED_PORT), refused(Refusal.UNALLOCATED_CLUSTER_IP)
     unallocated = (f"{words.ip} daddr {prefix} counter goto {free}" for prefix in node.service_cidrs)
@@ -254,6 +254,7 @@ def _firewall(node: NodePlan, words: Words) -> tuple[str, ...]:
         f"{node_port} @firewall-nodeports {node_port} . {source} != @{NODE_PORT_RANGES} counter goto {at_node_port}"
     )
     return (
+        _TRANSLATED,
         f"{service} @firewall-ips {service} . {source} != @{RANGES} counter goto {at_service}",
         *(f"{here} {denied}" for here in _node_port_addresses(node, words)),
     )
@@ -351,9 +352,9 @@ def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
     dnat = f"dnat {words.ip} to {key} . meta priority map"
     by_port = (f"meta l4proto {protocol.label} {dnat} @range-endpoints" for protocol in Protocol)
     yield "range-dnat", Chain((*by_port, f"{dnat} @{RANGE_ADDRESSES}"))
-    yield "ranges-check", Chain(("ct status dnat return", *_refuse(key, "ranges")))
+    yield "ranges-check", Chain((_TRANSLATED, *_refuse(key, "ranges")))
     denied = f"{key} @firewall-ranges {key} . {words.ip} saddr != @{RANGE_ALLOWED}"
-    yield "ranges-firewall", Chain((f"{denied} counter goto {refused(Refusal.SOURCE_RANGE)}",))
+    yield "ranges-firewall", Chain((_TRANSLATED, f"{denied} counter goto {refused(Refusal.SOURCE_RANGE)}"))
     to_itself = f"ct status dnat {words.ip} saddr . {words.ip} daddr . meta l4proto @hairpin-pods"
     yield "ranges-hairpin", Chain((f"{to_itself} masquerade fully-random",))
 
