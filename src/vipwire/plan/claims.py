@@ -10,7 +10,8 @@ A range of ports contends with every port and every range that it overlaps, and 
 age decides here, too; what has lost to an older one still keeps younger ones out.
 
 A node port and an address of this node that a Service claims at that port do not contend: who answers depends on the
-endpoints of both. Modes that name each address are told that a node port is `contested` there.
+endpoints of both. Modes that name each address are told that a node port is `contested` there. So are modes that
+connect sockets to endpoints of an endpoint's address and port that a Service claims.
 """
 
 import bisect
@@ -162,12 +163,30 @@ class Claims:
         """Report whether a ClusterIP that `name` has is not an older Service's."""
         return self._owners[address][0].name == name
 
-    def contested(self, node_port: FrontendKey, addresses: Iterable[Address]) -> Iterator[FrontendKey]:
-        """Find the places of a node port, at these addresses, that somebody claims by the address, or in a range."""
-        for address in addresses:
-            _, protocol, port = place = node_port._replace(address=address)
-            if place in self._claimants or any(self._overlapping(address, protocol, port, port)):
+    def contested(self, places: Iterable[FrontendKey]) -> Iterator[FrontendKey]:
+        """Find the places that a Service claims by the address, or in a range."""
+        for place in places:
+            address, protocol, port = place
+            if place in self._claimants or (
+                self._ranges and address is not None and any(self._overlapping(address, protocol, port, port))
+            ):
                 yield place
+
+    def claimed(self, places: Iterable[FrontendKey]) -> Iterator[FrontendKey]:
+        """Find the places that a Service claims, by the address or as a node port."""
+        for place in places:
+            if any(self.contested((place,))) or (
+                place.address in self._node and place._replace(address=None) in self._claimants
+            ):
+                yield place
+
+    def places(self, name: ObjectName) -> Iterator[FrontendKey]:
+        """Yield each place that a Service claims, its node ports at each address of this node."""
+        claim = self._of.get(name)
+        for key in claim.keys if claim is not None else ():
+            yield from (key,) if key.address is not None else (key._replace(address=each) for each in self._node)
+        for address, protocol, first, last in claim.ranges if claim is not None else ():
+            yield from (FrontendKey(address, protocol, port) for port in range(first, last + 1))
 
     def _at_node_ports(self, claim: _Claim) -> Iterator[Claimant]:
         """Find who has a node port where this claims an address of the node."""

@@ -43,7 +43,8 @@ class NodePlan(Value, frozen=True):
     `drained` are endpoints that get no new connections from this node. `port_ranges`: the mode serves port ranges.
     `crowded`: there are so many endpoints that the mode says less about each.
     `api_servers` are the addresses and TCP ports at which the API server is reached, with None for an address of this
-    machine: that of a node port. `hosts` are addresses that Nodes and the API server have.
+    machine: that of a node port. `hosts` are addresses that Nodes and the API server have. `direct`: the mode lets
+    sockets of this node connect to an endpoint's own address.
     """
 
     family: Family
@@ -62,6 +63,7 @@ class NodePlan(Value, frozen=True):
     drained: frozenset[Drain] = frozenset()
     api_servers: frozenset[tuple[Address | None, int]] = frozenset()
     hosts: frozenset[Address] = frozenset()
+    direct: bool = False
 
     def leads_to_host(self, address: Address) -> bool:
         """Report whether a host has, or may have, an address that a Service names as its ClusterIP."""

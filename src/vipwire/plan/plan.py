@@ -7,7 +7,7 @@ recognise a packet. It belongs to one Service port only; see `claims`.
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from vipwire.model.names import ObjectName, ServicePortName
@@ -171,7 +171,8 @@ class ServicePlan(Value, frozen=True):
     only for modes that need each address named (`NodePlan.addresses`). `wishes` is what annotations ask for, and
     `problems` what is wrong with them. `ranges` are frontends of many ports. `contested` are the places of its node
     ports, again for such modes, that some Service claims by the address: who answers there is decided by the
-    endpoints of both.
+    endpoints of both. With `NodePlan.direct` they are endpoints that some Service claims as well: a socket that is
+    connected to one meets the rules of that Service.
     """
 
     name: ObjectName
@@ -185,6 +186,14 @@ class ServicePlan(Value, frozen=True):
     problems: tuple[Problem, ...] = ()
     ranges: tuple[RangeFrontend, ...] = ()
     contested: tuple[FrontendKey, ...] = ()
+
+
+def endpoint_places(plan: ServicePlan) -> Iterator[FrontendKey]:
+    """Yield where endpoints are that sockets of this node may be connected to."""
+    for frontend in plan.frontends:
+        action = frontend.short_circuit or frontend.action
+        for target in action.pool if isinstance(action, Forward) else ():
+            yield FrontendKey(target.address, frontend.key.protocol, target.port)
 
 
 def joint_health_check(plans: Iterable[ServicePlan | None]) -> HealthCheck | None:

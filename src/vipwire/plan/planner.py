@@ -18,8 +18,9 @@ from vipwire.plan.annotations import Wishes, read_wishes
 from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.ejection import EjectionPolicy, Ejections, EndpointKey
 from vipwire.plan.frontends import claims, ejectable, of_family, plan_service
+from vipwire.plan.leading import LeadingServices
 from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import ServicePlan
+from vipwire.plan.plan import ServicePlan, endpoint_places
 from vipwire.plan.slow_start import SlowStart
 
 Ejected = Mapping[ObjectName, frozenset[EndpointKey]]
@@ -49,6 +50,7 @@ class Planner:
         self.ejected_elsewhere: Ejected = NOBODY
         """What another process is known to have ejected, for who only looks; it counts in what is planned next."""
         self._claims = Claims(node.addresses, node.api_servers)
+        self._leading = LeadingServices()
         self._slow_start = SlowStart()
         self.ejections = Ejections()
         self._plans: dict[ObjectName, ServicePlan] = {}
@@ -104,11 +106,7 @@ class Planner:
             views[name] = service, slices
             if name in self._plans and not themselves.get(name, True):
                 continue
-            try:
-                rivals = self._claim(name, service)
-            except Exception:  # noqa: BLE001  # the plan says why
-                rivals = self._claims.remove(name)
-            if rivals:
+            if rivals := self._rivals(name, service):
                 concerned.update(dict.fromkeys(rivals))
         changed: dict[ObjectName, PlanChange] = {}
         for name in concerned:
@@ -116,11 +114,24 @@ class Planner:
             if plan == old:
                 continue
             changed[name] = PlanChange(old, plan)
+            if self._node.direct:
+                self._leading.replace(name, old, plan)
             if plan is None:
                 del self._plans[name]
             else:
                 self._plans[name] = plan
         return changed
+
+    def _rivals(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
+        """Claim for a Service; return the others whose frontends or endpoints this may concern."""
+        before = set(self._claims.places(name) if self._node.direct else ())
+        try:
+            rivals = self._claim(name, service)
+        except Exception:  # noqa: BLE001  # the plan says why
+            rivals = self._claims.remove(name)
+        if self._node.direct:
+            rivals |= self._leading.leading_to(before.symmetric_difference(self._claims.places(name)))
+        return rivals
 
     def _claim(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
         cluster_ips = of_family(self._node.family, service.cluster_ips) if service is not None else ()
@@ -153,7 +164,7 @@ class Planner:
             self._slow_start.forget(name)
         else:
             plan = self._slow_start.season(plan, asked.slow_start, now)
-        if plan.node_port_addresses:
+        if plan.node_port_addresses or self._node.direct:
             plan = self._contested(plan)
         node, held = self._node, self._claims
         owned = tuple([a for a in plan.cluster_ips if held.owns(name, a) and not node.leads_to_host(a)])
@@ -161,9 +172,12 @@ class Planner:
 
     def _contested(self, plan: ServicePlan) -> ServicePlan:
         node_ports = (frontend.key for frontend in plan.frontends if frontend.key.address is None)
-        addresses = plan.node_port_addresses
-        found = tuple([place for key in node_ports for place in self._claims.contested(key, addresses)])
-        return replace(plan, contested=found) if found else plan
+        places = (key._replace(address=each) for key in node_ports for each in plan.node_port_addresses)
+        found = [*self._claims.contested(places)]
+        if self._node.direct:
+            found += self._claims.claimed(endpoint_places(plan))
+        contested = tuple(dict.fromkeys(found))
+        return replace(plan, contested=contested) if contested else plan
 
     def _ejected(
         self, service: Service, slices: Sequence[EndpointSlice], asked: Wishes, now: float

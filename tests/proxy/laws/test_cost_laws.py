@@ -111,7 +111,7 @@ class World:
 
     def __init__(self, backend: Backend[Any, Any], count: int) -> None:
         self.store = Store()
-        self.planner = Planner(node_plan(addresses=(ip("192.168.0.2"),)))
+        self.planner = Planner(node_plan(addresses=(ip("192.168.0.2"),), direct=True))
         self.reconciler: Reconciler[Any, Any] = Reconciler(backend)
         self.reconciler.desire_node(backend.render_node(self.planner.node))
         self.store.apply(Listed(Kind.SERVICE, tuple(map(of_number, range(count)))))

@@ -146,6 +146,37 @@ def test_a_node_port_is_contested_where_somebody_claims_a_range_of_ports_around_
         assert planner.plans[named("web")].contested == places
 
 
+_RANGE = (("vipwire.io/port-range", "8000-9000"),)
+
+
+@pytest.mark.parametrize(
+    ("at", "rival"),
+    [
+        ("10.1.0.1", service("rival", "10.96.0.9", port(8080), external_ips=ips("10.1.0.1"))),
+        ("10.1.0.1", service("rival", "10.1.0.1", port(8080))),
+        ("10.1.0.1", service("rival", "10.96.0.9", port(8001), external_ips=ips("10.1.0.1"), annotations=_RANGE)),
+        ("192.168.0.2", service("rival", "10.96.0.9", port(80, node_port=8080))),
+    ],
+    ids=["external IP", "ClusterIP", "range", "node port"],
+)
+def test_an_endpoint_is_contested_where_some_service_claims_its_place(at: str, rival: Service) -> None:
+    """Of all others, only the Services that lead there are planned with the one that claims it."""
+    names = [named(name) for name in ("web", "twin", "away")]
+    cluster = Cluster(*(service(name.name, f"10.96.0.{number}") for number, name in enumerate(names, 1)))
+    for name, address in zip(names, (at, at, "10.1.0.2"), strict=True):
+        cluster.slices[name] = [slice_of(name.name, endpoint(address))]
+    planner = Planner(node_plan(addresses=ips("192.168.0.2"), direct=True, port_ranges=True))
+    planner.update(names, cluster.view)
+    before = planner.plans[names[0]]
+    assert set(planner.update(cluster.put(rival), cluster.view)) == {rival.name, *names[:2]}
+    assert all(planner.plans[name].contested == (key(at, 8080),) for name in names[:2])
+    cluster.slices[names[2]] = [slice_of("away", endpoint(at))]
+    planner.update(names[2:], cluster.view, themselves={names[2]: False})
+    assert planner.plans[names[2]].contested
+    assert set(planner.update(cluster.remove("rival"), cluster.view)) == {rival.name, *names}
+    assert planner.plans[names[0]] == before
+
+
 @pytest.mark.parametrize("number", [80, 81])
 @pytest.mark.parametrize("field", ["external_ips", "load_balancer_ips"])
 def test_no_one_takes_a_port_of_another_services_cluster_ip_however_old_he_is(field: str, number: int) -> None:

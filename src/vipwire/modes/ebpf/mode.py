@@ -4,7 +4,7 @@ from typing import Final
 
 from vipwire.config.modes import ModeSettings
 from vipwire.modes.nftables.mode import MODE as RULES
-from vipwire.modes.spec import Difference, ModeSpec, Tool
+from vipwire.modes.spec import ModeSpec, Tool
 
 MODE: Final = ModeSpec(
     name="ebpf",
@@ -15,13 +15,6 @@ MODE: Final = ModeSpec(
         primary_node_ports=True,
     ),
     for_whom="somebody with Linux 5.14 or newer on whose nodes many connections begin: they go to endpoints directly",
-    differences=(
-        Difference(
-            ("S173",),
-            "A Service with an endpoint's address and port as external IP takes other Services' connections there.",
-            "The programs have replaced the address before the rules see a packet.",
-        ),
-    ),
     lacks=RULES.lacks,
     metrics=RULES.metrics,
     page="ebpf.md",

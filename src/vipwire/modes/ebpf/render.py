@@ -5,9 +5,9 @@ same as one by way of nftables mode's rules; all others are left to these:
 
     Pods           where their address is kept, and nftables would not masquerade
     the node       always: a direct connection has the node's address, unless the socket was bound to another one
-    nobody         source ranges, algorithms that see the client's address or take turns, SCTP, and whatever is
-                   refused or dropped: at connect() neither address nor port is chosen yet; and Services whose
-                   endpoints are ejected when they do not answer
+    nobody         endpoints whose address and port some Service claims, source ranges, algorithms that see the
+                   client's address or take turns, SCTP, and whatever is refused or dropped: at connect() neither
+                   address nor port is chosen yet; and Services whose endpoints are ejected when they do not answer
 
 A node port is a frontend at each address of this node that serves it. Where some Service claims one of these by the
 address, with that port, rules decide: who answers depends on the endpoints of both, and a Service is rendered alone.
@@ -93,8 +93,16 @@ def _translated(plan: ServicePlan) -> Iterator[tuple[Frontend, Forward]]:
             and frontend.key.protocol in _SERVED
             and frontend.allowed_sources is None
             and action.spread.algorithm is Algorithm.RANDOM
+            and not _meets_others(plan, frontend.key.protocol, action)
         ):
             yield frontend, action
+
+
+def _meets_others(plan: ServicePlan, protocol: Protocol, action: Forward) -> bool:
+    """Report whether a Service claims an endpoint's address and port: its rules would take the socket's packets."""
+    return bool(plan.contested) and any(
+        FrontendKey(target.address, protocol, target.port) in plan.contested for target in action.pool
+    )
 
 
 def _flags(plan: ServicePlan, frontend: Frontend, action: Forward) -> Flag:

@@ -53,6 +53,7 @@ def node_plan(
         external_ips=config.gates["AllowServiceExternalIPs"],
         addresses=_named_addresses(config, family, machine),
         port_ranges=selected(config).port_ranges and not selected(config).without_rules(config),
+        direct=selected(config).direct,
         drained=frozenset(drain for drain in drained if family_of(drain.address) is family),
     )
 
