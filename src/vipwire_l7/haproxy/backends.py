@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 
+from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix, format_address
 from vipwire_l7.haproxy.choices import REWRITING
 from vipwire_l7.haproxy.cors import cors_requests, cors_responses
@@ -21,7 +22,7 @@ from vipwire_l7.plan.policy import (
     Reply,
 )
 from vipwire_l7.plan.sites import Pool, Server
-from vipwire_l7.watch.objects import Usability
+from vipwire_l7.watch.objects import BackendPort, Usability
 
 _PROTOCOLS = {
     BackendProtocol.HTTP: "",
@@ -50,6 +51,11 @@ server that takes nothing for so long. HAProxy 2.6 takes it from a server's own 
 """
 
 
+SPARES, SPARE_SLOTS = "spares", 8
+"""The map that tells which pool a spare backend has, and the servers of one."""
+_PLAIN = Policy()
+
+
 def backend_text(pool: Pool, layout: Layout) -> str:
     """Write a backend without its endpoints: all that only a reload can change."""
     policy = pool.policy
@@ -72,8 +78,28 @@ def backend_text(pool: Pool, layout: Layout) -> str:
 
 def server_text(pool: Pool, slots: Slots) -> str:
     """Write the slots of a backend. A weight of 0 drains: only those come who are bound to it."""
-    if not pool.service.name:
-        return ""
+    return _slots_text(slots) if pool.service.name else ""
+
+
+def spare_name(number: int) -> str:
+    """Name a spare backend, as no pool is named: a namespace has no dot."""
+    return f"spare.{number}"
+
+
+def fits_spare(pool: Pool) -> bool:
+    """Report whether a pool is written as a spare backend is."""
+    return pool.policy == _PLAIN and bool(pool.service.name) and not pool.external
+
+
+def spare_text(number: int, layout: Layout) -> str:
+    """Write a backend for a pool that comes while HAProxy runs, and tell the access log who is in it."""
+    pool = Pool(spare_name(number), ObjectName("", ""), BackendPort("", 0), _PLAIN)
+    note = f"http-request set-var(txn.spare) be_name,map_str({layout.map_file(SPARES)})"
+    noted = line(note) + "\n" if layout.access_log else ""
+    return backend_text(pool, layout) + noted + _slots_text((None,) * SPARE_SLOTS)
+
+
+def _slots_text(slots: Slots) -> str:
     return "".join(f"    server s{number} {_slot(slot)}\n" for number, slot in enumerate(slots, 1))
 
 

@@ -4,15 +4,17 @@ What can change while it runs (slots, maps, certificates) stands apart from what
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
-from vipwire_l7.haproxy.backends import backend_text, server_text, userlist_name, userlist_text
+from vipwire_l7.haproxy.backends import SPARES, backend_text, server_text, spare_text, userlist_name, userlist_text
 from vipwire_l7.haproxy.choices import guarding, limited, longest_path
 from vipwire_l7.haproxy.frontend import DEFAULT_KEY, Stage, frontend_text, maps_of, stages_of
 from vipwire_l7.haproxy.frontends import (
     SHARED,
     Lookups,
+    file_part,
     frontend_parts,
     is_of_frontend,
     lookups_of,
@@ -24,6 +26,7 @@ from vipwire_l7.haproxy.layout import FOLDER, MAPS, Layout
 from vipwire_l7.haproxy.mirrors import MIRROR_FILE, mirror_frontend, mirror_lua
 from vipwire_l7.haproxy.preamble import process_text
 from vipwire_l7.haproxy.readings import APART, decoded, is_plain
+from vipwire_l7.haproxy.shares import SHARES, shared_choices
 from vipwire_l7.haproxy.slots import Slots
 from vipwire_l7.plan.expressions import is_costly
 from vipwire_l7.plan.sites import (
@@ -31,6 +34,7 @@ from vipwire_l7.plan.sites import (
     Certificate,
     Choice,
     Compared,
+    Frontend,
     Match,
     Pool,
     Route,
@@ -39,37 +43,34 @@ from vipwire_l7.plan.sites import (
     sites_with_guarding_expressions,
 )
 
-DEFAULT_CERTIFICATE = "default.pem"
+DEFAULT_CERTIFICATE, OWN_LIST = "default.pem", "certificates.list"
 _OWN = Lookups()
 """Where the prefixes of the operator's own frontend are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The part that only a reload can change. `backends` is text by pool, `slots` their number of servers."""
+    """The part that mostly a reload alone can change. `backends` is text by pool."""
 
     stages: frozenset[Stage]
     choices: tuple[Choice, ...]
     users: str
     expressions: tuple[tuple[str, str], ...]
     backends: Mapping[str, str]
-    slots: Mapping[str, int]
-    certificates: Mapping[str, tuple[str, ...]]
-    """The hosts of each certificate."""
-    unlisted: frozenset[str]
-    """The certificates that only other frontends' lists have."""
+    lists: Mapping[str, tuple[str, ...]]
+    """The frontends' lists of certificates, by file name: certificates with their hosts. The first is the default."""
     bounded: tuple[tuple[str, int], ...] = ()
     """The sites whose paths must be short, since regular expressions guard some."""
     frontends: tuple[tuple[str, str], ...] = ()
     """The text of the frontends beside the operator's own, each part with the choice that it belongs to, if any."""
     authorities: tuple[tuple[str, str], ...] = ()
     """The files of who may sign endpoints' certificates: name, which follows from the content, and content."""
-    lists: Mapping[str, str] = field(default_factory=dict)
-    """Their lists of certificates: content by file name."""
     asked: frozenset[str] = frozenset()
     """The maps that are looked up: HAProxy knows no others."""
     deciding: Mapping[str, tuple[Compared, ...]] = field(default_factory=dict)
     """The conditions of choices that decide what guards a request."""
+    lookups: Mapping[str, Lookups] = field(default_factory=dict)
+    """What each of the other frontends looks for, by its mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ class Configuration:
     slots: dict[str, Slots]
     maps: Mapping[str, Mapping[str, str]]
     certificates: Mapping[str, str] = field(repr=False)
+    spares: int = 0
+    """How many backends there are for pools that come while HAProxy runs."""
+    placed: Mapping[str, str] = field(default_factory=dict)
+    """The spare backends that pools have."""
 
     @property
     def mirrors(self) -> bool:
@@ -112,65 +117,78 @@ class Configuration:
             yield name, text.replace(FOLDER, self.layout.folder)
         for name, text in self.shape.backends.items():
             yield name, text.replace(FOLDER, self.layout.folder) + server_text(self.pools[name], self.slots[name])
+        for number in range(self.spares):
+            yield "", spare_text(number, self.layout)
 
     def files(self) -> Iterator[tuple[str, str]]:
         """Write the files beside it: name and content."""
         for name, entries in self.maps.items():
             yield f"{name}.map", "".join(f"{key} {value}\n" for key, value in entries.items())
+        if self.layout.access_log:
+            yield f"{SPARES}.map", ""
         yield from self.certificates.items()
-        yield "certificates.list", self.certificate_list()
-        for name, text in self.shape.lists.items():
-            yield name, text.replace(FOLDER, self.layout.folder)
+        for name, lines in self.shape.lists.items():
+            yield name, "".join(f"{each}\n" for each in lines).replace(FOLDER, self.layout.folder)
         yield from self.shape.authorities
         if self.mirrors:
             yield MIRROR_FILE, mirror_lua(self.layout)
 
-    def certificate_list(self) -> str:
-        """Write the list of certificates with the names for which each is served; the first is the default."""
-        lines = [self.layout.certificate_file(DEFAULT_CERTIFICATE)]
-        lines += [
-            " ".join((self.layout.certificate_file(name), *hosts))
-            for name, hosts in self.shape.certificates.items()
-            if name != DEFAULT_CERTIFICATE and name not in self.shape.unlisted
-        ]
-        return "".join(f"{line}\n" for line in lines)
-
 
 def configure(
-    plan: SitePlan, slots: dict[str, Slots], layout: Layout, default_pem: str, before: Configuration | None = None
+    plan: SitePlan,
+    slots: dict[str, Slots],
+    layout: Layout,
+    default_pem: str,
+    before: Configuration | None = None,
+    kept: Mapping[str, Lookups] = MappingProxyType({}),
 ) -> Configuration:
     """Build a configuration. `slots` has exactly its pools; `default_pem` is served where no certificate fits.
 
-    `before` is one for the same operator's flags: the texts of pools that are the same are taken from it.
+    `before` is one for the same operator's flags: the texts of pools that are the same are taken from it. `kept` is
+    what the frontends that HAProxy has look for.
     """
-    apart = apart_of(plan)
+    apart, shared = apart_of(plan), shared_choices(plan.all_choices)
+    found = [lookups_of(each, plan.routes, apart, f"prefixes-{file_part(each)}", shared) for each in plan.frontends]
     lookups = tuple(
-        lookups_of(each, plan.routes, apart, f"prefixes-{index}") for index, each in enumerate(plan.frontends)
+        each.kept(kept.get(frontend.mark, each)) for frontend, each in zip(plan.frontends, found, strict=True)
     )
-    maps = make_maps(plan, lookups, apart.sites)
+    maps = make_maps(plan, lookups, apart.sites, shared)
     pools = {pool.name: pool for pool in plan.pools}
     users = {userlist_name(pool.policy): userlist_text(pool.policy) for pool in plan.pools if pool.policy.login}
     certificates = (Certificate(DEFAULT_CERTIFICATE, default_pem), *plan.certificates)
-    stages = stages_of(_own(maps) if plan.frontends else maps)
-    frontends, lists, asked = _frontends(plan, layout, lookups)
+    of_own = [each for each in plan.choices if each.name in shared]
+    stages = stages_of({**(_own(maps) if plan.frontends else maps), SHARES: {each.name: "" for each in of_own}})
+    frontends, asked = _frontends(plan, layout, lookups, shared)
     shape = Shape(
         stages,
-        plan.choices,
+        tuple(each for each in plan.choices if each.name not in shared),
         "\n".join(users[name] for name in sorted(users)),
         tuple(maps["expressions"].items()),
         {name: _known_text(pool, before) or _text(pool, layout) for name, pool in pools.items()},
-        {name: len(slots[name]) for name in pools},
-        {each.name: each.hosts for each in certificates},
-        frozenset(each.name for each in certificates if not each.listed),
+        _lists(plan),
         bounded_sites(plan),
         frontends,
         plan.authorities,
-        lists,
         asked | frozenset(maps_of(stages)),
         apart.choices,
+        {each.mark: found for each, found in zip(plan.frontends, lookups, strict=True)},
     )
     pems = {each.name: each.pem for each in certificates}
     return Configuration(layout, shape, pools, slots, maps, pems)
+
+
+def _lists(plan: SitePlan) -> dict[str, tuple[str, ...]]:
+    """Write the lists of certificates, with the names for which each is served."""
+    own = ((each.name, each.hosts) for each in plan.certificates if each.listed)
+    lists: dict[str, Iterable[tuple[str, tuple[str, ...]]]] = {OWN_LIST: ((DEFAULT_CERTIFICATE, ()), *own)}
+    for each in plan.frontends:
+        default = () if each.has_default else ((DEFAULT_CERTIFICATE, ()),)
+        lists[_list_of(each)] = (*default, *each.certificates)
+    return {file: tuple(" ".join((f"{FOLDER}/{name}", *to)) for name, to in lines) for file, lines in lists.items()}
+
+
+def _list_of(frontend: Frontend) -> str:
+    return f"certificates-{file_part(frontend)}.list"
 
 
 def _own(maps: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
@@ -180,19 +198,16 @@ def _own(maps: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
 
 
 def _frontends(
-    plan: SitePlan, layout: Layout, lookups: Sequence[Lookups]
-) -> tuple[tuple[tuple[str, str], ...], dict[str, str], frozenset[str]]:
-    """Write the frontends beside the operator's own, their lists of certificates; name the maps that they ask."""
+    plan: SitePlan, layout: Layout, lookups: Sequence[Lookups], shared: Collection[str]
+) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]:
+    """Write the frontends beside the operator's own; name the maps that they ask."""
     anywhere = replace(layout, folder=FOLDER)
     parts: list[tuple[str, str]] = []
-    lists, asked = {}, set[str]()
-    for index, (each, found) in enumerate(zip(plan.frontends, lookups, strict=True)):
+    asked = set[str]()
+    for each, found in zip(plan.frontends, lookups, strict=True):
         asked |= found.asked
-        file = f"certificates-{index}.list"
-        parts += frontend_parts(each, found, anywhere, anywhere.certificate_file(file))
-        names = each.certificates if each.has_default else ((DEFAULT_CERTIFICATE, ()), *each.certificates)
-        lists[file] = "".join(f"{' '.join((anywhere.certificate_file(name), *to))}\n" for name, to in names)
-    return tuple(parts), lists, frozenset(asked)
+        parts += frontend_parts(each, found, anywhere, anywhere.certificate_file(_list_of(each)), shared)
+    return tuple(parts), frozenset(asked)
 
 
 def bounded_sites(plan: SitePlan) -> tuple[tuple[str, int], ...]:
@@ -223,13 +238,22 @@ def _known_text(pool: Pool, before: Configuration | None) -> str:
     return before.shape.backends[pool.name] if before and before.pools.get(pool.name) is pool else ""
 
 
-def make_maps(plan: SitePlan, lookups: Sequence[Lookups], apart: Collection[str] = ()) -> dict[str, dict[str, str]]:
+def make_maps(
+    plan: SitePlan,
+    lookups: Sequence[Lookups],
+    apart: Collection[str] = (),
+    shared: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> dict[str, dict[str, str]]:
     """Build the maps that lead a request to its backend. `lookups` has the searches of each frontend, in order.
 
     `apart` are the sites whose paths lead to different places: there paths are found in a second spelling, too.
+    `shared` are entries of choices.
     """
     own = {each.mark: found for each, found in zip(plan.frontends, lookups, strict=True)}
-    maps: dict[str, dict[str, str]] = {name: {} for name in (*MAPS, *(found.prefixes for found in lookups))}
+    *first, last = MAPS
+    maps: dict[str, dict[str, str]] = {name: {} for name in (*first, *(found.prefixes for found in lookups), last)}
+    for entries in shared.values():
+        maps[SHARES] |= entries
     more = {f"{host}{each.mark}" for each in plan.frontends for host in each.hosts}
     maps["sites"] = {site_key(site): site for site in sorted(plan.sites | more)}
     for each in filter(tells_listeners_apart, plan.frontends):

@@ -25,6 +25,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from vipwire_l7.haproxy.choices import choice_lines
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
+from vipwire_l7.haproxy.shares import SHARES, share_lines
 from vipwire_l7.haproxy.words import line, plain, plains, quoted
 from vipwire_l7.plan.sites import BROKEN, CLOSED, EVERY_HOST, NOWHERE, REFUSED, UNAVAILABLE, Choice, Compared
 
@@ -40,6 +41,7 @@ class Stage(enum.Enum):
     HOSTLESS = "a first rule without a host"
     DEFAULT = "a first default backend"
     APART = "a first host whose paths lead to different places"
+    SHARES = "a first split by weight"
 
 
 _NEED_SITE = frozenset({Stage.EXPRESSIONS, Stage.WILDCARDS, Stage.HOSTLESS})
@@ -62,7 +64,7 @@ _WITH_DASHES = "[a-z0-9-]+"
 _LOG_FORMAT = (
     '{"time":"%[date,ltime(%Y-%m-%dT%H:%M:%S%z)]","client":"%[src]","host":"%[var(txn.host),json(utf8s)]",'
     '"method":"%[var(txn.method),json(utf8s)]","path":"%[var(txn.path),json(utf8s)]","status":%ST,'
-    '"backend":"%b","server":"%[srv_name]","ms":%Ta,"bytes":%B,"tls":"%sslv"}'
+    '"backend":"%[be_name,concat(,txn.spare),regsub(^spare[.][0-9]+,)]","server":"%[srv_name]","ms":%Ta,"bytes":%B,"tls":"%sslv"}'
 )
 
 
@@ -75,6 +77,7 @@ def stages_of(maps: Mapping[str, Mapping[str, str]]) -> frozenset[Stage]:
         Stage.HOSTLESS: EVERY_HOST in maps["sites"],
         Stage.DEFAULT: bool(maps["default"]),
         Stage.APART: bool(maps["apart"]),
+        Stage.SHARES: bool(maps[SHARES]),
     }
     return frozenset(stage for stage, is_needed in needed.items() if is_needed)
 
@@ -84,7 +87,7 @@ def maps_of(stages: Collection[Stage]) -> Iterator[str]:
     yield "prefixes"
     if not _NEED_SITE.isdisjoint(stages):
         yield "sites"
-    for stage in (Stage.EXACT, Stage.EXPRESSIONS, Stage.DEFAULT, Stage.APART):
+    for stage in (Stage.EXACT, Stage.EXPRESSIONS, Stage.DEFAULT, Stage.APART, Stage.SHARES):
         if stage in stages:
             yield stage.name.lower()
 
@@ -109,6 +112,8 @@ def frontend_text(
         for index, choice in enumerate(choices):
             lines += skip_lines(index)
             lines += [*doubt_lines(choice.name, (deciding or {}).get(choice.name, ())), *choice_lines(choice)]
+        if Stage.SHARES in stages:
+            lines += share_lines(layout.map_file(SHARES))
     if Stage.APART in stages:
         lines += path_lines(
             _site(stages), layout.map_file(APART), lambda written: _target(layout, stages, READ, written)

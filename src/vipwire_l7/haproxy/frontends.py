@@ -13,13 +13,14 @@ only those steps are written that some route needs.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from vipwire_l7.haproxy.choices import choice_lines, expressions_of, longest_path
 from vipwire_l7.haproxy.frontend import HOST, NOTE_PATH, header_lines, log_lines, plain_search
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.readings import APART, READ, doubt_lines, path_lines, skip_lines
+from vipwire_l7.haproxy.shares import SHARES, share_lines
 from vipwire_l7.haproxy.words import line, plain, quoted
 from vipwire_l7.plan.sites import (
     EVERY_HOST,
@@ -57,14 +58,24 @@ class Lookups:
     """Whether paths of one host lead to different places."""
     deciding: tuple[tuple[str, tuple[Compared, ...]], ...] = ()
     """The choices whose conditions decide what guards a request, with these."""
+    shares: bool = False
+    """Whether choices are made by weight alone."""
     plain: bool = False
     """Whether prefixes of hosts in full are all that is looked for."""
+
+    def kept(self, before: "Lookups") -> "Lookups":
+        """Return these, or those from before if they find the same and more: to leave a search out is a reload."""
+        same = (self.prefixes, self.deciding) == (before.prefixes, before.deciding)
+        some = (self.hostless, self.apart, self.shares, before.plain)
+        more = (before.hostless, before.apart, before.shares, self.plain)
+        covered = self.maps <= before.maps and set(self.depths) <= set(before.depths)
+        return before if same and covered and all(a <= b for a, b in zip(some, more, strict=True)) else self
 
     @property
     def asked(self) -> frozenset[str]:
         """Name the maps that are asked."""
-        apart = {APART} if self.apart else set()
-        return frozenset(self.prefixes if name == "prefixes" else name for name in self.maps | apart)
+        more = {name for name, asked in ((APART, self.apart), (SHARES, self.shares)) if asked}
+        return frozenset(self.prefixes if name == "prefixes" else name for name in self.maps | more)
 
     def key(self, site: str, path: str) -> str:
         """Write the key of a prefix."""
@@ -103,8 +114,10 @@ def wildcard_depths(hosts: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted({host.count(".") for host in hosts if host.startswith("*.")}, reverse=True))
 
 
-def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: Apart, prefixes: str) -> Lookups:
-    """Return the searches that a frontend's routes need. `prefixes` is the name of its map of prefixes."""
+def lookups_of(
+    frontend: Frontend, routes: Iterable[Route], apart: Apart, prefixes: str, shared: Collection[str] = ()
+) -> Lookups:
+    """Return the searches that a frontend's routes need, of prefixes in its own map. `shared` are in a map."""
     hosts, kinds = set[str](), set[Match]()
     for route in routes:
         host, mark = split_site(route.site)
@@ -112,7 +125,7 @@ def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: Apart, prefix
             hosts.add(host)
             kinds.add(route.match)
     if not hosts and not frontend.hosts:
-        return Lookups(prefixes)
+        return Lookups(prefixes, shares=any(each.name in shared for each in frontend.choices))
     hostless = EVERY_HOST in hosts
     # Where no route is of a wildcard, a host falls to none, whatever hosts the listeners have.
     falls = hostless or any(host.startswith("*.") for host in hosts)
@@ -127,37 +140,39 @@ def lookups_of(frontend: Frontend, routes: Iterable[Route], apart: Apart, prefix
         hostless,
         any(split_site(site)[1] == frontend.mark for site in apart.sites),
         tuple((each.name, apart.choices[each.name]) for each in frontend.choices if each.name in apart.choices),
+        any(each.name in shared for each in frontend.choices),
         maps == _PLAIN_SEARCH and not frontend.choices,
     )
 
 
 def frontend_parts(
-    frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str
+    frontend: Frontend, lookups: Lookups, layout: Layout, certificates: str, shared: Collection[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Write a frontend in parts, each with the choice that it belongs to, or an empty text."""
+    """Write a frontend in parts, each with the choice that it belongs to, or an empty text. `shared` are in a map."""
     writing = _http if frontend.mode in _RULES else _tcp
     head, tail = writing(frontend, lookups, layout, certificates)
     yield "", "\n".join([line("frontend {}", plain(frontend.name), indent=0), *head]) + "\n"
     rule = _RULES.get(frontend.mode, "tcp-request content")
     deciding = dict(lookups.deciding)
-    for index, choice in enumerate(frontend.choices):
+    for index, choice in enumerate(each for each in frontend.choices if each.name not in shared):
         guards = choice.name in lookups.expressions
         doubts = doubt_lines(choice.name, deciding.get(choice.name, ()))
         skips = skip_lines(index) if rule in _RULES.values() else ()
         yield choice.name, "\n".join((*skips, *doubts, *choice_lines(choice, rule, guards=guards))) + "\n"
-    yield "", "\n".join([*tail, *_way_in(frontend, layout)]) + "\n"
+    drawing = share_lines(layout.map_file(SHARES), rule) if lookups.shares else ()
+    yield "", "\n".join([*drawing, *tail, *_way_in(frontend, layout)]) + "\n"
 
 
 def _bind(frontend: Frontend, layout: Layout, certificates: str, protocols: str) -> str:
     words = " accept-proxy" if layout.accept_proxy or not frontend.bind else ""
     if frontend.mode in (Mode.HTTPS, Mode.TLS_ENDED):
         words += f" ssl crt-list {quoted(certificates)}{_of_clients(frontend, layout)}{protocols}"
-    where = quoted(frontend.bind) if frontend.bind else layout.inner_bind(_inner_socket(frontend))
+    where = quoted(frontend.bind) if frontend.bind else layout.inner_bind(file_part(frontend))
     return f"    bind {where}{words}"
 
 
-def _inner_socket(frontend: Frontend) -> str:
-    """Name the socket of a frontend that another one leads to."""
+def file_part(frontend: Frontend) -> str:
+    """Return what is of a frontend in names of files; of the socket, too, by which another one leads to it."""
     return hashlib.sha256(frontend.name.encode()).hexdigest()[:8]
 
 
@@ -170,7 +185,7 @@ def _way_in(frontend: Frontend, layout: Layout) -> Iterator[str]:
         return
     yield line("backend {}", plain(frontend.inner_target), indent=0)
     yield from (line("mode tcp"), line("timeout server 24h"), line("timeout tunnel 24h"))
-    yield line("server inner {} send-proxy-v2", quoted(layout.inner_address(_inner_socket(frontend))))
+    yield line("server inner {} send-proxy-v2", quoted(layout.inner_address(file_part(frontend))))
 
 
 def _of_clients(frontend: Frontend, layout: Layout) -> str:

@@ -7,7 +7,8 @@ from vipwire_l7.haproxy.words import plain, quoted
 
 FOLDER = "@folder@"
 """Stands for the folder of files in texts that are compared between folders."""
-MAPS = ("apart", "sites", "exact", "expressions", "prefixes", "default", "listeners")
+MAPS = ("apart", "shares", "exact", "expressions", "prefixes", "default", "listeners", "sites")
+"""In the order in which they get entries: first what leads to a pool, last the sites that are looked for there."""
 
 
 @dataclass(frozen=True, slots=True)

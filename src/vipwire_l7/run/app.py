@@ -323,7 +323,7 @@ class IngressProcess:
         except ControlError:
             answer = ""
         slots = self._controller.desired.slots
-        self._statistics.update(answer, lambda pool: slots.get(pool, ()))
+        self._statistics.update(answer, lambda pool: slots.get(pool, ()), self._controller.spares)
         body = generate_latest(self._teller.registry)
         return Reply(body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire_l7.haproxy.change import HaproxyChange, difference, difference_of_servers, merged, pools_in_common
+from vipwire_l7.haproxy.change import HaproxyChange, difference, difference_of_servers, merged, padded, possible
 from vipwire_l7.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
 from vipwire_l7.run.control import ControlError, command
 from vipwire_l7.run.desired import Desired
@@ -30,6 +30,8 @@ START = "start"
 _ATTEMPTS = 50
 _LOOK = 60.0
 """Seconds after which it is asked whether time alone has changed the plan: certificates expire."""
+_OF_A_RELOAD, _LONGEST_PAUSE, _MANY_WORKERS = 5.0, 30.0, 3
+_LEAST_SPARES, _MOST_SPARES = 16, 64
 _AT_LINE = re.compile(r"haproxy\.cfg:(\d+)\]")
 _EXPRESSION = re.compile(r"regex '([^']*)'")
 _TAKEN = re.compile(r"frontend ([^\s:]+:\S+): cannot (?:bind|create)")
@@ -74,12 +76,19 @@ class Controller:
         """Set when what is desired may be another: for those who serve what HAProxy does not."""
         self._live: Configuration | None = None
         self._reloaded = self._looked = float("-inf")
-        self._anew = True
+        self._anew, self._failed, self._took = True, "", 0.0
+        self.old_workers = 0
+        """Workers that have been replaced and still have connections, at the last reload."""
 
     @property
     def serving(self) -> bool:
         """Whether HAProxy has a configuration and runs."""
         return self._live is not None and self._haproxy.running
+
+    @property
+    def spares(self) -> Mapping[str, str]:
+        """The pools in spare backends, by these."""
+        return {spare: pool for pool, spare in self._live.placed.items()} if self._live else {}
 
     def emit(self, event: IngressEvent) -> None:
         """Accept an event from the source."""
@@ -126,7 +135,7 @@ class Controller:
             if self._live is not None and not self._haproxy.running:
                 # Connections are lost; what matters now is that new ones are taken soon.
                 log.error("HAProxy has ended; starting it again")
-                self._live = None
+                self._live, self._failed = None, ""
                 self._wake.set()
 
     async def _sync(self, *, behind: bool) -> float | None:
@@ -145,19 +154,15 @@ class Controller:
             pools = None if pools is None or later is None else (*pools, *later)
         if touched:
             self.updated.set()
-        change = self._change(None if behind else pools)
-        if not change:
+        pools = None if behind else pools
+        change = self._change(pools)
+        if not change or (not change.reason and await self._command(change, pools, began)):
             return None
-        if not change.reason:
-            failure = await self._command(change, None if behind else pools, began)
-            if not failure:
-                return None
-            change = HaproxyChange(reason=f"a command failed: {failure}")
-        wait = self._reloaded + self._pause - time.monotonic()
+        wait = self._reloaded + self._pause_now - time.monotonic()
         if wait > 0:
-            await self._move_servers(began)
+            await self._go_ahead(began)
             return wait
-        return await self._reload(change.reason, began)
+        return await self._reload(self._failed or change.reason, began)
 
     def _is_outdated(self, now: float) -> bool:
         """Report whether the plan may be another though no event says so: after a failure of ours, or by now."""
@@ -167,40 +172,61 @@ class Controller:
         self._looked = now
         return anew or self.desired.is_outdated(time.time())
 
+    def _wanted(self, live: Configuration) -> Configuration:
+        """Return what is desired, to be compared with what HAProxy has."""
+        return self.desired.made(live.layout.folder, live.shape.lookups)
+
     def _change(self, pools: tuple[str, ...] | None) -> HaproxyChange:
         """Compare: all, or `pools` where nothing but their servers has changed."""
-        live = self._live
-        if live is None:
-            return HaproxyChange(reason=START)
+        if self._live is None or self._failed:
+            return HaproxyChange(reason=self._failed or START)
         if pools is not None:
-            return difference_of_servers(live.slots, self.desired.slots, pools)
-        return difference(live, self.desired.made(live.layout.folder))
+            return difference_of_servers(self._live, self.desired.slots, pools)
+        return difference(self._live, self._wanted(self._live))
 
-    async def _move_servers(self, began: float) -> None:
-        """Update endpoints while the rest waits for a reload."""
-        live = self._live
-        if live is not None:
-            pools = pools_in_common(live, self.desired.made(live.layout.folder))
-            change = difference_of_servers(live.slots, self.desired.slots, pools)
+    async def _go_ahead(self, began: float) -> None:
+        """Change what needs no reload while the rest waits for one."""
+        if self._live is not None and not self._failed:
+            made = possible(self._live, self._wanted(self._live))
+            change = difference(self._live, made)
             if change.commands:
-                await self._command(change, pools, began)
+                await self._command(change, None, began, made)
 
-    async def _command(self, change: HaproxyChange, pools: tuple[str, ...] | None, began: float) -> str:
-        """Send the commands of a change, of `pools` or of all; say what went wrong, nothing if nothing did."""
+    async def _command(
+        self, change: HaproxyChange, pools: tuple[str, ...] | None, began: float, made: Configuration | None = None
+    ) -> bool:
+        """Send the commands of a change, of `pools` or of all that is `made`; tell whether they have succeeded.
+
+        What HAProxy has after a failure is unknown: nothing but a reload is tried until there was one.
+        """
         try:
             await command(self._haproxy.socket, change.commands)
         except ControlError as error:
-            return str(error)
-        if self._live is not None and pools is not None:
-            self._live.slots.update({name: self.desired.slots[name] for name in pools})
-        elif self._live is not None:
-            self._live = merged(self._live, self.desired.made(self._live.layout.folder))
+            self._failed = f"a command failed: {error}"
+            return False
+        live = self._live
+        if live is not None and pools is not None:
+            live.slots.update({name: padded(self.desired.slots[name], live.slots[name]) for name in pools})
+        elif live is not None:
+            self._live = merged(live, made or self._wanted(live), change.placed)
         self._tell(Done(time.monotonic() - began, len(change.commands)))
-        return ""
+        return True
+
+    @property
+    def _pause_now(self) -> float:
+        """The seconds between reloads: each costs the machine what the last one took, and leaves a worker behind."""
+        if not self._pause:
+            return 0.0
+        usual = max(self._pause, _OF_A_RELOAD * self._took)
+        return min(_LONGEST_PAUSE, usual * 2.0 ** max(0, self.old_workers - _MANY_WORKERS))
 
     async def _reload(self, reason: str, began: float) -> float | None:
         for _ in range(_ATTEMPTS):
-            made = self.desired.made(str(self._haproxy.next_folder()))
+            made = replace(
+                self.desired.made(str(self._haproxy.next_folder())),
+                spares=min(_MOST_SPARES, max(_LEAST_SPARES, len(self.desired.plan.pools) // 10)),
+            )
+            asked = time.monotonic()
             try:
                 await self._haproxy.put(made)
             except Refused as refused:
@@ -210,6 +236,8 @@ class Controller:
                 self._reloaded = time.monotonic()
                 return 5.0
             self._live, self._reloaded = replace(made, slots=dict(made.slots)), time.monotonic()
+            self._took, self._failed = self._reloaded - asked, ""
+            self.old_workers = await self._haproxy.old_workers()
             self._tell(Done(time.monotonic() - began, reload=reason))
             return None
         return 5.0

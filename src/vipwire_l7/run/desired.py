@@ -8,10 +8,12 @@ but only what is another is read, filled and written: what Ingresses ask for, sl
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.haproxy.configuration import Configuration, PoolError, bounded_sites, configure, expression_of
+from vipwire_l7.haproxy.frontends import Lookups
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.refused import owners_of, parts_of, without
 from vipwire_l7.haproxy.slots import Slots, fill
@@ -49,6 +51,7 @@ class Desired:
         """By part, as `haproxy.refused` names them."""
         self._configuration: Configuration | None = None
         self._before: Configuration | None = None
+        self._kept: Mapping[str, Lookups] = {}
         self._plans = 0
 
     @contextlib.contextmanager
@@ -136,18 +139,23 @@ class Desired:
             return True
         return any(self._planner.wants(self._snapshot, kind, name) for kind, name in touched.named)
 
-    def made(self, folder: str) -> Configuration:
-        """Return the configuration for a folder. Its slots are ours, and follow every `update`."""
-        if self._configuration is None:
-            self._configuration = self._before = self._configured()
-        if self._configuration.layout.folder != folder:
-            self._configuration = replace(self._configuration, layout=replace(self._layout, folder=folder))
-        return self._configuration
+    def made(self, folder: str, kept: Mapping[str, Lookups] = MappingProxyType({})) -> Configuration:
+        """Return the configuration for a folder. Its slots are ours, and follow every `update`.
+
+        `kept` is what the frontends look for that HAProxy has.
+        """
+        made, before, self._kept = self._configuration, self._kept, kept
+        if made is None or kept not in (before, made.shape.lookups):
+            self._before = made = self._configured()
+        if made.layout.folder != folder:
+            made = replace(made, layout=replace(self._layout, folder=folder))
+        self._configuration = made
+        return made
 
     def _configured(self) -> Configuration:
         while True:
             try:
-                return configure(self.plan, self._slots, self._layout, self._default_pem, self._before)
+                return configure(self.plan, self._slots, self._layout, self._default_pem, self._before, self._kept)
             except PoolError as error:
                 self.exclude(error.pool, f"it cannot be written, which is a defect of vipwire: {error}")
 

@@ -68,6 +68,10 @@ class Haproxy:
                 self._pid = process.pid
         return self.running
 
+    async def old_workers(self) -> int:
+        """Count the workers that are replaced and still have connections."""
+        return sum(each.type == "worker" and each.reloads > 0 for each in await processes(self._master))
+
     async def put(self, configuration: Configuration) -> None:
         """Check a configuration and make it live; raise `Refused` and change nothing if HAProxy does not want it."""
         folder = Path(configuration.layout.folder)

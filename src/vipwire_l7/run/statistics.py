@@ -8,6 +8,7 @@ import contextlib
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, TypeGuard
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -42,9 +43,11 @@ class Statistics(Collector):
     def __init__(self) -> None:
         self._rows: list[tuple[tuple[str, ...], Mapping[str, str]]] = []
 
-    def update(self, answer: str, slots: Callable[[str], Slots]) -> None:
-        """Store an answer; `slots` are the slots of a pool."""
-        self._rows = list(label_rows(answer, slots))
+    def update(
+        self, answer: str, slots: Callable[[str], Slots], spares: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Store an answer; `slots` are the slots of a pool, `spares` the pools in spare backends."""
+        self._rows = list(label_rows(answer, slots, spares))
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
@@ -74,11 +77,14 @@ def _is_number(text: str | None) -> TypeGuard[str]:
     return text is not None and text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
-def label_rows(answer: str, slots: Callable[[str], Slots]) -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
+def label_rows(
+    answer: str, slots: Callable[[str], Slots], spares: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
     """Label each server that has an endpoint; rows of the same endpoint under two policies are added."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for row in _rows(answer):
         pool, server = row.get("pxname") or "", row.get("svname") or ""
+        pool = spares.get(pool, pool)
         parts = pool.split(":")
         if len(parts) < 3 or not _is_number(server[1:]) or int(server[1:]) < 1:
             continue

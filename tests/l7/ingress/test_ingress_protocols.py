@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -50,11 +50,21 @@ def test_requests_are_logged_to_a_syslog_server(tmp_path: Path) -> None:
             here.put(ingress("web", rule("a.example.com", "/")))
             await here.settled()
             assert (await here.curl("http://a.example.com/x")).code == 200
+            seen = await logged()
+            assert (seen["host"], seen["path"], seen["status"]) == ("a.example.com", "/x", 200)
+            assert seen["backend"] == "default:web:80"
+            await here.pods("new", POD)
+            here.put(ingress("new", rule("b.example.com", "/", service="new")))
+            await here.settled()
+            assert (await here.curl("http://b.example.com/x")).code == 200
+            assert (await logged())["backend"] == "default:new:80"
+            assert here.reloads == ["start"], "it is in a spare backend"
+
+        async def logged() -> dict[str, object]:
             line = b""
             while not line.startswith(b"{"):  # HAProxy's own notices, of reloads, come too
                 line = await asyncio.to_thread(syslog.recv, 4096)
-            seen = json.loads(line)
-            assert (seen["host"], seen["path"], seen["status"]) == ("a.example.com", "/x", 200)
+            return cast("dict[str, object]", json.loads(line))
 
         play(tmp_path, scenario, access_log=f"127.0.0.1:{syslog.getsockname()[1]}")
 

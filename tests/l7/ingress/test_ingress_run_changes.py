@@ -149,17 +149,19 @@ async def test_the_first_rule_of_a_kind_is_a_reload_and_no_other_is(here: Site) 
 
 
 @in_site(pause=3600.0)
-async def test_endpoints_change_while_a_reload_waits(here: Site) -> None:
+async def test_endpoints_and_routes_change_while_a_reload_waits(here: Site) -> None:
     here.put(service("web"), endpoint_slice("web", here.pod_port, [endpoint(OLD[0])]))
     here.put(ingress("web", rule("a.example.com", "/")))  # all this is there when HAProxy starts
     await here.settled()
     here.put(ingress("late", rule("b.example.com", "/"), annotations={"vipwire.io/timeout-server": "9s"}))
+    here.put(ingress("soon", rule("c.example.com", "/", service="new")))
+    await here.pods("new", OLD[2])
     await here.pods("web", OLD[1])
     async with asyncio.timeout(60):
         while (await here.curl("http://a.example.com/")).code != 200:  # noqa: ASYNC110  # of a change before a reload nobody is told
             await asyncio.sleep(0.02)
     assert (await here.curl("http://a.example.com/")).pod == OLD[1]
-    assert await here.codes_of("b") == {"b": 404}
+    assert await here.codes_of("b", "c") == {"b": 404, "c": 200}
     assert len(here.reloads) == 1
 
 

@@ -137,11 +137,11 @@ def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Ingre
         assert served[0] == served[1]
         made = followed.made(FOLDER)
         if live is not None and pools is not None:
-            change, whole = difference_of_servers(live.slots, made.slots, pools), difference(live, made)
+            change, whole = difference_of_servers(live, made.slots, pools), difference(live, made)
             assert (sorted(change.commands), change.reason) == (sorted(whole.commands), whole.reason)
             live.slots.update({key: made.slots[key] for key in pools})
         elif live is not None and not difference(live, made).reason:
-            live = merged(live, made)
+            live = merged(live, made, {})
         else:
             live, running = replace(made, slots=dict(made.slots)), fixed_part(made)
         assert not difference(live, made)

@@ -5,7 +5,7 @@ import pytest
 from vipwire.model.names import ObjectName
 from vipwire_l7.haproxy.change import difference
 from vipwire_l7.haproxy.configuration import Configuration, configure
-from vipwire_l7.haproxy.frontends import lookups_of
+from vipwire_l7.haproxy.frontends import file_part, lookups_of
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.slots import fill
 from vipwire_l7.plan.policy import Policy
@@ -46,6 +46,9 @@ def test_only_what_routes_need_is_searched(
     assert found.asked == {"prefixes-0" if each == "prefixes" else each for each in maps}
 
 
+FIRST, SECOND = (f"prefixes-{file_part(Frontend(f'gateway:{port}', '', ''))}" for port in (80, 443))
+
+
 def two_frontends(*routes: Route, access_log: str = "") -> Configuration:
     pool = Pool("pool", OWNER, BackendPort("http", 80), Policy())
     frontends = tuple(
@@ -63,18 +66,18 @@ def route(site: str, path: str) -> Route:
 def test_a_frontend_of_prefixes_finds_hosts_as_clients_send_them_in_a_map_of_its_own() -> None:
     """So a client's port cannot lead to another frontend's routes, and a new route is a command."""
     live = two_frontends(route("a.org:80", "/x"), route("a.org:443", ""))
-    assert (live.maps["prefixes-0"], live.maps["prefixes-1"]) == ({"a.org/x/": "pool"}, {"a.org/": "pool"})
+    assert (live.maps[FIRST], live.maps[SECOND]) == ({"a.org/x/": "pool"}, {"a.org/": "pool"})
     assert live.maps["prefixes"] == {}
     text = live.text("mark")
-    assert "use_backend %[var(txn.target)] if { base,concat(/),map_beg(/run/x/prefixes-0.map)" in text
+    assert f"use_backend %[var(txn.target)] if {{ base,concat(/),map_beg(/run/x/{FIRST}.map)" in text
     assert "http-request set-var(txn.path) path" not in text
     more = two_frontends(route("a.org:80", "/x"), route("a.org:443", ""), route("b.org:443", ""))
-    assert difference(live, more).commands == ("add map /run/x/prefixes-1.map <<\nb.org/ pool\n",)
+    assert difference(live, more).commands == (f"add map /run/x/{SECOND}.map <<\nb.org/ pool\n",)
 
 
 def test_a_frontend_that_looks_for_more_marks_the_keys_of_its_map() -> None:
     made = two_frontends(route("*:80", "/x"), route("a.org:443", ""))
-    assert (made.maps["prefixes-0"], made.maps["prefixes-1"]) == ({"*:80/x/": "pool"}, {"a.org/": "pool"})
+    assert (made.maps[FIRST], made.maps[SECOND]) == ({"*:80/x/": "pool"}, {"a.org/": "pool"})
 
 
 def test_a_log_has_the_path_where_the_search_needs_no_variable() -> None:

@@ -156,11 +156,11 @@ def test_a_backend_that_nobody_needs_waits_for_the_next_reload() -> None:
     desired = configured(plan(("", "p")))
     change = difference(live, desired)
     assert change.commands == (
-        "del map /run/x/apart.map a.org",
         "del map /run/x/prefixes.map a.org/q/",
+        "del map /run/x/apart.map a.org",
         "set server q/s1 state maint",
     )
-    after = merged(live, desired)
+    after = merged(live, desired, {})
     assert not difference(after, desired)
     again = configured(plan(("", "p"), ("/q", "q"), pools=("p", "q")), q=fill((), (server(1),)))
     assert difference(after, again).reason == ""
@@ -173,4 +173,4 @@ def test_nothing_is_left_to_do_after_a_change(before: tuple[Server, ...], after:
     desired = configured(plan(("", "p")), p=fill(live.slots["p"], after))
     change = difference(live, desired)
     if not change.reason:
-        assert not difference(merged(live, desired), desired)
+        assert not difference(merged(live, desired, {}), desired)

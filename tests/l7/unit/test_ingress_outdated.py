@@ -80,6 +80,9 @@ class Taking:
     async def adopt(self) -> bool:
         return False
 
+    async def old_workers(self) -> int:
+        return 0
+
     def next_folder(self) -> Path:
         return Path("/run/x/gen-1")
 
