@@ -13,38 +13,37 @@ PATH = Path(__file__).parent.parent / "docs" / "configuration.md"
 _INTRODUCTION = """\
 # Configuration
 
-This page has every flag of `vipwire proxy`, as `vipwire proxy --help` prints it, and the field of
-`KubeProxyConfiguration` (`kubeproxy.config.k8s.io/v1alpha1`) that the flag sets. `make docs` writes it from
-the rows in `src/vipwire/config`.
+Every flag of `vipwire proxy`, and the field of `KubeProxyConfiguration` (`kubeproxy.config.k8s.io/v1alpha1`) that
+it sets. `make docs` writes this page.
 
 * Flags are in Go's style: `--flag=value` or `--flag value`; booleans `--flag` or `--flag=false`.
 * With `--config` vipwire ignores most flags and warns, as kube-proxy does. Flags marked * count beside a file.
 * `vipwire proxy --write-config-to=FILE` writes the file that results from all flags, and exits.
-* Where one flag sets two fields, the modes `iptables` and `nftables` each have one of their own in a file.
-* vipwire reads a changed configuration file at once, and again at SIGHUP: see "When a change counts" at the end.
+* If one flag sets two fields, they are for the modes `iptables` and `nftables`.
+* The column *change* says when a change of the field in the file counts: see
+  [changes of the file](#changes-of-the-file).
 """
 _CHANGES = """\
-## When a change counts
+## Changes of the file
 
-`vipwire proxy` follows the file of `--config`, also where it is mounted from a ConfigMap. It reads the file at SIGHUP
-too (`kill -HUP`, `systemctl reload`). kube-proxy exits when its file changes; vipwire goes on. The last column
-says what a change of the field does:
+`vipwire proxy` follows the file of `--config`, also a ConfigMap's, and reads it at SIGHUP (`kill -HUP`,
+`systemctl reload`). kube-proxy exits when its file changes; vipwire goes on. The log names the fields.
 
-* *live*: the new value counts at once, and connections go on. The log names the fields.
-* *restart*: the old value counts until vipwire restarts. The log names the fields, and the metric
-  `vipwire_config_fields_awaiting_restart` has their number. The live fields of the same file count at once, unless
-  they and the old values together are no valid configuration: then all wait.
-* *no effect*: vipwire reads and checks the field, and uses it for nothing.
+* *live*: the new value counts at once, and connections go on.
+* *restart*: the old value counts until vipwire restarts; `vipwire_config_fields_awaiting_restart` counts such fields.
+  The live fields count at once, unless they are no valid configuration together with the old values.
+* *no effect*: vipwire reads and checks the field, and does not use it.
 
-Another `mode` restarts vipwire by itself. If this machine can run that mode, the process replaces itself and hands
-over ([modes/changing.md](modes/changing.md)). Everything that waited then counts.
+Another `mode` restarts vipwire by itself, if this machine can run that mode
+([modes/changing.md](modes/changing.md)).
 
-A file that cannot be used changes nothing. The log has each error with file, field and what is allowed, and
-`vipwire_config_last_reload_successful` is 0 until the file can be used again.
+An invalid file changes nothing. The log has each error with file, field and allowed values, and
+`vipwire_config_last_reload_successful` is 0 until the file is valid again. Flags that count beside a file override it
+at each reading. Flags themselves need a restart.
 
-Flags that count beside a file override it at each reading as at the start. Flags themselves need a restart.
+Fields that no flag sets, or with another default than the flag's:
 
-| field | default | a change |
+| field | default | change |
 |---|---|---|
 """
 _KINDS = {ValueKind.BOOL: "true or false", ValueKind.INT: "number"}
@@ -58,12 +57,23 @@ def document() -> str:
 
 
 def _changes() -> Iterator[str]:
+    told = {
+        path: _default(flag_text(flag))
+        for flag in FLAGS.values()
+        if flag.group is not Group.OLD
+        for path in flag.paths
+    }
     for row in ROWS.values():
-        if row.in_file:
-            value = row.kind.plain(row.default)
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            default = f"`{text}`" if value not in ("", None, {}, []) else ""
-            yield f"| `{row.path}` | {default} | {row.applied.value} |"
+        value = row.kind.plain(row.default)
+        default = _default(
+            str(value).lower() if isinstance(value, bool) else "" if value in ("", None, {}, []) else str(value)
+        )
+        if row.in_file and told.get(row.path) != default:
+            yield f"| `{row.path}` | {default} | {row.applied.value} |".replace("|  |", "| |")
+
+
+def _default(text: str) -> str:
+    return f"`{text}`" if text else ""
 
 
 def _group(group: Group) -> Iterator[str]:
@@ -74,20 +84,20 @@ def _group(group: Group) -> Iterator[str]:
         yield "|---|---|"
         yield from (f"| {_name(flag)} | {flag.warning} |" for flag in flags)
     else:
-        yield "| flag | value | default | in the file | meaning |"
-        yield "|---|---|---|---|---|"
+        yield "| flag | value | default | in the file | change | meaning |"
+        yield "|---|---|---|---|---|---|"
         yield from map(_row, flags)
     yield ""
 
 
 def _row(flag: Setting) -> str:
-    default = flag_text(flag)
-    fields = [f"`{path}`" for path in flag.paths if ROWS[path].in_file]
+    rows = [ROWS[path] for path in flag.paths if ROWS[path].in_file]
     cells = (
         _name(flag),
         _KINDS.get(flag.kind, flag.kind.usage),
-        f"`{default}`" if default else "",
-        ", ".join(fields),
+        _default(flag_text(flag)),
+        ", ".join(f"`{row.path}`" for row in rows),
+        " or ".join(dict.fromkeys(row.applied.value for row in rows)),
         flag.help,
     )
     return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
