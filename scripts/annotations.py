@@ -16,13 +16,12 @@ MODES: Final[Mapping[str, tuple[Lack, ...]]] = MappingProxyType({spec.name: spec
 _INTRODUCTION = """\
 # Annotations
 
-What a Service can ask for beyond its spec. `make docs` writes this page from `src/vipwire/plan/annotations/words.py`.
-`vipwire proxy` in every mode, `vipwire ingress` and the commands that explain read annotations alike.
+Settings of a Service beyond its spec. `make docs` writes this page from `src/vipwire/plan/annotations/words.py`.
 
-* A value that cannot be read counts as absent. In a list, or in weights, only the bad entry does.
-* vipwire reports a bad value, an unknown key that begins with `vipwire.io/`, and a key that is nearly one of
-  kube-router's: in the log, as an Event on the Service, and in `vipwire status`.
-* A mode that cannot do what an annotation asks says so in the same places, with what it does instead.
+* An invalid value counts as absent. In a list, or in weights, only the invalid entry does.
+* vipwire reports an invalid value, an unknown key that begins with `vipwire.io/`, a key that resembles one of
+  kube-router's, and an annotation that the mode does not follow: in the log, as an Event on the Service, and in
+  `vipwire status`.
 * Capitals and spaces around a word do not matter.
 
 ## Of Services
@@ -32,19 +31,17 @@ What a Service can ask for beyond its spec. `make docs` writes this page from `s
 """
 _ELSEWHERE = """\
 
-`vipwire ingress` reads `vipwire.io/weights` of the Services that it sends requests to. The pages of the modes say how
-each one chooses an endpoint:
+`vipwire ingress` reads `vipwire.io/weights`, too. How each mode chooses an endpoint:
 [nftables](modes/nftables.md#algorithms-and-weights-by-annotation),
 [iptables](modes/iptables.md#how-an-endpoint-is-chosen), [ipvs](modes/ipvs.md#annotations) and
 [userspace](modes/userspace.md#how-connections-are-dealt).
 
-vipwire leaves the words for other parts of kube-router alone: {theirs}.
+vipwire ignores the annotations for other parts of kube-router: {theirs}.
 
 ## Endpoints that do not answer
 
-Readiness probes come from the kubelet of the Pod's own node. An endpoint may pass them and still not answer
-clients: its accept queue is full, a firewall between the nodes drops packets, or its node is gone and the control
-plane has not noticed.
+An endpoint may pass its readiness probes and still not answer clients: its accept queue is full, a firewall between
+nodes drops packets, or its node is lost.
 
 ```yaml
 metadata:
@@ -54,47 +51,38 @@ metadata:
     vipwire.io/eject-at-most: "50"   # percent of the endpoints of a Service port
 ```
 
-* **What fails.** A new connection by way of the Service fails if nothing comes back for 3 seconds, or only a reset.
-  Any other answer ends the row. TCP and SCTP count. UDP counts with `vipwire.io/eject-udp: "true"`, for many UDP
-  protocols never answer.
-* **What happens.** This node sends no new connections there, at no frontend. Open connections go on. An
-  attempt that it has not answered goes to another endpoint when the client repeats its SYN, and so does a client that
-  session affinity remembers for it. Other nodes judge for themselves.
-* **Who stays.** At most half of a Service port's endpoints (`eject-at-most`) is ejected at a time, one in any case,
-  and never the last. Where a policy is Local and all local endpoints are ejected, they are all used. Topology hints
-  give way.
-* **The way back.** When its time is over the endpoint is on trial, with slow start if the Service has it. The first
-  answer ends the trial. The first failure ejects it for twice as long. After 5 minutes without a failure it begins
-  anew.
-* **How to see it.** A Warning `EndpointEjected` on the Service, and `EndpointReadmitted`;
-  `vipwire_ejected_endpoints` and `vipwire_ejections_total`; `vipwire status` and `vipwire explain` name the
-  endpoint and the time.
-* **A restart of vipwire forgets**: its first sync uses all endpoints again.
+* **Failure.** A new connection through the Service fails if no answer comes for 3 seconds, or only a reset. Any other
+  answer ends the row. UDP counts with `vipwire.io/eject-udp: "true"`.
+* **Effect.** This node sends the endpoint no new connections, at any frontend. Open connections go on. An unanswered
+  attempt goes to another endpoint when the client repeats its SYN, and so does a client with session affinity. Other
+  nodes judge for themselves.
+* **Limit.** At most half of a Service port's endpoints (`eject-at-most`), at least one, never the last. If a policy
+  is Local and all local endpoints are ejected, all are used. Topology hints give way.
+* **Return.** After its time the endpoint is on trial, with slow start if the Service has it. The first answer ends
+  the trial; the first failure ejects it for twice as long. After 5 minutes without a failure it begins anew. A
+  restart of vipwire forgets all ejections.
+* **Reports.** Events `EndpointEjected` and `EndpointReadmitted` on the Service; `vipwire_ejected_endpoints` and
+  `vipwire_ejections_total`; `vipwire status` and `vipwire explain`.
 
-vipwire reads this from the kernel's connection tracking, by events, and only while a Service asks for it. Then each
-new connection of the node costs the kernel 4 µs more, whatever Service it is for, and the proxy reads one message
-for each connection to an endpoint that is watched. Of one endpoint it follows eight connections at a time. Events
-that come faster than they are read are lost (`vipwire_conntrack_events_lost_total`), and nobody is ejected for
-that. With `net.netfilter.nf_conntrack_events=0` there are none, and the log says so
-([why](design/0013-outlier-ejection-from-beginnings.md)).
+vipwire reads events of connection tracking while a Service has the annotation. Then each new connection of the node
+costs the kernel 4 µs more. Lost events (`vipwire_conntrack_events_lost_total`) eject no endpoint. With
+`net.netfilter.nf_conntrack_events=0` there are none, and the log says so
+([design](design/0013-outlier-ejection-from-beginnings.md)).
 
-vipwire does not see packets that a firewall of *this* node drops, and connections that IPVS forwards by `dsr` or
-`tunnel`, whose answers do not come back this way. If a firewall elsewhere refuses one client only, its failures count
-like all others; a Service with other clients has answers in between.
-
-Userspace mode does not read these annotations. Its relay tries another endpoint at once
+vipwire does not see packets that a firewall of *this* node drops, and answers to connections that IPVS forwards by
+`dsr` or `tunnel`. Userspace mode does not read these annotations: its relay tries another endpoint at once
 ([how](modes/userspace.md#how-connections-are-dealt)).
 
 ## Of other objects
 
 | object | annotation | read by |
 |---|---|---|
-| Ingress, IngressClass | a vocabulary of its own: [ingress.md](ingress.md#annotations) | `vipwire ingress` |
-| Service | `announce.vipwire.io/from`, `announce.vipwire.io/interface`: which machines may announce its addresses, \
+| Ingress, IngressClass | see [ingress.md](ingress.md#annotations) | `vipwire ingress` |
+| Service | `announce.vipwire.io/from`, `announce.vipwire.io/interface`: machines that may announce its addresses, \
 see [standalone.md](standalone.md#addresses-that-move) | `vipwire up`, `vipwire join` |
-| Service | `announce.vipwire.io/bgp`: which of its addresses are announced to routers, see \
+| Service | `announce.vipwire.io/bgp`: addresses that are announced to routers, see \
 [three-servers.md](three-servers.md#routers-instead-of-neighbours-bgp) | `vipwire up`, `vipwire join` |
-| Pod | `vipwire.io/address`: where a workload is reached, see [standalone.md](standalone.md) | `vipwire up` |
+| Pod | `vipwire.io/address`: address of a server, see [standalone.md](standalone.md) | `vipwire up` |
 | EndpointSlice | `endpoints.kubernetes.io/last-change-trigger-time`: for the metrics of latency | `vipwire proxy` |
 """
 

@@ -25,7 +25,7 @@ probes, alerts and a dashboard.
 | port | path | answers |
 |---|---|---|
 | 10256 | `/healthz` | 200; 503 when a change has waited for twice the sync period, or the Node is being deleted |
-| 10256 | `/livez` | the same, whatever becomes of the Node |
+| 10256 | `/livez` | the same, also while the Node is being deleted |
 | 10256 | `/readyz` | 200 once everything that existed at the start is in the kernel; kube-proxy has no such page |
 | 10249 | `/metrics`, `/metrics/slis` | the metrics below; those of the health check itself |
 | 10249 | `/proxyMode` | the mode that runs |

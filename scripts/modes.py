@@ -13,42 +13,36 @@ PATH = DOCS / "modes" / "README.md"
 _INTRODUCTION = """\
 # Modes
 
-A mode is how Services get into the kernel. Every mode carries out the same plan, so what a Service *means* does not
-depend on the mode. [../semantics.md](../semantics.md) says what it means, in numbered sentences, and one test suite
-sends the same packets in every mode. The second table below says what differs, and why.
-
-`make docs` writes this page from `src/vipwire/modes/*/mode.py`, where each mode says what it is.
+A mode is the way in which Services get into the kernel. Every mode carries out the same plan, so the meaning of a
+Service does not depend on the mode: [../semantics.md](../semantics.md) states it in numbered sentences. The second
+table lists the differences. `make docs` writes this page from `src/vipwire/modes/*/mode.py`.
 
 ## Which one
 
-| mode | choose it if you are | page |
+| mode | choose it for | page |
 |---|---|---|
 """
 _DIFFERENCES = """\
 
-`vipwire check` says which modes this machine can run, and what it lacks for the others.
+`vipwire check` lists the modes that this machine can run, and the missing parts for the others.
 
 ## Differences between modes
 
-Everything else in [../semantics.md](../semantics.md) holds in every mode. Each row leads to the sentences that do
-not hold there; the suite skips their tests in that mode, and all others pass.
+Each row links the sentences of [../semantics.md](../semantics.md) that do not hold in that mode; all others do, and
+one test suite sends packets for each.
 
 | mode | what differs there | why |
 |---|---|---|
 """
 _REST = """\
 
-[../annotations.md](../annotations.md) says which annotations a mode does not follow.
+[../annotations.md](../annotations.md) lists the annotations that a mode does not follow.
 
-In userspace mode the relay connects from the node, so endpoints see the node's address whoever connects. What
-[semantics](../semantics.md#source-addresses-masquerade) says of clients that are not masqueraded does not hold there,
-nor does what any sentence says of SCTP. Their tests run all the same, without looking at sources and without SCTP.
+In userspace mode endpoints see the node's address for every client, in spite of
+[the sentences about source addresses](../semantics.md#source-addresses-masquerade), and SCTP is not served.
 
-In ipvs mode every ClusterIP is an address of this node. So a `healthCheckNodePort` answers there too, as with
-kube-proxy; in all other modes it answers at the node's own addresses only. At a ClusterIP `vipwire explain` calls
-that a difference.
-
-In every mode the tests hold `vipwire explain` to what packets really do, by the kernel's objects and by the plan.
+In ipvs mode every ClusterIP is an address of this node, so a `healthCheckNodePort` answers there, too, as with
+kube-proxy.
 """
 _NONE = Difference((), "Nothing.", "")
 _HEADING = re.compile(r"^## (.+)$|^- \*\*(S\d+)\*\* ", re.MULTILINE)

@@ -55,7 +55,7 @@ MODE: Final = ModeSpec(
     name="iptables",
     driver="vipwire.modes.iptables.driver",
     settings=ModeSettings(periods="iptables", masquerading="iptables"),
-    for_whom="somebody whose kernel, tools or runbooks speak iptables: kube-proxy's chains and names, "
+    for_whom="kernels, tools and runbooks that speak iptables: kube-proxy's chains and names, "
     r"`iptables-save \| grep KUBE-SVC`",
     lacks=LACKS,
     metrics=frozenset(

@@ -18,8 +18,7 @@ MODE: Final = ModeSpec(
     name="ipvs",
     driver="vipwire.modes.ipvs.driver",
     settings=ModeSettings(periods="ipvs", masquerading="iptables"),
-    for_whom="somebody who relies on IPVS: its schedulers, direct return, `ipvsadm -Ln`. "
-    "kube-proxy is giving this mode up",
+    for_whom="IPVS schedulers, direct return, `ipvsadm -Ln`. kube-proxy gives this mode up",
     lacks=LACKS,
     metrics=frozenset({MetricGroup.IPTABLES_RESTORE, MetricGroup.CONNECTION_TRACKING}),
     page="ipvs.md",

@@ -23,7 +23,7 @@ MODE: Final = ModeSpec(
     name="nftables",
     driver="vipwire.modes.nftables.driver",
     settings=ModeSettings(periods="nftables", masquerading="nftables", primary_node_ports=True),
-    for_whom="anybody with Linux 5.10 or newer: the default. The number of rules does not grow with the Services",
+    for_whom="all other cases, the default, with Linux 5.10 or newer. The number of rules is constant",
     lacks=LACKS,
     metrics=frozenset(
         {

@@ -42,8 +42,8 @@ MODE: Final = ModeSpec(
     name="userspace",
     driver="vipwire.modes.userspace.driver",
     settings=ModeSettings(periods="iptables", masquerading="iptables"),
-    for_whom="somebody who has nothing but NAT redirection, or not even that; "
-    "another endpoint is tried when one does not answer",
+    for_whom="machines with NAT redirection only, or without any rules; "
+    "the relay tries another endpoint when one does not answer",
     lacks=LACKS,
     page="userspace.md",
     differences=(

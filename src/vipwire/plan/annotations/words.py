@@ -85,7 +85,7 @@ WORDS: Final = (
         values.duration("time to start in"),
         f"`30s`, `1m30s`: 1s to {values.SLOWEST_START // 60}m",
         "none",
-        "over so long an endpoint that joins grows to its full weight; not with `source-hash`",
+        "time in which a new endpoint ramps up to its full weight; not with `source-hash`",
     ),
     Word(
         f"{PREFIX}eject-after",
@@ -93,7 +93,7 @@ WORDS: Final = (
         values.count("number of failures", values.MOST_FAILURES),
         f"1 to {values.MOST_FAILURES}",
         "never",
-        "an endpoint that does not answer so many new connections in a row gets none for a while",
+        "after this many unanswered new connections in a row an endpoint gets none for a while",
     ),
     Word(
         f"{PREFIX}eject-for",
@@ -109,7 +109,7 @@ WORDS: Final = (
         values.count("percentage", values.WHOLE),
         f"1 to {values.WHOLE}",
         "`50`",
-        "so many percent of a port's endpoints at a time, but one in any case, and never the last one",
+        "largest percentage of a port's endpoints at a time, at least one, never the last one",
     ),
     Word(
         f"{PREFIX}eject-udp",
@@ -117,7 +117,7 @@ WORDS: Final = (
         _TRUTH,
         "`true`, `false`",
         "`false`",
-        "UDP endpoints, too, are to answer what begins; TCP and SCTP always are",
+        "UDP endpoints must answer new flows, too; TCP and SCTP endpoints always must",
     ),
     Word(
         f"{PREFIX}affinity-scope",
@@ -132,8 +132,8 @@ WORDS: Final = (
         "node_port_sources",
         values.prefixes,
         "CIDRs, with commas",
-        "everybody",
-        "who may use the node ports",
+        "all sources",
+        "sources that may use the node ports",
     ),
     Word(
         f"{PREFIX}port-range",
@@ -149,7 +149,7 @@ WORDS: Final = (
         _PROXY_VERSIONS,
         "`v1`, `v2`",
         "none",
-        "tells endpoints who the client is, by a header before anything else",
+        "sends endpoints the client's address, in a header before the data",
     ),
     Word(
         f"{PREFIX}scheduler",
@@ -165,7 +165,7 @@ WORDS: Final = (
         values.scheduler_flags,
         "`mh-fallback`, `mh-port`, `sh-fallback`, `sh-port`, `flag-1`…`flag-3`, `ops`, with commas",
         "`mh-fallback`, `mh-port`; `sh-fallback`",
-        "what the scheduler makes of them the kernel says; `ops`: each packet is a connection of its own",
+        "their effect depends on the scheduler; `ops`: each packet is a connection of its own",
     ),
     Word(
         f"{PREFIX}forwarding",

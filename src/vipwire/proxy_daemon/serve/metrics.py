@@ -167,7 +167,7 @@ class Metrics:
     config_fields_awaiting_restart: Gauge = _own_gauge(
         "Fields of the configuration file whose new value counts after a restart")
     drained_endpoints: Gauge = _own_gauge("Endpoints that are drained by `vipwire drain`")
-    kernel_drift_repairs_total: Counter = _own_counter("Times that somebody else's change was undone", FAMILY)
+    kernel_drift_repairs_total: Counter = _own_counter("Repairs of changes that other programs made", FAMILY)
     source_errors_total: Counter = _own_counter("Failures to list or watch a resource", ("resource",))
     sync_transaction_bytes: BatchHistogram = _histogram(
         "Size of a transaction, in bytes", prefix="vipwire", buckets=_TRANSACTION_BUCKETS)
