@@ -21,6 +21,7 @@ from vipwire.logging import log
 
 _EVERY: Final = 0.25
 """Seconds between two questions whether anything has changed."""
+_GONE: Final = 404
 _CONFLICT: Final = 409
 _Key = TypeVar("_Key", bound=Hashable)
 _Wanted = TypeVar("_Wanted")
@@ -95,7 +96,8 @@ class WriteLoop(Generic[_Key]):
                 self._pause(key, conflict)
             else:
                 self._pause(key, self._pauses.refused)
-                log.warning(failure, **fields, error=error)
+                if not isinstance(error, ApiError) or error.code != _GONE:  # the watch tells of what is gone
+                    log.warning(failure, **fields, error=error)
             return False
         if self._pauses.written:
             self._pause(key, self._pauses.written)

@@ -44,8 +44,6 @@ class PlanChange:
     frontends: set[str] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
     datagrams: set[str] = field(default_factory=set)
-    statuses: set[ObjectRef] = field(default_factory=set)
-    """The objects of which statuses may say something else."""
     problems: set[ObjectRef] = field(default_factory=set)
     default: set[str] = field(default_factory=set)
     """Not empty if what leads where no rule matches is another."""

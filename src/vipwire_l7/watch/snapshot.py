@@ -136,11 +136,12 @@ class Snapshot:
         self.refusals: Mapping[ObjectName, Refusal] = {}
         """By Service why it is not connected to as it asks (`plan.destinations`)."""
         self._events = Counter[IngressKind]()
-        self._followers = WeakSet[Changes]()
+        self._followers, self._readers = WeakSet[Changes](), WeakSet[Changes]()
 
-    def follow(self) -> Changes:
-        """Note changes from now on, as long as the result is kept."""
-        self._followers.add(made := Changes())
+    def follow(self, *, statuses: bool = False) -> Changes:
+        """Note changes from now on, as long as the result is kept; with `statuses` those of statuses as well."""
+        made = Changes()
+        (self._readers if statuses else self._followers).add(made)
         return made
 
     @property
@@ -233,6 +234,8 @@ class Snapshot:
             self.judgements += 1
         if problems:
             self._problems[kind, name] = problems
+        for each in self._readers if kind in self._declared else ():
+            each.note((kind, name))
         shelf = self._shelves[kind]
         before = shelf.objects.get(name)
         if before == after:

@@ -238,3 +238,34 @@ async def test_parents_are_taken_back_even_if_another_writes_the_status_at_the_s
         wanted = {}
         assert [written, await sent.get(), await sent.get()] == [{"parents": [PARENT]}, *2 * [{"parents": []}]]
         task.cancel()
+
+
+async def test_a_change_costs_one_look_at_one_status_and_what_is_gone_is_no_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A write may be under way while its object is deleted."""
+    snapshot, asked, warnings = Snapshot(RESOURCES), list[Any](), list[Any]()
+    monkeypatch.setattr("vipwire.kube.write_loop.log.warning", lambda *told, **_: warnings.append(told))
+
+    class Statuses(dict[Any, Any]):
+        def get(self, key: Any, default: Any = None) -> Any:
+            asked.append(key)
+            return super().get(key, default)
+
+    others = [(IngressKind.HTTP_ROUTE, ObjectName("default", f"r{number}")) for number in range(50)]
+    for key in (*others, ROUTE):
+        snapshot.apply(declared(*key, None, "1", {"parents": [PARENT]}))
+    wanted, changed = Statuses({key: {"parents": [PARENT]} for key in (*others, ROUTE)}), set[Any]()
+    async with asyncio.timeout(60), answering([404]) as (sent, access):
+        writer = GatewayStatusWriter(access, RESOURCES, CONTROLLER, snapshot, lambda: True)
+        task = asyncio.ensure_future(writer.run(lambda: wanted, lambda: changed))
+        await turns()
+        asked.clear()
+        wanted = Statuses({**wanted, ROUTE: {"parents": []}})
+        changed.add(ROUTE)
+        writer.wake()
+        assert await sent.get() == {"parents": []}
+        await asyncio.sleep(0.1)
+        assert set(asked) == {ROUTE}
+        assert warnings == []
+        task.cancel()

@@ -59,6 +59,9 @@ class GatewayPlanner:
         self._counts = Counter[ListenerKey]()
         self._leading: dict[ObjectName, Counter[ObjectName]] = {}
         """By Service the Gateways whose routes name it."""
+        self._told = set[ObjectRef]()
+        self.statuses = Statuses(self)
+        """What the statuses of all objects say that are ours: another one where any may say something else."""
         self._refused: frozenset[str] = frozenset()
         self._refusals: Mapping[ObjectName, object] = {}
         self.due = math.inf
@@ -70,10 +73,10 @@ class GatewayPlanner:
         """The zone that we are in, if known."""
         return self._setting.zone
 
-    @property
-    def statuses(self) -> "Statuses":
-        """What the statuses of all objects say that are ours."""
-        return Statuses(self)
+    def take_told(self) -> set[ObjectRef]:
+        """Return the objects of which statuses may say something else since it was asked last."""
+        taken, self._told = self._told, set()
+        return taken
 
     def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
         """Report whether an object may change the plan that nothing has looked at by its name."""
@@ -110,6 +113,8 @@ class GatewayPlanner:
         else:
             routes = {each for each in changed if each[0] in ROUTE_KINDS} | self._looked_at.users(changed)
         self._plan_routes(routes - {_FRAME}, world)
+        if self._told:
+            self.statuses = Statuses(self)
 
     def _is_stale(self, changed: Collection[ObjectRef], world: GatewayWorld, refused: frozenset[str]) -> bool:
         """Report whether the frame must be planned again."""
@@ -136,7 +141,7 @@ class GatewayPlanner:
         kept.problems.put_all(before.problems, made.problems)
         kept.certificates.put_all(before.certificates, made.certificates)
         kept.files.swap(before.files, made.files)
-        kept.change.statuses |= {*_statuses_of(before), *_statuses_of(made)}
+        self._told |= {*_statuses_of(before), *_statuses_of(made)}
         marks = {way: each.mark for way, each in self._frontends.items()}
         self._frontends = {
             (place, mode): each
@@ -174,11 +179,11 @@ class GatewayPlanner:
                 continue
             hosts |= self._hosts.swap(ref, before, now)
             places |= self._swap(ref, before, now)
-            self.kept.change.statuses.add(ref)
+            self._told.add(ref)
             self.kept.problems.put(ref, (now.problems() if now is not None else ()) or None)
         for ref, more in self._hosts.judge(hosts).items():
             hosts.update(more)
-            self.kept.change.statuses.add(ref)
+            self._told.add(ref)
             self.kept.problems.put(ref, self._results[ref].problems() or None)
         for key in hosts:
             self._put_host(key)
@@ -208,7 +213,7 @@ class GatewayPlanner:
 
     def _swap(self, ref: ObjectRef, before: RouteResult | None, now: RouteResult | None) -> set[str]:
         """Put what a route comes to beside its hosts in place of what it was; return the places of UDP."""
-        statuses = self.kept.change.statuses
+        told = self._told
         self.kept.pools.swap(before.pools if before else {}, now.pools if now else {})
         self.kept.files.swap(before.files if before else {}, now.files if now else {})
         for result, number in ((before, -1), (now, 1)):
@@ -216,10 +221,10 @@ class GatewayPlanner:
                 continue
             for listener in result.listeners:
                 self._counts[listener] += number
-                statuses.add(listener[:2])
+                told.add(listener[:2])
             for service in result.services:
                 self._leading.setdefault(service, Counter()).update(dict.fromkeys(result.gateways, number))
-                statuses |= {
+                told |= {
                     (each.policy.kind, each.policy.name)
                     for (name, _), each in self._frame.tls.by_port.items()
                     if name == service

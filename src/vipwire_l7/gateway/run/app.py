@@ -61,7 +61,7 @@ class GatewayParts:
         async def write() -> None:
             writer = GatewayStatusWriter(access, self._resources, self._setting.controller, snapshot, leading)
             with desired.telling(writer.wake):
-                await writer.run(lambda: self._planner.statuses)
+                await writer.run(lambda: self._planner.statuses, self._planner.take_told)
 
         yield "statuses", write
         if self._ingresses and self._ingresses.parts:

@@ -6,15 +6,18 @@ made for, so that of two writers at once one is refused and tries again.
 """
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
+
+import msgspec
 
 from vipwire.kube.access.access import Access
 from vipwire.kube.objects import FencedObjects, path_of
 from vipwire.kube.write_loop import Pauses, WriteLoop
 from vipwire.model.names import ObjectName
 from vipwire.model.times import format_time
+from vipwire_l7.gateway.plan.planner import PARENTS
 from vipwire_l7.gateway.plan.statuses import Json
 from vipwire_l7.watch.kinds import IngressResource
 from vipwire_l7.watch.objects import INGRESS_KINDS, Declared, IngressKind
@@ -50,6 +53,12 @@ def _same(entry: Json, known: Iterable[Json], controller: str) -> Json | None:
     return None
 
 
+def _parents_first(key: Key) -> tuple[bool, str, ObjectName]:
+    """Sorts objects as they are written: whoever reads that a route is accepted finds its parents' status as well."""
+    kind, name = key
+    return kind not in PARENTS, kind.value, name
+
+
 def _timed(entry: Json, before: Json | None, now: str) -> Json:
     """Give conditions their times; keep those of types that we do not write."""
     known = {each["type"]: each for each in (before or {}).get("conditions", ())}
@@ -76,45 +85,58 @@ class GatewayStatusWriter:
         self._resources, self._controller, self._snapshot = resources, controller, snapshot
         kinds = resources.keys() - set(INGRESS_KINDS)
         self._loop = WriteLoop[Key](access, "vipwire-gateway", leading, lambda: snapshot.events(kinds), _PAUSES)
-        self._written: dict[Key, tuple[str, Json]] = {}
-        """The version of each object at our last write, and what was written: it is not written there again."""
+        self._written: dict[Key, tuple[str, int]] = {}
+        """The version of each object at our last write, and a hash of what was written: it is not written again."""
+        self._objects, self._due = snapshot.follow(statuses=True), set[Key]()
+        """The objects that are to be looked at."""
+        self._changed: Callable[[], Collection[Key]] | None = None
+        self._seen: Mapping[Key, Json] | None = None
 
     def wake(self) -> None:
         """Look now for what is to be written."""
         self._loop.wake()
 
-    async def run(self, wanted: Callable[[], Mapping[Key, Json]]) -> None:
-        """Write until cancelled. `wanted` has the statuses by object."""
+    async def run(
+        self, wanted: Callable[[], Mapping[Key, Json]], changed: Callable[[], Collection[Key]] | None = None
+    ) -> None:
+        """Write until cancelled. `wanted` has the statuses by object, `changed` names those that may be others.
+
+        Without it they are all looked at where `wanted` is another object.
+        """
+        self._changed, self._seen = changed, None
         await self._loop.run(wanted, self._keep_all)
 
     async def _keep_all(self, objects: FencedObjects, wanted: Mapping[Key, Json]) -> None:
-        for key, status in wanted.items():
-            found = self._find(key)
-            if found is not None and not self._loop.waits(key):
+        changed = self._changed() if self._changed is not None else ()
+        if self._seen is None or (self._changed is None and self._seen is not wanted):
+            changed = (*wanted, *self._written)
+        self._seen = wanted
+        self._due |= {*changed, *self._objects.take()}
+        for key in sorted((key for key in self._due if not self._loop.waits(key)), key=_parents_first):
+            found, status = self._find(key), wanted.get(key)
+            if found is not None and status is not None:
                 await self._keep(objects, key, found, status)
-        await self._leave(objects, wanted)
-
-    async def _leave(self, objects: FencedObjects, wanted: Mapping[Key, Json]) -> None:
-        """Take our parents back from routes that name none of our Gateways any more."""
-        for key in [key for key in self._written if key not in wanted and not self._loop.waits(key)]:
-            found = self._find(key)
-            if found is not None and "parents" in (found.status or {}):
+            elif found is not None and key in self._written and "parents" in (found.status or {}):
+                # Take our parents back from a route that names none of our Gateways any more.
                 await self._keep(objects, key, found, {"parents": []})
             if not self._loop.waits(key):  # it was not refused
-                del self._written[key]
+                self._due.discard(key)
+                if found is None or status is None:
+                    self._written.pop(key, None)
 
     def _find(self, key: Key) -> Declared[Any] | None:
         kind, name = key
         return self._snapshot.declared(kind).get(name)
 
     async def _keep(self, objects: FencedObjects, key: Key, found: Declared[Any], status: Json) -> None:
-        if self._written.get(key) == (found.version, status):
+        written = found.version, hash(msgspec.json.encode(status))
+        if self._written.get(key) == written:
             return
         now = format_time(dt.datetime.now(dt.UTC))  # noqa: TID251  # this is the shell
         there = found.status
         made = merged(status, there, self._controller, now)
         if made != there and await self._write(objects, key, found.version, made):
-            self._written[key] = found.version, status
+            self._written[key] = written
 
     async def _write(self, objects: FencedObjects, key: Key, version: str, status: Json) -> bool:
         """Write a status, on condition that the object still has this version; report whether that was done."""
