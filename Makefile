@@ -55,6 +55,13 @@ unexport PYTHONDONTWRITEBYTECODE
 compiled: .venv/ready-for-test
 	@$(SUDO) $(BIN)/python -m compileall -q src tests
 
+# pytest rewrites the asserts of each file that it loads, and keeps what it wrote: once, not in every process at a time.
+HOUSES = attacks fuzz goldens l7 lab project proxy up
+.PHONY: rewritten
+rewritten: compiled
+	@[ -n "$$(find tests -name '*-pytest-*.pyc' -print -quit)" ] || \
+	printf 'tests/%s\n' $(HOUSES) | xargs -P 2 -n 4 $(SUDO) $(BIN)/python -m pytest --collect-only -qq >/dev/null
+
 PYTEST = $(SUDO) $(BIN)/python -m pytest --randomly-seed=$(SEED) --hypothesis-seed=$(SEED)
 
 # Packets, processes and kernels on a machine that others share: of ten thousand tests one may fail by luck. It is run
@@ -77,7 +84,7 @@ debian: compiled
 	@if [ -x .venv-debian/bin/python ] && [ -n "$(UNITS)" ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'outside and not kernel and (attack or not slow)' $(UNITS); fi
 
 # Four processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
-pytest: compiled
+pytest: rewritten
 	@$(PYTEST) $(AGAIN) -n $$(($$(nproc) + 4)) --dist loadscope $(if $(HOUSE),tests/$(HOUSE))
 
 # What docs/security.md says was tried, from outside: by the command line, sockets and packets. SEED also draws the order,

@@ -94,7 +94,7 @@ def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
         if not isinstance(mode, Mode) or not (mode.sampled or mode.one_family) or item.get_closest_marker("direct"):
             continue
         family = _family_of_case(item.nodeid, mode)
-        if params.get("family", family) is not family:
+        if family and params.get("family", family) is not family:
             surplus.append(item)
         elif mode.sampled:
             name = item.nodeid.partition("[")[0]
@@ -105,14 +105,16 @@ def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
     _leave(config, items, surplus)
 
 
-def _family_of_case(nodeid: str, mode: Mode) -> Family:
+def _family_of_case(nodeid: str, mode: Mode) -> Family | None:
     """Choose the family of a case that is run in one: the same whenever it is run."""
     name, _, listed_words = nodeid.partition("[")
     chosen = zlib.crc32(name.encode())
     if mode.one_family:
         words = listed_words.rstrip("]").split("-")
         others = [word for word in words if word not in (mode.name, mode.variant, *_FAMILIES)]
-        chosen += 1 + zlib.crc32("-".join(others).encode())
+        if not (others or mode.variant):
+            return None
+        chosen += bool(mode.variant) + zlib.crc32("-".join(others).encode())
     return list(Family)[chosen % len(Family)]
 
 

@@ -64,9 +64,10 @@ class Mode:
     first proxy. One that `relays` has a process that outlives the proxy until the cleanup, and endpoints see that:
     where a test looks at source addresses among other things, only those of masqueraded clients count. `no_sctp` says
     why SCTP can only be refused. `variant` tells two of one name apart, and `excludes` are flags that it refuses; one
-    that is `sampled` proves each sentence by one case of each test. One with `one_family` has a variant for which the
-    same code writes the same rules: each case is run in one family, half of them in either, and a test without other
-    cases in the family that is not the sampled variant's. `placed` gives the flags that depend on the lab, the node
+    that is `sampled` proves each sentence by one case of each test. In one with `one_family` the same code writes the
+    rules of both: each case of a test is run in one family, half of them in either, and in the other family by a mode
+    with a variant. A test without other cases is run in both; by a variant, in the family that is not the sampled
+    variant's. `placed` gives the flags that depend on the lab, the node
     and the other flags. The session's own process is in the cgroup of a mode that `has_cgroup`, and what such a mode
     leaves in the kernel outlives the lab: it is cleaned up.
     """

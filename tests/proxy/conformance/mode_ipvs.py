@@ -36,26 +36,15 @@ def _listing(then: str) -> dict[Family, Command]:
     return {Family.IPV4: _both(four)[Family.IPV4], Family.IPV6: _both(six)[Family.IPV6]}
 
 
-_FIRST = "$(ipvsadm -Sn | grep -F -e '-a -t {server}' | awk 'NR == 1 {print $5}')"
-
-
-def _of_server(text: str) -> dict[Family, Command]:
-    """Write a command about `{server}`, the virtual server of the ClusterIP."""
-    return _each(*(text.replace("{server}", server) for server in ("{vip}:80", "[{vip}]:80")))
-
-
 _FLUSH = "for t in nat filter mangle; do {ip} -t $t -F && {ip} -t $t -X; done"
 _IPVS = Harm(
     wipes={
         "the device is removed": _both("ip link delete kube-ipvs0"),
-        "the virtual servers are cleared": _both("ipvsadm -C"),
         "everything is flushed": _both(f"{_FLUSH}; ipvsadm -C; ipset flush; ip link delete kube-ipvs0"),
     },
     # Every other kind of damage is done in tests/proxy/kernel/ipvs/features.py, in less time.
     pieces={
-        "a real server is removed": _of_server(f"ipvsadm -d -t {{server}} -r {_FIRST}"),
         "an element is removed": _both("ipset del {set}CLUSTER-IP {vip},tcp:80"),
-        "a rule is removed": _both("{ip} -t nat -F KUBE-MARK-MASQ"),
     },
     extra=_each(
         "ipvsadm -a -t {vip}:80 -r 203.0.113.250:80 -m -w 1000",

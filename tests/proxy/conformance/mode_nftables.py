@@ -31,7 +31,7 @@ TABLE_HARM = Harm(
     obstacle=(("nft", "-i"), "add table ip vipwire { flags owner; }\n"),
 )
 
-NFTABLES = (Mode("nftables", TABLE_HARM),)
+NFTABLES = (Mode("nftables", TABLE_HARM, one_family=True),)
 
 # After the handshake a connection goes past the rules. Few kernels that tests run under have flowtables.
 OFFLOADING = (

@@ -33,12 +33,17 @@ class Answer(NamedTuple):
 
 
 def until(fact: Callable[[], Any], what: str | Callable[[], str], patience: float = _PATIENCE) -> Any:
-    """Ask again and again until something is so; return it. `what` may be a function, for what is known only then."""
-    deadline, pause = time.monotonic() + patience, threading.Event()
+    """Ask again and again until something is so; return it. `what` may be a function, for what is known only then.
+
+    Asking takes CPU time from the proxy that is waited for: pauses last a tenth of what was waited, a fifth of a
+    second at most.
+    """
+    began, pause = time.monotonic(), threading.Event()
     while not (found := fact()):
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > patience:
             pytest.fail(f"not so after {patience:.0f} s: {what if isinstance(what, str) else what()}")
-        pause.wait(0.01)
+        pause.wait(min(max(0.01, waited / 10), 0.2))
     return found
 
 
