@@ -58,6 +58,7 @@ NOT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
         "kubectl apply -k",
         "kubectl delete -k",
     ),
+    "docs/modes/changing.md": ("scripts/setup",),
     "docs/modes/iptables.md": ("modprobe",),
     "docs/modes/ipvs.md": ("VIPWIRE_CONFORMANCE",),
     "docs/modes/nftables.md": ("nft list set ip vipwire connections", "vipwire proxy --offload"),
