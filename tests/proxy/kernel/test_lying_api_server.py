@@ -1,4 +1,4 @@
-"""An API server that lies, against `vipwire dns` as a process: its memory, and the truth afterwards."""
+"""An API server that lies, against each command that follows one, as a process: its memory, the truth afterwards."""
 
 import gzip
 import http.server
@@ -17,12 +17,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.own_network import own_network
 from tests.fakes.ports import free_port
 
 pytestmark = pytest.mark.attack
 
 Handler = http.server.BaseHTTPRequestHandler
 Lie = Callable[[Handler, bool], None]
+COMMANDS = {
+    "dns": ("/ready", "--bind-address=127.0.0.1", "--port=0", "--http-address=127.0.0.1:{port}"),
+    "proxy": (
+        "/healthz",
+        "--proxy-mode=nftables",
+        "--healthz-bind-address=127.0.0.1:{port}",
+        "--state-dir={folder}",
+        "--hostname-override=node",
+    ),
+    "ingress": ("/healthz", "--run-dir={folder}/run", "--https=", "--metrics-bind-address=127.0.0.1:{port}"),
+    "gateway": ("/healthz", "--run-dir={folder}/run", "--ingress", "--metrics-bind-address=127.0.0.1:{port}"),
+}
+"""Commands, each with the page that says whether it has heard what there is, and with its flags."""
+NODES = [{"metadata": {"name": "node"}, "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}]
 _BEGUN = b'{"metadata":{"resourceVersion":"1"},"items":['
 
 
@@ -111,7 +126,7 @@ def tell(services: list[dict[str, Any]]) -> Lie:
     """Answer as an API server that knows no pages does."""
     body = {
         plural: json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
-        for plural, items in (("services", services), ("", []))
+        for plural, items in (("services", services), ("nodes", NODES), ("", []))
     }
 
     def honest(handler: Handler, watch: bool) -> None:  # noqa: FBT001
@@ -138,9 +153,12 @@ def service(number: int) -> dict[str, Any]:
 
 @contextmanager
 def told_by(
-    answer: list[Lie], folder: Path, asked: list[str] | None = None
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run DNS with an API server that answers with `answer[0]` and notes what was asked; give process and port."""
+    answer: list[Lie], folder: Path, asked: list[str] | None = None, name: str = "dns"
+) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], bool]]]:
+    """Run a command with an API server that answers with `answer[0]` and notes what was asked.
+
+    Give the process, and what tells whether it is ready.
+    """
 
     class Server(Handler):
         protocol_version = "HTTP/1.1"
@@ -158,12 +176,13 @@ def told_by(
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         server.daemon_threads, server.block_on_close = True, False
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        pages = free_port()
-        flags = (f"--master=http://127.0.0.1:{server.server_port}", "--bind-address=127.0.0.1", "--port=0")
-        command = [sys.executable, "-m", "vipwire", "dns", *flags, f"--http-address=127.0.0.1:{pages}"]
+        port = free_port()
+        page, *flags = (each.format(port=port, folder=folder) for each in COMMANDS[name])
+        master = f"--master=http://127.0.0.1:{server.server_port}"
+        command = [sys.executable, "-m", "vipwire", name, master, *flags]
         with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
             try:
-                yield process, pages
+                yield process, lambda: is_ready(port, page)
             finally:
                 process.terminate()
                 server.shutdown()
@@ -174,9 +193,9 @@ def memory(process: subprocess.Popen[bytes]) -> int:
     return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
-def is_ready(port: int) -> bool:
+def is_ready(port: int, page: str) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as stream:
-        stream.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        stream.sendall(f"GET {page} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         return stream.recv(100).startswith(b"HTTP/1.1 200 ")
     return False
 
@@ -187,32 +206,52 @@ def was_told_enough(asked: list[str]) -> bool:
     return max(anew.values(), default=0) > 3 or len(asked) > 2000
 
 
+LIES: dict[str, tuple[Lie, int]] = {
+    "spaces": (endless(b" " * 65536), 400),
+    "strings": (endless(b'"' + b"x" * 65534 + b'",'), 400),
+    "trailers": (endless_trailers, 120),
+    # The kernel gives 256 KiB at a time, which may be 64 MiB unpacked.
+    "gzip": (packed(a_gibibyte(_BEGUN, b" ")), 200),
+    "after gzip": (packed(gzip.compress(b"x") + bytes(64 << 20)), 120),
+    "gzip watch": (packed_watch, 120),
+    "line": (endless_line, 200),
+    "pages": (endless_pages, 120),
+    "deep": (deep, 120),
+    "empty objects": (page_of(b"{}", 100 << 20), 400),
+    "numbers": (page_of(b"0", 100 << 20), 400),
+    "half a million empty objects": (page_of(b"{}", 2 << 20), 120),
+}
+"""Lies, each with the MB that DNS may have at most meanwhile."""
+MORE_MB = 300
+"""What other commands may have besides: they follow up to 18 kinds, each with 16 MiB of its own."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("lie", "most"),
-    [
-        (endless(b" " * 65536), 400),
-        (endless(b'"' + b"x" * 65534 + b'",'), 400),
-        (endless_trailers, 120),
-        # The kernel gives 256 KiB at a time, which may be 64 MiB unpacked.
-        (packed(a_gibibyte(_BEGUN, b" ")), 200),
-        (packed(gzip.compress(b"x") + bytes(64 << 20)), 120),
-        (packed_watch, 120),
-        (endless_line, 200),
-        (endless_pages, 120),
-        (deep, 120),
-        (page_of(b"{}", 100 << 20), 400),
-        (page_of(b"0", 100 << 20), 400),
-        (page_of(b"{}", 2 << 20), 120),
-    ],
-    ids=[
-        *("spaces", "strings", "trailers", "gzip", "after gzip", "gzip watch", "line", "pages", "deep"),
-        *("empty objects", "numbers", "half a million empty objects"),
-    ],
-)
+@pytest.mark.kernel
+@pytest.mark.parametrize("name", ["proxy", "ingress", "gateway"])
+def test_each_command_bears_all_lies_one_after_another(name: str, tmp_path: Path) -> None:
+    answer, asked, largest = [tell([])], list[str](), dict[str, int]()
+    with own_network(), told_by(answer, tmp_path, asked, name) as (process, ready):
+        for about, (lie, _) in LIES.items():
+            answer[0], end, largest[about] = lie, time.monotonic() + 4, 0
+            while time.monotonic() < end:
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                largest[about] = max(largest[about], memory(process))
+                time.sleep(0.05)
+        answer[0] = tell([service(1)])
+        end = time.monotonic() + 90
+        while not ready():
+            assert time.monotonic() < end, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+    assert max(largest.values()) < max(most for _, most in LIES.values()) + MORE_MB, largest
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lie", "most"), LIES.values(), ids=LIES)
 def test_a_lie_costs_bounded_memory_and_the_truth_is_taken_afterwards(lie: Lie, most: int, tmp_path: Path) -> None:
     answer, asked, largest = [lie], list[str](), 0
-    with told_by(answer, tmp_path, asked) as (process, pages):
+    with told_by(answer, tmp_path, asked) as (process, ready):
         end = time.monotonic() + 90
         while not was_told_enough(asked):
             assert process.poll() is None
@@ -222,7 +261,7 @@ def test_a_lie_costs_bounded_memory_and_the_truth_is_taken_afterwards(lie: Lie, 
         assert largest < most
         answer[0] = tell([service(1)])
         end = time.monotonic() + 90
-        while not is_ready(pages):
+        while not ready():
             assert time.monotonic() < end
             time.sleep(0.2)
     assert "Traceback" not in (tmp_path / "log").read_text()
@@ -230,9 +269,9 @@ def test_a_lie_costs_bounded_memory_and_the_truth_is_taken_afterwards(lie: Lie, 
 
 @pytest.mark.slow
 def test_a_hundred_thousand_services_in_one_answer_are_taken(tmp_path: Path) -> None:
-    with told_by([tell([service(number) for number in range(100_000)])], tmp_path) as (process, pages):
+    with told_by([tell([service(number) for number in range(100_000)])], tmp_path) as (process, ready):
         end = time.monotonic() + 120
-        while not is_ready(pages):
+        while not ready():
             assert process.poll() is None
             assert time.monotonic() < end
             time.sleep(0.2)
