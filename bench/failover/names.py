@@ -42,8 +42,18 @@ class Named(Servers):
         flags = ("--node-name", node, "--node-lease-seconds", "3", "--data-dir", str(self.data(node)))
         self.run(node, "joined as", "join", *words, *flags, *ANNOUNCE)
 
+    def until_renewed(self, node: str) -> None:
+        """Wait until a machine renews the Lease of its name: one that was cut off may yet lose it to a rival."""
+        words = ("get", "lease", node, "-n", "kube-node-lease", "-o", "jsonpath={.spec.renewTime}")
+        end, first = time.monotonic() + PATIENCE, self.kubectl(*words)
+        while self.kubectl(*words) == first:
+            if time.monotonic() > end:
+                raise SystemExit(f"{node} does not renew its Lease")
+            time.sleep(0.2)
+
     def refuses(self, rival: str) -> str:
         """Start a rival of a machine on the spare one; return what it says when it ends. Raise if it does not."""
+        self.until_renewed(rival)
         folder = self.folder / "rival"
         shutil.rmtree(folder, ignore_errors=True)
         if rival in JOINED:
