@@ -248,12 +248,14 @@ def append_to(path: Path, content: bytes) -> None:
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
     """Replace a file in one step. A `durable` one is on the disk when this returns. Raise OSError."""
     fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)  # the draft of a process that was killed
     try:
+        fresh.unlink(missing_ok=True)  # the draft of a process that was killed
         create_file(fresh, content, mode=mode, durable=durable)
         fresh.rename(path)
-    except OSError:
-        fresh.unlink(missing_ok=True)  # a full disk needs the space
+    except OSError as error:
+        error.filename = str(path)
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)  # a full disk needs the space
         raise
     if durable:
         sync(path.parent)
@@ -277,12 +279,17 @@ def update_private(path: Path, content: bytes) -> None:
 def create_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
     """Create a file. Raise FileExistsError if the name is taken, also by a link; OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fchmod(file.fileno(), mode)
-        if durable:
-            os.fsync(file.fileno())
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            if durable:
+                os.fsync(file.fileno())
+    except OSError as error:  # of a full disk, which names no file
+        error.filename = str(path)
+        raise
 
 
 def sync(path: Path) -> None:

@@ -99,7 +99,10 @@ def run_ingress(options: Options, served: Callable[[], "Served"]) -> int:
 def default_pem(options: Options) -> str:
     """Read the operator's default certificate, or make one."""
     if options.default_certificate is None:
-        return default_certificate(options.folder, datetime.now(UTC))  # noqa: TID251  # this is the shell
+        try:
+            return default_certificate(options.folder, datetime.now(UTC))  # noqa: TID251  # this is the shell
+        except OSError as error:
+            raise ConfigError(f"--run-dir: {error.filename}: {error.strerror}") from error
     try:
         content = options.default_certificate.read_bytes()
     except OSError as error:

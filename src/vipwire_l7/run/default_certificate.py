@@ -9,15 +9,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from vipwire.file_io.files import replace_file
+
 _NAME = "vipwire default certificate"
 
 
 def default_certificate(folder: Path, now: dt.datetime) -> str:
-    """Read the certificate with its key, or make them."""
+    """Read the certificate with its key, or make them. Raise OSError."""
     file = folder / "default.pem"
     if not file.exists():
-        file.touch(mode=0o600)
-        file.write_text(make_certificate(now), encoding="ascii")
+        replace_file(file, make_certificate(now).encode(), mode=0o600)
     return file.read_text(encoding="ascii")
 
 

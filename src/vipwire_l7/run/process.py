@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vipwire.errors import UnsupportedError
+from vipwire.file_io.files import create_file
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.run.control import mark_of, processes
 
@@ -168,7 +169,7 @@ def _write(folder: Path, configuration: Configuration, mark: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
     for name, content in _contents(configuration, mark):
-        (folder / name).write_text(content, encoding="utf-8", newline="")
+        create_file(folder / name, content.encode())
 
 
 def _contents(configuration: Configuration, mark: str) -> Iterator[tuple[str, str]]:

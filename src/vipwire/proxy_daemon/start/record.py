@@ -188,6 +188,7 @@ class Recorder:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._last: ProxyRecord | None = None
+        self._is_told = False
         self._changed = asyncio.Event()
 
     async def run(self, look: Callable[[], ProxyRecord]) -> None:
@@ -208,11 +209,15 @@ class Recorder:
         now, last = time.time(), self._last
         if self._path is None or (last and replace(last, seen=0.0) == record and now - last.seen < SIGN_SECONDS):
             return
-        self._last = replace(record, seen=now)
+        record = replace(record, seen=now)
         try:
-            replace_file(self._path, msgspec.json.encode(self._last))
+            replace_file(self._path, msgspec.json.encode(record))
         except OSError as error:
-            log.detail(2, "the record of this proxy cannot be written", path=self._path, error=error)
+            if not self._is_told:
+                log.warning("cannot write the record of this proxy, by which status finds it", error=error)
+            self._is_told = True
+        else:
+            self._last, self._is_told = record, False
 
     def end(self, reason: str) -> None:
         """Write that the proxy has ended."""
