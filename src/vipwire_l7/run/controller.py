@@ -32,6 +32,7 @@ _LOOK = 60.0
 """Seconds after which it is asked whether time alone has changed the plan: certificates expire."""
 _OF_A_RELOAD, _LONGEST_PAUSE, _MANY_WORKERS = 5.0, 30.0, 3
 _LEAST_SPARES, _MOST_SPARES = 16, 64
+_FILES = re.compile(r"Cannot raise FD limit to (\d+), limit is (\d+)")
 _AT_LINE = re.compile(r"haproxy\.cfg:(\d+)\]")
 _EXPRESSION = re.compile(r"regex '([^']*)'")
 _TAKEN = re.compile(r"frontend ([^\s:]+:\S+): cannot (?:bind|create)")
@@ -252,6 +253,8 @@ class Controller:
         if (named := _CERTIFICATE.search(said)) and named[1] in made.certificates.keys() - {DEFAULT_CERTIFICATE}:
             self.desired.exclude_certificate(named[1], said.partition("\n")[0].rpartition(" : ")[2])
             return True
+        if files := _FILES.search(said):
+            return self.desired.exclude_servers(int(files[1]) - int(files[2]))
         for found in _AT_LINE.finditer(said):
             pool = _pool_at(made, int(found[1]))
             if pool:

@@ -6,6 +6,7 @@ but only what is another is read, filled and written: what Ingresses ask for, sl
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -164,6 +165,29 @@ class Desired:
         message = f"HAProxy refuses the backend {pool}, which answers 503: {reason[:200]}"
         field = "metadata.annotations" if pool in self._slots else "spec.rules"
         self._refuse(pool, [Problem(each.kind, each.name, field, message) for each in self._askers(pool)])
+
+    def exclude_servers(self, count: int) -> bool:
+        """Leave out pools that have so many servers, of the namespace with the most; report whether that helps.
+
+        HAProxy counts a file for each server, and does not start where it may not open as many.
+        """
+        sizes = {pool.name: len(self._slots.get(pool.name, ())) for pool in self.plan.pools}
+        of = Counter[str]()
+        for pool in self.plan.pools:
+            of[pool.service.namespace] += sizes[pool.name]
+        order = sorted(self.plan.pools, key=lambda each: (-of[each.service.namespace], -sizes[each.name]))
+        for pool in order:
+            if count <= 0:
+                break
+            count -= sizes[pool.name]
+            namespace = pool.service.namespace
+            message = (
+                f"{namespace} has {of[namespace]} servers, more than HAProxy may open files: {pool.name} answers 503"
+            )
+            asked = self._askers(pool.name)
+            self._refused[pool.name] = tuple(Problem(each.kind, each.name, "spec.rules", message) for each in asked)
+        self._set_plan(without(self.plan, self._refused))
+        return count <= 0
 
     def exclude_frontend(self, name: str) -> bool:
         """Leave out a frontend whose address cannot be had; report whether it is one of the plan's."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -117,6 +118,21 @@ spec:
   gatewayClassName: vipwire
   listeners: [{name: http, port: PORT, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}]
 """
+
+
+def backends(of: str, number: int, endpoints: int) -> list[Json]:
+    """Write Services with endpoints, and a path to each."""
+    made: list[Json] = []
+    for name in (f"b{each}" for each in range(number)):
+        meta = {"namespace": of, "name": name}
+        ready = [{"addresses": [f"192.0.2.{each}"]} for each in range(1, endpoints + 1)]
+        slice_ = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
+        labels = {"labels": {"kubernetes.io/service-name": name}}
+        made.append(slice_ | {"metadata": meta | labels, "endpoints": ready, "ports": [{"port": 8080}]})
+        made.append({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"ports": [{"port": 8080}]}})
+        made.append(ingress(of, name, [(f"{of}.org", f"/{name}")], use_regex="false"))
+        made[-1]["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"] = name
+    return made
 
 
 def services(namespace: str) -> list[Json]:
@@ -266,3 +282,21 @@ def test_what_is_left_out_opens_nothing_that_it_guards(tmp_path: Path) -> None:
     prefixes = (tmp_path / "all" / "out" / "prefixes.map").read_text().splitlines()
     assert {f"evil.org/a/{number}/ closed" for number in range(50, 100)} <= set(prefixes)
     assert "evil.org/ evil:web:8080" in prefixes
+
+
+def test_a_namespace_with_more_servers_than_files_is_left_out_alone(tmp_path: Path) -> None:
+    here = Site(tmp_path)
+    to = {"permanent_redirect": "https://else.org"}
+    here.put("good", [ingress("good", "web", [("good.org", "/x")], 0, **to), *services("good")])
+    flags = ("--manifests", str(here.manifests), "--ingress", "--http", f"127.0.0.1:{here.ingresses}", "--https", "")
+    with running(here.folder, *flags) as process:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (4000, 4000))
+        until(lambda: code(here.ingresses, "good.org", "/x") == "301", here.folder)
+        here.put("many", [*backends("many", 40, 100), *backends("few", 1, 3)])
+        until(lambda: code(here.ingresses, "few.org", "/b0") == "503", here.folder)
+        here.put("more", [ingress("good", "more", [("good.org", "/more")], 1, **to)])
+        until(lambda: code(here.ingresses, "good.org", "/more") == "301", here.folder)
+    told = [line for line in here.log().splitlines() if "more than HAProxy may open files" in line]
+    assert 0 < len(told) < 40
+    assert all("many has" in line for line in told)
+    assert "few.b0" not in "".join(told)
