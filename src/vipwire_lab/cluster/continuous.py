@@ -25,6 +25,7 @@ from vipwire_lab.namespaces.errors import LabError
 class Report:
     """The results of a stream of connections: how many, who answered how often, and those that failed."""
 
+    target: Target
     attempts: int
     pods: Counter[str]
     failures: tuple[ProbeResult, ...]
@@ -63,7 +64,7 @@ class Continuous:
         """Return the results up to now."""
         with self._progress:
             seconds = (self._ended or time.monotonic()) - self._begun
-            return Report(self._attempts, self._pods.copy(), tuple(self._failures), seconds)
+            return Report(self._work[1], self._attempts, self._pods.copy(), tuple(self._failures), seconds)
 
     def wait_for(self, attempts: int, timeout: float = 60.0) -> None:
         """Wait until so many more connections were made; raise LabError if they are not after `timeout` seconds."""

@@ -3,6 +3,7 @@
 A connection that is lost once in many thousands is not seen again: the failure itself has to say where it was lost.
 """
 
+import itertools
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -49,8 +50,8 @@ def _lines(lab: Lab, ports: Iterable[int]) -> Iterator[str]:
 
 
 def _flows(lab: Lab, node: str, port: int) -> Iterator[str]:
-    for family in ("ipv4", "ipv6"):
-        yield from _said(lab, node, ["conntrack", "-f", family, "-L", "-p", "tcp", "--orig-port-src", str(port)])
+    for family, protocol in itertools.product(("ipv4", "ipv6"), ("tcp", "udp")):
+        yield from _said(lab, node, ["conntrack", "-f", family, "-L", "-p", protocol, "--orig-port-src", str(port)])
 
 
 def _said(lab: Lab, host: str, command: list[str]) -> list[str]:

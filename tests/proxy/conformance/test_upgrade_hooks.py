@@ -96,7 +96,7 @@ def test_chains_move_to_the_front_and_no_connection_fails(restless: Cluster) -> 
             since, before = len(restless.proxy.log), counted(restless, "moved")
             restless.proxy.start()
             pass_some(streams, 20)
-        check_nothing_lost(streams, restless.pods(*PODS))
+        check_nothing_lost(restless.lab, streams, restless.pods(*PODS))
         check_open(opened)
     finally:
         for connection in opened:

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
+from tests.proxy.conformance.lost import traces
 from tests.proxy.conformance.services import LabService
 
 from vipwire.model.net import Family, Protocol
@@ -52,8 +53,9 @@ def check_open(connections: Iterable[Connection]) -> None:
     assert not amiss, amiss
 
 
-def check_nothing_lost(streams: Iterable[Continuous], pods: Iterable[Pod]) -> None:
+def check_nothing_lost(lab: Lab, streams: Iterable[Continuous], pods: Iterable[Pod]) -> None:
     """See that every connection was answered, and that all these Pods have answered some of each."""
     for stream in streams:
-        assert not stream.report.failures, stream.report
+        failures = stream.report.failures
+        assert not failures, f"{stream.report}\n{traces(lab, failures)}"
         assert set(stream.report.pods) == {pod.name for pod in pods}

@@ -3,6 +3,7 @@
 The packet comes from outside to a Service's ClusterIP, port 80.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -169,27 +170,41 @@ BY_IPTABLES = {
 }
 
 
-@pytest.fixture
-def flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A node whose table vipwire has written, in a network namespace of its own."""
-    monkeypatch.delenv("VIPWIRE_FLAGS", raising=False)
-    monkeypatch.setenv("XTABLES_LOCKFILE", str(tmp_path / "lock"))
-    six = manifests.service_manifest(DEFAULT, "six", ["fd00:10:96::10"], [Port(80, 8080)], [Backend(PODS["pod-1a"])])
-    make_config(tmp_path, [*example(), *six])
-    made = [
-        f"--manifests={tmp_path}",
-        f"--state-dir={tmp_path / 'state'}",
-        "--hostname-override=node-1",
-        "--cluster-cidr=10.244.0.0/16",
-        "--nodeport-addresses=primary",
-    ]
+@contextlib.contextmanager
+def node() -> Iterator[None]:
     with own_network():
         run("ip addr add 192.168.0.1/24 dev lo")
         run("ip route add default dev lo")
         run("ip link add other type veth peer name beyond")
-        for family in ("ipv4", "ipv6"):
-            written = vipwire("diff", f"--family={family}", *made).stdout
-            subprocess.run(["nft", "-f", "-"], input=written, text=True, check=True)
+        yield
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
+    """Flags, and the rules of both families that vipwire writes by them."""
+    folder = tmp_path_factory.mktemp("earlier")
+    six = manifests.service_manifest(DEFAULT, "six", ["fd00:10:96::10"], [Port(80, 8080)], [Backend(PODS["pod-1a"])])
+    make_config(folder, [*example(), *six])
+    made = [
+        f"--manifests={folder}",
+        f"--state-dir={folder / 'state'}",
+        "--hostname-override=node-1",
+        "--cluster-cidr=10.244.0.0/16",
+        "--nodeport-addresses=primary",
+    ]
+    with pytest.MonkeyPatch.context() as patch, node():
+        patch.delenv("VIPWIRE_FLAGS", raising=False)
+        return made, "".join(vipwire("diff", f"--family={family}", *made).stdout for family in ("ipv4", "ipv6"))
+
+
+@pytest.fixture
+def flags(rendered: tuple[list[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A node whose table vipwire has written, in a network namespace of its own."""
+    monkeypatch.delenv("VIPWIRE_FLAGS", raising=False)
+    monkeypatch.setenv("XTABLES_LOCKFILE", str(tmp_path / "lock"))
+    made, rules = rendered
+    with node():
+        run("nft -f -", rules)
         yield made
 
 

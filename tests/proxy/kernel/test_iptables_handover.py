@@ -151,6 +151,6 @@ def test_no_connection_is_lost_from_kube_proxy_to_us_and_back(mode: Mode, tmp_pa
         kube_proxy(lab, mode.variant)
         pass_some(streams, ENOUGH)
         check_open(open_ones)
-        check_nothing_lost(streams, PODS)
+        check_nothing_lost(lab, streams, PODS)
         listing = lab.run(NODE, [f"iptables-{mode.variant}-save"]).stdout
         assert "KUBE-SVCS-" not in listing, "few Services need no tree"

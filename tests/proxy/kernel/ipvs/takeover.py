@@ -229,7 +229,7 @@ def test_what_kube_proxy_has_left_is_taken_over_and_no_connection_is_lost(lab: L
         pass_some(streams, ENOUGH)
         check_counts(proxy, flags)
         check_open(open_ones)
-    check_nothing_lost(streams, PODS)
+    check_nothing_lost(lab, streams, PODS)
     assert {line for line in before - servers(lab) if "-A" in line} == {
         f"-A -t {STALE[Family.IPV4]}:80 -s rr",
         f"-A -t [{STALE[Family.IPV6]}]:80 -s rr",
