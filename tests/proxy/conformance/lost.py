@@ -18,6 +18,7 @@ _LOOKED_AT = 3
 _TELLING = re.compile(
     r"Drop|Overflow|ReqQFull|SynRetrans|SYNChallenge|ChallengeACK|Timeouts$|RetransSegs|OutRsts|AttemptFails|InErrs|PAWS"
     r"|clashres|invalid|insert_failed|drop|chaintoolong|search_restart|OutOfWindow|NoRoutes|InDiscards|OutDiscards"
+    r"|^(?:Udp6?)?(?:NoPorts|RcvbufErrors|SndbufErrors|InErrors)$"
 )
 _FILES = ("snmp", "netstat", "snmp6", "stat/nf_conntrack", "stat/synproxy")
 

@@ -184,7 +184,7 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
             pass_some(streams, ENOUGH)
             check_open(open_ones)
             check_open(flows)
-        check_nothing_lost(lab, streams, PODS)
+        check_nothing_lost(lab, streams, PODS, new.log[since:])
         if before in IPVS:  # it takes minutes until IPVS takes the last connection for ended
             new.said(since, "keeping what another mode left until it is idle", "left_by=ipvs")
             assert not [each for each in stage.traces(before) if re.match(IPVS_CHAINS, each)]

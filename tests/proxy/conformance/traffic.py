@@ -53,9 +53,12 @@ def check_open(connections: Iterable[Connection]) -> None:
     assert not amiss, amiss
 
 
-def check_nothing_lost(lab: Lab, streams: Iterable[Continuous], pods: Iterable[Pod]) -> None:
-    """See that every connection was answered, and that all these Pods have answered some of each."""
+def check_nothing_lost(lab: Lab, streams: Iterable[Continuous], pods: Iterable[Pod], log: str = "") -> None:
+    """See that every connection was answered, and that all these Pods have answered some of each.
+
+    `log` is what a proxy said meanwhile, for the failure.
+    """
     for stream in streams:
         failures = stream.report.failures
-        assert not failures, f"{stream.report}\n{traces(lab, failures)}"
+        assert not failures, f"{stream.report}\n{traces(lab, failures)}\n{log[-6000:]}"
         assert set(stream.report.pods) == {pod.name for pod in pods}
