@@ -20,14 +20,17 @@ from tests.proxy.conformance import own_cgroup
 pytestmark = pytest.mark.kernel
 MACHINE, INTERNAL, OTHER = "192.0.2.10", "198.51.100.7", "203.0.113.5"
 """The machine's first address, and two that a Node object may name."""
+ZONE = "topology.kubernetes.io/zone"
 PORT, POD = 30080, "10.244.0.1"
+IN_ZONE = {"a": "10.244.0.41", "b": "10.244.0.42"}
+"""The endpoint for each zone of a Service that prefers near ones."""
 MODES = ("nftables", "iptables", "ebpf")
 """What a Node's facts are is decided before any mode sees them: each case is run in one of these, in turn."""
 
 
 def node_object(internal: str = INTERNAL, pod_cidr: str = "10.244.0.0/24", **metadata: Any) -> dict[str, Any]:
     return {
-        "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": "a"}, "uid": "first", **metadata},
+        "metadata": {"name": NODE, "labels": {ZONE: "a"}, "uid": "first", **metadata},
         "spec": {"podCIDR": pod_cidr, "podCIDRs": [pod_cidr]} if pod_cidr else {},
         "status": {"addresses": [{"type": "InternalIP", "address": internal}] if internal else []},
     }
@@ -64,6 +67,11 @@ def filled(node: dict[str, Any] | None) -> FakeApiServer:
     ports = [{"name": "http", "protocol": "TCP", "port": 80, "nodePort": PORT}]
     server.store.put("services", service_of("web", "10.96.0.1", type="NodePort", ports=ports))
     server.store.put("endpointslices", slice_for("web", POD))
+    server.store.put("services", service_of("near", "10.96.0.2", trafficDistribution="PreferClose"))
+    hinted = [slice_for("near", pod, suffix=zone) for zone, pod in IN_ZONE.items()]
+    for zone, each in zip(IN_ZONE, hinted, strict=True):
+        each["endpoints"][0]["hints"] = {"forZones": [{"name": zone}]}
+        server.store.put("endpointslices", each)
     if node is not None:
         server.store.put("nodes", node)
     return server
@@ -71,6 +79,12 @@ def filled(node: dict[str, Any] | None) -> FakeApiServer:
 
 def rules() -> str:
     return run("nft -s list ruleset")
+
+
+async def near(zones: str) -> bool:
+    """Tell whether the Service that prefers near endpoints leads to those of these zones, and to no others."""
+    text = rules()
+    return {zone for zone, pod in IN_ZONE.items() if pod in text} == set(zones)
 
 
 class Play:
@@ -146,6 +160,7 @@ def test_a_node_that_is_away_or_says_nothing_keeps_its_last_known_facts(mode: st
         async with it.daemon() as daemon:
             await it.ready(daemon)
             assert await served_at(INTERNAL)
+            assert await near("a")
             before = rules()
             await eventually(lambda: written(it.folder, INTERNAL))  # once a second: `status` reads it
             await seen_by(it, daemon, AWAY[away])
@@ -158,10 +173,21 @@ def test_a_node_that_is_away_or_says_nothing_keeps_its_last_known_facts(mode: st
             await it.ready(daemon)
             assert rules() == before
             assert await served_at(INTERNAL)
-            write_node(it.server, node_object(OTHER, "10.244.7.0/24", uid="third"))
+            there = {ZONE: "b"}
+            write_node(it.server, node_object(OTHER, "10.244.7.0/24", uid="third", labels=there))
             await eventually(lambda: served_at(OTHER))
+            await eventually(lambda: near("b"))
             assert "10.244.7.0/24" in rules()
             assert "10.244.0.0/24" not in rules()
+            write_node(it.server, node_object(OTHER, "10.244.7.0/24", uid="third", labels={}))
+            await eventually(lambda: near("ab"))  # removed on purpose, with the addresses there
+            for zone in IN_ZONE:
+                await eventually(lambda zone=zone: written(it.folder, f'"{zone}"', still=False))
+            await daemon.terminate()
+        write_node(it.server, None)
+        async with it.daemon() as daemon:
+            await it.ready(daemon)
+            assert await near("ab")
             await daemon.terminate()
 
     play(story, node_object(), tmp_path, mode)
@@ -260,9 +286,9 @@ def test_a_node_of_one_family_serves_node_ports_in_that_family(mode: str, tmp_pa
     play_in_two_families(story, node_of_families(I6, pod_cidrs=(CIDR6,)), tmp_path, mode)
 
 
-async def written(folder: Path, text: str) -> bool:
+async def written(folder: Path, text: str, *, still: bool = True) -> bool:
     return await asyncio.to_thread(
-        lambda: any(text in path.read_text("utf-8") for path in folder.glob("proxy-*.json"))
+        lambda: any(text in path.read_text("utf-8") for path in folder.glob("proxy-*.json")) is still
     )
 
 
