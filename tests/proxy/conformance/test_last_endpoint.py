@@ -34,8 +34,10 @@ _SPECS: dict[str, dict[str, Any]] = {
 _WIDE = 9  # ports behind the first
 
 
-def _objects(cluster: Cluster, service: LabService, kind: str, hosts: list[Backend | Pod]) -> list[Manifest]:
-    spec = _SPECS[kind]
+def _objects(
+    cluster: Cluster, service: LabService, kind: str, hosts: list[Backend | Pod], **more: Any
+) -> list[Manifest]:
+    spec = _SPECS[kind] | more
     if "own" in kind:
         spec = spec | {"externalIPs": [cluster.lab.host("node-1").addresses[index] for index in (1, 3)]}
     made, *slices = service.objects(hosts, **spec)
@@ -92,6 +94,45 @@ def test_open_connections_outlive_the_last_endpoint(cluster: Cluster, family: Fa
                     same = False
                 if not same:
                     lost.append(f"{last}: {kind}: {caller} to {target}")
+    for name in names.values():
+        cluster.put(name, [])
+    assert not lost, "\n".join(lost)
+
+
+@sentence("S100")
+def test_open_connections_outlive_a_change_of_policy(cluster: Cluster, family: Family) -> None:
+    """The policy goes to and fro; the endpoint stays."""
+    here = cluster.pods("pod-1a")
+    kinds = ("cluster", "own", "wide")
+    names = {kind: f"policy-{kind}-{family.value}".lower() for kind in kinds}
+    services = {
+        kind: cluster.named(name, [Port(4700 + 20 * at, 80)]) for at, (kind, name) in enumerate(names.items())
+    }
+
+    def become(external: str, internal: str) -> None:
+        policies = {"externalTrafficPolicy": external, "internalTrafficPolicy": internal}
+        for kind, name in names.items():
+            cluster.put(name, _objects(cluster, services[kind], kind, [*here], **policies))
+
+    lost: list[str] = []
+    for before, after in (("Local", "Cluster"), ("Cluster", "Local")):
+        become(before, before)
+        with ExitStack() as stack:
+            connections = [
+                (kind, target, caller, stack.enter_context(cluster.connect(caller, target)))
+                for kind, service in services.items()
+                for target in (*_targets(cluster, service, kind, family), service.vip(family))
+                for caller in (OUTSIDE, POD)
+            ]
+            for policy in (after, before, after):
+                become(policy, policy)
+                for kind, target, caller, connection in connections:
+                    try:
+                        same = connection.exchange(b"still there?\n") == b"still there?\n"
+                    except OSError:
+                        same = False
+                    if not same:
+                        lost.append(f"{before} to {policy}: {kind}: {caller} to {target}")
     for name in names.values():
         cluster.put(name, [])
     assert not lost, "\n".join(lost)

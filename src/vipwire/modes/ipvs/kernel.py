@@ -19,6 +19,7 @@ from vipwire.linux.netlink.ipvs import Command, Forwarding, Method, RealServer, 
 from vipwire.model.net import Address, Family
 from vipwire.model.problem import Problem
 from vipwire.modes.ipvs.counts import read_counts
+from vipwire.modes.ipvs.mark_draining import DrainingMarks
 from vipwire.modes.ipvs.marks import is_among, routing_mark
 from vipwire.modes.ipvs.mode import LACKS
 from vipwire.modes.ipvs.objects.device import Device, socket_sources
@@ -72,6 +73,7 @@ class IpvsBackend:
         self._device, self._sets, self._tool = Device(family), Sets(family), ChainTool(family)
         self._policy_routing, self._pods = PolicyRouting(family), Pods(family)
         self._terminating = GracefulTermination()
+        self._draining = DrainingMarks(family, self._terminating)
         self._terminations = TerminationPolicy()
         self._direct = set_name(family, Set.DIRECT_RETURN)
         self._chains = KUBE_PROXYS.union(key for key in node_objects(NodePlan(family)) if isinstance(key, ChainName))
@@ -175,6 +177,9 @@ class IpvsBackend:
         for change in gone:
             if isinstance(change.key, RealServer):
                 self._terminating.end(change.key)
+        ended = self._draining.ended()
+        self._servers.apply(self._outgoing(ended, drain=False))
+        self._sets.delete(ended.entries.removed)
         self._release()
         self._terminating.looked(now, self._clock())
         if self._lingering and now >= self._look_at:
@@ -211,12 +216,16 @@ class IpvsBackend:
 
     def delete(self) -> bool:
         """Remove everything of ours of this family; tell whether there was anything."""
+        self._draining.clear()
         found = self._read()
         self._apply(Delta(removed=found), drain=False)
         return self._device.delete() or bool(found)
 
     def _apply(self, delta: Delta[ObjectKey, Object], *, drain: bool = True) -> int:
         parts = partition(delta)
+        self._draining.take_back(parts)
+        if drain and self._left is not None:
+            self._draining.begin(parts, self._left, self._marks.avoid)
         wrong = [key for key, (old, new) in parts.sets.changed.items() if old != new]
         if wrong:
             raise CommitError(
@@ -294,7 +303,9 @@ class IpvsBackend:
             key
             for key in services
             if (key in self._terminations or owned(key)) and not self._writing.is_excluded(key)
+            if key not in self._draining
         }
+        objects = {key: value for key, value in objects.items() if key not in self._draining}
         objects.update((key, services[key][0]) for key in ours)
         rows = list(self._servers.rows(ours))
         self.resting = with_resting(rows)
