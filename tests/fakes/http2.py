@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import socket
+import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -38,6 +40,17 @@ async def send_headers_without_end(port: int, fields: Fields, most: int) -> None
             await writer.drain()
             if reader.at_eof():
                 break
+
+
+def send_requests_and_reset_them(port: int, path: str, seconds: float) -> None:
+    """Open connections one after another, and on each begin and reset as many requests as HAProxy takes at once."""
+    streams, block = range(1, 200, 2), _block(pseudo(path, "a.org"))
+    begun = b"".join(_frame(_HEADERS, _END_STREAM | _END_HEADERS, each, block) for each in streams)
+    reset = b"".join(_frame(_RESET, 0, each, b"\0\0\0\x08") for each in streams)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as client:
+            client.sendall(_PREFACE + begun + reset)
 
 
 async def exchanged(port: int, request: str) -> tuple[int, Any]:

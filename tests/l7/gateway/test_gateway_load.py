@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from functools import partial
@@ -30,6 +31,7 @@ ENDLESS = {"endless": "127.0.0.76", "told": "127.0.0.77", "calls": "127.0.0.78",
 HEADS = {"calls": b"content-type: application/grpc\r\n"}
 DRIPS = {"drips": 7}
 """Seconds for which an answer comes byte by byte before it floods."""
+CONNECTIONS = 50
 MOST_AT_ONCE = 64
 """Copies for one mirror that a thread waits for."""
 ENDED_AFTER = 50 << 20
@@ -290,6 +292,44 @@ def test_headers_of_http_2_without_an_end_cost_a_constant(tmp_path: Path) -> Non
     with running(tmp_path, "--manifests", str(tmp_path / "manifests"), "--threads", str(THREADS)) as process:
         asyncio.run(load(process.pid))
     assert set(statuses) == {f"{path} 200" for path in PATHS}
+
+
+@pytest.mark.parametrize(("path", "megabytes"), [("/nothing", 2), ("/all", 3), ("/asked", 6)])
+def test_requests_of_http_2_that_are_reset_at_once_cost_a_constant_for_each_connection(
+    tmp_path: Path, path: str, megabytes: int
+) -> None:
+    """HAProxy goes on with each of the hundred requests of a connection, and with the connection until then."""
+    port, pod_port = free_port(), free_port()
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "all.yaml").write_text("\n---\n".join(objects(port, pod_port)))
+    served = {name: Counter[str]() for name in PODS}
+    opened = list[asyncio.Transport]()
+    attack = f"from tests.fakes import http2; http2.send_requests_and_reset_them({port}, {path!r}, 4.0)"
+
+    async def load(pid: int) -> None:
+        loop = asyncio.get_running_loop()
+        pods = [
+            await loop.create_server(partial(Counted, served[name], opened), address, pod_port)
+            for name, address in PODS.items()
+        ]
+        await asyncio.to_thread(until, lambda: code(port, "a.org", "/asked") == "200", tmp_path)
+        (master,) = children(pid)
+        (worker,) = children(master)
+        before = resident(worker)
+        attacks = [await asyncio.create_subprocess_exec(sys.executable, "-c", attack) for _ in range(3)]
+        await asyncio.gather(*(each.wait() for each in attacks))
+        grown = resident(worker) - before
+        await asyncio.to_thread(until, lambda: code(port, "a.org", "/asked") == "200", tmp_path)
+        assert children(master) == [worker]
+        assert grown < 40 + CONNECTIONS * megabytes
+        for pod in pods:
+            pod.close()
+        for transport in opened:
+            transport.close()
+
+    most = ("--max-connections", str(CONNECTIONS), "--threads", str(THREADS))
+    with running(tmp_path, "--manifests", str(tmp_path / "manifests"), *most) as process:
+        asyncio.run(load(process.pid))
 
 
 def test_mirrors_of_one_namespace_leave_places_for_those_of_others(tmp_path: Path) -> None:
