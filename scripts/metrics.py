@@ -16,7 +16,7 @@ PATH = Path(__file__).parent.parent / "docs" / "metrics.md"
 MODES = mode_names()
 
 _INTRODUCTION = """\
-# What a running proxy answers
+# Pages and metrics of a proxy
 
 A proxy answers on two HTTP ports, with kube-proxy's port numbers, paths, codes and bodies.
 [configuration.md](configuration.md) has the flags that move them or switch them off. [deploy.md](deploy.md) has
@@ -25,20 +25,20 @@ probes, alerts and a dashboard.
 | port | path | answers |
 |---|---|---|
 | 10256 | `/healthz` | 200; 503 when a change has waited for twice the sync period, or the Node is being deleted |
-| 10256 | `/livez` | the same, also while the Node is being deleted |
+| 10256 | `/livez` | 200; 503 when a change has waited for twice the sync period |
 | 10256 | `/readyz` | 200 once everything that existed at the start is in the kernel; kube-proxy has no such page |
 | 10249 | `/metrics`, `/metrics/slis` | the metrics below; those of the health check itself |
 | 10249 | `/proxyMode` | the mode that runs |
 | 10249 | `/configz` | the configuration that runs, as JSON |
 | 10249 | `/flagz`, `/statusz` | every flag's value; version and uptime; by feature gates of these names |
-| 10249 | `/debug/stacks`, `/debug/profile?seconds=5` | with `--profiling`: where each thread is; what takes time |
+| 10249 | `/debug/stacks`, `/debug/profile?seconds=5` | with `--profiling`: stacks of all threads; a profile |
 | 10249 | `PUT /debug/flags/v` | with `--profiling`: changes the log level |
 
 `healthCheckNodePort` of a Service answers as kube-proxy's does.
 
 ## Metrics
 
-Metrics that kube-proxy has too begin with `kubeproxy_` or `rest_client_`, ours with `vipwire_`. `process_…`,
+Metrics of kube-proxy begin with `kubeproxy_` or `rest_client_`, vipwire's own with `vipwire_`. `process_…`,
 `python_…` and `kubernetes_…` are there as well. Where *modes* is empty, every mode has the metric. `make docs` writes
 these tables from the code.
 
