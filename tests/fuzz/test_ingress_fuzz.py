@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +19,8 @@ from vipwire_l7.haproxy.change import difference
 from vipwire_l7.haproxy.configuration import Configuration, configure
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.slots import fill
-from vipwire_l7.ingress.plan.planner import World, plan_sites
+from vipwire_l7.ingress.plan.planner import plan_sites
+from vipwire_l7.ingress.plan.site import World
 from vipwire_l7.plan.annotations import READERS
 from vipwire_l7.plan.endpoints import servers_of
 from vipwire_l7.plan.planner import Setting
@@ -138,7 +139,7 @@ PEM = _pem()
 
 
 def rendered(world: World, folder: str) -> Configuration:
-    return configured(plan_sites(world, Setting()), world.services, folder)
+    return configured(plan_sites(world, Setting()), cast("Any", world.services), folder)
 
 
 def configured(plan: SitePlan, services: Mapping[ObjectName, BackendService], folder: str) -> Configuration:

@@ -25,22 +25,38 @@ MOST_VALUES: Final = 4
 
 
 class Budget:
-    """What namespaces have used. Ask for the oldest objects first."""
+    """What namespaces have used. Ask for the oldest objects first. One that is not `limited` only counts."""
 
-    def __init__(self) -> None:
-        self._tried, self._steps = Counter[str](), Counter[tuple[str, str]]()
+    def __init__(self, *, limited: bool = True) -> None:
+        self._is_limited = limited
+        self.tried, self._steps = Counter[str](), Counter[tuple[str, str]]()
+
+    @staticmethod
+    def has_room(tried: Counter[str]) -> bool:
+        """Report whether namespaces may have all that they ask for."""
+        return tried.total() <= MOST_TRIED_OF_ALL and all(each <= MOST_TRIED for each in tried.values())
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether a namespace asks for too many steps of a host's requests."""
+        return any(each > MOST_STEPS for each in self._steps.values())
 
     def take(self, namespace: str, tried: int, steps: Mapping[str, int]) -> str:
         """Use a part of a namespace's budget, `steps` by host; say why not if that is too much, and use nothing."""
-        if tried and self._tried[namespace] + tried > MOST_TRIED:
+        text = self._excess(namespace, tried, steps) if self._is_limited else ""
+        if not text:
+            self.tried[namespace] += tried
+            self._steps.update({(namespace, host): more for host, more in steps.items()})
+        return text
+
+    def _excess(self, namespace: str, tried: int, steps: Mapping[str, int]) -> str:
+        if tried and self.tried[namespace] + tried > MOST_TRIED:
             return f"the namespace has more than {MOST_TRIED} regular expressions and conditions with it"
-        if tried and self._tried.total() + tried > MOST_TRIED_OF_ALL:
+        if tried and self.tried.total() + tried > MOST_TRIED_OF_ALL:
             return f"all namespaces have more than {MOST_TRIED_OF_ALL} regular expressions and conditions with it"
         for host, more in steps.items():
             if more and self._steps[namespace, host] + more > MOST_STEPS:
                 return f"what the namespace asks of requests for {host} may take more than {MOST_STEPS} steps with it"
-        self._tried[namespace] += tried
-        self._steps.update({(namespace, host): more for host, more in steps.items()})
         return ""
 
 

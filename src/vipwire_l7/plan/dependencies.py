@@ -1,11 +1,34 @@
 """Knows which results looked at which objects, found or not: who is planned again when an object changes. Pure."""
 
 from collections.abc import Collection, Iterable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+from vipwire.model.names import ObjectName
+from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef
 
 R = TypeVar("R")
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+
+
+class Finds(Protocol[V_co]):
+    """Finds objects of one kind."""
+
+    def get(self, name: ObjectName, /) -> V_co | None:
+        """Return an object; None if it is not there."""
+
+
+class Looked(Generic[V]):
+    """Objects of one kind. Whoever asks for one is noted, whether it is there or not."""
+
+    def __init__(self, kind: IngressKind, objects: Finds[V], noted: set[ObjectRef]) -> None:
+        self._kind, self._objects, self._noted = kind, objects, noted
+
+    def get(self, name: ObjectName, /) -> V | None:
+        """Return an object; None if it is not there."""
+        self._noted.add((self._kind, name))
+        return self._objects.get(name)
 
 
 class Dependencies(Generic[R]):

@@ -252,8 +252,9 @@ class Snapshot:
         self, kind: IngressKind, name: ObjectName, before: IngressObject | None, after: IngressObject | None
     ) -> None:
         """Note what a change may matter to."""
-        for each in self._followers:
-            each.note((kind, name))
+        if not (isinstance(before, Ingress) and isinstance(after, Ingress) and _asks_the_same(before, after)):
+            for each in self._followers:
+                each.note((kind, name))
         if kind is IngressKind.SERVICE:
             self._note_cluster_ips(before, after)
             self._note_assigned(before, after)

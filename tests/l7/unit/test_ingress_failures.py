@@ -10,7 +10,7 @@ from vipwire_l7.haproxy.backends import backend_text
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.ingress.plan import planner
 from vipwire_l7.ingress.plan.planner import IngressPlanner, plan_sites
-from vipwire_l7.ingress.plan.wishes import Wanted, recall
+from vipwire_l7.ingress.plan.wishes import Wanted, wanted_of
 from vipwire_l7.plan.planner import Setting
 from vipwire_l7.plan.sites import CLOSED, Pool
 from vipwire_l7.run.desired import Desired
@@ -31,9 +31,9 @@ def test_an_ingress_that_cannot_be_planned_is_told_of_and_the_others_are(monkeyp
     def explosive(ingress: Ingress, *rest: object) -> Wanted:
         if ingress.name.name == "boom":
             raise ZeroDivisionError("division by zero")
-        return recall(ingress, *rest)  # type: ignore[arg-type]
+        return wanted_of(ingress, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(planner, "recall", explosive)
+    monkeypatch.setattr(planner, "wanted_of", explosive)
     boom, good = ruled("boom", ("/", PathType.PREFIX)), ruled("good", ("/x", PathType.PREFIX))
     plan = plan_sites(world(boom, good), Setting())
     assert [route.owner.name for route in plan.routes] == ["good"]

@@ -9,7 +9,8 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, parse_address
 from vipwire.model.service import Service
 from vipwire.plan.annotations import read_wishes
-from vipwire_l7.ingress.plan.planner import World, is_ours, plan_sites
+from vipwire_l7.ingress.plan.planner import is_ours, plan_sites
+from vipwire_l7.ingress.plan.site import World
 from vipwire_l7.plan import readers
 from vipwire_l7.plan.annotations import READERS, read_annotations
 from vipwire_l7.plan.endpoints import servers_of

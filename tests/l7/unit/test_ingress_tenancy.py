@@ -8,7 +8,8 @@ import pytest
 from tests.l7.unit.test_ingress_plan_unit import PORT
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.ingress.plan.planner import World, plan_sites
+from vipwire_l7.ingress.plan.planner import plan_sites
+from vipwire_l7.ingress.plan.site import World
 from vipwire_l7.plan.planner import Setting
 from vipwire_l7.plan.sites import Match, SitePlan
 from vipwire_l7.run.default_certificate import make_certificate

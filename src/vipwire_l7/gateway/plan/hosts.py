@@ -13,7 +13,7 @@ from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, Item
 from vipwire_l7.gateway.plan.matching.ladders import Entry, routes_of
 from vipwire_l7.gateway.plan.matching.steps import HostSteps, rules_of
 from vipwire_l7.gateway.plan.routes import Brought, RouteResult, Way
-from vipwire_l7.plan.budget import MOST_STEPS, MOST_TRIED, MOST_TRIED_OF_ALL, Budget
+from vipwire_l7.plan.budget import MOST_STEPS, Budget
 from vipwire_l7.plan.plan import HostPlan
 from vipwire_l7.plan.sites import Choice
 from vipwire_l7.watch.snapshot import ObjectRef
@@ -86,11 +86,7 @@ class Hosts:
         return {ref: _by_host(self._results[ref].brought) for ref in changed}
 
     def _fits(self) -> bool:
-        return (
-            not self._crowded
-            and all(tried <= MOST_TRIED for tried in self._sum.values())
-            and self._sum.total() <= MOST_TRIED_OF_ALL
-        )
+        return not self._crowded and Budget.has_room(self._sum)
 
     def _cost(self, key: HostKey) -> tuple[Counter[str], bool]:
         """Count the rules of a host by namespace; report whether one of them asks for too many steps."""

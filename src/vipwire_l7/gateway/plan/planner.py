@@ -64,8 +64,8 @@ class GatewayPlanner:
         """What the statuses of all objects say that are ours: another one where any may say something else."""
         self._refused: frozenset[str] = frozenset()
         self._refusals: Mapping[ObjectName, object] = {}
-        self.due = math.inf
-        """When time alone changes the plan."""
+        self._planned, self.due = 0.0, math.inf
+        """When the frame was planned, and when time alone changes it."""
         self.services: Mapping[ObjectName, OwnService] | None = None
 
     @property
@@ -121,7 +121,7 @@ class GatewayPlanner:
         return (
             self.moved()
             or refused != self._refused
-            or world.now >= self.due
+            or not self._planned <= world.now < self.due
             or any(kind in KINDS for kind, _ in changed)
             or _FRAME in self._looked_at.users(changed)
             or any(
@@ -137,7 +137,7 @@ class GatewayPlanner:
         before, kept = self._frame, self.kept
         self._frame = made = frame_of(world, self._setting, self._refused, before.given)
         self._looked_at.record(_FRAME, world.take())
-        self.due, self.services = world.until, made.services
+        self._planned, self.due, self.services = world.now, world.until, made.services
         kept.problems.put_all(before.problems, made.problems)
         kept.certificates.put_all(before.certificates, made.certificates)
         kept.files.swap(before.files, made.files)

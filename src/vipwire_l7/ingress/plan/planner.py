@@ -1,73 +1,97 @@
-"""From objects to a `SitePlan`: who owns which path, which pools there are, which certificates are served.
+"""From Ingresses to a plan: who owns which path, which pools there are, which certificates are served.
 
 Ingresses are taken from the oldest to the youngest, and the first to name a path of a host has it. A default backend
 ranks after all rules. A path whose Service is missing is not handed to the next best path: it answers 503. What one
-namespace may do at another's hosts, `tenancy` says.
+namespace may do at another's hosts, `tenancy` says. Ingresses meet only at hosts: each host is planned by itself, and
+again when one of its Ingresses changes, or what it has looked at.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import heapq
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from vipwire.kube.resource import unexpected
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire_l7.ingress.plan.tenancy import Tenancy, tenancy_of, with_guards_of
-from vipwire_l7.ingress.plan.wishes import Key, Known, Wanted, forget, recall
+from vipwire_l7.ingress.plan.site import Defaults, SiteDraft, SiteResult, World, failure
+from vipwire_l7.ingress.plan.tenancy import Tenancy, tenancy_of, wildcard_of
+from vipwire_l7.ingress.plan.wishes import Wanted, wanted_of
 from vipwire_l7.plan.budget import Budget
-from vipwire_l7.plan.canaries import Split
-from vipwire_l7.plan.certificates import judge_secret
-from vipwire_l7.plan.destinations import REASON
-from vipwire_l7.plan.expressions import is_costly, literal_prefix, steps_of
-from vipwire_l7.plan.misread import may_be_misread, other_reading
+from vipwire_l7.plan.certificates import judge_secret, judged_until
+from vipwire_l7.plan.dependencies import Dependencies
+from vipwire_l7.plan.plan import Plan
 from vipwire_l7.plan.planner import Setting
-from vipwire_l7.plan.policy import inherited
-from vipwire_l7.plan.sites import (
-    CLOSED,
-    EVERY_HOST,
-    NOWHERE,
-    Asker,
-    Certificate,
-    Choice,
-    Match,
-    Pool,
-    Route,
-    SitePlan,
-    certificate_name,
-    pool_name,
-)
-from vipwire_l7.watch.objects import (
-    BackendService,
-    Ingress,
-    IngressClass,
-    IngressKind,
-    PathRule,
-    Secret,
-    ServiceRef,
-)
-from vipwire_l7.watch.snapshot import Refusal, Snapshot
+from vipwire_l7.plan.sites import Asker, Certificate, Pool, SitePlan, certificate_name
+from vipwire_l7.watch.objects import Ingress, IngressClass, IngressKind
+from vipwire_l7.watch.snapshot import Changes, ObjectRef, Snapshot
 
-_RULES_OF_A_CANARY, _STEPS_OF_A_CANARY = 5, 1_000
-"""What it adds to a choice at most (`canaries`), and the steps that cost the same time."""
+_CONTENT, _SITE, _DEFAULT, _CERTIFICATES = "content", "site", "default", "certificates"
+Result: TypeAlias = tuple[str, ObjectName]
+"""What of an Ingress, or which site (`_site_ref`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificatesResult:
+    """What the `tls` of an Ingress has come to: by file name the content, hosts and who asks. `until` it is so."""
+
+    parts: tuple[tuple[str, str, tuple[str, ...], Asker], ...] = ()
+    problems: tuple[Problem, ...] = ()
+    until: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultResult:
+    """What the default backend of an Ingress has come to."""
+
+    target: str
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+
+def _site_ref(site: str) -> ObjectRef:
+    """Name a site as if it were an Ingress, for those who look at whose it is: no Ingress is called so."""
+    return IngressKind.INGRESS, ObjectName("", site)
 
 
 class IngressPlanner:
     """Plans Ingresses."""
 
     def __init__(self, setting: Setting) -> None:
-        self._setting, self._known = setting, dict[ObjectName, Wanted]()
+        self._setting = setting
+        self._begin(None)
+
+    def _begin(self, snapshot: Snapshot | None) -> None:
+        self._snapshot = snapshot
+        self._changes = snapshot.follow() if snapshot is not None else Changes()
+        self.kept = Plan()
+        self._looked_at = Dependencies[Result]()
+        self._wanted: dict[ObjectName, Wanted] = {}
+        self._failed: dict[ObjectName, tuple[Ingress, Problem]] = {}
+        self._by_site: dict[str, set[ObjectName]] = {}
+        self._sites: dict[str, SiteResult] = {}
+        self._demands: dict[str, Budget] = {}
+        """What sites ask of the budgets of namespaces."""
+        self._sum = Counter[str]()
+        self._is_limited = False
+        self._defaults: dict[ObjectName, DefaultResult] = {}
+        self._certificates: dict[ObjectName, CertificatesResult] = {}
+        self._certified: dict[str, set[ObjectName]] = {}
+        """By file name the Ingresses that ask for it."""
+        self._ends: list[tuple[float, ObjectName]] = []
+        self._now = 0.0
+        self._refusals: Mapping[ObjectName, object] = {}
 
     @property
     def zone(self) -> str:
         """The zone that we are in, if known."""
         return self._setting.zone
 
-    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
-        """Plan all Ingresses. They have no frontends of their own that could be refused."""
-        del refused
-        world = World(
-            snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets, now, snapshot.refusals
-        )
-        return plan_sites(world, self._setting, self._known)
+    @property
+    def due(self) -> float:
+        """When time alone changes the plan."""
+        return self._ends[0][0] if self._ends else math.inf
 
     def wants(self, snapshot: Snapshot, kind: IngressKind, name: ObjectName) -> bool:
         """Report whether an Ingress is ours."""
@@ -78,52 +102,253 @@ class IngressPlanner:
         """Report that the setting stays as it is."""
         return False
 
+    def plan(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> SitePlan:
+        """Plan all Ingresses. They have no frontends of their own that could be refused."""
+        self.update(snapshot, now, refused)
+        return self.sites()
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """The objects that are planned. `now` in seconds since the epoch, for certificates."""
+    def sites(self) -> SitePlan:
+        """Write the plan down."""
+        ours = {name: each.ingress for name, each in self._wanted.items()}
+        ours |= {name: ingress for name, (ingress, _) in self._failed.items()}
+        admitted = tuple(each.name for each in sorted(ours.values(), key=lambda each: each.age))
+        named = frozenset(self._looked_at.looked_at) | {(IngressKind.INGRESS, name) for name in admitted}
+        return self.kept.sites(named, admitted)
 
-    ingresses: Mapping[ObjectName, Ingress]
-    classes: Mapping[ObjectName, IngressClass]
-    services: Mapping[ObjectName, BackendService]
-    secrets: Mapping[ObjectName, Secret]
-    now: float
-    refusals: Mapping[ObjectName, Refusal] = field(default_factory=dict)
-    """By Service what of it is not connected to."""
+    def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
+        """Plan what has changed since the last time, in `kept`."""
+        del refused
+        is_first = snapshot is not self._snapshot
+        if is_first:
+            self._begin(snapshot)
+        changed = self._changes.take()
+        refusals = dict(snapshot.refusals)
+        both = refusals.keys() | self._refusals.keys()
+        changed |= {(IngressKind.SERVICE, each) for each in both if refusals.get(each) != self._refusals.get(each)}
+        self._refusals = refusals
+        world = World(snapshot.ingresses, snapshot.classes, snapshot.services, snapshot.secrets, now, refusals)
+        self.follow(world, None if is_first else changed)
+
+    def follow(self, world: World, changed: Collection[ObjectRef] | None) -> None:
+        """Plan what some objects change, None for all."""
+        noted = set[ObjectRef]()
+        looking = world.looking(noted)
+        stale = self._looked_at.users(changed or ())
+        if changed is None or any(kind is IngressKind.INGRESS_CLASS for kind, _ in changed):
+            names = {*world.ingresses, *self._wanted, *self._failed}
+        else:
+            names = {name for kind, name in changed if kind is IngressKind.INGRESS}
+            names |= {name for what, name in stale if what == _CONTENT}
+        sites = {site for name in names for site in self._read(name, looking, noted)}
+        stale |= self._looked_at.users(map(_site_ref, sites))
+        defaults = names | {name for what, name in stale if what == _DEFAULT}
+        told = set(names)
+        if self._plan_defaults(defaults, looking, noted):
+            told |= defaults
+            sites |= {
+                site for site, each in self._sites.items() if each.looks_at_default or self._setting.hosts_apart
+            }
+        sites |= {name.name for what, name in stale if what == _SITE}
+        told |= self._plan_sites(sites, looking, noted)
+        if world.now < self._now:  # the clock was set back
+            stale |= {(_CERTIFICATES, name) for name in self._certificates}
+        self._now = world.now
+        while self._ends and self._ends[0][0] <= world.now:
+            stale.add((_CERTIFICATES, heapq.heappop(self._ends)[1]))
+        certified = names | {name for what, name in stale if what == _CERTIFICATES}
+        self._plan_certificates(certified, looking, noted)
+        for name in told | certified:
+            self.kept.problems.put((IngressKind.INGRESS, name), self._problems(name) or None)
+
+    def _record(self, result: Result, noted: set[ObjectRef]) -> None:
+        self._looked_at.record(result, frozenset(noted))
+        noted.clear()
+
+    def _read(self, name: ObjectName, world: World, noted: set[ObjectRef]) -> Collection[str]:
+        """Read one Ingress; return the sites that it has or had."""
+        before, ingress = self._wanted.pop(name, None), world.ingresses.get(name)
+        self._failed.pop(name, None)
+        now = None
+        if ingress is not None and is_ours(ingress, world.classes, self._setting):
+            try:
+                now = self._wanted[name] = wanted_of(ingress, world.secrets)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is about this Ingress
+                self._failed[name] = ingress, failure(name, error)
+            self._record((_CONTENT, name), noted)
+        else:
+            for what in (_CONTENT, _DEFAULT, _CERTIFICATES):
+                self._looked_at.forget((what, name))
+        old, new = before.sites if before else frozenset(), now.sites if now else frozenset()
+        for site in old - new:
+            self._by_site[site].discard(name)
+        for site in new:
+            self._by_site.setdefault(site, set()).add(name)
+        return old | new
+
+    def _at(self, sites: Iterable[str]) -> list[Wanted]:
+        """Return the Ingresses of some sites, the oldest first."""
+        names = {name for site in sites for name in self._by_site.get(site, ())}
+        return sorted((self._wanted[name] for name in names), key=lambda each: each.ingress.age)
+
+    def _tenancy(self, sites: Iterable[str], noted: set[ObjectRef]) -> Tenancy:
+        """Find whose some sites are."""
+        looked = {each for site in sites for each in (site, wildcard_of(site))}
+        noted.update(map(_site_ref, looked))
+        return tenancy_of(self._at(looked), hosts_apart=self._setting.hosts_apart)
+
+    def _plan_defaults(self, names: Iterable[ObjectName], world: World, noted: set[ObjectRef]) -> bool:
+        """Find the targets of default backends; report whether any is another."""
+        before = dict(self._defaults)
+        for name in names:
+            wanted, old = self._wanted.get(name), self._defaults.pop(name, None)
+            backend = wanted.ingress.default_backend if wanted is not None and not wanted.canary else None
+            if wanted is not None and backend is not None:
+                draft = SiteDraft(world, "", Tenancy(), Budget(), {})
+                target = draft.default(wanted, backend)
+                self._defaults[name] = DefaultResult(target, draft.pools, tuple(draft.problems.get(name, ())))
+                self._record((_DEFAULT, name), noted)
+            else:
+                self._looked_at.forget((_DEFAULT, name))
+            now = self._defaults.get(name)
+            self.kept.pools.swap(old.pools if old else {}, now.pools if now else {})
+        first = next(iter(self._ordered_defaults().values()), None)
+        self.kept.default.put("", first)
+        return before != self._defaults
+
+    def _ordered_defaults(self) -> Defaults:
+        """Return the targets of default backends, the oldest Ingress's first."""
+        names = sorted(self._defaults, key=lambda name: self._wanted[name].ingress.age)
+        return {name: self._defaults[name].target for name in names}
+
+    def _plan_sites(self, sites: Collection[str], world: World, noted: set[ObjectRef]) -> set[ObjectName]:
+        """Plan some sites; return the Ingresses that are told of it.
+
+        As long as all that namespaces ask for fits into their budgets, sites have nothing to do with one another.
+        """
+        made: dict[str, SiteResult] = {}
+        for site in sites:
+            demand = Budget(limited=False)
+            made |= self._drafted((site,), demand, world, noted)
+            self._sum.subtract(self._demands.pop(site, Budget()).tried)
+            if demand.tried or demand.is_crowded:
+                self._demands[site] = demand
+                self._sum.update(demand.tried)
+        was_limited = self._is_limited
+        self._is_limited = not Budget.has_room(self._sum) or any(each.is_crowded for each in self._demands.values())
+        if self._is_limited or was_limited:
+            budget = Budget(limited=self._is_limited)
+            made = self._drafted(self._sites.keys() | self._by_site.keys(), budget, world, noted)
+        told = set[ObjectName]()
+        for site, now in made.items():
+            before = self._sites.pop(site, SiteResult())
+            if now.host is not None or now.problems or self._by_site.get(site):
+                self._sites[site] = now
+            else:
+                self._by_site.pop(site, None)
+                self._looked_at.forget((_SITE, ObjectName("", site)))
+            self.kept.hosts.put(site, now.host)
+            self.kept.pools.swap(before.pools, now.pools)
+            told.update(before.problems, now.problems)
+        return told
+
+    def _drafted(
+        self, sites: Collection[str], budget: Budget, world: World, noted: set[ObjectRef]
+    ) -> dict[str, SiteResult]:
+        """Plan some sites with one budget: first what their Ingresses claim, then their canaries."""
+        drafts, defaults = dict[str, SiteDraft](), self._ordered_defaults() if self._defaults else {}
+        seen: dict[str, set[ObjectRef]] = {}
+        for site in sites:
+            drafts[site] = SiteDraft(world, site, self._tenancy((site,), noted), budget, defaults)
+            seen[site] = set(noted)
+            noted.clear()
+        for is_canary in (False, True):
+            for wanted in self._at(sites):
+                for site in wanted.sites & drafts.keys():
+                    if bool(wanted.canary) is is_canary:
+                        drafts[site].add(wanted)
+                        seen[site] |= noted
+                        noted.clear()
+        made = {site: draft.finished() for site, draft in drafts.items()}
+        for site, found in seen.items():
+            self._looked_at.record((_SITE, ObjectName("", site)), found)
+        return made
+
+    def _plan_certificates(self, names: Iterable[ObjectName], world: World, noted: set[ObjectRef]) -> None:
+        changed = set[str]()
+        for name in names:
+            wanted, before = self._wanted.get(name), self._certificates.pop(name, CertificatesResult())
+            now = self._certify(wanted, world, noted) if wanted is not None else CertificatesResult()
+            if wanted is not None and wanted.ingress.tls:
+                self._certificates[name] = now
+                self._record((_CERTIFICATES, name), noted)
+                if now.until < math.inf:
+                    heapq.heappush(self._ends, (now.until, name))
+            else:
+                self._looked_at.forget((_CERTIFICATES, name))
+            for file in {part[0] for part in before.parts}:
+                self._certified[file].discard(name)
+            for file in {part[0] for part in now.parts}:
+                self._certified.setdefault(file, set()).add(name)
+            changed |= {part[0] for part in (*before.parts, *now.parts)}
+        for file in changed:
+            self.kept.certificates.put(file, self._certificate(file))
+
+    def _certificate(self, file: str) -> Certificate | None:
+        """Put together what Ingresses ask for of a certificate, the oldest first."""
+        names = sorted(self._certified[file], key=lambda name: self._wanted[name].ingress.age)
+        parts = [part for name in names for part in self._certificates[name].parts if part[0] == file]
+        if not parts:
+            del self._certified[file]
+            return None
+        hosts = dict.fromkeys(host for part in parts for host in part[2])
+        return Certificate(file, parts[0][1], tuple(hosts), tuple(part[3] for part in parts))
+
+    def _certify(self, wanted: Wanted, world: World, noted: set[ObjectRef]) -> CertificatesResult:
+        """Find the certificates of an Ingress, and the hosts for which its namespace may have them served."""
+        ingress, until = wanted.ingress, math.inf
+        parts, problems = [], []
+        for tls in ingress.tls:
+            if tls.secret is None:
+                continue
+            secret = world.secrets.get(tls.secret)
+            until = min(until, judged_until(secret, world.now))
+            pair, reason = judge_secret(secret, world.now)
+            if pair is None:
+                text = f"{tls.secret}: {reason}; its hosts get the default certificate"
+                problems.append(Problem("Ingress", ingress.name, tls.field, text))
+                continue
+            hosts = tls.hosts or pair.names
+            good, strange = self._tenancy(hosts, noted).certified(hosts, ingress.name.namespace)
+            for host in strange:
+                text = f"{host} is another namespace's, which does not share it; it gets no certificate from here"
+                problems.append(Problem("Ingress", ingress.name, tls.field, text))
+            if good or not strange:
+                asker = Asker("Ingress", ingress.name, tls.field)
+                parts.append((certificate_name(tls.secret), pair.pem, good if tls.hosts or strange else (), asker))
+        return CertificatesResult(tuple(parts), tuple(problems), until)
+
+    def _problems(self, name: ObjectName) -> tuple[Problem, ...]:
+        """Tell what is wrong with an Ingress."""
+        if name in self._failed:
+            return (self._failed[name][1],)
+        wanted = self._wanted.get(name)
+        if wanted is None:
+            return ()
+        sites = dict.fromkeys(key[0] for key in wanted.keys)
+        default = self._defaults.get(name)
+        return (
+            *wanted.problems,
+            *self._certificates.get(name, CertificatesResult()).problems,
+            *(each for site in sites if site in self._sites for each in self._sites[site].problems.get(name, ())),
+            *(default.problems if default is not None else ()),
+        )
 
 
-def plan_sites(world: World, setting: Setting, known: Known | None = None) -> SitePlan:
-    """Plan everything. `known` is what the last plan has left there of each Ingress, and is kept for the next."""
-    ours = [ingress for ingress in world.ingresses.values() if is_ours(ingress, world.classes, setting)]
-    known = {} if known is None else known
-    forget(known, (ingress.name for ingress in ours))
-    ours.sort(key=lambda each: each.age)
-    ingresses: list[Wanted] = []
-    failed: list[Problem] = []
-    for ingress in ours:
-        try:
-            ingresses.append(recall(ingress, world.secrets, known))
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is about this Ingress
-            failed.append(_failure(ingress.name, error))
-    draft = _Draft(world, tenancy_of(ingresses, hosts_apart=setting.hosts_apart))
-    draft.problems += failed
-    canaries: list[tuple[Wanted, PathRule, Key]] = []
-    for wanted in ingresses:
-        try:
-            canaries.extend(draft.add(wanted))
-        except Exception as error:  # noqa: BLE001  # as above
-            draft.problems.append(_failure(wanted.ingress.name, error))
-    for each in canaries:
-        try:
-            draft.divide(*each)
-        except Exception as error:  # noqa: BLE001  # as above
-            draft.problems.append(_failure(each[0].ingress.name, error))
-    return draft.finished(tuple(ingress.name for ingress in ours))
-
-
-def _failure(name: ObjectName, error: Exception) -> Problem:
-    """Report an Ingress whose planning has failed unexpectedly."""
-    return Problem("Ingress", name, "", f"cannot be planned, which is a defect of vipwire; {unexpected(error)}")
+def plan_sites(world: World, setting: Setting) -> SitePlan:
+    """Plan everything once."""
+    planner = IngressPlanner(setting)
+    planner.follow(world, None)
+    return planner.sites()
 
 
 def is_ours(ingress: Ingress, classes: Mapping[ObjectName, IngressClass], setting: Setting) -> bool:
@@ -133,256 +358,3 @@ def is_ours(ingress: Ingress, classes: Mapping[ObjectName, IngressClass], settin
         return setting.without_class or default
     found = classes.get(ObjectName("", ingress.class_name))
     return found.controller == setting.controller if found else ingress.class_name == setting.class_name
-
-
-class _Draft:
-    """A plan in the making."""
-
-    def __init__(self, world: World, tenancy: Tenancy) -> None:
-        self._world, self._tenancy = world, tenancy
-        self._routes: dict[tuple[str, Match, str], Route] = {}
-        self._fallbacks: list[tuple[Wanted, str, str]] = []
-        self._pools: dict[str, Pool] = {}
-        self._splits: dict[str, Split] = {}
-        self._choices: dict[str, Choice] = {}
-        self._certificates: dict[str, tuple[str, dict[str, None], list[Asker]]] = {}
-        """What is in them, by file name: their hosts, and the Ingresses that ask for them."""
-        self.problems: list[Problem] = []
-        self._named: set[tuple[IngressKind, ObjectName]] = set()
-        self._defaults: list[tuple[ObjectName, str]] = []
-        """The targets of default backends, the oldest Ingress's first."""
-        self._shut: dict[str, dict[str, set[tuple[object, ...]]]] = {}
-        """By site the paths below which all is closed but what has all of some guards."""
-        self._misread: list[tuple[Wanted, PathRule, Key]] = []
-        """The rules whose paths some servers may read otherwise."""
-        self._budget = Budget()
-
-    def add(self, wanted: Wanted) -> Iterable[tuple[Wanted, PathRule, Key]]:
-        """Add an Ingress; return the paths that it shares as a canary, for when all others are there."""
-        ingress = wanted.ingress
-        if wanted.users:
-            self._named.add((IngressKind.SECRET, wanted.users))
-        self.problems += wanted.problems
-        self._certify(ingress)
-        if wanted.canary:
-            return [(wanted, *each) for each in zip(ingress.rules, wanted.keys, strict=True)]
-        for rule, key in zip(ingress.rules, wanted.keys, strict=True):
-            self._claim(wanted, rule, key)
-        if ingress.default_backend is not None:
-            target = self._target(wanted, ingress.default_backend, None, "spec.defaultBackend")
-            self._defaults.append((ingress.name, target))
-            sites = (rule.host or EVERY_HOST for rule in ingress.rules)
-            self._fallbacks += [(wanted, site, target) for site in sites if not self._is_apart(site, ingress.name)]
-        return []
-
-    def divide(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
-        """Give a canary its part of a path."""
-        main = self._routes.get(key)
-        if main is None or wanted.canary is None:
-            self._note(wanted.ingress, rule.field, "is a canary of no other Ingress's path; it is left out")
-            return
-        foreign = main.owner.namespace != wanted.ingress.name.namespace
-        if foreign and self._is_strange(wanted, rule, "a canary"):
-            return
-        before = self._splits.get(main.target) or Split(main.target)
-        shared = self._pools.get(before.main)
-        if shared is None:
-            self._note(
-                wanted.ingress, rule.field, f"the path is {main.owner}'s and answers 503; so does this part of it"
-            )
-            return
-        left = 100 - sum(canary.weight for _, canary in before.parts)
-        if wanted.canary.weight > left:
-            text = f"other canaries of the path leave {left} percent; this one gets no more"
-            self._note(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
-        if text := self._excess(wanted, key[0], _STEPS_OF_A_CANARY, _RULES_OF_A_CANARY):
-            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", f"{text}; it is left out")
-            return
-        canary = replace(wanted.canary, weight=min(wanted.canary.weight, left))
-        part = self._target(wanted, rule.backend, rule, rule.field, (shared, foreign))
-        split = Split(before.main, (*before.parts, (part, canary)))
-        choice = split.choice
-        self._splits[choice.name], self._choices[choice.name] = split, choice
-        self._routes[key] = replace(main, target=choice.name)
-
-    def finished(self, admitted: tuple[ObjectName, ...]) -> SitePlan:
-        """Build the plan."""
-        for wanted, site, target in self._fallbacks:
-            key = site, Match.PREFIX, ""
-            self._routes.setdefault(key, Route(*key, target, wanted.ingress.name))
-        if self._defaults and self._tenancy.hosts_apart:
-            self._keep_defaults_apart()
-        self._close()
-        self._note_misread()
-        used = {route.target for route in self._routes.values()}
-        return SitePlan(
-            tuple(self._routes.values()),
-            tuple(self._pools.values()),
-            tuple(choice for name, choice in self._choices.items() if name in used),
-            tuple(
-                Certificate(name, pem, tuple(hosts), tuple(askers))
-                for name, (pem, hosts, askers) in self._certificates.items()
-            ),
-            self._defaults[0][1] if self._defaults else "",
-            admitted,
-            tuple(self.problems),
-            frozenset(self._named | {(IngressKind.INGRESS, name) for name in admitted}),
-        )
-
-    def _is_strange(self, wanted: Wanted, rule: PathRule, what: str) -> bool:
-        """Report, and note, whether a path is at a host of another namespace that does not share it."""
-        owner = self._tenancy.stranger_to(rule.host or EVERY_HOST, wanted.ingress.name.namespace)
-        if owner is not None:
-            text = (
-                f"{what} at {rule.host or 'all hosts'}, which is {owner}'s, needs the annotation "
-                f"vipwire.io/share-with: {wanted.ingress.name.namespace} there; it is left out"
-            )
-            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
-        return owner is not None
-
-    def _is_apart(self, site: str, ingress: ObjectName) -> bool:
-        """Report whether a site is another namespace's, where hosts are apart."""
-        return self._tenancy.hosts_apart and self._tenancy.stranger_to(site, ingress.namespace) is not None
-
-    def _keep_defaults_apart(self) -> None:
-        """Lead what no path of a host takes to the first default backend that may have it, or nowhere."""
-        for site in {*self._tenancy.owners, *(key[0] for key in self._routes)}:
-            near = (each for each in self._defaults if not self._is_apart(site, each[0]))
-            name, target = next(near, (ObjectName("", ""), NOWHERE))
-            self._routes.setdefault((site, Match.PREFIX, ""), Route(site, Match.PREFIX, "", target, name))
-
-    def _close(self) -> None:
-        """Close all paths of sites at or below those that are to be shut, unless they are guarded in the same way."""
-        for key, route in tuple(self._routes.items()) if self._shut else ():
-            shut = self._shut.get(key[0], {})
-            above = shut if key[1] is Match.EXPRESSION else _above(key[2])
-            guards = {guard for below in above for guard in shut.get(below, ())}
-            pool = self._pools.get(route.target)
-            if guards and (pool is None or guards != {pool.policy.guard}):
-                self._routes[key] = replace(route, target=CLOSED)
-        for site, shut in self._shut.items():
-            for below in shut:
-                key = site, Match.PREFIX, below
-                self._routes.setdefault(key, Route(*key, CLOSED, ObjectName("", "")))
-
-    def _note_misread(self) -> None:
-        """Tell of rules whose own paths HAProxy refuses, since some servers read them as others."""
-        targets = {site: {self._found(site, "")} for _, _, (site, _, _) in self._misread}
-        for (site, _, _), route in self._routes.items() if targets else ():
-            targets.get(site, set()).add(route.target)
-        for wanted, rule, key in self._misread:
-            other = other_reading(key[2])
-            if len(targets[key[0]]) < 2 or (other and self._found(key[0], other) == self._routes[key].target):
-                continue
-            why = f"read it as {other[:80]}, which leads elsewhere" if other else "read it in several ways"
-            text = f"HAProxy answers 400 to requests for {rule.path[:80]}: some servers {why}"
-            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
-
-    def _found(self, site: str, path: str) -> str:
-        """Find where a path of a site leads, regular expressions apart."""
-        exact = self._routes.get((site, Match.EXACT, path))
-        above = (self._routes.get((site, Match.PREFIX, each)) for each in _above(path.rstrip("/")))
-        found = exact or next(filter(None, above), None)
-        return found.target if found else self._defaults[0][1] if self._defaults else ""
-
-    def _claim(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
-        if key[1] is Match.EXPRESSION and self._is_strange(wanted, rule, "a regular expression"):
-            return
-        guards = key[1] is Match.EXPRESSION and (wanted.closed or bool(wanted.policy.guard))
-        if guards and is_costly(rule.path):
-            self._shut_below(wanted, rule, key, "it may need more steps than there are")
-            return
-        if self._tenancy.hosts_apart and self._is_strange(wanted, rule, "a path"):
-            return
-        holder = self._routes.get(key)
-        if holder is not None:
-            owner = (
-                "is there twice"
-                if holder.owner == wanted.ingress.name
-                else f"belongs to {holder.owner}, which is older"
-            )
-            text = f"{rule.host or EVERY_HOST}{rule.path} {owner}; it is left out"
-            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
-            return
-        if key[1] is Match.EXPRESSION and (text := self._excess(wanted, key[0], steps_of(rule.path))):
-            if guards:
-                self._shut_below(wanted, rule, key, text)
-            else:
-                self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", f"{text}; it is left out")
-            return
-        target = self._target(wanted, rule.backend, rule, rule.field)
-        self._routes[key] = Route(*key, target, wanted.ingress.name)
-        if key[1] is not Match.EXPRESSION and may_be_misread(key[2]):
-            self._misread.append((wanted, rule, key))
-
-    def _excess(self, wanted: Wanted, site: str, steps: int, tried: int = 1) -> str:
-        """Use a part of the namespace's budget; say why not if that is too much."""
-        return self._budget.take(wanted.ingress.name.namespace, tried, {site: steps})
-
-    def _shut_below(self, wanted: Wanted, rule: PathRule, key: Key, why: str) -> None:
-        """Close what a regular expression that guards could match, and more, since it cannot be tried."""
-        below = literal_prefix(rule.path)
-        guard = () if wanted.closed else wanted.policy.guard
-        self._shut.setdefault(key[0], {}).setdefault(below, set()).add(guard)
-        text = f"{rule.path[:80]} guards, but {why}: all of {below or '/'} is closed"
-        self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
-
-    def _target(
-        self,
-        wanted: Wanted,
-        ref: ServiceRef,
-        rule: PathRule | None,
-        field: str,
-        shared: tuple[Pool, bool] | None = None,
-    ) -> str:
-        """Find or make the pool of a backend; `shared` is that of the path of which it is a canary; if foreign."""
-        resolved = wanted.resolve(ref, rule, field, self._world.services)
-        self._named.add((IngressKind.SERVICE, ref.service))
-        self.problems += resolved.problems
-        refusal = self._world.refusals.get(ref.service)
-        if refusal is not None:
-            where = f"{field}.service.name"
-            self.problems.append(Problem("Ingress", wanted.ingress.name, where, refusal.message, REASON))
-        pool = resolved.pool
-        if pool is None:
-            return resolved.target
-        if shared is not None:
-            main, foreign = shared
-            policy = inherited(pool.policy, main.policy)
-            policy = with_guards_of(policy, main.policy) if foreign else policy
-            pool = replace(pool, name=pool_name(pool.service, pool.port.number, policy), policy=policy)
-        return self._pools.setdefault(pool.name, pool).name
-
-    def _certify(self, ingress: Ingress) -> None:
-        for tls in ingress.tls:
-            if tls.secret is None:
-                continue
-            self._named.add((IngressKind.SECRET, tls.secret))
-            pair, reason = judge_secret(self._world.secrets.get(tls.secret), self._world.now)
-            if pair is None:
-                self._note(ingress, tls.field, f"{tls.secret}: {reason}; its hosts get the default certificate")
-                continue
-            good, strange = self._tenancy.certified(tls.hosts or pair.names, ingress.name.namespace)
-            for host in strange:
-                text = f"{host} is another namespace's, which does not share it; it gets no certificate from here"
-                self._note(ingress, tls.field, text)
-            if good or not strange:
-                asker = Asker("Ingress", ingress.name, tls.field)
-                self._add_certificate(good if tls.hosts or strange else (), tls.secret, pair.pem, asker)
-
-    def _add_certificate(self, names: tuple[str, ...], secret: ObjectName, pem: str, asker: Asker) -> None:
-        name = certificate_name(secret)
-        _, hosts, askers = self._certificates.setdefault(name, (pem, {}, []))
-        hosts.update(dict.fromkeys(names))
-        askers.append(asker)
-
-    def _note(self, ingress: Ingress, field: str, message: str) -> None:
-        self.problems.append(Problem("Ingress", ingress.name, field, message))
-
-
-def _above(path: str) -> Iterator[str]:
-    """Yield a path and all that it is below."""
-    yield path
-    while path:
-        path = path.rpartition("/")[0]
-        yield path

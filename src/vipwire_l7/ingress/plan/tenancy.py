@@ -32,7 +32,7 @@ class Tenancy:
         owner = self.owner(site)
         if owner is None or owner.namespace == namespace:
             return None
-        shared = self.shared.get(site, frozenset()) | self.shared.get(_wildcard(site), frozenset())
+        shared = self.shared.get(site, frozenset()) | self.shared.get(wildcard_of(site), frozenset())
         return None if shared & {namespace, EVERYBODY} else owner
 
     def certified(self, hosts: Iterable[str], namespace: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -43,7 +43,7 @@ class Tenancy:
         """Name the Ingress that has a host first."""
         found = self.owners.get(site)
         if found is None and self.hosts_apart and site != EVERY_HOST:
-            return self.owners.get(_wildcard(site))
+            return self.owners.get(wildcard_of(site))
         return found
 
 
@@ -78,7 +78,8 @@ def with_guards_of(policy: Policy, main: Policy) -> Policy:
     )
 
 
-def _wildcard(site: str) -> str:
+def wildcard_of(site: str) -> str:
+    """Name the site of the wildcard that covers a host."""
     return f"*.{site.partition('.')[2]}"
 
 

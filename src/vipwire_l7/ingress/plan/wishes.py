@@ -1,10 +1,9 @@
 """Plans one Ingress by itself, from it, the Secret of its users and the Services it names.
 
-Making it is most of planning, and a change leaves all Ingresses but one as they were. So it is known from one plan to
-the next, as long as the objects that it was made of are the same ones.
+It is kept from one plan to the next, as long as the Ingress and the Secret are the same.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -12,6 +11,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.plan.annotations import read_weights
 from vipwire_l7.plan.annotations import AnnotationValues, read_annotations
+from vipwire_l7.plan.dependencies import Finds
 from vipwire_l7.plan.policy import Canary, Policy
 from vipwire_l7.plan.pool_policy import (
     canary_of,
@@ -42,12 +42,11 @@ class ResolvedBackend:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The content of one Ingress. `secret` is what `users` named when it was read; `keys` has its rules' keys."""
+    """The content of one Ingress. `users` is a Secret; `keys` has its rules' keys."""
 
     ingress: Ingress
     annotations: AnnotationValues
     users: ObjectName | None
-    secret: Secret | None
     policy: Policy
     closed: bool
     canary: Canary | None
@@ -62,7 +61,7 @@ class Wanted:
     """By field of the Ingress: the backends resolved so far."""
 
     def resolve(
-        self, ref: ServiceRef, rule: PathRule | None, where: str, services: Mapping[ObjectName, BackendService]
+        self, ref: ServiceRef, rule: PathRule | None, where: str, services: Finds[BackendService]
     ) -> ResolvedBackend:
         """Find the pool of a backend of this Ingress. `rule` is its path's, None for the default backend."""
         service, found = services.get(ref.service), self.resolved.get(where)
@@ -71,25 +70,7 @@ class Wanted:
         return found
 
 
-Known: TypeAlias = dict[ObjectName, Wanted]
-"""What is known from the last plan: whoever plans again hands it in again."""
-
-
-def recall(ingress: Ingress, secrets: Mapping[ObjectName, Secret], known: Known) -> Wanted:
-    """Return what an Ingress wants, as it is known or read anew."""
-    wanted = known.get(ingress.name)
-    if wanted is None or wanted.ingress is not ingress or _secret(wanted.users, secrets) is not wanted.secret:
-        wanted = known[ingress.name] = wanted_of(ingress, secrets)
-    return wanted
-
-
-def forget(known: Known, left: Iterable[ObjectName]) -> None:
-    """Forget all Ingresses but those that are left."""
-    for name in known.keys() - set(left):
-        del known[name]
-
-
-def wanted_of(ingress: Ingress, secrets: Mapping[ObjectName, Secret]) -> Wanted:
+def wanted_of(ingress: Ingress, secrets: Finds[Secret]) -> Wanted:
     """Read what an Ingress wants."""
     annotations = read_annotations(ingress)
     users = users_of(ingress.name.namespace, annotations)
@@ -99,7 +80,6 @@ def wanted_of(ingress: Ingress, secrets: Mapping[ObjectName, Secret]) -> Wanted:
         ingress,
         annotations,
         users,
-        _secret(users, secrets),
         general_policy(annotations, login),
         annotations.closed or locked,
         canary_of(annotations),
@@ -109,10 +89,6 @@ def wanted_of(ingress: Ingress, secrets: Mapping[ObjectName, Secret]) -> Wanted:
         annotations("share-with", ()),
         (*annotations.problems, *problems),
     )
-
-
-def _secret(users: ObjectName | None, secrets: Mapping[ObjectName, Secret]) -> Secret | None:
-    return secrets.get(users) if users else None
 
 
 def _site(rule: PathRule) -> str:

@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from vipwire.kube.gateway_addresses import CONTROLLER, POOL
 from vipwire.model.names import ObjectName
 from vipwire_l7.plan.certificates import Pair, judge_secret, judged_until
+from vipwire_l7.plan.dependencies import Looked
 from vipwire_l7.watch.objects import BackendService, Declared, IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
@@ -23,7 +24,6 @@ POLICY_KINDS: Final = (IngressKind.TRAFFIC_POLICY, IngressKind.BACKEND_POLICY)
 """Our own kinds."""
 
 
-ValueT = TypeVar("ValueT")
 _EVERYWHERE: Final = ("*", "[::]", "0.0.0.0")  # noqa: S104  # compared, not bound
 
 
@@ -75,17 +75,6 @@ class GatewaySetting:
         return f"{'*' if bind in _EVERYWHERE else bind}:{port}" in self.reserved
 
 
-class _Looked(Generic[ValueT]):
-    """Objects of one kind. Whoever asks for one is noted, whether it is there or not."""
-
-    def __init__(self, kind: IngressKind, objects: Mapping[ObjectName, ValueT], noted: set[ObjectRef]) -> None:
-        self._kind, self._objects, self._noted = kind, objects, noted
-
-    def get(self, name: ObjectName) -> ValueT | None:
-        self._noted.add((self._kind, name))
-        return self._objects.get(name)
-
-
 class GatewayWorld:
     """Looks objects up, and notes in `looked_at` which, for one result. `now` in seconds since the epoch.
 
@@ -98,14 +87,14 @@ class GatewayWorld:
         self.until = math.inf
         """When time alone changes what was found."""
         self.sections_seen: dict[ObjectRef, frozenset[str] | None] = {}
-        self.services = _Looked(IngressKind.SERVICE, snapshot.services, noted)
-        self.secrets = _Looked(IngressKind.SECRET, snapshot.secrets, noted)
-        self.refusals = _Looked(IngressKind.SERVICE, snapshot.refusals, noted)
+        self.services = Looked(IngressKind.SERVICE, snapshot.services, noted)
+        self.secrets = Looked(IngressKind.SECRET, snapshot.secrets, noted)
+        self.refusals = Looked(IngressKind.SERVICE, snapshot.refusals, noted)
         """By Service what of it is not connected to."""
-        self._namespaces = _Looked(IngressKind.NAMESPACE, snapshot.declared(IngressKind.NAMESPACE), noted)
-        self._maps = _Looked(IngressKind.CONFIG_MAP, snapshot.declared(IngressKind.CONFIG_MAP), noted)
+        self._namespaces = Looked(IngressKind.NAMESPACE, snapshot.declared(IngressKind.NAMESPACE), noted)
+        self._maps = Looked(IngressKind.CONFIG_MAP, snapshot.declared(IngressKind.CONFIG_MAP), noted)
         bundles = snapshot.declared(IngressKind.CLUSTER_TRUST_BUNDLE)
-        self._bundles = _Looked(IngressKind.CLUSTER_TRUST_BUNDLE, bundles, noted)
+        self._bundles = Looked(IngressKind.CLUSTER_TRUST_BUNDLE, bundles, noted)
 
     @property
     def is_pooled(self) -> bool:

@@ -1,0 +1,271 @@
+"""Plans one site: which Ingress has which of its paths, what canaries take of them, and where they lead. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from vipwire.kube.resource import unexpected
+from vipwire.model.names import ObjectName
+from vipwire.model.problem import Problem
+from vipwire_l7.ingress.plan.tenancy import Tenancy, with_guards_of
+from vipwire_l7.ingress.plan.wishes import Key, Wanted
+from vipwire_l7.plan.budget import Budget
+from vipwire_l7.plan.canaries import Split
+from vipwire_l7.plan.dependencies import Finds, Looked
+from vipwire_l7.plan.destinations import REASON
+from vipwire_l7.plan.expressions import is_costly, literal_prefix, steps_of
+from vipwire_l7.plan.misread import may_be_misread, other_reading
+from vipwire_l7.plan.plan import HostPlan
+from vipwire_l7.plan.policy import inherited
+from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, NOWHERE, Choice, Match, Pool, Route, pool_name
+from vipwire_l7.watch.objects import BackendService, Ingress, IngressClass, IngressKind, PathRule, Secret, ServiceRef
+from vipwire_l7.watch.snapshot import ObjectRef, Refusal
+
+_RULES_OF_A_CANARY, _STEPS_OF_A_CANARY = 5, 1_000
+"""What it adds to a choice at most (`canaries`), and the steps that cost the same time."""
+Defaults: TypeAlias = Mapping[ObjectName, str]
+"""The targets of default backends by Ingress, the oldest first."""
+Told: TypeAlias = dict[ObjectName, list[Problem]]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The objects that are planned. `now` in seconds since the epoch, for certificates."""
+
+    ingresses: Mapping[ObjectName, Ingress]
+    classes: Mapping[ObjectName, IngressClass]
+    services: Finds[BackendService]
+    secrets: Finds[Secret]
+    now: float
+    refusals: Finds[Refusal] = field(default_factory=dict)
+    """By Service what of it is not connected to."""
+
+    def looking(self, noted: set[ObjectRef]) -> "World":
+        """Note there who is looked up from now on."""
+        return replace(
+            self,
+            services=Looked(IngressKind.SERVICE, self.services, noted),
+            secrets=Looked(IngressKind.SECRET, self.secrets, noted),
+            refusals=Looked(IngressKind.SERVICE, self.refusals, noted),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SiteResult:
+    """What a site has come to. With `looks_at_default` it depends on where no rule matches."""
+
+    host: HostPlan | None = None
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    problems: Told = field(default_factory=dict)
+    looks_at_default: bool = False
+
+
+def failure(name: ObjectName, error: Exception) -> Problem:
+    """Report an Ingress whose planning has failed unexpectedly."""
+    return Problem("Ingress", name, "", f"cannot be planned, which is a defect of vipwire; {unexpected(error)}")
+
+
+class SiteDraft:
+    """The plan of a site in the making."""
+
+    def __init__(self, world: World, site: str, tenancy: Tenancy, budget: Budget, defaults: Defaults) -> None:
+        self._world, self._site, self._tenancy = world, site, tenancy
+        self._budget, self._defaults = budget, defaults
+        self._routes: dict[Key, Route] = {}
+        self._fallbacks: list[ObjectName] = []
+        """The Ingresses of the site that have a default backend for it."""
+        self.pools: dict[str, Pool] = {}
+        self._splits: dict[str, Split] = {}
+        self._choices: dict[str, Choice] = {}
+        self.problems: Told = {}
+        self._shut: dict[str, set[tuple[object, ...]]] = {}
+        """The paths below which all is closed but what has all of some guards."""
+        self._misread: list[tuple[Wanted, PathRule, Key]] = []
+        """The rules whose paths some servers may read otherwise."""
+
+    def add(self, wanted: Wanted) -> None:
+        """Add an Ingress; those that share paths as canaries come after all others."""
+        try:
+            for rule, key in zip(wanted.ingress.rules, wanted.keys, strict=True):
+                if key[0] == self._site:
+                    (self._divide if wanted.canary else self._claim)(wanted, rule, key)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is about this Ingress
+            name = wanted.ingress.name
+            self.problems.setdefault(name, []).append(failure(name, error))
+        if wanted.ingress.name in self._defaults and not self._is_apart(wanted.ingress.name):
+            self._fallbacks.append(wanted.ingress.name)
+
+    def default(self, wanted: Wanted, backend: ServiceRef) -> str:
+        """Return the target of an Ingress's default backend."""
+        return self._target(wanted, backend, None, "spec.defaultBackend")
+
+    def _divide(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
+        """Give a canary its part of a path."""
+        main = self._routes.get(key)
+        if main is None or wanted.canary is None:
+            self._note(wanted.ingress, rule.field, "is a canary of no other Ingress's path; it is left out")
+            return
+        foreign = main.owner.namespace != wanted.ingress.name.namespace
+        if foreign and self._is_strange(wanted, rule, "a canary"):
+            return
+        before = self._splits.get(main.target) or Split(main.target)
+        shared = self.pools.get(before.main)
+        if shared is None:
+            self._note(
+                wanted.ingress, rule.field, f"the path is {main.owner}'s and answers 503; so does this part of it"
+            )
+            return
+        left = 100 - sum(canary.weight for _, canary in before.parts)
+        if wanted.canary.weight > left:
+            text = f"other canaries of the path leave {left} percent; this one gets no more"
+            self._note(wanted.ingress, "metadata.annotations[vipwire.io/canary-weight]", text)
+        if text := self._excess(wanted, key[0], _STEPS_OF_A_CANARY, _RULES_OF_A_CANARY):
+            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", f"{text}; it is left out")
+            return
+        canary = replace(wanted.canary, weight=min(wanted.canary.weight, left))
+        part = self._target(wanted, rule.backend, rule, rule.field, (shared, foreign))
+        split = Split(before.main, (*before.parts, (part, canary)))
+        choice = split.choice
+        self._splits[choice.name], self._choices[choice.name] = split, choice
+        self._routes[key] = replace(main, target=choice.name)
+
+    def finished(self) -> SiteResult:
+        """Complete the site."""
+        root = self._site, Match.PREFIX, ""
+        for name in self._fallbacks:
+            self._routes.setdefault(root, Route(*root, self._defaults[name], name))
+        if self._defaults and self._tenancy.hosts_apart and (self._routes or self._site in self._tenancy.owners):
+            # What no path takes goes to the first default backend that may have it, or nowhere.
+            near = (each for each in self._defaults.items() if not self._is_apart(each[0]))
+            name, target = next(near, (ObjectName("", ""), NOWHERE))
+            self._routes.setdefault(root, Route(*root, target, name))
+        self._close()
+        self._note_misread()
+        used = {route.target for route in self._routes.values()}
+        choices = tuple(choice for name, choice in self._choices.items() if name in used)
+        host = HostPlan(tuple(self._routes.values()), choices) if self._routes else None
+        return SiteResult(host, self.pools, self.problems, bool(self._misread))
+
+    def _is_strange(self, wanted: Wanted, rule: PathRule, what: str) -> bool:
+        """Report, and note, whether a path is at a host of another namespace that does not share it."""
+        owner = self._tenancy.stranger_to(rule.host or EVERY_HOST, wanted.ingress.name.namespace)
+        if owner is not None:
+            text = (
+                f"{what} at {rule.host or 'all hosts'}, which is {owner}'s, needs the annotation "
+                f"vipwire.io/share-with: {wanted.ingress.name.namespace} there; it is left out"
+            )
+            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
+        return owner is not None
+
+    def _is_apart(self, ingress: ObjectName) -> bool:
+        """Report whether the site is another namespace's, where hosts are apart."""
+        return self._tenancy.hosts_apart and self._tenancy.stranger_to(self._site, ingress.namespace) is not None
+
+    def _close(self) -> None:
+        """Close all paths at or below those that are to be shut, unless they are guarded in the same way."""
+        for key, route in tuple(self._routes.items()) if self._shut else ():
+            above = self._shut if key[1] is Match.EXPRESSION else _above(key[2])
+            guards = {guard for below in above for guard in self._shut.get(below, ())}
+            pool = self.pools.get(route.target)
+            if guards and (pool is None or guards != {pool.policy.guard}):
+                self._routes[key] = replace(route, target=CLOSED)
+        for below in self._shut:
+            key = self._site, Match.PREFIX, below
+            self._routes.setdefault(key, Route(*key, CLOSED, ObjectName("", "")))
+
+    def _note_misread(self) -> None:
+        """Tell of rules whose own paths HAProxy refuses, since some servers read them as others."""
+        targets = {self._found(""), *(route.target for route in self._routes.values())}
+        for wanted, rule, key in self._misread:
+            other = other_reading(key[2])
+            if len(targets) < 2 or (other and self._found(other) == self._routes[key].target):
+                continue
+            why = f"read it as {other[:80]}, which leads elsewhere" if other else "read it in several ways"
+            text = f"HAProxy answers 400 to requests for {rule.path[:80]}: some servers {why}"
+            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
+
+    def _found(self, path: str) -> str:
+        """Find where a path leads, regular expressions apart."""
+        exact = self._routes.get((self._site, Match.EXACT, path))
+        above = (self._routes.get((self._site, Match.PREFIX, each)) for each in _above(path.rstrip("/")))
+        found = exact or next(filter(None, above), None)
+        return found.target if found else next(iter(self._defaults.values()), "")
+
+    def _claim(self, wanted: Wanted, rule: PathRule, key: Key) -> None:
+        if key[1] is Match.EXPRESSION and self._is_strange(wanted, rule, "a regular expression"):
+            return
+        guards = key[1] is Match.EXPRESSION and (wanted.closed or bool(wanted.policy.guard))
+        if guards and is_costly(rule.path):
+            self._shut_below(wanted, rule, "it may need more steps than there are")
+            return
+        if self._tenancy.hosts_apart and self._is_strange(wanted, rule, "a path"):
+            return
+        holder = self._routes.get(key)
+        if holder is not None:
+            owner = (
+                "is there twice"
+                if holder.owner == wanted.ingress.name
+                else f"belongs to {holder.owner}, which is older"
+            )
+            text = f"{rule.host or EVERY_HOST}{rule.path} {owner}; it is left out"
+            self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
+            return
+        if key[1] is Match.EXPRESSION and (text := self._excess(wanted, key[0], steps_of(rule.path))):
+            if guards:
+                self._shut_below(wanted, rule, text)
+            else:
+                self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", f"{text}; it is left out")
+            return
+        target = self._target(wanted, rule.backend, rule, rule.field)
+        self._routes[key] = Route(*key, target, wanted.ingress.name)
+        if key[1] is not Match.EXPRESSION and may_be_misread(key[2]):
+            self._misread.append((wanted, rule, key))
+
+    def _excess(self, wanted: Wanted, site: str, steps: int, tried: int = 1) -> str:
+        """Use a part of the namespace's budget; say why not if that is too much."""
+        return self._budget.take(wanted.ingress.name.namespace, tried, {site: steps})
+
+    def _shut_below(self, wanted: Wanted, rule: PathRule, why: str) -> None:
+        """Close what a regular expression that guards could match, and more, since it cannot be tried."""
+        below = literal_prefix(rule.path)
+        guard = () if wanted.closed else wanted.policy.guard
+        self._shut.setdefault(below, set()).add(guard)
+        text = f"{rule.path[:80]} guards, but {why}: all of {below or '/'} is closed"
+        self._note(wanted.ingress, rule.field.removesuffix(".backend") + ".path", text)
+
+    def _target(
+        self,
+        wanted: Wanted,
+        ref: ServiceRef,
+        rule: PathRule | None,
+        field: str,
+        shared: tuple[Pool, bool] | None = None,
+    ) -> str:
+        """Find or make the pool of a backend; `shared` is that of the path of which it is a canary; if foreign."""
+        resolved = wanted.resolve(ref, rule, field, self._world.services)
+        self.problems.setdefault(wanted.ingress.name, []).extend(resolved.problems)
+        refusal = self._world.refusals.get(ref.service)
+        if refusal is not None:
+            where = f"{field}.service.name"
+            refused = Problem("Ingress", wanted.ingress.name, where, refusal.message, REASON)
+            self.problems.setdefault(wanted.ingress.name, []).append(refused)
+        pool = resolved.pool
+        if pool is None:
+            return resolved.target
+        if shared is not None:
+            main, foreign = shared
+            policy = inherited(pool.policy, main.policy)
+            policy = with_guards_of(policy, main.policy) if foreign else policy
+            pool = replace(pool, name=pool_name(pool.service, pool.port.number, policy), policy=policy)
+        return self.pools.setdefault(pool.name, pool).name
+
+    def _note(self, ingress: Ingress, field: str, message: str) -> None:
+        self.problems.setdefault(ingress.name, []).append(Problem("Ingress", ingress.name, field, message))
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield a path and all that it is below."""
+    yield path
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
