@@ -64,8 +64,9 @@ class RequestReader:
         self.is_last = True
 
     def close(self) -> None:
-        """Read nothing more. The parser has this reader in turn: it would be cyclic garbage."""
-        self.is_last, self._parser = True, None
+        """Read nothing more. The parser and the request have this reader in turn: they would be cyclic garbage."""
+        self.is_last, self._parser, self.exchange = True, None, None
+        self._unparsed, self._headers = bytearray(), {}
 
     def parse(self) -> None:
         """Parse until a request is complete, or as much of its body as is wanted."""
