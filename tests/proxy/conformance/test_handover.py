@@ -64,6 +64,8 @@ INTERVAL = 3.0 if EMULATED else 1.0 if IN_GUEST else 0.02
 """Seconds between connections of a kind: so many that the proxies have most of a guest's CPU."""
 UDP_KEPT = ["--conntrack-udp-timeout-stream=900s"] if EMULATED else []
 """A proxy's start in the emulator may take longer than the two minutes that connection tracking keeps a flow."""
+WAITING = ["--udp-timeout=10s" if IN_GUEST else "--udp-timeout=2s"]
+"""By default a relay forgets a client of UDP after a quarter of a second: Pods of a slow guest answer later."""
 
 LEGACY, NFT = (tuple(mode for mode in IPTABLES if mode.variant == variant) for variant in ("legacy", "nft"))
 MODES = {
@@ -97,7 +99,7 @@ class Stage:
 
     def proxy(self, mode: Mode) -> Proxy:
         """Prepare a proxy in a mode."""
-        flags = [f"--manifests={self.folder / 'manifests'}", POD_CIDRS, *UDP_KEPT]
+        flags = [f"--manifests={self.folder / 'manifests'}", POD_CIDRS, *UDP_KEPT, *(WAITING if mode.relays else [])]
         return Proxy(mode, self.lab, NODE, self.folder, flags, checks="60s")
 
     def prefer(self, variant: str) -> None:
