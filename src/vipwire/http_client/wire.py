@@ -21,6 +21,7 @@ LONGEST_HEAD: Final = 64 << 10
 """Bytes until the head of an answer is complete."""
 LONGEST_OBJECT: Final = 16 << 20
 """Bytes of one object: etcd takes 1.5 MiB unless told otherwise, its limit in Kubernetes' documentation is 8 MiB."""
+_BESIDE: Final = 4 << 20  # bytes of each of many answers that are read at the same time
 _LONGEST_REASON: Final = 4 << 10
 _READ_AHEAD: Final = 4 << 20
 _PIECE: Final = 1 << 20  # bytes that are unpacked at a time
@@ -149,7 +150,7 @@ class Response:
     async def read(self, most: int = LONGEST_OBJECT, alone: asyncio.Lock | None = None) -> bytearray:
         """Read the body, or what is left of it. Raise HttpError where it is longer than `most` bytes.
 
-        With a lock, one answer at a time is read on after `LONGEST_OBJECT` bytes of it.
+        With a lock, one answer at a time is read on after `_BESIDE` bytes of it.
         """
         read = bytearray()
         async with contextlib.AsyncExitStack() as stack:
@@ -157,7 +158,7 @@ class Response:
                 read += piece
                 if len(read) > most:
                     raise HttpError(f"the answer is longer than {most >> 20} MiB")
-                if alone is not None and len(read) > LONGEST_OBJECT:
+                if alone is not None and len(read) > _BESIDE:
                     await stack.enter_async_context(alone)
                     alone = None
         return read

@@ -223,7 +223,7 @@ LIES: dict[str, tuple[Lie, int]] = {
 }
 """Lies, each with the MB that DNS may have at most meanwhile."""
 MORE_MB = 300
-"""What other commands may have besides: they follow up to 18 kinds, each with 16 MiB of its own."""
+"""What other commands may have besides: they follow up to 18 kinds, each with 4 MiB of its own."""
 
 
 @pytest.mark.slow
