@@ -46,7 +46,7 @@ from vipwire_l7.run.election import LeaseKeeper
 from vipwire_l7.run.process import Haproxy
 from vipwire_l7.run.reporter import IngressReporter
 from vipwire_l7.run.statistics import Statistics
-from vipwire_l7.run.surroundings import Follower, Place, cluster_domains, dns_servers
+from vipwire_l7.run.surroundings import Follower, Place, cluster_domains
 from vipwire_l7.watch.kinds import MANIFESTS, RESOURCES, IngressResource
 from vipwire_l7.watch.objects import IngressKind, IngressObject
 from vipwire_l7.watch.snapshot import Snapshot, Touched
@@ -213,7 +213,7 @@ class IngressProcess:
         self._teller = IngressReporter(self._snapshot, self._recorder)
         destinations = Destinations(destinations_of(options))
         self._desired = Desired(self._snapshot, self._served.planner, layout, default_pem(options), destinations)
-        self._follower = Follower(destinations, options.resolvers or dns_servers(), self._access)
+        self._follower = Follower(destinations, options.resolvers, self._access)
         self._controller = Controller(
             self._snapshot, self._desired, self.haproxy, self._synced, options.pause, self._follower
         )
@@ -345,7 +345,7 @@ async def render_once(options: Options, served: Served) -> tuple[Sequence[tuple[
     destinations = Destinations(destinations_of(options))
     desired = Desired(snapshot, served.planner, options.layout, default_pem(options), destinations)
     access = find_api_server(options)
-    with contextlib.closing(Follower(destinations, options.resolvers or dns_servers(), access)) as follower:
+    with contextlib.closing(Follower(destinations, options.resolvers, access)) as follower:
         desired.update(Touched(structure=True), time.time())
         if follower.waits:
             await follower.first()

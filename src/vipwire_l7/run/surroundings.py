@@ -74,7 +74,7 @@ class Follower:
         self._known.asks_pods = access is not None
         self._dns = dns.asyncresolver.Resolver(configure=False)
         self._dns.timeout, self._dns.lifetime = 1.5, 4.0
-        self._dns.nameservers = [dns.nameserver.Do53Nameserver(*server) for server in servers]
+        self._given, self._told = tuple(servers), False
         self._watch = AddressWatch(vip_devices())
         self._find_own()
         self._host = urlsplit(access.server).hostname or "" if access is not None else ""
@@ -172,6 +172,7 @@ class Follower:
 
     async def _addresses(self, name: str) -> Answered | None:
         """Ask DNS; None where no server has answered."""
+        self._find_servers()
         answers = await asyncio.gather(*(self._answer(name, kind) for kind in _TYPES))
         heard = [each for each in answers if each is not None]
         if answers[0] is None and not any(each.answer for each in heard):
@@ -181,6 +182,18 @@ class Follower:
         aliases = (rrset[0].target.to_text() for rrset in records if rrset.rdtype == dns.rdatatype.CNAME)
         names = tuple(dict.fromkeys(alias.rstrip(".").lower() for alias in aliases))
         return Answered(tuple(sorted(addresses, key=lambda each: (len(each), each))), names)
+
+    def _find_servers(self) -> None:
+        """Take the servers that were given, or those of resolv.conf as it is now; without any, those of before."""
+        try:
+            servers = self._given or dns_servers()
+        except (OSError, ValueError, dns.exception.DNSException) as error:
+            if not self._told:
+                log.warning("cannot read the system's DNS servers", error=str(error))
+            self._told = True
+            return
+        self._told = False
+        self._dns.nameservers = [dns.nameserver.Do53Nameserver(*server) for server in servers]
 
     async def _answer(self, name: str, kind: dns.rdatatype.RdataType) -> dns.message.Message | None:
         try:
@@ -245,13 +258,9 @@ def addresses_of(pod: _Pod) -> frozenset[Address]:
 
 
 def dns_servers(path: Path = RESOLV_CONF) -> tuple[Place, ...]:
-    """Read the system's DNS servers; none where the file cannot be read."""
+    """Read the system's DNS servers. Raise OSError, ValueError, DNSException."""
     found = dns.resolver.Resolver(configure=False)
-    try:
-        found.read_resolv_conf(path)
-    except (OSError, ValueError, dns.exception.DNSException) as error:
-        log.warning("cannot read the system's DNS servers", error=str(error))
-        return ()
+    found.read_resolv_conf(path)
     return tuple((str(server), found.port) for server in found.nameservers)
 
 

@@ -89,3 +89,32 @@ def test_an_up_follows_a_file_that_is_mounted_and_written_in_place(tmp_path: Pat
             until("10.96.0.12", 5353)
         finally:
             process.terminate()
+
+
+ASKING = """
+import asyncio, sys
+from vipwire.model.net import format_address
+from vipwire_l7.plan.destinations import Destinations
+from vipwire_l7.run.surroundings import Follower
+async def ask():
+    follower = Follower(Destinations(), ())
+    while sys.stdin.readline():
+        found = await follower._addresses(sys.argv[1])
+        print(*map(format_address, found.addresses if found else ()), flush=True)
+asyncio.run(ask())
+"""
+
+
+@pytest.mark.usefixtures("_two_upstream")
+def test_an_ingress_asks_the_servers_of_the_moment_for_external_names(tmp_path: Path) -> None:
+    (file := tmp_path / "mounted").write_text(FIRST)
+    program = f'mount --bind {file} /etc/resolv.conf && exec {sys.executable} -c "$0" {NAME}'
+    command = ["unshare", "-m", "sh", "-c", program, ASKING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for content, number in ((FIRST, 11), (SECOND, 12), ("", 12), (FIRST, 11)):
+            file.write_text(content)
+            process.stdin.write("\n")
+            assert process.stdout.readline() == f"10.96.0.{number}\n"
+        process.stdin.close()
