@@ -98,7 +98,7 @@ def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
             surplus.append(item)
         elif mode.sampled:
             name = item.nodeid.partition("[")[0]
-            case = (mode.variant, name, frozenset(sentences_of(item)), params.get("harm"))
+            case = (str(mode), name, frozenset(sentences_of(item)), params.get("harm"))
             if case in seen:
                 surplus.append(item)
             seen.add(case)
