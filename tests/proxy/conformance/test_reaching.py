@@ -99,10 +99,10 @@ def test_a_pod_reaches_itself_and_sees_its_node(
 def test_a_pod_reaches_itself_whatever_its_node_name_is(cluster: Cluster, family: Family) -> None:
     unsaid: list[str] = []
     for at, node_name in enumerate((None, "", "node-2", "nowhere")):
-        for policy in ("Cluster", "Local"):
-            name = f"unnamed-{at}-{policy}".lower()
+        for spec in ({}, {"externalTrafficPolicy": "Local"}, {"sessionAffinity": "ClientIP"}):
+            name = f"unnamed-{at}-{next(iter(spec), 'plain')}".lower()
             service = cluster.named(name, [Port(80), Port(81, 8080, name="two", protocol=Protocol.UDP)])
-            made, *slices = service.objects(cluster.pods("pod-1c"), externalTrafficPolicy=policy)
+            made, *slices = service.objects(cluster.pods("pod-1c"), **spec)
             for each in slices:
                 del each["endpoints"][0]["nodeName"]
                 if node_name is not None:
@@ -112,7 +112,7 @@ def test_a_pod_reaches_itself_whatever_its_node_name_is(cluster: Cluster, family
                 for index in range(2):
                     target = service.at(kind, family, index)
                     unsaid += [
-                        f"{node_name} {policy} {kind.value} {target}: {result}"
+                        f"{node_name} {spec} {kind.value} {target}: {result}"
                         for result in cluster.probe(POD, target, 2, timeout=1.0)
                         if result.saw != cluster.lab.address("node-1", family)
                     ]
@@ -249,3 +249,27 @@ def test_serving_is_not_enough(cluster: Cluster, family: Family) -> None:
     (one,) = cluster.pods("pod-1a")
     serving = cluster.service("serving-alone", [Backend(one, ready=False, serving=True)])
     cluster.refused(OUTSIDE, serving.vip(family))
+
+
+@sentence("S9")
+def test_a_pod_with_the_nodes_address_reaches_itself_whatever_its_node_name_is(
+    cluster: Cluster, family: Family
+) -> None:
+    port, unsaid = 9771, list[str]()
+    cluster.lab.serve("node-1", [port], [Protocol.TCP, Protocol.UDP])
+    try:
+        for at, node_name in enumerate(("", "node-1", "node-2")):
+            for protocol in (Protocol.TCP, Protocol.UDP):
+                name = f"hosts-{at}-{protocol.label}-{family.value}".lower()
+                service = cluster.named(name, [Port(port, port, protocol=protocol)])
+                made, *slices = service.objects([cluster.node("node-1")], sessionAffinity="ClientIP")
+                for each in slices:
+                    each["endpoints"][0]["nodeName"] = node_name
+                cluster.put(name, [made, *slices])
+                for kind in FrontendKind:
+                    results = cluster.probe(NODE, service.at(kind, family), 2, timeout=1.0)
+                    unsaid += [f"{node_name} {kind.value}: {each}" for each in results if each.pod != "node-1"]
+                cluster.put(name, [])
+    finally:
+        cluster.lab.stop("node-1", [port])
+    assert not unsaid, "\n".join(unsaid)

@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.proxy.kernel.ipvs.proxy import EXTERNAL, FAMILIES, IpvsProxy, addresses, annotated, slices, web
+from tests.proxy.kernel.ipvs.proxy import EXTERNAL, FAMILIES, NODE, IpvsProxy, addresses, annotated, slices, web
 
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, TrafficPolicy
@@ -73,3 +73,36 @@ def test_a_flow_goes_on_while_its_endpoint_is_drained(
         assert Answer.decode(flow.exchange(HELLO)).pod == "pod-1a"
         assert not any(proxy.check().values()), "what drains is no drift"
         assert not proxy.probe("client", EXTERNAL[family], 53, protocol=Protocol.UDP, timeout=1.0)[0].answer
+
+
+@FAMILIES
+def test_a_changed_policy_leaves_open_connections_and_nothing_else(
+    lab: Lab, proxy: IpvsProxy, family: Family
+) -> None:
+    """The pool of this node goes; another process finds what it has left to its connections."""
+    asked = annotated(drain_seconds="30")
+    service = web(external_ips=addresses(EXTERNAL), external_policy=TrafficPolicy.LOCAL, annotations=asked)
+    pieces = slices(lab, "web", ("pod-1a",))
+    proxy.put(service, *pieces)
+    with lab.connect("client", EXTERNAL[family], 80) as connection:
+        proxy.put(replace(service, external_policy=TrafficPolicy.CLUSTER), *pieces)
+        proxy.housekeep()
+        assert connection.exchange(b"still there?\n") == b"still there?\n"
+        assert not any(proxy.check().values()), "what finishes is no drift"
+        other = proxy.restarted()
+        try:
+            other.sync()
+            other.housekeep()
+            assert connection.exchange(b"still there?\n") == b"still there?\n"
+            assert not any(other.check().values())
+        finally:
+            for line in other.lines.values():
+                line.backend.close()
+        assert "FWM" in lab.run(NODE, ["ipvsadm", "-Ln"]).stdout
+        for line in proxy.lines.values():
+            line.clock.now += 31
+        proxy.housekeep()
+        assert "FWM" not in lab.run(NODE, ["ipvsadm", "-Ln"]).stdout
+        assert "RANGES-LOCAL" not in "".join(
+            each for each in lab.run(NODE, ["ipset", "save"]).stdout.splitlines() if each.startswith("add")
+        )
