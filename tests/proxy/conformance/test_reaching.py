@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from tests.proxy.conformance.cluster import POD_CIDRS, Cluster
@@ -98,8 +99,9 @@ def test_a_pod_reaches_itself_and_sees_its_node(
 @sentence("S9", "S44")
 def test_a_pod_reaches_itself_whatever_its_node_name_is(cluster: Cluster, family: Family) -> None:
     unsaid: list[str] = []
+    specs: tuple[dict[str, Any], ...] = ({}, {"externalTrafficPolicy": "Local"}, {"sessionAffinity": "ClientIP"})
     for at, node_name in enumerate((None, "", "node-2", "nowhere")):
-        for spec in ({}, {"externalTrafficPolicy": "Local"}, {"sessionAffinity": "ClientIP"}):
+        for spec in specs:
             name = f"unnamed-{at}-{next(iter(spec), 'plain')}".lower()
             service = cluster.named(name, [Port(80), Port(81, 8080, name="two", protocol=Protocol.UDP)])
             made, *slices = service.objects(cluster.pods("pod-1c"), **spec)
