@@ -14,6 +14,7 @@ from vipwire.model.value import Value
 
 TURNS: Final = 16
 """Requests of strangers that are answered in one round of the event loop, and connections that are accepted."""
+_LONG_ROUND: Final = 0.02  # seconds after which the next round has half as many turns
 MOST_UNREAD: Final = 16 << 20
 """Bytes of answers that the kernel has not taken yet, over all strangers. One answer alone may be longer."""
 
@@ -62,6 +63,7 @@ class Room:
         self._of, self._strangers_of = Counter[str](), Counter[str]()
         self._waiting: dict[Guest, str] = {}  # strangers that wait for their client, with the address: oldest first
         self._first, self._later = list[asyncio.Future[None]](), deque[asyncio.Future[None]]()
+        self._turns, self._round_began = TURNS, 0.0
 
     def admit(self, guest: Guest, address: str) -> bool:
         """Take a new connection in, as a stranger that waits for its client; report whether there was room."""
@@ -129,7 +131,7 @@ class Room:
         return True
 
     async def turn(self, guest: Guest, *, pipelined: bool) -> None:
-        """Wait until a request may be answered: `TURNS` of strangers in each round of the event loop.
+        """Wait until a request may be answered: `TURNS` of strangers in a round of the loop, fewer where it is long.
 
         So a thousand requests that come at once keep no other work of the process waiting. The newest goes first:
         where more come than can be answered, a prober gets its answer in time. Requests that a client sent before it
@@ -142,6 +144,7 @@ class Room:
         self.wait(guest)
         loop = asyncio.get_running_loop()
         if not self._first and not self._later:
+            self._round_began = loop.time()
             loop.call_soon(self._next)
         mine = loop.create_future()
         (self._later if pipelined else self._first).append(mine)
@@ -149,14 +152,17 @@ class Room:
         self.stop_waiting(guest)
 
     def _next(self) -> None:
-        ready, self._first = self._first[-TURNS:], self._first[:-TURNS]
-        if len(ready) < TURNS and self._later:
+        loop = asyncio.get_running_loop()
+        took, self._round_began = loop.time() - self._round_began, loop.time()
+        self._turns = max(1, self._turns // 2) if took > _LONG_ROUND else min(TURNS, self._turns * 2)
+        ready, self._first = self._first[-self._turns :], self._first[: -self._turns]
+        if len(ready) < self._turns and self._later:
             ready.append(self._later.popleft())
         for future in reversed(ready):
             if not future.done():  # its connection has not gone meanwhile
                 future.set_result(None)
         if self._first or self._later:
-            asyncio.get_running_loop().call_soon(self._next)
+            loop.call_soon(self._next)
 
 
 def _decrease(counts: Counter[str], address: str) -> None:

@@ -1,8 +1,10 @@
 """The small HTTP servers, from the wire: what clients send byte by byte, good and bad."""
 
 import asyncio
+import itertools
 import socket
 import struct
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
@@ -206,6 +208,33 @@ def test_what_is_being_answered_makes_no_room() -> None:
         return min(answers)
 
     assert asyncio.run(run()).endswith(b"done")
+
+
+def test_costly_answers_leave_turns_to_other_work() -> None:
+    async def run() -> list[int]:
+        answered, seen = 0, list[int]()
+
+        async def costly(_request: Request) -> Reply:
+            nonlocal answered
+            time.sleep(0.03)  # noqa: ASYNC251  # as a page that is long to write
+            answered += 1
+            return Reply("done")
+
+        listener = listen("127.0.0.1", 0)
+        serving = serve(listener, Pages(costly=costly))
+        pairs = [await asyncio.open_connection("127.0.0.1", listener.getsockname()[1]) for _ in range(48)]
+        for _, writer in pairs:
+            writer.write(b"GET /costly HTTP/1.1\r\n" + LAST)
+        while answered < len(pairs):
+            seen.append(answered)
+            await asyncio.sleep(0)
+        for _, writer in pairs:
+            writer.close()
+        await serving.close()
+        return seen
+
+    seen = asyncio.run(run())
+    assert max(after - before for before, after in itertools.pairwise(each for each in seen if each > 32)) <= 4
 
 
 def test_closing_leaves_time_for_what_is_being_answered() -> None:
