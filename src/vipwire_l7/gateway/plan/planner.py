@@ -57,8 +57,6 @@ class GatewayPlanner:
         self._hosts = Hosts(self._results)
         self._datagrams: dict[str, dict[ObjectRef, Shares]] = {}
         self._counts = Counter[ListenerKey]()
-        self._leading: dict[ObjectName, Counter[ObjectName]] = {}
-        """By Service the Gateways whose routes name it."""
         self._told = set[ObjectRef]()
         self.statuses = Statuses(self)
         """What the statuses of all objects say that are ours: another one where any may say something else."""
@@ -222,13 +220,11 @@ class GatewayPlanner:
             for listener in result.listeners:
                 self._counts[listener] += number
                 told.add(listener[:2])
-            for service in result.services:
-                self._leading.setdefault(service, Counter()).update(dict.fromkeys(result.gateways, number))
-                told |= {
-                    (each.policy.kind, each.policy.name)
-                    for (name, _), each in self._frame.tls.by_port.items()
-                    if name == service
-                }
+            told |= {
+                (each.policy.kind, each.policy.name)
+                for (name, _), each in self._frame.tls.by_port.items()
+                if name in result.services
+            }
             for place in result.datagrams:
                 there = self._datagrams.setdefault(place, {})
                 if number < 0:
@@ -257,12 +253,10 @@ class GatewayPlanner:
         return frame.statuses.get(ref)
 
     def _status_of_tls(self, checked: Checked) -> Json:
-        led = {
-            name
-            for target, _ in targets_of(checked.policy)
-            for name, number in self._leading.get(target, {}).items()
-            if number
-        }
+        services = {name for name, _ in targets_of(checked.policy)}
+        refs = self._looked_at.users((IngressKind.SERVICE, name) for name in services)
+        routes = [self._results[ref] for ref in refs if ref in self._results]
+        led = {name for each in routes if not services.isdisjoint(each.services) for name in each.gateways}
         gateways = [each.gateway for each in self._frame.gateways.values() if each.gateway.name in led]
         return policy_status(checked, gateways, self._setting.controller)
 

@@ -5,6 +5,8 @@ What cannot be read, or fails in a way that nobody has thought of, is left out a
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TypeVar
 
 from vipwire.kube.resource import unexpected
 from vipwire.model.names import ObjectName
@@ -24,6 +26,7 @@ from vipwire_l7.gateway.plan.statuses import Json, parents_status
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.plan.budget import steps_for
 from vipwire_l7.plan.expressions import steps_of
+from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.plan.sites import CLOSED, Choice, Match, Mode, Pool
 
 Way = tuple[str, Mode]
@@ -75,7 +78,7 @@ class RouteResult:
     files: Mapping[str, str] = field(default_factory=dict)
     guarded: frozenset[str] = frozenset()
     """Its targets that something keeps requests away from."""
-    services: frozenset[ObjectName] = frozenset()
+    services: tuple[ObjectName, ...] = ()
     listeners: frozenset[ListenerKey] = frozenset()
     gateways: frozenset[ObjectName] = frozenset()
     excess: str = ""
@@ -104,6 +107,15 @@ class RouteResult:
         )
 
 
+SetT = TypeVar("SetT")
+
+
+@lru_cache(maxsize=1024)
+def _once(found: SetT) -> SetT:
+    """Return a set that is equal, and the same one for all routes."""
+    return found
+
+
 def plan_route(route: Item, frame: Frame, world: GatewayWorld) -> RouteResult | None:
     """Attach a route to its listeners, as far as they let it; None if none of its parents is ours."""
     parents = parents_of(route, frame.listeners, world)
@@ -123,8 +135,9 @@ def _read(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
     attachments: dict[ListenerKey, Attachment] = {}
     for each in (each for parent in made.parents for each in parent.attachments):
         attachments.setdefault(each.listener.key, each)
-    made.services, made.listeners = frozenset(services_of(route)), frozenset(attachments)
-    made.gateways = frozenset(each.listener.gateway.name for each in attachments.values())
+    made.services, made.listeners = tuple(services_of(route)), _once(frozenset(attachments))
+    world.looked_at |= {(IngressKind.SERVICE, each) for each in made.services}
+    made.gateways = _once(frozenset(each.listener.gateway.name for each in attachments.values()))
     targets = Targets(world, frame)
     made.pools, made.shares, made.files = targets.pools, targets.choices, targets.bodies
     for attachment in attachments.values():
