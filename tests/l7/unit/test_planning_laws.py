@@ -211,3 +211,14 @@ def test_ingresses_that_are_followed_are_planned_as_anew(
         anew = IngressPlanner(setting).plan(snapshot, time)
         plan = followed.plan(snapshot, time)
         assert plan == anew
+
+
+def test_a_host_follows_the_service_of_its_ingress_s_default_backend() -> None:
+    snapshot, followed = empty(), IngressPlanner(Setting())
+    written = one_ingress(0, "s0", "/a")
+    written["spec"]["defaultBackend"] = {"service": {"name": "s1", "port": {"number": 80}}}
+    put(snapshot, written)
+    for target in ("unavailable", "web:s1:80"):
+        routes = {each.path: each.target for each in followed.plan(snapshot, NOW.timestamp()).routes}
+        assert routes[""] == target
+        put(snapshot, service("s1"))

@@ -26,8 +26,8 @@ from vipwire_l7.gateway.plan.statuses import Json, parents_status
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.plan.budget import steps_for
 from vipwire_l7.plan.expressions import steps_of
-from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.plan.sites import CLOSED, Choice, Match, Mode, Pool
+from vipwire_l7.watch.objects import IngressKind
 
 Way = tuple[str, Mode]
 """An address and port, and what is understood of what comes in."""

@@ -148,6 +148,7 @@ class IngressPlanner:
             sites |= {
                 site for site, each in self._sites.items() if each.looks_at_default or self._setting.hosts_apart
             }
+            sites |= {site for name in defaults if name in self._wanted for site in self._wanted[name].sites}
         sites |= {name.name for what, name in stale if what == _SITE}
         told |= self._plan_sites(sites, looking, noted)
         if world.now < self._now:  # the clock was set back
