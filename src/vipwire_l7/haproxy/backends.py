@@ -81,9 +81,9 @@ def server_text(pool: Pool, slots: Slots) -> str:
     return _slots_text(slots) if pool.service.name else ""
 
 
-def spare_name(number: int) -> str:
-    """Name a spare backend, as no pool is named: a namespace has no dot."""
-    return f"spare.{number}"
+def spare_names(pools: int) -> tuple[str, ...]:
+    """Name the spare backends beside so many pools, as no pool is named: a namespace has no dot."""
+    return tuple(f"spare.{number}" for number in range(min(64, max(16, pools // 10))))
 
 
 def fits_spare(pool: Pool) -> bool:
@@ -91,9 +91,9 @@ def fits_spare(pool: Pool) -> bool:
     return pool.policy == _PLAIN and bool(pool.service.name) and not pool.external
 
 
-def spare_text(number: int, layout: Layout) -> str:
+def spare_text(name: str, layout: Layout) -> str:
     """Write a backend for a pool that comes while HAProxy runs, and tell the access log who is in it."""
-    pool = Pool(spare_name(number), ObjectName("", ""), BackendPort("", 0), _PLAIN)
+    pool = Pool(name, ObjectName("", ""), BackendPort("", 0), _PLAIN)
     note = f"http-request set-var(txn.spare) be_name,map_str({layout.map_file(SPARES)})"
     noted = line(note) + "\n" if layout.access_log else ""
     return backend_text(pool, layout) + noted + _slots_text((None,) * SPARE_SLOTS)

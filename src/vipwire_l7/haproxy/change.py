@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from vipwire.model.net import format_address
-from vipwire_l7.haproxy.backends import SPARE_SLOTS, SPARES, fits_spare, spare_name, weight_of
+from vipwire_l7.haproxy.backends import SPARE_SLOTS, SPARES, fits_spare, weight_of
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.frontends import split_site
 from vipwire_l7.haproxy.layout import FOLDER
@@ -35,7 +35,7 @@ class HaproxyChange:
 
     commands: tuple[str, ...] = ()
     reason: str = ""
-    placed: Mapping[str, str] = field(default_factory=dict)
+    placed: dict[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.commands or self.reason)
@@ -58,14 +58,9 @@ def difference(live: Configuration | None, desired: Configuration) -> HaproxyCha
     return _unless_too_many(commands, placed)
 
 
-def difference_of_servers(live: Configuration, desired: Mapping[str, Slots], pools: Iterable[str]) -> HaproxyChange:
-    """Compare the slots of some pools, where nothing else can have changed: the others cost nothing."""
-    return _unless_too_many(tuple(_servers(live, desired, pools, live.placed)), live.placed)
-
-
-def padded(slots: Slots, before: Slots) -> Slots:
-    """Return slots as HAProxy has them: it may have more than are needed."""
-    return slots + (None,) * (len(before) - len(slots))
+def spare_slots(slots: Slots, before: Slots | None) -> Slots:
+    """Return slots as HAProxy has them: it may have more than are needed. A pool that is new to it is in a spare."""
+    return slots + (None,) * (len(_SPARE if before is None else before) - len(slots))
 
 
 def possible(live: Configuration, desired: Configuration) -> Configuration:
@@ -90,7 +85,7 @@ def possible(live: Configuration, desired: Configuration) -> Configuration:
     )
 
 
-def _possible_maps(live: Configuration, desired: Configuration, served: set[str]) -> dict[str, Mapping[str, str]]:
+def _possible_maps(live: Configuration, desired: Configuration, served: set[str]) -> dict[str, dict[str, str]]:
     old, new = live.shape, desired.shape
     known = served | _ALWAYS | {each.name for each in old.choices} | {name for name, _ in old.frontends if name}
     shares = {key: to for key, to in desired.maps[SHARES].items() if to in known}
@@ -111,7 +106,7 @@ def _possible_maps(live: Configuration, desired: Configuration, served: set[str]
         site = _site(name, key, to)
         return site in waiting or split_site(site)[1] in closed
 
-    maps: dict[str, Mapping[str, str]] = {**live.maps, SHARES: {**live.maps[SHARES], **shares}}
+    maps = {**live.maps, SHARES: {**live.maps[SHARES], **shares}}
     for name in (each for each in desired.maps if each in old.asked and each != SHARES):
         before = {key: to for key, to in live.maps[name].items() if waits(name, key, to)}
         maps[name] = before | {key: to for key, to in desired.maps[name].items() if not waits(name, key, to)}
@@ -130,18 +125,18 @@ def _placed(live: Configuration, desired: Configuration) -> dict[str, str]:
     """Choose spare backends for new pools, as far as there are any; the others keep theirs."""
     placed = {name: spare for name, spare in live.placed.items() if name in desired.pools}
     taken = frozenset(live.placed.values())
-    free = (name for name in map(spare_name, range(live.spares)) if name not in taken)
+    free = (name for name in live.spares if name not in taken)
     new = (pool for name, pool in desired.pools.items() if name not in live.shape.backends)
     wanted = (each.name for each in new if fits_spare(each) and len(desired.slots[each.name]) <= SPARE_SLOTS)
     return placed | dict(zip(wanted, free, strict=False))
 
 
-def _unless_too_many(commands: tuple[str, ...], placed: Mapping[str, str]) -> HaproxyChange:
+def _unless_too_many(commands: tuple[str, ...], placed: dict[str, str]) -> HaproxyChange:
     many = len(commands) > MOST_COMMANDS
     return HaproxyChange(reason="many changes") if many else HaproxyChange(commands, placed=placed)
 
 
-def merged(live: Configuration, desired: Configuration, placed: Mapping[str, str]) -> Configuration:
+def merged(live: Configuration, desired: Configuration, placed: dict[str, str]) -> Configuration:
     """Return what HAProxy has after the commands: also the backends that wait for the next reload."""
     left = {
         name: (None,) * len(slots)
@@ -157,7 +152,7 @@ def merged(live: Configuration, desired: Configuration, placed: Mapping[str, str
         bounded=live.shape.bounded,
     )
     pools = {**desired.pools, **{name: live.pools[name] for name in left}}
-    slots = {name: padded(slots, live.slots.get(name, _SPARE)) for name, slots in desired.slots.items()}
+    slots = {name: spare_slots(slots, live.slots.get(name)) for name, slots in desired.slots.items()}
     return replace(desired, shape=shape, pools=pools, slots=slots | left, spares=live.spares, placed=placed)
 
 
@@ -189,6 +184,8 @@ def _reasons_of_certificates(live: Configuration, desired: Configuration) -> Ite
         yield "a frontend changes"
     for name, lines in desired.shape.lists.items():
         before = live.shape.lists.get(name, ())
+        if lines is before:
+            continue
         if lines[:1] != before[:1]:
             yield "the default certificate of a frontend changes"
         known = {line.partition(" ")[0]: line for line in before}
@@ -274,6 +271,8 @@ def _certificates(live: Configuration, desired: Configuration) -> Iterator[str]:
         yield f"set ssl cert {file} <<\n{pem}"
         yield f"commit ssl cert {file}"
     for name, lines in desired.shape.lists.items():
+        if lines is live.shape.lists[name]:
+            continue
         file, before = plain(f"{desired.layout.folder}/{name}"), frozenset(live.shape.lists[name])
         for line in (each.replace(FOLDER, desired.layout.folder) for each in lines if each not in before):
             yield f"add ssl crt-list {file} <<\n{line}\n"
@@ -286,6 +285,8 @@ def _leftovers(live: Configuration, desired: Configuration) -> Iterator[str]:
             if old is not None:
                 yield f"set server {section}/s{number} state maint"
     for name, lines in live.shape.lists.items():
+        if lines is desired.shape.lists[name]:
+            continue
         kept = frozenset(desired.shape.lists[name])
         for line in (each for each in lines if each not in kept):
             file = plain(line.partition(" ")[0].replace(FOLDER, live.layout.folder))

@@ -56,7 +56,7 @@ class Shape:
     choices: tuple[Choice, ...]
     users: str
     expressions: tuple[tuple[str, str], ...]
-    backends: Mapping[str, str]
+    backends: dict[str, str]
     lists: Mapping[str, tuple[str, ...]]
     """The frontends' lists of certificates, by file name: certificates with their hosts. The first is the default."""
     bounded: tuple[tuple[str, int], ...] = ()
@@ -77,18 +77,18 @@ class Shape:
 class Configuration:
     """A complete configuration, for one `Layout`. `certificates` is PEM by file name.
 
-    `slots` alone may change while others hold this, pool by pool: whoever wants it as it was takes a copy.
+    `slots` may change while others hold this, pool by pool: whoever wants it as it was takes a copy.
     """
 
     layout: Layout
     shape: Shape
-    pools: Mapping[str, Pool]
+    pools: dict[str, Pool]
     slots: dict[str, Slots]
-    maps: Mapping[str, Mapping[str, str]]
+    maps: dict[str, dict[str, str]]
     certificates: Mapping[str, str] = field(repr=False)
-    spares: int = 0
-    """How many backends there are for pools that come while HAProxy runs."""
-    placed: Mapping[str, str] = field(default_factory=dict)
+    spares: tuple[str, ...] = ()
+    """The backends for pools that come while HAProxy runs."""
+    placed: dict[str, str] = field(default_factory=dict)
     """The spare backends that pools have."""
 
     @property
@@ -117,8 +117,8 @@ class Configuration:
             yield name, text.replace(FOLDER, self.layout.folder)
         for name, text in self.shape.backends.items():
             yield name, text.replace(FOLDER, self.layout.folder) + server_text(self.pools[name], self.slots[name])
-        for number in range(self.spares):
-            yield "", spare_text(number, self.layout)
+        for name in self.spares:
+            yield "", spare_text(name, self.layout)
 
     def files(self) -> Iterator[tuple[str, str]]:
         """Write the files beside it: name and content."""

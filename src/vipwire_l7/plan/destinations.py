@@ -11,6 +11,7 @@ is written by the kubelet alone, so that Pod is read at the API server.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -146,9 +147,9 @@ class Destinations:
         return {name: each.refusal for name, each in self._reviewed.items() if each.refusal is not None}
 
     @property
-    def services(self) -> frozenset[ObjectName]:
+    def services(self) -> AbstractSet[ObjectName]:
         """Name all Services that are reviewed."""
-        return frozenset(self._reviewed)
+        return self._reviewed.keys()
 
     def names(self) -> frozenset[str]:
         """Name what DNS is to be asked for."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from vipwire.model.names import ObjectName
+from vipwire_l7.plan.plan import Plan
 from vipwire_l7.plan.sites import SitePlan
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
@@ -41,3 +42,13 @@ class Planner(Protocol):
 
     def moved(self) -> bool:
         """Report whether what is planned from, beside objects and the time, is another than at the last plan."""
+
+
+@runtime_checkable
+class KeepingPlanner(Planner, Protocol):
+    """A planner that keeps its plan, and plans what has changed alone."""
+
+    kept: Plan
+
+    def update(self, snapshot: Snapshot, now: float, refused: Collection[str] = ()) -> None:
+        """Plan what has changed since the last time, in `kept`."""

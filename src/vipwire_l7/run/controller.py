@@ -13,11 +13,15 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
 
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
-from vipwire_l7.haproxy.change import HaproxyChange, difference, difference_of_servers, merged, padded, possible
+from vipwire_l7.haproxy.backends import spare_names
+from vipwire_l7.haproxy.change import HaproxyChange, difference, merged, possible
 from vipwire_l7.haproxy.configuration import DEFAULT_CERTIFICATE, Configuration
+from vipwire_l7.haproxy.part import Delta, part_of, take_in
 from vipwire_l7.run.control import ControlError, command
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.process import Haproxy, Refused
@@ -27,11 +31,11 @@ from vipwire_l7.watch.snapshot import Snapshot
 
 START = "start"
 """The reason of the first configuration, and of that after HAProxy's death."""
+Note: TypeAlias = Callable[[], None]
 _ATTEMPTS = 50
 _LOOK = 60.0
 """Seconds after which it is asked whether time alone has changed the plan: certificates expire."""
 _OF_A_RELOAD, _LONGEST_PAUSE, _MANY_WORKERS = 5.0, 30.0, 3
-_LEAST_SPARES, _MOST_SPARES = 16, 64
 _FILES = re.compile(r"Cannot raise FD limit to (\d+), limit is (\d+)")
 _AT_LINE = re.compile(r"haproxy\.cfg:(\d+)\]")
 _EXPRESSION = re.compile(r"regex '([^']*)'")
@@ -147,17 +151,16 @@ class Controller:
         touched, began = self._snapshot.take(), time.monotonic()
         if self._is_outdated(began):
             touched = replace(touched, structure=True)
-        pools = self.desired.update(touched, time.time())
+        delta = self.desired.update(touched, time.time())
         if self._follower is not None and self._follower.waits:
             await self._follower.first()
             more = self._snapshot.take()
             later = self.desired.update(more, time.time())
-            pools = None if pools is None or later is None else (*pools, *later)
+            delta = None if delta is None or later is None else delta.then(later)
         if touched:
             self.updated.set()
-        pools = None if behind else pools
-        change = self._change(pools)
-        if not change or (not change.reason and await self._command(change, pools, began)):
+        change, note = self._change(None if behind else delta)
+        if not change or (not change.reason and await self._command(change, note, began)):
             return None
         wait = self._reloaded + self._pause_now - time.monotonic()
         if wait > 0:
@@ -177,26 +180,33 @@ class Controller:
         """Return what is desired, to be compared with what HAProxy has."""
         return self.desired.made(live.layout.folder, live.shape.lookups)
 
-    def _change(self, pools: tuple[str, ...] | None) -> HaproxyChange:
-        """Compare: all, or `pools` where nothing but their servers has changed."""
-        if self._live is None or self._failed:
-            return HaproxyChange(reason=self._failed or START)
-        if pools is not None:
-            return difference_of_servers(self._live, self.desired.slots, pools)
-        return difference(self._live, self._wanted(self._live))
+    def _change(self, delta: Delta | None) -> tuple[HaproxyChange, Note]:
+        """Compare: all, or where nothing else has changed the hosts and pools of `delta`."""
+        live = self._live
+        if live is None or self._failed:
+            return HaproxyChange(reason=self._failed or START), lambda: None
+        part = part_of(live, delta, self.desired.slots) if delta is not None else None
+        if part is not None:
+            return part.change, partial(take_in, live, part)
+        return self._whole(live, self._wanted(live))
+
+    def _whole(self, live: Configuration, wanted: Configuration) -> tuple[HaproxyChange, Note]:
+        change = difference(live, wanted)
+
+        def note() -> None:
+            self._live = merged(live, wanted, change.placed)
+
+        return change, note
 
     async def _go_ahead(self, began: float) -> None:
         """Change what needs no reload while the rest waits for one."""
         if self._live is not None and not self._failed:
-            made = possible(self._live, self._wanted(self._live))
-            change = difference(self._live, made)
+            change, note = self._whole(self._live, possible(self._live, self._wanted(self._live)))
             if change.commands:
-                await self._command(change, None, began, made)
+                await self._command(change, note, began)
 
-    async def _command(
-        self, change: HaproxyChange, pools: tuple[str, ...] | None, began: float, made: Configuration | None = None
-    ) -> bool:
-        """Send the commands of a change, of `pools` or of all that is `made`; tell whether they have succeeded.
+    async def _command(self, change: HaproxyChange, note: Note, began: float) -> bool:
+        """Send the commands of a change and `note` what HAProxy has; tell whether they have succeeded.
 
         What HAProxy has after a failure is unknown: nothing but a reload is tried until there was one.
         """
@@ -205,11 +215,8 @@ class Controller:
         except ControlError as error:
             self._failed = f"a command failed: {error}"
             return False
-        live = self._live
-        if live is not None and pools is not None:
-            live.slots.update({name: padded(self.desired.slots[name], live.slots[name]) for name in pools})
-        elif live is not None:
-            self._live = merged(live, made or self._wanted(live), change.placed)
+        if self._live is not None:
+            note()
         self._tell(Done(time.monotonic() - began, len(change.commands)))
         return True
 
@@ -225,7 +232,7 @@ class Controller:
         for _ in range(_ATTEMPTS):
             made = replace(
                 self.desired.made(str(self._haproxy.next_folder())),
-                spares=min(_MOST_SPARES, max(_LEAST_SPARES, len(self.desired.plan.pools) // 10)),
+                spares=spare_names(len(self.desired.slots)),
             )
             asked = time.monotonic()
             try:

@@ -16,13 +16,15 @@ from vipwire.model.problem import Problem
 from vipwire_l7.haproxy.configuration import Configuration, PoolError, bounded_sites, configure, expression_of
 from vipwire_l7.haproxy.frontends import Lookups
 from vipwire_l7.haproxy.layout import Layout
+from vipwire_l7.haproxy.part import Delta
 from vipwire_l7.haproxy.refused import owners_of, parts_of, without
 from vipwire_l7.haproxy.slots import Slots, fill
 from vipwire_l7.plan.certificates import judge_secret
 from vipwire_l7.plan.destinations import API_SERVER, Destinations
 from vipwire_l7.plan.endpoints import servers_of
-from vipwire_l7.plan.planner import Planner
-from vipwire_l7.plan.sites import Asker, Match, Pool, Server, SitePlan
+from vipwire_l7.plan.plan import HostPlan, PlanChange
+from vipwire_l7.plan.planner import KeepingPlanner, Planner
+from vipwire_l7.plan.sites import Asker, DatagramFrontend, Match, Pool, Server, SitePlan
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import Snapshot, Touched
 
@@ -40,11 +42,15 @@ class Desired:
     ) -> None:
         self.destinations = destinations or Destinations()
         self._snapshot, self._planner, self._layout, self._default_pem = snapshot, planner, layout, default_pem
-        self.plan = SitePlan()
+        self._site_plan: SitePlan | None = SitePlan()
+        self._hosts: dict[str, HostPlan] = {}
+        """The hosts of the last plan, if the planner keeps them, and how many of them come to each split."""
+        self._shares = Counter[str]()
+        self._pools: dict[str, Pool] = {}
         self.taken: set[Callable[[], None]] = set()
         """Called after each change, when HAProxy has it or soon will: for those who tell of it elsewhere."""
         self._slots: dict[str, Slots] = {}
-        self._by_service: dict[ObjectName, list[Pool]] = {}
+        self._by_service: dict[ObjectName, dict[str, Pool]] = {}
         self._closed: frozenset[str] = frozenset()
         """The frontends whose addresses HAProxy cannot have."""
         self._now = self._planned = 0.0
@@ -65,6 +71,24 @@ class Desired:
             self.taken.discard(tell)
 
     @property
+    def plan(self) -> SitePlan:
+        """The whole plan, which is written down when it is asked for."""
+        if self._site_plan is None:
+            self._site_plan = self._planner.plan(self._snapshot, self._planned, self._closed)
+        return self._site_plan
+
+    @property
+    def datagrams(self) -> Collection[DatagramFrontend]:
+        """What a relay of UDP serves."""
+        return self._keeper.kept.datagrams.values() if self._keeper else self.plan.datagrams
+
+    @property
+    def _keeper(self) -> KeepingPlanner | None:
+        """The planner, if it keeps its plan and nothing of that is left out."""
+        planner = self._planner
+        return planner if isinstance(planner, KeepingPlanner) and not self._refused and not self._closed else None
+
+    @property
     def problems(self) -> tuple[Problem, ...]:
         """All problems of objects and of their combination."""
         refused = (problem for problems in self._refused.values() for problem in problems)
@@ -75,16 +99,18 @@ class Desired:
         """Two numbers that change when `problems` and `plan` may have changed."""
         return self._snapshot.judgements, self._plans
 
-    def update(self, touched: Touched, now: float) -> tuple[str, ...] | None:
+    def update(self, touched: Touched, now: float) -> Delta | None:
         """Follow a change; `now` in seconds since the epoch, for certificates.
 
-        Give the names of the pools whose servers may be others, if that is all there is; None if more has changed.
+        Give the hosts and pools that may be others, if that is all there is; None if more has changed.
         """
         self._now = now
         services = touched.services | {name for kind, name in touched.named if kind is IngressKind.SERVICE}
         if (touched.structure or API_SERVER in services) and self.destinations.follow_api_server(self._snapshot):
             services |= self.destinations.services
-        if self._matters(touched):
+        if (delta := self._follow(touched, services, now)) is not None:
+            return delta
+        if self._matters(touched) or (self._keeper and _is_more_than_hosts(self._keeper.kept.change)):
             if touched.structure:
                 self._closed = frozenset()  # whoever has the address may have gone meanwhile
             self._plan(now)
@@ -99,12 +125,59 @@ class Desired:
             self._plan_refusals()
             self._fill([each for each in self.plan.pools if self._is_stale(each, services)])
             return None
-        touched = replace(touched, services=frozenset(services))
-        pools = [pool for service in touched.services for pool in self._by_service.get(service, ())]
+        pools = [pool for service in services for pool in self._by_service.get(service, {}).values()]
         if self._fill(pools):
             self._configuration = None
             return None
-        return tuple(pool.name for pool in pools)
+        return Delta(tuple(pool.name for pool in pools), every_pool=self._pools)
+
+    def _follow(self, touched: Touched, services: Collection[ObjectName], now: float) -> Delta | None:
+        """Plan what has changed alone; None if the planner cannot, or if more than hosts and pools is another."""
+        keeper = self._keeper
+        if keeper is None or touched.structure or not touched.named or not self._pools:
+            return None
+        keeper.update(self._snapshot, now)
+        kept, known = keeper.kept, self.destinations.services
+        named = {kept.pools[each].service for each in kept.change.pools if each in kept.pools}
+        stale = {name for name in services if name in known} | {name for name in named if name not in known}
+        if self.destinations.review(self._snapshot, stale):
+            self._snapshot.refusals = self.destinations.refusals
+            keeper.update(self._snapshot, now)
+        change = kept.change
+        if _is_more_than_hosts(change):
+            return None
+        kept.take_change()
+        self._site_plan = self._configuration = None
+        self._planned = now
+        self._plans += bool(change.problems) or any(kind is IngressKind.INGRESS for kind, _ in touched.named)
+        self._swap_pools(change.pools, kept.pools)
+        pools = {name: kept.pools[name] for name in change.pools if name in kept.pools}
+        pools |= {name: pool for each in services for name, pool in self._by_service.get(each, {}).items()}
+        self._fill(pools.values())
+        hosts = {site: (self._hosts.get(site, HostPlan()), kept.hosts.get(site, HostPlan())) for site in change.hosts}
+        for site, (before, after) in hosts.items():
+            self._shares.subtract(each.name for each in before.shares)
+            self._shares.update(each.name for each in after.shares)
+            self._hosts[site] = after
+        ours = {each.name for found in hosts.values() for host in found for each in host.shares}
+        return Delta(
+            tuple(sorted({*change.pools, *pools})),
+            hosts,
+            self._pools,
+            {each.mark: each for each in kept.frontends.values()},
+            kept.default.get("", ""),
+            frozenset(name for name in ours if self._shares[name] > 0),
+        )
+
+    def _swap_pools(self, names: Iterable[str], now: Mapping[str, Pool]) -> None:
+        for name in names:
+            before, pool = self._pools.pop(name, None), now.get(name)
+            if before is not None:
+                self._by_service[before.service].pop(name, None)
+            if pool is not None:
+                self._pools[name] = self._by_service.setdefault(pool.service, {})[name] = pool
+            else:
+                self._slots.pop(name, None)
 
     def is_outdated(self, now: float) -> bool:
         """Report whether time alone may have changed the plan: no object has to be another for that.
@@ -235,15 +308,20 @@ class Desired:
         self._set_plan(without(plan, self._refused))
 
     def _set_plan(self, plan: SitePlan) -> None:
-        self.plan, self._configuration = plan, None
+        self._site_plan, self._configuration = plan, None
         self._plans += 1
         self._by_service = {}
         for pool in plan.pools:
-            self._by_service.setdefault(pool.service, []).append(pool)
+            self._by_service.setdefault(pool.service, {})[pool.name] = pool
+        self._pools = {pool.name: pool for pool in plan.pools}
+        if isinstance(self._planner, KeepingPlanner):
+            self._planner.kept.take_change()
+            self._hosts = dict(self._planner.kept.hosts)
+            self._shares = Counter(each.name for host in self._hosts.values() for each in host.shares)
         wanted = {pool.name for pool in plan.pools}
         self._slots = {name: slots for name, slots in self._slots.items() if name in wanted}
 
-    def _fill(self, pools: Iterable[Pool]) -> bool:
+    def _fill(self, pools: Collection[Pool]) -> bool:
         """Assign slots to all servers of pools; report whether a pool's number of slots has changed."""
         sizes = {pool.name: len(self._slots.get(pool.name, ())) for pool in pools}
         self._slots |= {pool.name: self._filled(pool) for pool in pools}
@@ -265,3 +343,8 @@ class Desired:
     def slots(self) -> Mapping[str, Slots]:
         """The slots by pool."""
         return self._slots
+
+
+def _is_more_than_hosts(change: PlanChange) -> bool:
+    """Report whether a plan has changed in more than hosts and their pools."""
+    return bool(change.frontends or change.certificates or change.files or change.datagrams or change.default)

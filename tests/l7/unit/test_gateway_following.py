@@ -3,6 +3,9 @@
 Nothing plans anew by the clock: an object whose change was overlooked would stay unseen.
 """
 
+import sys
+from dataclasses import replace
+from types import FrameType
 from typing import Any, cast
 
 import msgspec
@@ -18,7 +21,11 @@ from vipwire.watched_objects.event import Deleted, Listed, Upserted
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.gateway.plan.planner import GatewayPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES
+from vipwire_l7.haproxy.backends import spare_names
+from vipwire_l7.haproxy.change import difference, merged
+from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
+from vipwire_l7.haproxy.part import Delta, part_of, take_in
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.watch.objects import IngressKind
@@ -185,11 +192,15 @@ def document(key: Key, text: str) -> dict[str, Any]:
 
 
 def event(key: Key, variant: int | None) -> Any:
-    kind, name = IngressKind(key[0]), ObjectName(*key[1:])
     if variant is None:
-        return Deleted(cast("Any", kind), name)
+        return Deleted(cast("Any", IngressKind(key[0])), ObjectName(*key[1:]))
+    return event_of(key, VARIANTS[key][variant])
+
+
+def event_of(key: Key, text: str) -> Any:
+    kind, name = IngressKind(key[0]), ObjectName(*key[1:])
     resource = RESOURCES[kind]
-    made, problems = resource.convert(msgspec.convert(document(key, VARIANTS[key][variant]), resource.type))
+    made, problems = resource.convert(msgspec.convert(document(key, text), resource.type))
     return Deleted(cast("Any", kind), name, problems) if made is None else Upserted(made, problems)
 
 
@@ -203,6 +214,24 @@ SETTINGS = {
 """With the objects that are not there at first."""
 
 
+def followed_by_haproxy(desired: Desired, live: Configuration | None, delta: Delta | None) -> Configuration:
+    """Let what HAProxy has follow a change: by a part where that is all, the whole finds nothing more to do."""
+    part = part_of(live, delta, desired.slots) if live is not None and delta is not None else None
+    wanted = desired.made(LAYOUT.folder, live.shape.lookups if live is not None else {})
+    if live is not None and part is not None:
+        whole = difference(live, wanted)
+        assert sorted(part.change.commands) == sorted(whole.commands)
+        take_in(live, part)
+        assert live.placed == whole.placed
+    elif live is not None and not (change := difference(live, wanted)).reason:
+        live = merged(live, wanted, change.placed)
+    else:
+        made = desired.made(LAYOUT.folder)
+        live = replace(made, slots=dict(made.slots), spares=spare_names(0))
+    assert not difference(live, desired.made(LAYOUT.folder, live.shape.lookups))
+    return live
+
+
 @pytest.mark.parametrize(("setting", "later"), SETTINGS.values(), ids=SETTINGS)
 @given(batches=CHANGES)
 @settings(max_examples=40)
@@ -214,11 +243,11 @@ def test_what_is_followed_is_what_is_planned_anew(
         snapshot.apply(Listed(cast("Any", kind), ()))
     for key in VARIANTS.keys() - set(later):
         snapshot.apply(event(key, 0))
-    followed = Desired(snapshot, planner, LAYOUT, "PEM")
+    followed, live = Desired(snapshot, planner, LAYOUT, "PEM"), cast("Configuration | None", None)
     for batch in [[], *batches]:
         for key, variant in batch:
             snapshot.apply(event(key, variant))
-        followed.update(snapshot.take(), NOW.timestamp())
+        live = followed_by_haproxy(followed, live, followed.update(snapshot.take(), NOW.timestamp()))
         fresh = GatewayPlanner(setting)
         anew = Desired(snapshot, fresh, LAYOUT, "PEM")
         anew.update(Touched(structure=True), NOW.timestamp())
@@ -228,3 +257,45 @@ def test_what_is_followed_is_what_is_planned_anew(
         assert planner.services == fresh.services
         served = [{key: set(slots) - {None} for key, slots in each.slots.items()} for each in (followed, anew)]
         assert served[0] == served[1]
+
+
+def of_route(number: int, backend: str) -> Any:
+    spec = f"{{parentRefs: [{{name: edge}}], hostnames: [h{number}.org], rules: [{{backendRefs: [{backend}]}}]}}"
+    return event_of(("HTTPRoute", "infra", f"r{number}"), spec)
+
+
+def calls_of_a_route(routes: int) -> int:
+    """Count the calls of our functions for one route among others that leads elsewhere, up to its commands."""
+    snapshot = Snapshot(RESOURCES)
+    for kind in RESOURCES:
+        snapshot.apply(Listed(cast("Any", kind), ()))
+    snapshot.apply(event(("GatewayClass", "", "vipwire"), 0))
+    snapshot.apply(event_of(("Gateway", "infra", "edge"), gateway(HTTP)))
+    for number in range(routes):
+        service = SERVICE % ""
+        snapshot.apply(event_of(("Service", "infra", f"s{number}"), service))
+        snapshot.apply(of_route(number, f"{{name: s{number}, port: 80}}"))
+    desired = Desired(snapshot, GatewayPlanner(GatewaySetting(addresses=("192.0.2.9",))), LAYOUT, "PEM")
+    live = followed_by_haproxy(desired, None, desired.update(snapshot.take(), 0.0))
+    snapshot.apply(of_route(1, "{name: s0, port: 80}"))
+    calls = 0
+
+    def note(_frame: FrameType, what: str, _argument: object) -> None:
+        nonlocal calls
+        calls += what == "call"
+
+    sys.setprofile(note)
+    try:
+        delta = desired.update(snapshot.take(), 0.0)
+        part = part_of(live, delta, desired.slots) if delta is not None else None
+    finally:
+        sys.setprofile(None)
+    assert part is not None
+    assert [each.partition(" /")[0] for each in part.change.commands] == ["set map"]
+    return calls
+
+
+def test_a_changed_route_costs_the_same_among_many() -> None:
+    few, many = calls_of_a_route(10), calls_of_a_route(110)
+    assert few > 20, "something was done"
+    assert many <= few + 20

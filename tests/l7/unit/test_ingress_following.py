@@ -14,9 +14,10 @@ import vipwire
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family
 from vipwire.watched_objects.event import Deleted, Listed, Upserted
-from vipwire_l7.haproxy.change import difference, difference_of_servers, merged
+from vipwire_l7.haproxy.change import difference, merged
 from vipwire_l7.haproxy.configuration import Configuration
 from vipwire_l7.haproxy.layout import Layout
+from vipwire_l7.haproxy.part import part_of, take_in
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.planner import Setting
 from vipwire_l7.run.desired import Desired
@@ -123,12 +124,13 @@ def fixed_part(made: Configuration) -> dict[str, list[str]]:
 def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[IngressObject, bool]]]) -> None:
     snapshot = snapshot_of(*START)
     followed = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
-    live, running = None, dict[str, list[str]]()
+    live: Configuration | None = None
+    running = dict[str, list[str]]()
     for batch in [[], *batches]:
         for thing, gone in batch:
             kind = cast("Any", KINDS[cast("Any", type(thing))])
             snapshot.apply(Deleted(kind, thing.name) if gone else Upserted(cast("Any", thing)))
-        pools = followed.update(snapshot.take(), 0.0)
+        delta = followed.update(snapshot.take(), 0.0)
         anew = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
         anew.update(Touched(structure=True), 0.0)
         assert followed.plan == anew.plan
@@ -136,10 +138,11 @@ def test_what_is_followed_is_what_is_planned_anew(batches: list[list[tuple[Ingre
         served = [{key: set(slots) - {None} for key, slots in each.slots.items()} for each in (followed, anew)]
         assert served[0] == served[1]
         made = followed.made(FOLDER)
-        if live is not None and pools is not None:
-            change, whole = difference_of_servers(live, made.slots, pools), difference(live, made)
-            assert (sorted(change.commands), change.reason) == (sorted(whole.commands), whole.reason)
-            live.slots.update({key: made.slots[key] for key in pools})
+        part = part_of(live, delta, followed.slots) if live is not None and delta is not None else None
+        if live is not None and part is not None:
+            whole = difference(live, made)
+            assert (sorted(part.change.commands), "") == (sorted(whole.commands), whole.reason)
+            take_in(live, part)
         elif live is not None and not difference(live, made).reason:
             live = merged(live, made, {})
         else:
@@ -153,22 +156,22 @@ def test_only_what_an_ingress_names_has_all_planned_anew() -> None:
     snapshot = snapshot_of(plain, users, service_of("a"), slice_of("a", 1))
     desired = Desired(snapshot, IngressPlanner(Setting()), LAYOUT, "PEM")
     desired.update(snapshot.take(), 0.0)
-    for thing, pools in (
-        (Secret(name("else"), "", {"auth": b"x"}), 0),
-        (service_of("else"), 0),
-        (slice_of("else", 1), 0),
-        (replace(plain, addresses=("192.0.2.1",)), 0),
-        (replace(plain, name=name("theirs"), class_name="nginx"), 0),
-        (slice_of("a", 1, 2), 1),
-        (service_of("a", weights='{"10.0.0.1": 3}'), 1),
-        (replace(users, data={"auth": b"nonsense"}), None),
+    for thing, parts in (
+        (Secret(name("else"), "", {"auth": b"x"}), (0, 0)),
+        (service_of("else"), (0, 0)),
+        (slice_of("else", 1), (0, 0)),
+        (replace(plain, addresses=("192.0.2.1",)), (0, 0)),
+        (replace(plain, name=name("theirs"), class_name="nginx"), (0, 0)),
+        (slice_of("a", 1, 2), (1, 0)),
+        (service_of("a", weights='{"10.0.0.1": 3}'), (1, 0)),
+        (replace(users, data={"auth": b"nonsense"}), (1, 1)),
         (service_of("a", 81), None),
         (replace(plain, rules=()), None),
         (replace(plain, name=name("theirs")), None),
     ):
         snapshot.apply(Upserted(cast("Any", thing)))
         changed = desired.update(snapshot.take(), 0.0)
-        assert (changed if changed is None else len(changed)) == pools, thing
+        assert (changed and (len(changed.pools), len(changed.hosts))) == parts, thing
 
 
 def calls_of_a_change(others: int) -> int:

@@ -91,7 +91,7 @@ class DatagramRelay:
         while True:
             updated.clear()
             desired = self._controller.desired
-            wanted = relayed(desired.plan.datagrams, desired.servers, ipv6=_IPV6.exists())
+            wanted = relayed(desired.datagrams, desired.servers, ipv6=_IPV6.exists())
             for name, why in (await asyncio.to_thread(self._follow, wanted)).items():
                 log.warning("cannot listen for datagrams", listener=name, error=why)
                 self._controller.desired.exclude_frontend(name)
