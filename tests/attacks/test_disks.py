@@ -110,7 +110,7 @@ def answer(port: int, host: str) -> int:
 def test_a_first_ingress_names_the_file_and_starts_once_there_is_space(how: str, disk: Disk, tmp_path: Path) -> None:
     objects, log, port, folder = tmp_path / "objects", tmp_path / "log", free_port(), disk.path / "ingress"
     objects.mkdir()
-    where = ("--run-dir", str(folder), "--http", f"127.0.0.1:{port}", "--https", "")
+    where = ("--run-dir", str(folder), "--http", f"127.0.0.1:{port}", "--https", "", "--grace", "1")
     command = ("ingress", "--manifests", str(objects), *where)
     disk.spoil(how)
     assert str(folder) in ended(*command)
