@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import json
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,13 +44,13 @@ class Disk:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    (path := tmp_path / "disk").mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)], check=True)
-    try:
-        yield Disk(path)
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
+def disk() -> Iterator[Disk]:
+    with tempfile.TemporaryDirectory() as path:  # a short name: HAProxy's sockets are below it
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", path], check=True)
+        try:
+            yield Disk(Path(path))
+        finally:
+            subprocess.run(["umount", "--lazy", path], check=True)
 
 
 def until(holds: Callable[[], object], log: Path) -> None:
