@@ -27,7 +27,7 @@ class Handler(Protocol):
 class Closable(Protocol):
     """A socket, as far as the loop closes it."""
 
-    def close(self) -> None: ...  # noqa: D102
+    def close(self) -> None: ...
 
 
 class TimerQueue:
