@@ -1,1 +1,1 @@
-"""The running proxy: configuration and objects in, a programmed kernel out."""
+"""The running proxy: reads configuration and objects, programs the kernel."""

@@ -1,8 +1,7 @@
-"""The drained endpoints of this node, in a file that `vipwire drain` writes and the proxy follows.
+"""The drained endpoints of this node: a file that `vipwire drain` writes and the proxy follows.
 
-A file, because it outlives a restart of the proxy, takes effect at the next start where none runs, and can be read by
-whatever only looks. It lies in /run, which does not outlive the machine: after that there are other Pods. Whoever may
-write there may drain, which is root. One file for each node's name, for a lab has several nodes on one machine.
+The file outlives a restart of the proxy, but not a reboot: it lies in /run. Its name contains the node's name,
+because a lab runs several nodes on one machine.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ _VERSION: Final = 1
 
 
 class DrainOrder(NamedTuple):
-    """One endpoint that is to be drained, from when and until when (seconds since the epoch; None: until undone)."""
+    """An endpoint to drain, with start and end in seconds since the epoch (end None: until `vipwire undrain`)."""
 
     drain: Drain
     since: float
@@ -50,12 +49,14 @@ class _Document(Struct):
 
 
 def drains_path(state_dir: str, node_name: str) -> Path:
-    """Name the file of a node."""
     return Path(state_dir) / f"drained-{quote(node_name, safe='')}.json"
 
 
 def read_orders(path: Path) -> tuple[DrainOrder, ...]:
-    """Read a file; nothing where there is none. Raise ConfigError that names the file and what is wrong."""
+    """Read the orders of a file, () if the file does not exist.
+
+    Raise ConfigError that names the file and the mistake.
+    """
     try:
         return parse_orders(path.read_bytes(), path)
     except FileNotFoundError:
@@ -65,7 +66,7 @@ def read_orders(path: Path) -> tuple[DrainOrder, ...]:
 
 
 def parse_orders(content: bytes, path: Path) -> tuple[DrainOrder, ...]:
-    """Read what a file holds; `path` is only named in the ConfigError."""
+    """Parse the content of a file; errors name `path`. Raise ConfigError."""
     try:
         document = msgspec.json.decode(content, type=_Document)
         _check_version(document)
@@ -90,7 +91,10 @@ def _order(row: _Row) -> DrainOrder:
 def change_orders(
     path: Path, change: Callable[[tuple[DrainOrder, ...]], Iterable[DrainOrder]]
 ) -> tuple[DrainOrder, ...]:
-    """Apply `change` to the orders and replace the file as a whole; return them. Raise OSError, ConfigError."""
+    """Apply `change` to the orders, replace the file atomically, return the new orders.
+
+    Raise OSError, ConfigError.
+    """
     make_folders(path.parent)
     lock = path.with_suffix(".lock")
     with locked(os.open(lock, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)):
@@ -107,20 +111,23 @@ def _row(order: DrainOrder) -> _Row:
 
 
 def in_force(orders: Iterable[DrainOrder], now: float) -> frozenset[Drain]:
-    """Choose what is drained now."""
+    """Return the drains that apply at `now`."""
     return frozenset(order.drain for order in orders if order.until is None or now < order.until)
 
 
 def next_end(orders: Iterable[DrainOrder], now: float) -> float | None:
-    """Return in how many seconds the next drain ends; None if none will."""
+    """Return the seconds until the next drain ends; None if no drain has an end."""
     return min((order.until - now for order in orders if order.until is not None and now < order.until), default=None)
 
 
 class DrainFollower:
-    """Knows what is drained now, from the start on: no first sync may send a connection to a drained endpoint."""
+    """Keeps the set of drained endpoints.
+
+    Reads it before the first sync, so that no connection reaches a drained one.
+    """
 
     def __init__(self, path: Path, files: FileWatch, count: Callable[[int], object]) -> None:
-        """`count` is told how many endpoints are drained, for the metrics."""
+        """`count` receives the number of drained endpoints, for the metrics."""
         self._path, self._files, self._count = path, files, count
         self._orders: tuple[DrainOrder, ...] = ()
         self._came = asyncio.Event()
@@ -132,7 +139,7 @@ class DrainFollower:
         self._settle()
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Follow the file until cancelled; `changed` is called when something else is drained than before."""
+        """Follow the file until cancelled; call `changed` when the set of drained endpoints changes."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch(), name="drained endpoints")
             while True:
@@ -153,7 +160,7 @@ class DrainFollower:
             self._came.set()
 
     def _settle(self) -> bool:
-        """Adopt what is drained now; report whether it has changed."""
+        """Read the drains that apply now; report whether they changed."""
         before, self.drained = self.drained, in_force(self._orders, time.time())
         self._count(len(self.drained))
         for drain in sorted(self.drained - before, key=str):

@@ -1,11 +1,9 @@
-"""The one event loop: events in, syncs out, and what follows from a sync.
+"""The event loop: takes events in, starts syncs, and starts the work that follows a sync.
 
-Whatever arrives before the loop comes round again is one transaction. Nothing waits unless the pacer says so.
-
-A sync runs in a thread, for it may take seconds where a mode's tool does: health and metrics are answered meanwhile.
-Most take less than a moment, for which the loop waits: see `Worker`. Where a few Services have changed and the mode's
-commit is one system call, the loop does it itself. The engine is never used by two at once: what arrives during a
-sync waits until its end.
+Events that arrive before the loop runs again form one transaction; only the pacer delays a sync. A sync runs in a
+thread, because a mode's tool may take seconds and health and metrics must answer meanwhile. The loop waits for short
+syncs (see `Worker`), and runs a sync of few Services itself if the mode commits with one system call. Only one thread
+at a time uses the engine: events that arrive during a sync wait for its end.
 """
 
 import asyncio
@@ -32,26 +30,24 @@ from vipwire.proxy_daemon.view import History
 from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted, kind_of
 
 _LOOK_SECONDS = 1.0
-"""How often the sources' health and the missing health-check ports are looked at."""
+"""Seconds between two looks at the sources' health and at failed health-check ports."""
 
 
 _LEFT_SECONDS = 0.5
 _MANY = 1000
-"""After so long the memory that a first sync of so many Services no longer needs is given back."""
+"""After a first sync of this many Services, the proxy returns freed memory to the kernel."""
 
 
 class Source(Protocol):
-    """A source of objects: an API server, or manifests."""
+    """A source of objects: an API server or manifests."""
 
-    def health(self) -> tuple[Health, ...]:
-        """Return how the contact is."""
+    def health(self) -> tuple[Health, ...]: ...
 
-    async def run(self, emit: Callable[[Event], None]) -> None:
-        """Emit events until cancelled."""
+    async def run(self, emit: Callable[[Event], None]) -> None: ...
 
 
 class ProxyParts(Value, frozen=True):
-    """The parts that the loop drives. `in_cluster`: without our Node object the node is not eligible."""
+    """The parts that the loop drives. `in_cluster`: a node without a Node object is not eligible."""
 
     engine: Engine
     source: Source
@@ -84,7 +80,7 @@ class SyncLoop:
         self._expose()
 
     def _expose(self) -> None:
-        """Let metrics that every event would set be asked for when somebody reads them."""
+        """Compute costly metrics only when a client reads them."""
         metrics, seen = self._parts.metrics, self._seen
         metrics.sync_proxy_rules_endpoint_changes_pending.set_function(lambda: seen[Kind.ENDPOINT_SLICE])
         metrics.sync_proxy_rules_service_changes_pending.set_function(lambda: seen[Kind.SERVICE])
@@ -93,7 +89,6 @@ class SyncLoop:
             of_family(queued, line.family.value).set_function(lambda: self._queued_at)
 
     def emit(self, event: Event) -> None:
-        """Accept an event from the source."""
         if self._waiting is None:
             self._take(event)
         else:
@@ -117,13 +112,12 @@ class SyncLoop:
         self._queued()
 
     async def run(self) -> None:
-        """Sync until cancelled."""
         parts, loop = self._parts, asyncio.get_running_loop()
         loop.add_reader(parts.addresses.fileno(), self._machine_changed)
         ahead = loop.run_in_executor(None, parts.engine.read_ahead)
         try:
             await self._sleep()
-            await asyncio.wait([ahead])  # not `await ahead`: cancelled, it has to be finished all the same
+            await asyncio.wait([ahead])  # not `await ahead`: if the loop is cancelled, the thread must still finish
             while True:
                 await self._settle(await self._sync())
                 await self._sleep()
@@ -136,7 +130,7 @@ class SyncLoop:
             self._worker.close()
 
     async def look_around(self) -> None:
-        """Report a source that fails and one that recovers, and try taken ports again, until cancelled."""
+        """Report failing and recovered sources, and retry failed health-check ports, until cancelled."""
         parts = self._parts
         while True:
             for health in parts.source.health():
@@ -146,7 +140,7 @@ class SyncLoop:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def observed(self, tallies: Tallies) -> None:
-        """Take in what became of new connections to endpoints that are watched."""
+        """Count results of new connections to endpoints that ejection watches."""
         self._soon(lambda: self._observe(tallies))
 
     def _observe(self, tallies: Tallies) -> None:
@@ -154,11 +148,11 @@ class SyncLoop:
             self._queued()
 
     def configured(self) -> None:
-        """Sync again: the configuration, or what is drained, has changed."""
+        """Sync again after a change of the configuration or of the drained endpoints."""
         self._soon(self._move)
 
     async def _sync(self) -> list[Outcome]:
-        """Sync without keeping anybody waiting; if we are cancelled, the sync is finished all the same."""
+        """Sync without blocking the loop; if cancelled, the sync still finishes."""
         self._waiting = []
         engine, now = self._parts.engine, time.monotonic()
         try:
@@ -171,7 +165,7 @@ class SyncLoop:
                 each()
 
     def _soon(self, action: Callable[[], None]) -> None:
-        """Call what uses the engine: at once, or after the sync that runs."""
+        """Call an action that uses the engine: at once, or after the running sync."""
         if self._waiting is None:
             action()
         else:
@@ -182,7 +176,7 @@ class SyncLoop:
         self._queued()
 
     async def _sleep(self) -> None:
-        """Sleep until something has come, or until it is time for something."""
+        """Sleep until an event arrives or a timer is due."""
         engine, due = self._parts.engine, self._parts.engine.due(time.monotonic())
         while True:
             if due is not None:
@@ -194,7 +188,7 @@ class SyncLoop:
                 return
 
     def _wake_in(self, seconds: float) -> None:
-        """Wake so soon at the latest. A timer that is due earlier stays: each change puts off what it is for."""
+        """Wake in `seconds` at the latest. An earlier timer stays, because each change moves its reason."""
         loop = asyncio.get_running_loop()
         at = loop.time() + seconds
         if self._timer is not None:
@@ -233,7 +227,7 @@ class SyncLoop:
         if outcomes:
             self._started()
         if True in [outcome.first and len(outcome.changes) >= _MANY for outcome in outcomes]:
-            loop = asyncio.get_running_loop()  # later: what the sync has left is not free yet
+            loop = asyncio.get_running_loop()  # later: the objects of the sync are not freed yet
             loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.give_back)
         await self._open_ports(outcomes)
         parts.ejections.follow(self.observed, now)
@@ -248,7 +242,7 @@ class SyncLoop:
             parts.reporter.problems(problems)
 
     def _started(self) -> None:
-        """Look for garbage from now on: the first sync has been tried, or the objects for it do not come."""
+        """Start garbage collection: the first sync was tried, or its objects do not arrive."""
         if not self._at_work:
             self._at_work = True
             cyclic_garbage.look_rarely()

@@ -1,4 +1,4 @@
-"""Puts a proxy together. Every part has its name here."""
+"""Puts a proxy together from its parts."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ from vipwire.watched_objects.store import Store
 
 
 class Proxy:
-    """One running proxy: the parts of a configuration, with the modes that were built for it."""
+    """A running proxy: the parts that a configuration asks for, with the modes built for it."""
 
     def __init__(
         self,
@@ -100,15 +100,15 @@ class Proxy:
 
     @property
     def config(self) -> Config:
-        """The configuration that runs, which is not all that was asked for where a mode fell back."""
+        """The running configuration; differs from the requested one after a fallback of the mode."""
         return self._config
 
     def ready(self) -> bool:
-        """Report whether the kernel has held all rules once since this proxy started."""
+        """Report whether the kernel has held all rules at least once since this proxy started."""
         return self._health.ready()
 
     async def run(self, reloader: Reloader, claim: Claim | None = None) -> int:
-        """Run until a signal, or until a successor wants the place of `claim`; return the exit status."""
+        """Run until a signal, or until another process takes over `claim`; return the exit status."""
         given, recorder = self._source()
         source = KeptSource(given)
         reporter = Reporter(self._engine, self.metrics, recorder, self._node_name)
@@ -153,7 +153,7 @@ class Proxy:
         )
 
     def _complete(self) -> bool:
-        """Report whether all rules are in the kernel: another mode's rules serve what these do not serve yet."""
+        """Report whether all rules are in the kernel. Until then the old mode's rules serve the missing Services."""
         return self._engine.complete and not self._health.awaited_node_facts
 
     def _node_problems(self) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ class Proxy:
     async def _serve(
         self, parts: ProxyParts, recorder: EventRecorder | None, reloader: Reloader, claim: Claim | None
     ) -> str:
-        """Run every task until something ends the proxy; say what it was."""
+        """Run every task until the proxy ends; return the reason."""
         stop, loop = Stop(reloader.ask), SyncLoop(parts)
         self._replan = loop.configured
         if claim is not None:
@@ -212,13 +212,13 @@ class Proxy:
         loop.configured()
 
     async def _change_mode(self, stop: Stop, wanted: Config) -> bool:
-        """End, to be started anew in another mode, unless this machine cannot run it: then what runs goes on."""
+        """Restart in another mode. If this machine cannot run that mode, keep the current one and return False."""
         try:
             mode = await asyncio.to_thread(mode_here, wanted)
         except UnsupportedError as error:
             log.error("cannot change the mode; the old one goes on", mode=wanted.proxy_mode, reason=error)
             return False
-        if mode == self._config.proxy_mode:  # by way of a fallback
+        if mode == self._config.proxy_mode:  # already reached by a fallback
             return False
         log.info("changing the mode", mode=self._config.proxy_mode, to=mode)
         self.changes_mode = True
@@ -246,7 +246,7 @@ class Proxy:
         return ApiSource(access, resources, witness=self._count_request, places=self._connects_to), recorder
 
     def _connects_to(self, places: frozenset[Place]) -> None:
-        """Keep the way to the API server free of Services, before a connection is tried."""
+        """Exempt the API server's addresses from Services, before the proxy connects to them."""
         self._api_servers = places
         self._replan()
         self._recorder.soon()
@@ -265,7 +265,7 @@ class Proxy:
         return planned_node(self._config, family, self._node_name, store, machine, drained, known)
 
     def _await_facts(self, awaited: tuple[str, ...]) -> None:
-        """Note, and log once, which fields of our Node are not known yet; /readyz waits for them."""
+        """Record, and log once, the Node's missing fields, for which /readyz waits."""
         before, self._health.awaited_node_facts = self._health.awaited_node_facts, awaited
         for path in awaited:
             if path not in before:
@@ -278,7 +278,7 @@ class Proxy:
         return ServiceListeners(lambda: self._health.healthy(time.time()), self._health_addresses())
 
     def _health_addresses(self) -> tuple[str, ...]:
-        """Choose where healthCheckNodePorts listen."""
+        """Choose the addresses of healthCheckNodePorts."""
         if not (chosen := health_check_prefixes(self._config)):
             return ("0.0.0.0",)  # noqa: S104  # both families, as kube-proxy does
         own = [item.address for item in self._addresses.addresses]

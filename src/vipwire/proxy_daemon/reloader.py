@@ -1,9 +1,8 @@
-"""Reads the configuration again when its file changes, and at SIGHUP, and has the running proxy take what it can.
+"""Reads the configuration again when its file changes and at SIGHUP, and applies it to the running proxy.
 
-Each field says for itself whether a running proxy takes a change of it (`Applied`). What needs a restart keeps the
-value that it has; the fields beside it count. Unless the two together would be no valid configuration: then nothing
-counts before the restart. A file that cannot be used changes nothing: what is wrong with it is said, and what runs
-stays.
+Each field states whether a running proxy can change it (`Applied`). Fields that need a restart keep their value; the
+others take effect. If the mixture is no valid configuration, no field takes effect before the restart. An invalid
+file changes nothing and is logged.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from vipwire.proxy_daemon.serve.metrics import Metrics
 
 
 class ConfigChange(NamedTuple):
-    """The effect of a changed file: the configuration that runs now, its new fields, those that need a restart."""
+    """The effect of a changed file: the configuration to run, the changed fields, the fields that need a restart."""
 
     config: Config
     live: tuple[str, ...] = ()
@@ -33,10 +32,10 @@ class ConfigChange(NamedTuple):
 
 
 def compare_configs(started: Config, running: Config, wanted: Config) -> ConfigChange:
-    """Decide what a running proxy takes of a new configuration.
+    """Decide which fields of a new configuration a running proxy takes.
 
-    `started` is what it was told at its start, `running` what it does: another mode, after a fallback, and what
-    earlier changes have brought.
+    `started` is the configuration at the start, `running` the current one, which a fallback or earlier changes
+    altered.
     """
     waiting = _changed(started, wanted, Applied.RESTART)
     mixed = running
@@ -58,35 +57,35 @@ def _changed(before: Config, after: Config, applied: Applied) -> tuple[str, ...]
 
 
 Reread = Callable[[], Loaded]
-"""Makes the configuration anew, of the same flags and the file as it is now. Raises ConfigError."""
+"""Reads the configuration again, from the same flags and the current file. Raises ConfigError."""
 
 Adopt = Callable[[Config, Config], Awaitable[None]]
-"""Has the running proxy do as the second configuration says, where before it did as the first says."""
+"""Changes the running proxy from the first configuration to the second."""
 
 ChangeMode = Callable[[Config], Awaitable[bool]]
-"""Has the proxy change to the mode of a configuration; False if it cannot, and goes on as it does."""
+"""Changes the proxy to a configuration's mode; returns False if the proxy keeps its mode."""
 
 
 class Reloader:
-    """Keeps the running configuration. `started` is what was asked for at the start, `running` what came of it."""
+    """Keeps the running configuration. `started` is the requested one, `running` the effective one."""
 
     def __init__(self, started: Config, running: Config, reread: Reread, metrics: Metrics, files: FileWatch) -> None:
         self._started, self.running, self._reread = started, running, reread
         self._metrics, self._files = metrics, files
         self._asked = asyncio.Event()
         self.change_mode: ChangeMode | None = None
-        self._warned: frozenset[str] | None = None  # at the start, whoever started the proxy has said it
+        self._warned: frozenset[str] | None = None  # the start has already logged its warnings
         self._note(good=True)
 
     def ask(self) -> None:
-        """Read the file again, even if it looks unchanged."""
+        """Read the file again even if its content looks unchanged."""
         if self._started.config_file:
             self._asked.set()
         else:
             log.info("there is no configuration file to read again (--config)")
 
     async def run(self, adopt: Adopt) -> None:
-        """Follow the file until cancelled. Without a file there is nothing to follow."""
+        """Follow the file until cancelled; without a file, only SIGHUP."""
         if not self._started.config_file:
             return
         async with asyncio.TaskGroup() as tasks:
@@ -98,11 +97,11 @@ class Reloader:
 
     async def _watch(self, path: Path) -> None:
         async for content in self._files.contents(path):
-            if content is not None:  # a file that is being replaced may be away for a moment
+            if content is not None:  # the file may be absent for a moment while an editor replaces it
                 self._asked.set()
 
     async def reload(self, adopt: Adopt) -> None:
-        """Read the configuration again, and have the proxy take what it can."""
+        """Read the configuration again and apply what a running proxy can take."""
         try:
             wanted, warnings = await asyncio.to_thread(self._reread)
         except ConfigError as error:

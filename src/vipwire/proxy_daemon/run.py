@@ -1,4 +1,4 @@
-"""Runs a proxy, alone or in a loop that others share, and removes what proxies have programmed."""
+"""Runs a proxy, alone or inside another program's loop, and removes the rules of proxies."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -23,9 +23,9 @@ from vipwire.proxy_daemon.start.record import claim_proxy, open_record, require_
 
 
 def run_proxy(config: Config, reread: Reread) -> int:
-    """Run the proxy until a signal ends it. The rules stay: traffic goes on, and the next start takes them over.
+    """Run the proxy until a signal ends it. The rules stay in the kernel; the next start takes them over.
 
-    `reread` makes the configuration anew, when its file has changed.
+    `reread` builds the configuration again after its file changed.
     """
     if config.init_only:
         prepare_machine(config)
@@ -44,10 +44,10 @@ def run_proxy(config: Config, reread: Reread) -> int:
 async def run_beside(
     command: str, config: Config, source: Source, begun: Callable[[Proxy], None], counted: Collector
 ) -> None:
-    """Run the proxy in a loop that others share, with a source of theirs, until a signal or cancelled.
+    """Run the proxy in a shared loop, with the caller's source of objects, until a signal or cancellation.
 
-    `begun` is told it once this machine is found to be able to; `counted` is exposed with its metrics. The caller has
-    claimed this network namespace: see `proxy.start.record`. A refusal names `command`.
+    The proxy calls `begun` once this machine can run it and exposes `counted` with its metrics. The caller must have
+    claimed this network namespace (`proxy.start.record`). Errors name `command`.
     """
     require_net_admin(command)
     cyclic_garbage.look_rarely()
@@ -59,9 +59,9 @@ async def run_beside(
 
 @contextlib.contextmanager
 def _prepared(requested: Config, source: Source | None = None) -> Iterator[Proxy]:
-    check_owner(Path(requested.state_dir), "--state-dir")  # orders to drain and facts of the Node are read there
+    check_owner(Path(requested.state_dir), "--state-dir")  # the proxy reads drain orders and Node facts there
     with contextlib.ExitStack() as stack:
-        # First the mode: where it cannot work, nothing of the machine is changed.
+        # First the mode: a mode that cannot work here must not change the machine.
         config, modes = settle_mode(requested, families(), build_to_run)
         for mode in modes.values():
             stack.callback(mode.close)
@@ -73,9 +73,10 @@ def _prepared(requested: Config, source: Source | None = None) -> Iterator[Proxy
 
 
 def run_cleanup(config: Config) -> int:
-    """Remove everything of ours, of every mode and family, and nothing that others have.
+    """Remove everything of vipwire's, of every mode and family.
 
-    A vipwire proxy that runs must end first. What has names of a running kube-proxy's stays, unless all is to go.
+    Raise AlreadyRunningError if a vipwire proxy runs. Objects under the names of a running kube-proxy stay, unless
+    the configuration asks to remove all.
     """
     from vipwire.proxy_daemon.handover import cleanup, kube_proxy  # noqa: PLC0415
 

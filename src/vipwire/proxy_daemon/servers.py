@@ -1,8 +1,8 @@
-"""Runs the proxy's HTTP servers, and the process of the page of `vipwire view` (`--view-bind-address`).
+"""Runs the proxy's HTTP servers, and the process of the `vipwire view` page (`--view-bind-address`).
 
-What browsers ask takes time, and looking at ten thousand Services does: a sync must not wait for it. So the page has
-a process of its own, which reads objects and kernel itself, with the proxy's flags, at a lower priority. It ends when
-its standard input does, so that it never outlives the proxy, and it is started again if it fails.
+The page runs in its own process at a lower priority, because a request over ten thousand Services would delay syncs.
+It reads objects and kernel itself with the proxy's flags, ends when its standard input closes (so it never outlives
+the proxy), and is restarted when it fails.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from vipwire.proxy_daemon.sync.report import Reporter
 
 
 class ProxyServers:
-    """Runs the servers that a configuration asks for, in the caller's task group."""
+    """Runs the servers of a configuration in the caller's task group."""
 
     def __init__(self, tasks: asyncio.TaskGroup, health: ProxyHealth, metrics: Metrics, reporter: Reporter) -> None:
         self._tasks, self._health, self._metrics, self._reporter = tasks, health, metrics, reporter
@@ -35,7 +35,7 @@ class ProxyServers:
         self._flags: dict[str, str] = {}
 
     async def settle(self, config: Config) -> None:
-        """Serve as a configuration says."""
+        """Start, stop and replace servers to match a configuration."""
         self._show(config)
         made = {server.name: server for server in self._make(config)}
         wanted = {name: what_served(name, config) for name in made}
@@ -49,7 +49,6 @@ class ProxyServers:
                 self._running[name] = wanted[name], self._tasks.create_task(server.run(), name=name)
 
     def stop(self) -> None:
-        """End all of them."""
         for _, task in self._running.values():
             task.cancel()
 
@@ -85,7 +84,7 @@ class ProxyServers:
 
 
 def what_served(name: str, config: Config) -> Hashable:
-    """Return all settings that a server is made of: if they change, so must the server."""
+    """Return all settings of a server; a change of them needs a new server."""
     if name.startswith("healthz"):
         return config.healthz_bind_address, config.bind_address_hard_fail
     gates = config.gates
@@ -99,13 +98,13 @@ _PATIENCE = 3.0
 
 
 class ViewProcess:
-    """The page of a proxy whose configuration `config` returns."""
+    """The `vipwire view` process of a proxy; `config` returns the current configuration."""
 
     def __init__(self, config: Callable[[], Config]) -> None:
         self._config = config
 
     async def run(self) -> None:
-        """Serve the page where the configuration wants it, until cancelled."""
+        """Run the process while the configuration asks for it, until cancelled."""
         pause = _FIRST_PAUSE
         while True:
             wanted = command_line(self._config())
@@ -115,7 +114,7 @@ class ViewProcess:
             await asyncio.sleep(pause if wanted else _LOOK_SECONDS)
 
     async def _serve(self, command: tuple[str, ...]) -> bool:
-        """Run the command until it ends or another is wanted; report whether it was for that."""
+        """Run the command until it ends or the command line changes; report whether it changed."""
         null = asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, stdout=null)
         try:
@@ -145,7 +144,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def command_line(config: Config) -> tuple[str, ...]:
-    """Write the command that serves a configuration's page; nothing where it wants none."""
+    """Build the command that serves a configuration's page; () if the page is off."""
     if not config.view_bind_address:
         return ()
     own = (f"--view-bind-address={config.view_bind_address}", "--beside-proxy", f"--state-dir={config.state_dir}")

@@ -1,12 +1,11 @@
-"""The files that vipwire leaves for `vipwire view` in its state directory.
+"""The files in the state directory that vipwire writes for `vipwire view`.
 
-    changes-NETNS.jsonl     the last changes of Services that reached the kernel: what, when, how long that took
-    announced-NETNS.json    the LoadBalancer addresses that this machine announces
+changes-NETNS.jsonl     the last changes of Services that reached the kernel, with their durations
+announced-NETNS.json    the LoadBalancer addresses that this machine announces
 
-The proxy keeps changes in memory and appends them, once a second at most, a JSON object a line. A sync of thousands
-of Services leaves `MOST_OF_A_SYNC` lines, and one for the rest. `vipwire up` writes announced addresses anew when one
-begins or ends, or when another machine turns out to have it. They mean something only while the proxy of the
-namespace runs.
+The proxy appends changes at most once a second, one JSON object a line. A sync of thousands of Services writes
+`MOST_OF_A_SYNC` lines and one for the rest. `vipwire up` rewrites the announced addresses when one begins or ends or
+turns out to be on another machine; they are valid only while the namespace's proxy runs.
 """
 
 import asyncio
@@ -29,15 +28,15 @@ from vipwire.watched_objects.event import Event, Upserted
 
 MOST_OF_A_SYNC: Final = 200
 KEPT: Final = 2000
-"""Lines that the file keeps when it is written anew, at twice that many."""
+"""Lines that remain when the file is rewritten, at twice that many."""
 _PAUSE_SECONDS: Final = 1.0
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One Service of one family that changed in the kernel, or many (`services`, no name).
+    """One changed Service of one family in the kernel, or many (`services`, without a name).
 
-    `what` is added, changed or removed. `waited` are the seconds from the event that caused it to the end of the
-    sync, None where no event did; `took` those of the sync alone. `joined` and `left` count endpoints.
+    `what` is added, changed or removed. `waited` is the seconds from the causing event to the end of the sync, None
+    without an event; `took` is the sync's duration. `joined` and `left` count endpoints.
     """
 
     when: float
@@ -52,14 +51,14 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Seen(NamedTuple):
-    """A Service that changed in the kernel; what that was is found out when it is written."""
+    """A changed Service; the kind of its change is found out when it is written."""
 
     name: ObjectName
     change: PlanChange
     known: tuple[float, str, float | None, float]
 
     def told(self) -> Change:
-        """Tell what it was."""
+        """Return the change as written to the file."""
         when, family, waited, took = self.known
         old, new = _targets(self.change.old), _targets(self.change.new)
         what = "added" if self.change.old is None else "removed" if self.change.new is None else "changed"
@@ -71,7 +70,7 @@ _CHANGE_READER: Final = msgspec.json.Decoder(Change)
 
 
 class History:
-    """Collects the changes of a proxy, and writes them below its state directory; nowhere if `path` is None."""
+    """Collects a proxy's changes and writes them below its state directory; nowhere if `path` is None."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -81,7 +80,7 @@ class History:
         self._came = asyncio.Event()
 
     def heard(self, event: Event, now: float) -> None:
-        """Note when an event came."""
+        """Record when an event arrived."""
         if self._path is None:
             return
         changed = event.object if isinstance(event, Upserted) else None
@@ -94,7 +93,7 @@ class History:
                 self._heard.setdefault(None, now)
 
     def synced(self, line: Line, outcome: Outcome, now: float) -> None:
-        """Keep what a sync has changed. `now` is seconds since the epoch, at its end."""
+        """Keep the changes of a sync. `now` is seconds since the epoch, at the sync's end."""
         if self._path is None or outcome.error is not None or not outcome.changes:
             return
         self._came.set()
@@ -112,11 +111,11 @@ class History:
             self._unwritten.append(_Seen(name, change, (now, family, waited, took)))
 
     def settled(self) -> None:
-        """Note that the kernel has all that was heard."""
+        """Record that the kernel holds all received events."""
         self._heard.clear()
 
     async def run(self) -> None:
-        """Write what is new, until cancelled."""
+        """Write new changes until cancelled."""
         while self._path is not None:
             await self._came.wait()
             self._came.clear()
@@ -124,7 +123,7 @@ class History:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def write(self) -> None:
-        """Append what is new to the file."""
+        """Append the new changes to the file."""
         if self._path is None or not self._unwritten:
             return
         new = [each.told() if isinstance(each, _Seen) else each for each in self._unwritten]
@@ -152,12 +151,11 @@ def _targets(plan: ServicePlan | None) -> set[Target]:
 
 
 def changes_file(state_dir: str) -> Path:
-    """Name the file of this network namespace's changes."""
     return state_file(state_dir, "changes", "jsonl")
 
 
 def read_changes(path: Path) -> list[Change]:
-    """Read the last changes, the oldest first; nothing where none can be read. A line that is cut is left out."""
+    """Read the last changes, oldest first; [] if unreadable. Skips truncated lines."""
     try:
         lines = path.read_bytes().splitlines()[-KEPT:]
     except OSError:
@@ -173,7 +171,7 @@ def _read(line: bytes) -> Change | None:
 
 
 def change_document(change: Change) -> Mapping[str, object]:
-    """Describe a change with the names of documents."""
+    """Describe a change with the field names of documents."""
     return {
         "when": change.when,
         "family": change.family,
@@ -188,7 +186,7 @@ def change_document(change: Change) -> Mapping[str, object]:
 
 
 class AnnouncedAddress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An address: on which interface it is announced, and which other machine has it, by its hardware address."""
+    """An announced address: its interface, and the hardware address of another machine that has it."""
 
     interface: str
     here: bool = True
@@ -199,12 +197,11 @@ _ANNOUNCED_READER = msgspec.json.Decoder(dict[str, AnnouncedAddress])
 
 
 def announced_file(state_dir: str) -> Path:
-    """Name the file of this network namespace."""
     return state_file(state_dir, "announced", "json")
 
 
 def write_announced(path: Path, addresses: Mapping[str, AnnouncedAddress]) -> None:
-    """Replace the file as a whole. Where it cannot be written, only the page lacks it."""
+    """Replace the file atomically. If it is not writable, only the page lacks the addresses."""
     try:
         replace_file(path, msgspec.json.encode(addresses))
     except OSError as error:
@@ -212,7 +209,7 @@ def write_announced(path: Path, addresses: Mapping[str, AnnouncedAddress]) -> No
 
 
 def read_announced(path: Path) -> dict[str, AnnouncedAddress]:
-    """Read what is announced; nothing where nothing can be read."""
+    """Read the announced addresses; {} if unreadable."""
     try:
         return _ANNOUNCED_READER.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):

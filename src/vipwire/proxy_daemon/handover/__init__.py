@@ -1,1 +1,1 @@
-"""Changing the mode of a node: falling back, taking over from another mode, removing what that has left."""
+"""Changing the mode of a node: fallback, takeover from another mode, removal of its leftovers."""

@@ -1,13 +1,12 @@
-"""Removing what vipwire has written, of every mode, and nothing that a running kube-proxy has.
+"""Removes the rules of all of vipwire's modes, and nothing that a running kube-proxy uses.
 
-Where no kube-proxy runs every mode removes all of its own, by kube-proxy's names too: nobody else uses them. Where
-one runs, what is under its names is its own by now, for it writes these chains anew:
+Without a running kube-proxy every mode removes all its objects, also those under kube-proxy's names. With one:
 
-    kube-proxy's mode     stays, but for chains that vipwire alone makes
-    all other modes       go, but for chains that kube-proxy's mode has too
-    tables of nftables    `vipwire` goes; `kube-proxy` is never touched
+kube-proxy's mode     stays, except for chains that only vipwire makes
+all other modes       go, except for chains that kube-proxy's mode has too
+tables of nftables    `vipwire` goes; `kube-proxy` is never touched
 
-If nobody tells its mode, what either of its modes with iptables may have stays.
+If kube-proxy's mode is unknown, chains that its iptables or ipvs mode may use stay.
 """
 
 import contextlib
@@ -25,11 +24,14 @@ from vipwire.proxy_daemon.handover.kube_proxy import KubeProxy
 from vipwire.proxy_daemon.handover.leftovers import engines, owners, read_engine
 
 _UNKNOWN: Final = ("iptables", "ipvs")
-"""The modes that a kube-proxy may run in whose names vipwire has too."""
+"""Modes of kube-proxy whose chain names vipwire uses too."""
 
 
 class Cleaned(NamedTuple):
-    """A leftover: `left` says why it stays; empty if it is removed. `mode` is empty for several."""
+    """One removed or remaining leftover.
+
+    `left` is the reason why it stays, "" if removed. `mode` is "" for several modes.
+    """
 
     mode: str
     family: Family
@@ -38,7 +40,10 @@ class Cleaned(NamedTuple):
 
 
 def clean_up(families: Iterable[Family], *, rules: bool, beside: KubeProxy | None = None) -> Iterator[Cleaned]:
-    """Remove everything of ours, without `rules` what needs no right. Raise CommitError if the kernel refuses."""
+    """Remove everything of vipwire's; without `rules`, only objects that need no privilege.
+
+    Raise CommitError if the kernel refuses.
+    """
     families = tuple(families)
     if beside is None or not rules:
         yield from _everything(families, every_spec(), rules=rules)
@@ -61,7 +66,7 @@ def _everything(families: tuple[Family, ...], specs: Iterable[ModeSpec], *, rule
 
 
 def _beside(family: Family, kept: frozenset[str], beside: KubeProxy) -> Iterator[Cleaned]:
-    """Remove what is in engines of iptables, and belongs to it, beside a kube-proxy in one of the modes `kept`."""
+    """Remove iptables rules, and their helpers, beside a kube-proxy that runs in one of the modes `kept`."""
     known = owners(family)
     running = spec_of(beside.mode) if beside.mode in known else every_spec()[0]
     remains = {

@@ -1,20 +1,19 @@
-"""A kube-proxy's configuration as it was found. Pure."""
+"""The configuration found for a running kube-proxy. Pure."""
 
 from typing import Final, NamedTuple
 
 from vipwire.config.configuration import Config
 
 DEFAULT_MODE: Final = "iptables"
-"""What kube-proxy runs where no mode is named."""
+"""kube-proxy's mode if the configuration names none."""
 
 
 class Configured(NamedTuple):
-    """A kube-proxy's configuration, and where it was found."""
+    """A kube-proxy's configuration, and the place where vipwire found it."""
 
     where: str
     config: Config
 
     @property
     def mode(self) -> str:
-        """The mode that kube-proxy runs with it."""
         return self.config.mode or DEFAULT_MODE

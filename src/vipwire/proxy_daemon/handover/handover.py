@@ -1,10 +1,9 @@
-"""Changing the mode: the mode that runs is in force before what another has left goes, and no connection is lost.
+"""Changes the mode without losing a connection: the new mode's rules are in force before the old mode's go.
 
-    first sync of every family  ▸  leftovers of others go (`leftovers`)  ▸  what is still in use goes when it is idle
+first sync of every family  ▸  remove leftovers of others (`leftovers`)  ▸  remove the rest once it is idle
 
-While both are in force each new connection is translated once, by whichever the kernel asks first; both know the same
-endpoints, and the mark for masquerading is the same. Established connections are the kernel's (connection tracking),
-a relay's or IPVS's: no rule decides about them again.
+While both modes are in force, the rules that the kernel evaluates first translate a new connection; both have the
+same endpoints and the same masquerade mark. Established connections stay with connection tracking, a relay or IPVS.
 """
 
 import asyncio
@@ -28,20 +27,20 @@ if TYPE_CHECKING:
     from vipwire.proxy_daemon.handover.leftovers import LeftoverRemovals, Leftovers, Removed
 
 _LOOK_SECONDS: Final = 0.1
-"""How often it is asked whether the first sync is done."""
+"""Seconds between two checks for the end of the first sync."""
 _WAIT_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 30.0
 
 
 class Handover:
-    """Removes what other modes have left, once the mode that runs has done its first sync. `backends` are its own."""
+    """Removes other modes' leftovers after the first sync of the running mode. `backends` are the running mode's."""
 
     def __init__(self, mode: ModeSpec, backends: Mapping[Family, object], metrics: Metrics) -> None:
         self._mode, self._backends, self._metrics = mode, backends, metrics
         self._told: set[Removed] = set()
 
     async def run(self, synced: Callable[[], bool]) -> None:
-        """Wait until `synced`; then remove, and look again until nothing is left."""
+        """Wait until `synced`; then remove leftovers until none remain."""
         while not synced():  # noqa: ASYNC110  # asked for seconds, once in the life of a process
             await asyncio.sleep(_LOOK_SECONDS)
         from vipwire.proxy_daemon.handover.leftovers import Leftovers  # noqa: PLC0415  # the first sync needs it not
@@ -55,7 +54,7 @@ class Handover:
         log.info("other modes have left nothing", mode=self._mode.name)
 
     async def _sweep(self, leftovers: "Leftovers") -> float | None:
-        """Remove what can go; return in how many seconds to look again, None if nothing is left."""
+        """Remove idle leftovers; return the seconds until the next look, None if none remain."""
         try:
             result = await asyncio.to_thread(leftovers.sweep)
         except (VipwireError, OSError) as error:
@@ -74,19 +73,22 @@ class Handover:
 
 
 class OtherModes:
-    """The modes other than the one that arrives, on one node and for one family."""
+    """The modes other than the new one, on one node and for one family."""
 
     def __init__(self, arriving: ModeSpec, family: Family) -> None:
         self._arriving, self._family = arriving, family
 
     def translating(self) -> frozenset[ModeSpec]:
-        """Find those that translate now. Raise CommitError or OSError if nobody can tell."""
+        """Find the modes that translate connections now.
+
+        Raise CommitError or OSError if the kernel cannot be read.
+        """
         from vipwire.proxy_daemon.handover.leftovers import translating  # noqa: PLC0415  # not every mode asks
 
         return translating(self._arriving, self._family)
 
     def disarm(self) -> None:
-        """Remove what drops whatever is not translated in its own way."""
+        """Remove rules that drop packets which only another mode's rules would have translated."""
         from vipwire.proxy_daemon.handover.leftovers import disarm, engines  # noqa: PLC0415  # see translating
 
         for tool in engines(self._family):
@@ -94,7 +96,7 @@ class OtherModes:
 
 
 def with_first_commit(mode: ModeSpec, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
-    """Return the backend to commit to: itself, or one whose first commit leaves no gap beside another mode."""
+    """Return `backend`, or a wrapper whose first commit leaves no gap beside another mode."""
     return driver_of(mode).before_first_commit(backend, OtherModes(mode, family))
 
 
@@ -103,16 +105,18 @@ def _fields(each: "Removed") -> dict[str, object]:
 
 
 def _new(found: "Iterable[Removed]", told: "set[Removed]") -> "list[Removed]":
-    """Leave out what differs from something told in its numbers only."""
+    """Leave out removals that differ from a reported one only in their numbers."""
     known = {(each.mode, each.family) for each in told}
     return [each for each in found if (each.mode, each.family) not in known]
 
 
 def reexec() -> None:
-    """Replace this process by one that was started with the same words, and reads the configuration as it is now.
+    """Replace this process by a new one with the same arguments, which reads the configuration again.
 
-    The process id stays: whoever supervises us sees no end. Python's sockets close by themselves (PEP 446); a SIGHUP
-    that comes before the new program listens to it would end it, so it is ignored until then. Does not return.
+    Does not return.
+
+    The process id stays, so a supervisor sees no exit. Python closes its sockets on exec (PEP 446). SIGHUP is ignored
+    until the new program installs its handler, because the default action would end it.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with contextlib.suppress(OSError):

@@ -1,11 +1,8 @@
-"""Whether kube-proxy runs in this network namespace, in which mode and with which configuration.
+"""Finds a kube-proxy in this network namespace, its mode and its configuration.
 
-Whoever removes rules must know. Asked are its process, where we see it (a container may have process ids of its own),
-and the ports of its health check and metrics, which are in the network namespace. A vipwire proxy answers there too:
-first ask whether one runs.
-
-Its configuration is read from its page /configz, which has flags and file together, else from its command line and
-the file named there. A blank mode is kube-proxy's default, iptables.
+Looks for its process (a container may have its own pid namespace), then at the ports of its health check and metrics.
+A vipwire proxy answers on these ports too, so callers must first check for one. The configuration comes from the page
+/configz, otherwise from the command line and the file named there. An empty mode is kube-proxy's default, iptables.
 """
 
 import contextlib
@@ -30,11 +27,11 @@ _NAME: Final = "kube-proxy"
 _MODES: Final = ("iptables", "ipvs", "nftables", "userspace")
 _PATIENCE: Final = 2.0
 _LONGEST: Final = 64 << 10
-"""Bytes of a configuration: a common one has 2,000."""
+"""Largest configuration in bytes; a usual one has 2,000."""
 
 
 class KubeProxy(Value, frozen=True):
-    """A running kube-proxy. `pid` is 0 where it is not to be seen, `mode` empty where nobody tells."""
+    """A running kube-proxy. `pid` is 0 if its process is invisible here, `mode` is "" if unknown."""
 
     pid: int = 0
     mode: str = ""
@@ -45,7 +42,7 @@ class KubeProxy(Value, frozen=True):
 
 
 def find_kube_proxy(proc: Path = Path("/proc")) -> KubeProxy | None:
-    """Find the kube-proxy of this network namespace; None if nothing tells of one."""
+    """Find the kube-proxy of this network namespace; None if neither process nor port shows one."""
     pid = next(_processes(proc), 0)
     said = (page(METRICS_PORT, "/proxyMode") or "").strip()
     mode = said if said in _MODES else ""
@@ -60,7 +57,7 @@ def _processes(proc: Path) -> Iterator[int]:
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
                 if folder.stat().st_uid not in (0, os.geteuid()):
-                    continue  # it has no right to program the kernel, whatever its name
+                    continue  # without CAP_NET_ADMIN it cannot program the kernel, whatever its name
                 if (folder / "comm").read_text(encoding="utf-8", errors="replace").strip() != _NAME:
                     continue
                 if _namespace(folder) in (here, 0):
@@ -68,7 +65,7 @@ def _processes(proc: Path) -> Iterator[int]:
 
 
 def _namespace(folder: Path) -> int:
-    """Return a process's network namespace; 0 if we may not know."""
+    """Return a process's network namespace; 0 without permission."""
     try:
         return (folder / "ns/net").stat().st_ino
     except OSError:
@@ -76,7 +73,7 @@ def _namespace(folder: Path) -> int:
 
 
 def page(port: int, path: str) -> str | None:
-    """Get a page of this namespace's loopback; None if nobody answers."""
+    """Get a page from 127.0.0.1 of this namespace; None without an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
     try:
         connection.request("GET", path)
@@ -94,7 +91,7 @@ def _is_healthz(body: str | None) -> bool:
 
 
 def _text(file: Path) -> str:
-    """Read a small file that another process names; raise OSError or ValueError for what is none."""
+    """Read a file that another process names; raise OSError, or ValueError if it is not small and regular."""
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             raise OSError(f"{file}: no regular file")
@@ -105,7 +102,7 @@ def _text(file: Path) -> str:
 
 
 def _configured_mode(folder: Path) -> str:
-    """Read from a process's command line, or the file that it names, which mode it was told to run; "" if unknown."""
+    """Read the mode from a process's command line or its configuration file; "" if unknown."""
     try:
         words = (folder / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
     except OSError:
@@ -128,7 +125,7 @@ _FILES: Final = ("config", "kubeconfig")
 
 
 def configured(running: KubeProxy | None, proc: Path = Path("/proc")) -> Configured | None:
-    """Find the configuration of the kube-proxy that runs here; None if nothing tells."""
+    """Find the configuration of the kube-proxy that runs here; None if no source has one."""
     if running is None:
         return None
     return next(_found(running, proc), None)
@@ -145,7 +142,7 @@ def _found(running: KubeProxy, proc: Path) -> Iterator[Configured]:
 
 
 def from_configz(text: str, where: str) -> Config:
-    """Read the page /configz. Raise ConfigError if it is none, or of a version that writes it otherwise."""
+    """Parse the page /configz. Raise ConfigError for any other content or an unknown version."""
     try:
         inner = json.loads(text)[_CONFIGZ]
     except (ValueError, KeyError, TypeError) as error:
@@ -154,7 +151,10 @@ def from_configz(text: str, where: str) -> Config:
 
 
 def of_process(folder: Path) -> Configured:
-    """Read a process's command line and the file that it names, below its own root. Raise ConfigError or OSError."""
+    """Read a process's command line and its configuration file, below the process's root.
+
+    Raise ConfigError or OSError.
+    """
     words = (folder / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
     given = parse_flags([*dropwhile(lambda word: not word.startswith("-"), filter(None, words))])
     named = given.get("config", "")
@@ -166,7 +166,7 @@ def of_process(folder: Path) -> Configured:
 
 
 def from_config_map(document: object, where: str) -> Config:
-    """Read the ConfigMap as kubeadm writes it. Raise ConfigError if it holds no configuration."""
+    """Parse the ConfigMap that kubeadm writes. Raise ConfigError if it holds no configuration."""
     data = document.get("data") if isinstance(document, dict) else None
     for text in (data or {}).values() if isinstance(data, dict) else ():
         if "KubeProxyConfiguration" in str(text):

@@ -1,15 +1,15 @@
-"""Finds and removes what modes other than the running one, and kube-proxy in any mode, left on this node.
+"""Finds and removes objects that other modes, and kube-proxy in any mode, left on this node.
 
-Only what has a name of ours or of kube-proxy's is looked at. Rules of iptables are removed here, for several modes
-share them: which mode has which chains, its `RuleOwner` knows, and what goes when two have the same names,
-`modes.xtables.ownership`. What else there is, each mode knows itself (`modes.remains`):
+Looks only at names of vipwire and kube-proxy. This module removes iptables rules, because several modes share them: a
+mode's `RuleOwner` knows its chains, `modes.xtables.ownership` decides about shared names. Each mode knows its other
+objects (`modes.remains`):
 
-    before the rules   what goes first, such as tables of nftables; and what is in use is found out
-    rules              of all modes at once, in both engines (nft and legacy)
-    after the rules    what could only go without them: virtual servers and their device, a relay
+before the rules   objects that must go first, such as nftables tables; objects still in use are recorded
+rules              of all modes at once, in both engines (nft and legacy)
+after the rules    objects that need the rules gone: virtual servers, their device, a relay
 
-A second look may be needed: a relay still takes connections that came before its rules went, and IPVS forgets the
-connections of a virtual server that goes, so that those which are in use stay until they are not.
+A second look may be needed: a relay keeps connections that it accepted before its rules went, and IPVS drops the
+connections of a deleted virtual server, so virtual servers in use stay until they are idle.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -25,12 +25,12 @@ from vipwire.modes.xtables.tool import IptablesTool, RuleTool, with_tables
 
 
 def engines(family: Family) -> Iterator[IptablesTool]:
-    """Yield the tools of a family that can have rules here."""
+    """Yield the iptables tools of a family that can have rules on this machine."""
     return with_tables(family, "removing rules of other modes")
 
 
 def owners(family: Family) -> Owners:
-    """Return what knows the chains of each mode that writes into iptables."""
+    """Return the chain owners of each mode that writes iptables rules."""
     found = ((spec.name, driver_of(spec).owner(family)) for spec in every_spec())
     return {name: owner for name, owner in found if owner is not None}
 
@@ -38,14 +38,14 @@ def owners(family: Family) -> Owners:
 def remove_rules(
     tool: IptablesTool, running: str = "", *, held: Collection[ChainName] = frozenset()
 ) -> dict[str, int]:
-    """Remove the chains that other modes than `running` have left in one engine; tell how many of each mode.
+    """Remove the chains that modes other than `running` left in one engine; return how many chains of each mode went.
 
-    `running` is empty where the mode that runs writes no rules into this engine. The chains `held` stay. Raise
-    CommitError if the tables cannot be read or written.
+    `running` is "" if the running mode writes no rules into this engine. The chains `held` stay. Raise CommitError if
+    the tables cannot be read or written.
     """
     known = owners(tool.family)
     if not census(known, _chains(tool), held).keys() - {running}:
-        return {}  # as after nearly every start: no rule was read, of which there may be a hundred thousand
+        return {}  # the usual case after a start: saves reading up to 100,000 rules
     tables = read_engine(tool)
     found = census(known, tables, held)
     found.pop(running, None)
@@ -56,18 +56,18 @@ def remove_rules(
 
 
 def modes_of(tool: IptablesTool) -> frozenset[str]:
-    """Name the modes that have chains in an engine. Raise OSError if it cannot be read."""
+    """Return the modes that have chains in an engine. Raise OSError if the engine cannot be read."""
     return frozenset(census(owners(tool.family), _chains(tool)))
 
 
 def own_chains(mode: str, chains: Iterable[str]) -> frozenset[str]:
-    """Choose the chains, of whichever table, that have names of a mode's. Pure."""
+    """Choose the chains, of any table, whose names belong to a mode. Pure."""
     owner = driver_of(spec_of(mode)).owner(Family.IPV4)
     return frozenset(chain for chain in chains if owner and any(owner.owns(table, chain) for table in TABLES))
 
 
 def disarm(tool: RuleTool) -> None:
-    """Remove from the filter table what drops whatever is not translated in the way of the mode that wrote it."""
+    """Remove filter rules that drop packets which the mode that wrote them has not translated."""
     leaving: list[RuleOwner] = [owner for owner in owners(tool.family).values() if owner.refuses]
     for text in removals({"filter": read_table(tool.save("filter"))}, leaving):
         tool.restore(text)
@@ -78,21 +78,24 @@ def _chains(tool: IptablesTool) -> Mapping[str, Collection[str]]:
 
 
 def read_engine(tool: RuleTool) -> Tables:
-    """Read all tables of an engine that a mode may have chains in. Raise CommitError if it cannot be read."""
+    """Read the tables of an engine in which a mode may have chains.
+
+    Raise CommitError if the engine cannot be read.
+    """
     return {table: read_table(tool.save(table)) for table in TABLES}
 
 
 @runtime_checkable
 class RuleUser(Protocol):
-    """A mode whose rules are in one of the engines of iptables."""
+    """A mode that writes rules into one of the iptables engines."""
 
     @property
     def variant(self) -> str:
-        """`nft` or `legacy`; "" if it writes no rules."""
+        """`nft` or `legacy`; "" if the mode writes no rules."""
 
 
 class Removed(NamedTuple):
-    """Something that was found and is no more, or waits: the name of the mode, and what it is in words."""
+    """A removed or waiting leftover: its mode and a description."""
 
     mode: str
     family: Family
@@ -100,14 +103,14 @@ class Removed(NamedTuple):
 
 
 class LeftoverRemovals(Value, frozen=True):
-    """What one look has removed, and what waits for its connections to end."""
+    """The removals of one look, and the leftovers that wait for their connections to end."""
 
     removed: tuple[Removed, ...] = ()
     waiting: tuple[Removed, ...] = ()
 
 
 class Leftovers:
-    """Looks for what others have left. `backends` are those of the mode that runs."""
+    """Looks for leftovers of other modes. `backends` are those of the running mode."""
 
     def __init__(self, running: ModeSpec, backends: Mapping[Family, object]) -> None:
         self._running = running
@@ -118,10 +121,10 @@ class Leftovers:
         self.writes_rules = any(
             not isinstance(backend, RuleUser) or bool(backend.variant) for backend in backends.values()
         )
-        """Whether the running mode has rules at all: it may do without."""
+        """False if the running mode works without rules."""
 
     def sweep(self) -> LeftoverRemovals:
-        """Remove what can go. Raise CommitError, OSError or UnsupportedError if the kernel does not let us."""
+        """Remove idle leftovers. Raise CommitError, OSError or UnsupportedError if the kernel refuses."""
         removed: list[Removed] = []
         waiting: list[Removed] = []
 
@@ -140,7 +143,7 @@ class Leftovers:
         return LeftoverRemovals(tuple(removed), tuple(waiting))
 
     def _found(self, family: Family) -> dict[str, Remains]:
-        """Return what every mode may have left; the next look asks the same objects again."""
+        """Return the leftovers' handlers by mode; a second look uses the same objects."""
         for spec in every_spec():
             if (spec.name, family) not in self._remains:
                 each = driver_of(spec).remains(family, self._running)
@@ -156,7 +159,10 @@ class Leftovers:
 
 
 def translating(running: ModeSpec, family: Family) -> frozenset[ModeSpec]:
-    """Find the modes other than `running` that translate now. Raise CommitError or OSError if nobody can tell."""
+    """Find modes other than `running` that translate now.
+
+    Raise CommitError or OSError if the kernel cannot be read.
+    """
     ruling = frozenset[str]().union(*map(modes_of, engines(family)))
     return frozenset(
         spec

@@ -1,1 +1,1 @@
-"""Serves the proxy's HTTP pages: health, metrics, health checks of Services, debugging pages."""
+"""The proxy's HTTP pages: health, metrics, health checks of Services, debugging."""

@@ -1,12 +1,12 @@
-"""Whether this proxy is healthy, ready and on a node that should get traffic: answers of /healthz, /livez, /readyz.
+"""Answers /healthz, /livez, /readyz: whether this proxy is healthy and ready, and its node eligible.
 
-A family is unhealthy from the moment when its *oldest* change that is not in the kernel yet has waited for twice the
-sync period. A family without a waiting change is healthy, also before its first sync: that is kube-proxy's rule, and
-why its /healthz is no readiness probe. /readyz is: it is 200 from the moment when the first lists are complete and
-the first sync of every family is in the kernel, made with all facts of our Node that rules need.
+A family is unhealthy once its *oldest* uncommitted change has waited for twice the sync period. A family without a
+waiting change is healthy, also before its first sync (kube-proxy's rule, so /healthz is no readiness probe). /readyz
+answers 200 once the first lists are complete and the first sync of every family, with all Node fields that rules
+need, is in the kernel.
 
-/healthz is also what load balancers of `externalTrafficPolicy: Cluster` Services ask (KEP-3836), so it fails on a
-node that is about to go away; /livez, which restarts the Pod, does not. Bodies are kube-proxy's, byte for byte.
+Load balancers of `externalTrafficPolicy: Cluster` Services ask /healthz too (KEP-3836), so it fails on a node that is
+about to be removed; /livez, which restarts the Pod, does not. Bodies equal kube-proxy's byte for byte.
 """
 
 import json
@@ -21,7 +21,7 @@ from vipwire.model.net import Family
 from vipwire.model.node import Node
 
 LEAVING_TAINT: Final = "ToBeDeletedByClusterAutoscaler"
-"""The taint by which the cluster autoscaler marks a node that it is about to remove."""
+"""The cluster autoscaler's taint of a node that it is about to remove."""
 
 _HEADERS: Final = {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,9 +34,9 @@ class _FamilyHealth(Struct):
 
 
 class ProxyHealth(Struct):
-    """Stores the syncs so far, and derives the answers. `now` is seconds since the epoch everywhere.
+    """Stores the times of syncs and derives the answers. `now` is seconds since the epoch everywhere.
 
-    `families` are those that are programmed, `lists` the kinds whose first list is awaited (`Service`), and
+    `families` are the programmed families, `lists` the kinds (such as `Service`) whose first list must arrive,
     `sync_period` is in seconds.
     """
 
@@ -55,64 +55,61 @@ class ProxyHealth(Struct):
         self._awaited = list(self.lists)
 
     def queued(self, family: Family, now: float) -> None:
-        """Note that a change for a family waits to be committed."""
+        """Record that a change for a family waits for its commit."""
         health = self._health[family]
         if health.oldest_queued is None:
             health.oldest_queued = now
 
     def updated(self, family: Family, now: float) -> None:
-        """Note that the kernel holds everything that is wanted for a family."""
+        """Record that the kernel holds the complete plan of a family."""
         self._health[family] = _FamilyHealth(updated=now)
 
     def listed(self, kind: str) -> None:
-        """Note that the first list of a kind is complete."""
+        """Record that the first list of a kind is complete."""
         if kind in self._awaited:
             self._awaited.remove(kind)
 
     def node_seen(self, node: Node | None) -> None:
-        """Note the state of our Node object; None means that it does not exist.
+        """Record the state of this machine's Node object; None: the object does not exist.
 
-        As long as this was never called the node counts as eligible: without an API server there is no Node object.
+        Before the first call the node counts as eligible, because without an API server no Node object exists.
         """
         self.node_missing = node is None
         self._eligible = node is not None and not node.deleting and LEAVING_TAINT not in node.taints
 
     def source_failed(self, resource: str, message: str, now: float) -> None:
-        """Note that a source of objects does not answer as it should."""
         self._source_errors[resource] = (message, now)
 
     def source_recovered(self, resource: str) -> None:
-        """Note that a source answers again."""
         self._source_errors.pop(resource, None)
 
     def healthy(self, now: float) -> bool:
-        """Report whether every family is healthy, whatever the node's state is."""
+        """Report whether every family is healthy, regardless of the node's state."""
         return all(self._family_healthy(health, now) for health in self._health.values())
 
     def ready(self) -> bool:
-        """Report whether the first lists and the first sync of every family are done, with all facts of our Node."""
+        """Report whether the first lists, the Node's fields and the first sync of every family are complete."""
         return not self._waiting()
 
     def livez(self, now: float) -> Reply:
-        """Answer GET /livez."""
         healthy = self.healthy(now)
         return self._answer(now, status=200 if healthy else 503, eligible=None)
 
     def healthz(self, now: float) -> Reply:
-        """Answer GET /healthz: as /livez, and only on a node that stays."""
+        """Answer GET /healthz: like /livez, and 503 on a node that is about to be removed."""
         healthy = self.healthy(now) and self._eligible
         return self._answer(now, status=200 if healthy else 503, eligible=self._eligible)
 
     def last_updated(self) -> dict[str, float | None]:
-        """Return the time at which the kernel last held everything that is wanted, by family; None: not yet."""
+        """Return, by family, when the kernel last held the complete plan; None: never."""
         return {family.value: health.updated for family, health in self._health.items()}
 
     def failing(self) -> dict[str, str]:
-        """Return what is wrong with each source that fails."""
+        """Return the error of each failing source."""
         return {resource: message for resource, (message, _) in self._source_errors.items()}
 
     def readyz(self) -> Reply:
-        """Answer GET /readyz: what is still awaited, and the last error of each source that fails."""
+        """Answer GET /readyz with the missing conditions and the last error of each failing source."""
         body: dict[str, object] = {"ready": self.ready(), "waiting": self._waiting()}
         if self._source_errors:
             body["sourceErrors"] = {
@@ -130,7 +127,7 @@ class ProxyHealth(Struct):
         return self._health[family].updated is not None
 
     def _family_healthy(self, health: _FamilyHealth, now: float) -> bool:
-        """Judge one family. One that was never synced is not judged: kube-proxy's start-up rule."""
+        """Judge one family. A family before its first sync is healthy: kube-proxy's start-up rule."""
         if health.updated is None or health.oldest_queued is None:
             return True
         return now - health.oldest_queued < 2 * self.sync_period
@@ -155,7 +152,7 @@ class ProxyHealth(Struct):
 
 
 def rfc3339(seconds: float) -> str:
-    """Print seconds since the epoch as Go's RFC3339Nano does in UTC: no trailing zeros in the fraction."""
+    """Format seconds since the epoch as Go's RFC3339Nano in UTC: no trailing zeros in the fraction."""
     when = _EPOCH + timedelta(seconds=seconds)
     fraction = f".{when.microsecond:06d}".rstrip("0").rstrip(".")
     return f"{when:%Y-%m-%dT%H:%M:%S}{fraction}Z"

@@ -1,8 +1,8 @@
-"""Every metric: kube-proxy's names, types, labels and buckets, and vipwire's own beside them.
+"""Defines every metric: kube-proxy's names, types, labels and buckets, and vipwire's own.
 
-Dashboards and alerts are written against kube-proxy's names, so those are not ours to change, odd ones included (a
-gauge that ends in `_total`). Metrics of one mode are only exposed in that mode, as there; all attributes always
-exist, so that nobody who counts has to ask for the mode. One `Metrics` has one registry: nothing is global.
+Dashboards and alerts use kube-proxy's names, so vipwire keeps them, odd ones included (a gauge that ends in
+`_total`). A mode's metrics are exposed in that mode only; all attributes exist in all modes, so that callers need not
+check the mode. Each `Metrics` has its own registry.
 """
 
 import platform
@@ -30,10 +30,9 @@ _TRANSACTION_BUCKETS: Final = tuple(256 * 4**exponent for exponent in range(10))
 
 
 class BatchHistogram(Histogram):
-    """A histogram that takes many observations at a time, for the price of a few."""
+    """A histogram that takes many observations in one call."""
 
     def observe_all(self, amounts: Sequence[float]) -> None:
-        """Observe each of these."""
         self._sum.inc(sum(amounts))
         for bucket, count in Counts([bisect_left(self._upper_bounds, amount) for amount in amounts]).items():
             self._buckets[bucket].inc(count)
@@ -44,45 +43,42 @@ S = TypeVar("S", Gauge, Counter, BatchHistogram)
 
 @lru_cache(maxsize=256)
 def of_family(metric: S, family: str) -> S:
-    """Find a family's series of a metric that has no other label. Every sync sets a dozen of them."""
+    """Return the child of a metric whose only label is the family; cached, because each sync sets a dozen of them."""
     return metric.labels(ip_family=family)
 
 
 class BeforeReading(Collector):
-    """Exposes nothing; what has metrics to bring up to date before they are read sets `due`."""
+    """A collector without metrics; calls `due` before the registry collects the others."""
 
     def __init__(self) -> None:
         self.due: Callable[[], None] = lambda: None
 
     def collect(self) -> Iterator[Metric]:
-        """Bring them up to date."""
+        """Call `due`."""
         self.due()
         return iter(())
 
     def describe(self) -> Iterator[Metric]:
-        """Name none."""
         return iter(())
 
 
 class KernelCounter(Collector):
-    """A counter that the kernel keeps (nfacct), read at each request; absent while `read` returns None."""
+    """A kernel counter (nfacct), read at each request; absent while `read` returns None."""
 
     def __init__(self, name: str, text: str, read: Callable[[], float | None]) -> None:
         self._name, self._text, self._read = name, text, read
 
     def collect(self) -> Iterator[Metric]:
-        """Read the counter now."""
         value = self._read()
         if value is not None:
             yield CounterMetricFamily(self._name, self._text, value=value)
 
     def describe(self) -> Iterator[Metric]:
-        """Name the counter without reading it."""
         yield CounterMetricFamily(self._name, self._text)
 
 
 class _Row(NamedTuple):
-    """A metric that modes with its group expose, all modes if it has none. The attribute is its name."""
+    """A metric of all modes, or of the modes with its group. Its name is the attribute's."""
 
     kind: type[Gauge | Counter | Histogram | KernelCounter]
     text: str
@@ -93,7 +89,7 @@ class _Row(NamedTuple):
 
 
 def _declaring(kind: type[Gauge | Counter | Histogram | KernelCounter], **fixed: Any) -> Callable[..., Any]:
-    """Return what declares a metric where its attribute is declared, of the attribute's type."""
+    """Return a declaration function for attributes of the metric type `kind`."""
     return partial(_Row, kind, **fixed)
 
 
@@ -104,10 +100,10 @@ _kernel_counter = _declaring(KernelCounter, group=MetricGroup.IPTABLES_RULES)
 
 
 class Metrics:
-    """All metrics of one proxy in one mode (`nftables`, `iptables` and so on).
+    """All metrics of one proxy in one mode (such as `nftables`).
 
-    Attributes carry kube-proxy's names without the prefix `kubeproxy_` and ours without `vipwire_`. `kernel_counters`
-    read the counters that the kernel keeps for the mode, by the name of the metric.
+    Attribute names omit the prefixes `kubeproxy_` and `vipwire_`. `kernel_counters` maps metric names to functions
+    that read the mode's kernel counters.
     """
 
     # fmt: off
@@ -193,11 +189,11 @@ class Metrics:
         counted: ServiceMetrics | None = None,
         kernel_counters: Mapping[str, Callable[[], float | None]] | None = None,
     ) -> None:
-        # Go's client has no *_created series, and whoever scrapes would store twice as many.
+        # Go's client has no *_created series, and they would double the number of stored series.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
         self.registry, self.sli_registry = CollectorRegistry(), CollectorRegistry()
         self.before_reading = BeforeReading()
-        self.registry.register(self.before_reading)  # the first, so that it is asked before all others
+        self.registry.register(self.before_reading)  # first: the registry asks in this order
         groups = registered(mode).metrics
         for name, row in vars(Metrics).items():
             if isinstance(row, _Row):
@@ -253,7 +249,7 @@ def _build(
     registry: CollectorRegistry | None,
     kernel_counters: Mapping[str, Callable[[], float | None]],
 ) -> Gauge | Counter | Histogram | KernelCounter:
-    """Build a metric, in a registry or, where other modes alone expose it, in none."""
+    """Build a metric; a metric that only other modes expose gets no registry."""
     full, text = f"{row.prefix}_{name}", f"[ALPHA] {row.text}"
     if issubclass(row.kind, KernelCounter):
         counter = row.kind(full, text, kernel_counters.get(name, lambda: None))

@@ -1,7 +1,7 @@
 """Answers HTTP: health on one port, metrics and debugging pages on the other.
 
-Paths, status codes, content types and bodies are those of kube-proxy, because probes, load balancers, test suites and
-people's scripts read them. `/readyz` and the pages below `/debug` (with `--profiling`) are vipwire's own.
+Paths, status codes, content types and bodies are kube-proxy's, because probes, load balancers and scripts depend on
+them. `/readyz` and the pages below `/debug` (with `--profiling`) are vipwire's own.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics
 
 _LONGEST_PROFILE: Final = 60.0
-_MOST_VERBOSE: Final = 2**31 - 1  # as the flag
+_MOST_VERBOSE: Final = 2**31 - 1  # the limit of the flag -v
 _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 
 
 def add_debug_pages(app: Pages, set_verbosity: Callable[[int], None] | None) -> None:
-    """Add /debug/stacks, /debug/profile?seconds=N and, where the log level can be changed, PUT /debug/flags/v."""
+    """Add /debug/stacks, /debug/profile?seconds=N and, with `set_verbosity`, PUT /debug/flags/v."""
 
     async def verbosity(request: Request) -> Reply:
         text = request.text.strip()
@@ -63,7 +63,7 @@ def _task_stacks() -> Iterator[str]:
 
 
 async def _profile(request: Request) -> Reply:
-    """Profile the event loop's thread for some seconds, functions with the most time of their own first."""
+    """Profile the event loop's thread for some seconds; print functions by their own time, longest first."""
     try:
         seconds = float(request.query.get("seconds", "5"))
     except ValueError:
@@ -97,15 +97,14 @@ _WARNING: Final = (
 )
 
 
-async def _nothing() -> None:
-    """Refresh nothing."""
+async def _nothing() -> None: ...
 
 
 class ProxyInfo(Value, frozen=True):
-    """The facts about this process that the pages show.
+    """Facts about this process for the pages.
 
-    `config` is the configuration as kube-proxy's file has it, `flags` every flag's value, `started` seconds since the
-    epoch. `flagz` and `statusz` switch those pages (feature gates), `profiling` the ones below /debug;
+    `config` is the configuration in the format of kube-proxy's file, `flags` the values of all flags, `started` is
+    seconds since the epoch. `flagz` and `statusz` switch those pages (feature gates), `profiling` those below /debug;
     `set_verbosity` changes the log level.
     """
 
@@ -190,7 +189,7 @@ def _app(pages: Mapping[str, Handler]) -> Pages:
 
 
 class _Exposition:
-    """Writes the metrics of a registry; requests that came before vipwire began to read them share what it wrote."""
+    """Writes the metrics of a registry; requests that arrive before a write begins share its result."""
 
     def __init__(self, registry: Any, refresh: Callable[[], Awaitable[None]] = _nothing) -> None:
         self._registry, self._refresh = registry, refresh
@@ -198,7 +197,6 @@ class _Exposition:
         self._written = Reply()
 
     async def reply(self, request: Request) -> Reply:
-        """Answer in the format that the client accepts."""
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  # imports an HTTP server: not at a start
 
         encode, content_type = choose_encoder(request.headers.get("accept", ""))

@@ -1,14 +1,12 @@
-"""HTTP servers that are held by one task group: bind, retry every five seconds, serve until cancelled.
+"""HTTP servers in one task group: each binds, retries every 5 seconds, and serves until cancelled.
 
-    async with asyncio.TaskGroup() as tasks:
-        for server in servers:
-            tasks.create_task(server.run(), name=server.name)
+async with asyncio.TaskGroup() as tasks:
+    for server in servers:
+        tasks.create_task(server.run(), name=server.name)
 
-Sockets listen as Go opens them: kube-proxy's `0.0.0.0:10256` answers on IPv6 too, because Go opens a dual-stack
-socket for any wildcard; probes by IPv6 depend on it.
-
-A port that is taken is no reason to stop proxying: kube-proxy tries again every 5 s unless told to fail by
-`--bind-address-hard-fail`, and so do we. What failed is said once per reason, for the log and an Event on the Node.
+As with Go, a wildcard such as `0.0.0.0:10256` opens a dual-stack socket: IPv6 probes of kube-proxy depend on it. A
+taken port does not stop the proxy: as kube-proxy does, vipwire retries every 5 s unless `--bind-address-hard-fail` is
+set. It reports each failure once, in the log and as an Event on the Node.
 """
 
 import asyncio
@@ -34,7 +32,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening TCP socket at an IP address, on both families for a wildcard. Raise OSError."""
+    """Open a listening TCP socket at an IP address, dual-stack for a wildcard. Raise OSError."""
     address = ipaddress.ip_address(host)
     if address.is_unspecified:
         try:
@@ -54,23 +52,22 @@ def _open_listener(family: socket.AddressFamily, host: str, port: int, *, dual_s
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not dual_stack))
         listener.bind((host, port))
         listener.listen(_BACKLOG)
-        listener.settimeout(0)  # non-blocking, as asyncio wants it
+        listener.settimeout(0)  # asyncio needs non-blocking sockets
         on_error.pop_all()
         return listener
 
 
 RETRY_SECONDS: Final = 5.0
-_GRACE_SECONDS: Final = 1.0  # a request that is being answered must not hold up the end of the process
+_GRACE_SECONDS: Final = 1.0  # a running request must not delay the end of the process
 
 
-def _ignore(_server: str, _reason: str) -> None:
-    """Report a failure to nobody."""
+def _ignore(_server: str, _reason: str) -> None: ...
 
 
 class BindPolicy(Value, frozen=True):
-    """The reaction to a port that cannot be bound: fail, or try again after `retry_seconds`.
+    """How a server handles a port that it cannot bind: fail, or retry after `retry_seconds`.
 
-    `on_failure` is called with the server's name and the reason, once as long as the reason stays the same.
+    The server calls `on_failure` with its name and the reason, once per reason.
     """
 
     hard_fail: bool = False
@@ -81,8 +78,8 @@ class BindPolicy(Value, frozen=True):
 class HttpServer:
     """One site at one address.
 
-    `address` is a validated `IP:port`; port 0 takes any. `run()` serves until it is cancelled; `bound()` waits until
-    the port is open and tells the address. A policy of hard failure makes `run()` raise UnsupportedError.
+    `address` is a validated `IP:port`; port 0 lets the kernel choose. `run()` serves until cancelled; with a
+    hard-fail policy it raises UnsupportedError. `bound()` waits for the open port and returns its address.
     """
 
     def __init__(self, name: str, site: Site, address: str, policy: BindPolicy) -> None:
@@ -93,17 +90,16 @@ class HttpServer:
         self._bound: asyncio.Future[tuple[str, int]] | None = None
 
     async def bound(self) -> tuple[str, int]:
-        """Wait until the server listens; tell its IP address and port."""
+        """Wait until the server listens; return IP address and port."""
         return await asyncio.shield(self._promise())
 
     async def run(self) -> None:
-        """Bind and serve until cancelled."""
         listener = await self._listen()
         serving = serve(listener, self._site)
         try:
             host, port = listener.getsockname()[:2]
             self._promise().set_result((host, port))
-            await asyncio.get_running_loop().create_future()  # never done: only cancelling ends a server
+            await asyncio.get_running_loop().create_future()  # never completes: only cancellation ends a server
         finally:
             await serving.close(_GRACE_SECONDS)
 

@@ -1,12 +1,11 @@
-"""Health checks of LoadBalancer Services with `externalTrafficPolicy: Local`: what each port answers, and its server.
+"""Serves healthCheckNodePorts of LoadBalancer Services with `externalTrafficPolicy: Local`.
 
-A cloud's load balancer asks every node on the Service's healthCheckNodePort whether it has endpoints of its own. Only
-ready local endpoints count; terminating ones do not, so that a draining node leaves the load balancer first. A proxy
-that is not healthy answers 503 whatever endpoints there are. Source: KEP-1669 and kube-proxy's healthcheck package;
-the body's layout, tabs and all, is kube-proxy's.
+A cloud's load balancer asks every node for its local endpoints. Only ready local endpoints count, terminating ones do
+not, so that a draining node leaves the load balancer first. An unhealthy proxy answers 503 regardless of endpoints.
+Source: KEP-1669 and kube-proxy's healthcheck package, including the body's tabs.
 
-A port that cannot be bound is reported once, as a `Problem` of the Service, and tried again at every call of `update`
-(the loop calls it with every sync): another process may hold the port, and that is no reason to stop proxying.
+A port that cannot be bound is reported once as a `Problem` of the Service, and tried again at every `update` (after
+every sync), because another process may hold the port.
 """
 
 import asyncio
@@ -24,11 +23,11 @@ from vipwire.model.value import Value
 from vipwire.proxy_daemon.serve.server import listen
 
 WEIGHT_HEADER: Final = "X-Load-Balancing-Endpoint-Weight"
-"""Tells a load balancer how many endpoints are behind this node, for weighted balancing."""
+"""Header with the number of endpoints on this node, for load balancers that weigh nodes."""
 
 
 class ServiceHealthCheck(Value, frozen=True):
-    """One Service with a healthCheckNodePort and the number of its ready endpoints on this node."""
+    """A Service with a healthCheckNodePort and the number of its ready endpoints on this node."""
 
     service: ObjectName
     local_endpoints: int
@@ -50,24 +49,24 @@ class ServiceHealthCheck(Value, frozen=True):
 
 
 class PortChanges(Value, frozen=True):
-    """The ports to close and to open, so that those in `desired` are served."""
+    """The ports to close and to open for the desired checks."""
 
     close: tuple[int, ...]
     open: tuple[int, ...]
 
 
 def port_changes(listening: Mapping[int, ObjectName], desired: Mapping[int, ServiceHealthCheck]) -> PortChanges:
-    """Compare the ports that are served, and for whom, with those that should be.
+    """Compare the served ports and their Services with the desired ones.
 
-    A port that passes from one Service to another is closed and opened, as a check of the old one must not be
-    answered for the new one on a kept-alive connection.
+    A port that passes to another Service is closed and opened, so that a kept-alive connection for the old Service
+    gets no answer of the new one.
     """
     gone = {port for port, name in listening.items() if port not in desired or desired[port].service != name}
     missing = {port for port in desired if port not in listening or port in gone}
     return PortChanges(tuple(sorted(gone)), tuple(sorted(missing)))
 
 
-_GRACE_SECONDS: Final = 1.0  # a check that is being answered must not hold up a sync
+_GRACE_SECONDS: Final = 1.0  # a running check must not delay a sync
 
 
 class _Listening(Value, frozen=True):
@@ -78,7 +77,7 @@ class _Listening(Value, frozen=True):
 class ServiceListeners:
     """Serves the desired checks. Use as an async context manager; leaving it closes every port.
 
-    `addresses` are the IP addresses to bind, the wildcard for all; `proxy_healthy` is asked at every request.
+    `addresses` are the IP addresses to bind, the wildcard for all; each request calls `proxy_healthy`.
     """
 
     def __init__(self, proxy_healthy: Callable[[], bool], addresses: tuple[str, ...] = ("0.0.0.0",)) -> None:  # noqa: S104
@@ -87,8 +86,8 @@ class ServiceListeners:
         self._listening: dict[int, _Listening] = {}
         self._desired: dict[int, ServiceHealthCheck] = {}
         self._failing: dict[int, ObjectName] = {}
-        self._room = Room()  # one for all ports: a cluster may have thousands of them
-        self._one_at_a_time = asyncio.Lock()  # two would open a port twice
+        self._room = Room()  # shared by all ports: a cluster may have thousands
+        self._one_at_a_time = asyncio.Lock()  # concurrent updates would open a port twice
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,18 +96,17 @@ class ServiceListeners:
         await self.close()
 
     async def close(self) -> None:
-        """Close every port."""
         await self.update(dict.fromkeys(self._desired))
 
     @property
     def complete(self) -> bool:
-        """Whether every port that is wanted is served."""
+        """Whether every desired port is open."""
         return not self._failing
 
     async def update(self, changes: Mapping[int, ServiceHealthCheck | None]) -> tuple[Problem, ...]:
-        """Serve these checks from now on, by port, None for none more; all other ports stay as they are.
+        """Change the served checks, by port; None closes a port. All other ports stay.
 
-        What could not be served is tried again. Return what cannot be, each once.
+        Failed ports are tried again at the next call. Return new failures, each once.
         """
         if not changes and self.complete:
             return ()
@@ -121,7 +119,7 @@ class ServiceListeners:
             return await self._settle(changes.keys() | self._failing.keys())
 
     async def _settle(self, ports: Collection[int]) -> tuple[Problem, ...]:
-        """Open and close some ports as desired; return what cannot be served and could be before."""
+        """Open and close some ports as desired; return new failures."""
         desired = {port: self._desired[port] for port in ports if port in self._desired}
         todo = port_changes(
             {port: self._listening[port].service for port in ports if port in self._listening}, desired
@@ -137,7 +135,7 @@ class ServiceListeners:
         )
 
     async def _open(self, port: int) -> str:
-        """Open one port at every address; give the reason where that fails, and leave nothing half open."""
+        """Open one port at every address; on failure close all of them and return the reason, otherwise ""."""
         service = self._desired[port].service
         serving: list[Serving] = []
         try:

@@ -1,8 +1,8 @@
-"""Serves the kernel's counts as metrics of Services and endpoints: read at each request, and bounded in number.
+"""Serves the kernel's counts as metrics of Services and endpoints: read at each request, limited in number.
 
-A cluster can have more endpoints than a metrics store wants series. `Series` chooses how fine it is; at most `limit`
-Service ports, endpoints and refusals together get series: first those that had one before, so that a series once
-begun goes on, then those with the most. `vipwire_counters_left_out` says how many are missing.
+`Series` selects the granularity. At most `limit` Service ports, endpoints and refusals together get series: first
+those that already have one, so that series continue, then those with the highest counts. `vipwire_counters_left_out`
+is the number of the others.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
@@ -24,14 +24,14 @@ _COUNTERS: Final = {
     Measure.REPLY_PACKETS: ("reply_packets", "Packets to clients"),
     Measure.REPLY_BYTES: ("reply_bytes", "Bytes of IP to clients"),
 }
-"""Each counter's name without `vipwire_service_` or `vipwire_endpoint_`, and its help."""
+"""Name of each counter (without `vipwire_service_` or `vipwire_endpoint_`) and its help."""
 _PORT: Final = ("namespace", "service", "port", "protocol")
 _ENDPOINT: Final = (*_PORT, "endpoint")
 _REFUSED: Final = ("reason", "action", *_PORT)
 _Key = TypeVar("_Key", bound=Hashable)
 _Labels = Mapping[ServicePortName, tuple[str, ...]] | Mapping[EndpointName, tuple[str, ...]]
 Read = Callable[[], Awaitable[Counts]]
-"""Reads the counts of all families now."""
+"""Reads the counts of all families."""
 
 
 async def _nothing() -> Counts:
@@ -39,7 +39,7 @@ async def _nothing() -> Counts:
 
 
 class _Room(Struct):
-    """Limits how many keys get series of their own. `known` are those that have, while they exist."""
+    """Limits how many keys get their own series. `known` are the existing keys that already have one."""
 
     limit: int
     known: set[Hashable] = field(default_factory=set)
@@ -47,7 +47,7 @@ class _Room(Struct):
     left_out: int = 0
 
     def choose(self, found: Iterable[_Key], weight: Callable[[_Key], int]) -> list[_Key]:
-        """Choose the keys that there is room for, and take the room."""
+        """Choose the keys for which the limit leaves room, and remember them."""
         order = sorted(found, key=lambda key: (key not in self.known, -weight(key)))
         chosen = order[: self.limit]
         self.limit -= len(chosen)
@@ -57,7 +57,7 @@ class _Room(Struct):
 
 
 class ServiceMetrics(Collector):
-    """The collector. `refresh` reads the counts; a collection serves those that were read last."""
+    """The collector: `refresh` reads the counts, a collection serves the last counts read."""
 
     def __init__(self, series: Series = Series.NONE, limit: int = 0, read: Read = _nothing) -> None:
         self._series, self._limit, self._read = series, limit, read
@@ -65,12 +65,11 @@ class ServiceMetrics(Collector):
         self._known: set[Hashable] = set()
 
     async def refresh(self) -> None:
-        """Read the counts, if there are to be series."""
+        """Read the counts, if series are enabled."""
         if self._series is not Series.NONE:
             self._counts = await self._read()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of the counts that were read last."""
         if self._series is Series.NONE:
             return
         room, counts = _Room(self._limit, self._known), self._counts
@@ -97,7 +96,6 @@ class ServiceMetrics(Collector):
         )
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metrics without reading anything."""
         yield CounterMetricFamily("vipwire_refused_packets", "")
         yield GaugeMetricFamily("vipwire_counters_left_out", "")
         for prefix in ("vipwire_service", "vipwire_endpoint"):

@@ -1,1 +1,1 @@
-"""What a proxy needs before its first sync: the machine, the mode, the claim, the record."""
+"""Steps before a proxy's first sync: machine settings, mode, claim, record."""

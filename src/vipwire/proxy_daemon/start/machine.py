@@ -1,9 +1,8 @@
-"""Prepares the machine for the proxy: kernel settings, the OOM score. What cannot be set is said.
+"""Prepares the machine for the proxy: kernel settings and OOM score. Failures are logged.
 
-Connection tracking follows kube-proxy (pkg/proxy/conntrack/sysctls.go): a setting of zero leaves the kernel's value,
-any other is put in force whether it raises or lowers the present one. Forwarding goes further: kube-proxy switches it
-on in ipvs mode only and otherwise leaves it to the network plugin; a node without it drops what it should balance.
-Meaning of the settings: Documentation/networking/nf_conntrack-sysctl.rst and ip-sysctl.rst of the kernel.
+Connection tracking follows kube-proxy (pkg/proxy/conntrack/sysctls.go): 0 leaves the kernel's value, any other value
+is set whether higher or lower. vipwire switches forwarding on in all modes; kube-proxy does in ipvs mode only.
+Settings: Documentation/networking/nf_conntrack-sysctl.rst and ip-sysctl.rst of the kernel.
 """
 
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from vipwire.modes.registry import driver_of, selected
 from vipwire.proxy_daemon.start.modes import families, needs_net_admin
 
 MAX_LIMIT = 1 << 20
-"""No number of CPUs makes the table larger than this (kube-proxy 1.36); a flow takes some 300 bytes."""
+"""Upper limit of the conntrack table size (kube-proxy 1.36); a flow takes about 300 bytes."""
 
 _FORWARDING = {
     Family.IPV4: Sysctl("net/ipv4/ip_forward", 1),
@@ -28,10 +27,10 @@ _FORWARDING = {
 
 
 def table_size(max_per_core: int, minimum: int, cpus: int) -> int:
-    """Compute how many flows the kernel shall track; 0 to leave that to the kernel.
+    """Compute the size of the conntrack table in flows; 0 leaves the kernel's value.
 
-    The limit binds what is derived from the number of CPUs. A minimum above it is what somebody asked for and holds,
-    where kube-proxy would go below that minimum on a machine with very many CPUs.
+    The limit applies to the number derived from the CPUs. A configured `minimum` above the limit still holds, unlike
+    in kube-proxy.
     """
     if max_per_core <= 0:
         return 0
@@ -39,12 +38,12 @@ def table_size(max_per_core: int, minimum: int, cpus: int) -> int:
 
 
 def conntrack_sysctls(settings: Conntrack, cpus: int) -> tuple[Sysctl, ...]:
-    """Name the settings of connection tracking to put in force on a machine with so many CPUs."""
+    """Return the conntrack settings for a machine with so many CPUs."""
     wanted: list[Sysctl] = []
     if size := table_size(settings.max_per_core, settings.min, cpus):
         wanted.append(_netfilter("max", size)._replace(want=Want.EXACTLY_OR_MORE))
-        # One hash chain for four flows. This file is the module parameter `hashsize` that kube-proxy writes, but
-        # writable where /sys is not. More chains than that are as good.
+        # One hash chain for four flows. kube-proxy writes the module parameter `hashsize`; this file is writable
+        # where /sys is not. More chains are fine.
         wanted.append(_netfilter("buckets", size // 4)._replace(want=Want.AT_LEAST))
     timeouts = (
         ("tcp_timeout_established", settings.tcp_established_timeout),
@@ -52,7 +51,7 @@ def conntrack_sysctls(settings: Conntrack, cpus: int) -> tuple[Sysctl, ...]:
         ("udp_timeout", settings.udp_timeout),
         ("udp_timeout_stream", settings.udp_stream_timeout),
     )
-    # The kernel counts whole seconds; half a second rounded down would be 0, which ends every flow at once.
+    # The kernel takes whole seconds; 0.5 rounded down to 0 would end every flow at once.
     wanted += (_netfilter(name, max(1, int(seconds))) for name, seconds in timeouts if seconds > 0)
     if settings.tcp_be_liberal:
         wanted.append(_netfilter("tcp_be_liberal", 1))
@@ -60,7 +59,7 @@ def conntrack_sysctls(settings: Conntrack, cpus: int) -> tuple[Sysctl, ...]:
 
 
 def forwarding_sysctls(families: Iterable[Family]) -> tuple[Sysctl, ...]:
-    """Name the settings without which the kernel does not pass on packets of these families."""
+    """Return the forwarding settings that packets of these families need."""
     return tuple(_FORWARDING[family] for family in families)
 
 
@@ -69,9 +68,9 @@ def _netfilter(name: str, value: int) -> Sysctl:
 
 
 def prepare_machine(config: Config) -> None:
-    """Set what needs privileges, and go on where it cannot be set."""
+    """Apply settings that need privileges; log those that cannot be set."""
     wanted = driver_of(selected(config)).sysctls(config)
-    if needs_net_admin(config):  # without rules nothing is tracked, and nothing forwarded
+    if needs_net_admin(config):  # without rules, no tracking or forwarding is needed
         conntrack = conntrack_sysctls(config.conntrack, cpus())
         wanted = (*conntrack, *router_sysctls(), *forwarding_sysctls(families()), *wanted)
     _set(wanted)
@@ -79,7 +78,7 @@ def prepare_machine(config: Config) -> None:
 
 
 def adjust_machine(before: Config, after: Config) -> None:
-    """Set what a changed configuration changes."""
+    """Apply the settings that differ between two configurations."""
     if before.conntrack != after.conntrack and needs_net_admin(after):
         _set(conntrack_sysctls(after.conntrack, cpus()))
     if before.oom_score_adj != after.oom_score_adj:

@@ -1,9 +1,8 @@
-"""Builds the selected mode, and asks it what the rest of the proxy needs to know, whichever mode it is.
+"""Builds the selected mode and answers questions about it for the rest of the proxy.
 
-A mode that this machine cannot run is an UnsupportedError that says what is missing. With `--proxy-mode-fallback` the
-next one runs, as kube-proxy once did it: ipvs, iptables, userspace; with nftables beside iptables. Which comes next
-each mode says itself. Today's kube-proxy ends instead, and so do we unless told. What a machine can do is found out
-by trying.
+If this machine cannot run a mode, UnsupportedError says what is missing. With `--proxy-mode-fallback` the next mode
+starts, as in old kube-proxy: ipvs or nftables, iptables, userspace; each mode names its successor. Without the flag
+the proxy ends, as today's kube-proxy does. vipwire finds out by trying.
 """
 
 import dataclasses
@@ -24,32 +23,32 @@ if TYPE_CHECKING:
 
 
 def families() -> tuple[Family, ...]:
-    """Name the families of this machine: IPv6 may have been left out of its kernel or switched off at boot."""
+    """Return this machine's IP families: the kernel may lack IPv6, or boot options disable it."""
     return (Family.IPV4, Family.IPV6) if Path("/proc/net/if_inet6").exists() else (Family.IPV4,)
 
 
 def build_modes(config: Config, families: Iterable[Family], *, prepare: bool = False) -> dict[Family, Mode]:
-    """Build the selected mode for each family, or raise UnsupportedError. `prepare`: it is going to be run."""
+    """Build the selected mode for each family, or raise UnsupportedError. `prepare`: the caller will run it."""
     return dict(driver_of(selected(config)).build(config, families, prepare=prepare))
 
 
 def suppose_modes(config: Config, families: Iterable[Family]) -> dict[Family, Supposed]:
-    """Build what renders the selected mode's objects, which nobody is going to commit. Raise UnsupportedError."""
+    """Build the renderer of the selected mode without committing. Raise UnsupportedError."""
     return dict(driver_of(selected(config)).supposed(config, families))
 
 
 def needs_net_admin(config: Config) -> bool:
-    """Report whether the selected mode writes rules: some do without where they are told to."""
+    """Report whether the selected mode writes rules: some modes can be told to work without."""
     return not selected(config).without_rules(config)
 
 
 def build_explainer(config: Config, family: Family, mode: Mode) -> "Explainer[Any, Any, Any] | None":
-    """Build what explains the selected mode's objects, as `mode` sees them; None where it has nothing of the kind."""
+    """Build the explainer of the selected mode's objects; None if the mode has none."""
     return driver_of(selected(config)).explainer(family, mode)
 
 
 def vip_devices() -> frozenset[str]:
-    """Name the devices whose addresses are VIPs, not the machine's own, in whichever mode."""
+    """Return the devices that carry VIPs in any mode; their addresses are not the machine's own."""
     return frozenset[str]().union(*(spec.vip_devices for spec in every_spec()))
 
 
@@ -58,9 +57,9 @@ Build = Callable[[Config, Iterable[Family]], dict[Family, Mode]]
 
 
 def settle_mode(config: Config, families: Iterable[Family], build: Build) -> tuple[Config, dict[Family, Mode]]:
-    """Build the configured mode, or with the fallback the first after it that works.
+    """Build the configured mode, or with the fallback the first successor that works.
 
-    Return the configuration of the mode that runs. Raise UnsupportedError with every reason if none does.
+    Return the configuration of the resulting mode. Raise UnsupportedError with every reason if no mode works.
     """
     reasons: list[str] = []
     ladder = (config.proxy_mode, *(selected(config).fallback if config.proxy_mode_fallback else ()))
@@ -86,14 +85,14 @@ def _report(mode: str, after: str, error: UnsupportedError) -> None:
 
 
 def build_to_run(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
-    """Build a mode that is going to be run. Raise UnsupportedError if it cannot be, also for lack of rights."""
+    """Build a mode to run. Raise UnsupportedError if this machine cannot run it or privileges are missing."""
     if needs_net_admin(config):
         require_net_admin("vipwire proxy", way_out=selected(config).way_out)
     return build_modes(config, families, prepare=True)
 
 
 def mode_here(config: Config) -> str:
-    """Find out in which mode a configuration would run here. Raise UnsupportedError if in none."""
+    """Return the mode in which a configuration would run here. Raise UnsupportedError if no mode works."""
     found, modes = settle_mode(config, families(), build_to_run)
     for mode in modes.values():
         mode.close()

@@ -1,14 +1,12 @@
-"""The claim of a running proxy on its network namespace, and the record that it keeps in its state directory.
+"""A proxy's claim on its network namespace, and its record in the state directory.
 
-Only one proxy runs in a network namespace, whatever its mode: all modes serve the same VIPs. `vipwire proxy` and
-`vipwire up` claim the namespace before they write anything; `vipwire cleanup` asks for the claim.
+One proxy runs per network namespace, because all modes serve the same VIPs. `vipwire proxy` and `vipwire up` claim
+the namespace before they write anything; `vipwire cleanup` checks the claim. `status`, `plan`, `explain` and `check`
+read the record, proxy-NETNS.json, for the proxy's flags. It is replaced atomically when it changes, and every
+`SIGN_SECONDS`. The claim tells whether the proxy runs:
 
-`status`, `plan`, `explain` and `check` read the record, so that they see what the proxy sees without being given its
-flags again. Each namespace has one, the file proxy-NETNS.json. It is replaced as a whole when it changes, and every
-`SIGN_SECONDS`. Whether its proxy still runs, the claim tells:
-
-    the claim's holder is the proxy that wrote the record    it runs
-    nobody holds the claim, or another proxy does            it ended (`ended` is set), or it died
+the claim's holder wrote the record                  it runs
+the claim is free, or another proxy holds it        it ended (`ended` is set), or it died
 """
 
 import asyncio
@@ -40,9 +38,9 @@ PROXY: Final = "vipwire-proxy"
 def claim_proxy(
     config: Config, command: str = "vipwire proxy", names: Iterable[str] = (), details: Iterable[str] = ()
 ) -> AbstractContextManager[Claim]:
-    """Claim this network namespace, and further names. Raise AlreadyRunningError if another proxy has it.
+    """Claim this network namespace and further names. Raise AlreadyRunningError if another proxy has it.
 
-    With `--takeover` that one ends first, unless this configuration cannot run here.
+    With `--takeover` the other proxy ends first, unless this configuration cannot run here.
     """
     details = (f"{config.proxy_mode} mode", f"state directory {config.state_dir}", *details)
     ready = partial(mode_here, config) if config.takeover else None
@@ -50,12 +48,12 @@ def claim_proxy(
 
 
 def running_proxy() -> Holder | None:
-    """Find the proxy of this network namespace."""
+    """Return the holder of this network namespace's claim."""
     return find_holder(PROXY)
 
 
 def require_none(what: str) -> None:
-    """Raise AlreadyRunningError if a proxy runs here, which would undo `what`."""
+    """Raise AlreadyRunningError if a proxy runs here, because it would undo `what`."""
     if (holder := running_proxy()) is not None:
         raise AlreadyRunningError(f"{what} is of no use while a proxy runs here: {holder}; {holder.remedy} first")
 
@@ -65,7 +63,7 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class ProxyState(enum.Enum):
-    """The state of the proxy of this network namespace; the value is what is printed."""
+    """State of this network namespace's proxy; commands print the value."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -74,7 +72,7 @@ class ProxyState(enum.Enum):
 
 
 class EjectedEndpoint(Value, frozen=True):
-    """An endpoint that a proxy has ejected from a Service port, until a time in seconds since the epoch."""
+    """An endpoint that a proxy ejected from a Service port, until a time in seconds since the epoch."""
 
     namespace: str
     service: str
@@ -86,7 +84,7 @@ class EjectedEndpoint(Value, frozen=True):
 
 
 class NodeFacts(Value, frozen=True):
-    """The last known facts of the Node object, for a start while it is away."""
+    """The last known facts of the Node object, for a start while the API server has none."""
 
     addresses: tuple[str, ...] = ()
     pod_cidrs: tuple[str, ...] = ()
@@ -94,13 +92,12 @@ class NodeFacts(Value, frozen=True):
 
 
 class ProxyRecord(Value, frozen=True):
-    """One proxy. Times are seconds since the epoch.
+    """The record of one proxy. Times are seconds since the epoch.
 
-    `flags` would start the same proxy again; they include what its configuration file says. `synced` has the time of
-    each family's last successful sync, `failing` the error of each kind of object that cannot be read, `problems`
-    further texts for the operator, `ejected` the endpoints that its rules leave out, `facts` the last known facts of
-    its Node, `api_servers` where it connects to its API server. `seen` is when the record was written, `ended` and
-    `reason` when and why it ended.
+    `flags` start the same proxy again, configuration file included. `synced` is each family's last successful sync,
+    `failing` the error of each unreadable kind, `problems` further texts for operators, `ejected` the endpoints that
+    the rules omit, `facts` the Node's last known facts, `api_servers` the API server's addresses. `seen` is when the
+    record was written, `ended` and `reason` when and why the proxy ended.
     """
 
     pid: int
@@ -127,7 +124,7 @@ _READER: Final = msgspec.json.Decoder(ProxyRecord)
 def read_record(state_dir: str, namespace: str = "") -> tuple[ProxyState, ProxyRecord | None]:
     """Return the state of this network namespace's proxy, and its record.
 
-    Raises nothing: a file that cannot be read, or has another format, counts as none.
+    Raises nothing: an unreadable file or one of another format counts as none.
     """
     path = _path(state_dir, namespace)
     try:
@@ -143,14 +140,13 @@ def read_record(state_dir: str, namespace: str = "") -> tuple[ProxyState, ProxyR
 
 
 def recorded_facts(node: Node | None) -> NodeFacts:
-    """Write down the last known facts of a Node."""
     if node is None:
         return NodeFacts()
     return NodeFacts(tuple(map(format_address, node.addresses)), tuple(map(str, node.pod_cidrs)), node.zone)
 
 
 def recorded_node(state_dir: str, name: str) -> Node | None:
-    """Return the last known facts of a Node, as the last proxy of this network namespace has recorded them."""
+    """Return the Node's last known facts from the record of this network namespace's last proxy."""
     _, record = read_record(state_dir)
     if record is None or record.node != name or record.facts == NodeFacts():
         return None
@@ -163,14 +159,16 @@ def recorded_node(state_dir: str, name: str) -> Node | None:
 
 
 def _wrote(holder: Holder, record: ProxyRecord) -> bool:
-    """Report whether a holder is a record's proxy: its own pid namespace may number it otherwise than ours."""
+    """Report whether a claim's holder wrote a record. Its pid may differ in the holder's own pid namespace."""
     return record.pid == holder.pid or str(record.pid) == holder.said.get("pid")
 
 
 def open_record(state_dir: str, namespace: str = "") -> "Recorder":
-    """Prepare the record of this proxy, which has the claim of the namespace. Where none can be kept it runs without.
+    """Open the record of this proxy, which holds the claim.
 
-    Files of namespaces that are gone are removed.
+    If the state folder is not writable, the proxy runs without a record.
+
+    Removes files of deleted network namespaces.
     """
     path = _path(state_dir, namespace)
     try:
@@ -192,7 +190,7 @@ class Recorder:
         self._changed = asyncio.Event()
 
     async def run(self, look: Callable[[], ProxyRecord]) -> None:
-        """Write what `look` says whenever it is something else, until cancelled."""
+        """Write the result of `look` whenever it changes, until cancelled."""
         while self._path is not None:
             self._changed.clear()
             self.write(look())
@@ -201,11 +199,11 @@ class Recorder:
                     await self._changed.wait()
 
     def soon(self) -> None:
-        """Write without waiting for the next look, for what is in force is another thing now."""
+        """Write at once instead of at the next interval."""
         self._changed.set()
 
     def write(self, record: ProxyRecord) -> None:
-        """Write a record, if it says anything new or the last sign of life is old."""
+        """Write a record if its content changed or the last write is older than the interval."""
         now, last = time.time(), self._last
         if self._path is None or (last and replace(last, seen=0.0) == record and now - last.seen < SIGN_SECONDS):
             return
@@ -220,7 +218,6 @@ class Recorder:
             self._last, self._is_told = record, False
 
     def end(self, reason: str) -> None:
-        """Write that the proxy has ended."""
         if self._last is not None:
             self.write(replace(self._last, seen=0.0, ended=time.time(), reason=reason))
 

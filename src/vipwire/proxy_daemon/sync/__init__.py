@@ -1,1 +1,1 @@
-"""From events to the kernel: the engine, what follows a sync, and the reports of it."""
+"""From events to the kernel: the engine, the work after a sync, and its reports."""

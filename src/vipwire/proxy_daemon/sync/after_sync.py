@@ -1,4 +1,4 @@
-"""What follows a sync: stale flows are deleted, health check node ports opened and closed, ejections followed."""
+"""The work after a sync: delete stale flows, open and close health check node ports, follow ejections."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class FlowFollower:
-    """Follows flows from the first sync on. What that takes is imported then: before, nobody has a use for it."""
+    """Deletes stale flows from the first sync on. Imports its modules then, which keeps the start short."""
 
     def __init__(self, addresses: AddressWatch, metrics: Metrics) -> None:
         self._addresses, self._metrics = addresses, metrics
         self._keeper: FlowKeeper | None = None
 
     def follow(self, line: Line, outcome: Outcome) -> None:
-        """Have the flows examined that a sync may have made stale."""
+        """Examine the flows that a sync may have made stale."""
         if self._keeper is None:
             from vipwire.proxy_daemon.sync.flow_keeper import FlowKeeper  # noqa: PLC0415  # the first sync is over
 
@@ -37,13 +37,12 @@ class FlowFollower:
         self._keeper.follow(line, outcome)
 
     def close(self) -> None:
-        """Follow no more."""
         if self._keeper is not None:
             self._keeper.close()
 
 
 class HealthPorts:
-    """Serves the healthCheckNodePorts that the plans ask for; leaving it as a context closes them."""
+    """Serves the healthCheckNodePorts of the plans; leaving the context closes them."""
 
     def __init__(self, engine: Engine, listeners: ServiceListeners) -> None:
         self._engine, self._listeners = engine, listeners
@@ -57,14 +56,14 @@ class HealthPorts:
         await self._listeners.close()
 
     async def move(self, listeners: ServiceListeners) -> tuple[Problem, ...]:
-        """Serve at other addresses from now on; return new failures."""
+        """Serve at other addresses; return new failures."""
         await self._listeners.close()
         self._listeners = listeners
         return await self._listeners.update({port: self._served(port) for port in self._claims})
 
     @property
     def complete(self) -> bool:
-        """Whether every wanted port is open. One that another process has is tried again."""
+        """Whether every wanted port is open. Ports that another process holds are tried again."""
         return self._listeners.complete
 
     async def follow(self, names: Iterable[ObjectName]) -> tuple[Problem, ...]:
@@ -84,7 +83,7 @@ class HealthPorts:
         return joint_health_check(asking) if asking else None
 
     def _claim(self, name: ObjectName, check: HealthCheck | None) -> Iterator[int]:
-        """Note what a Service asks for; yield the ports that this concerns."""
+        """Record a Service's check; yield the affected ports."""
         before = self._ports.get(name)
         if before is not None and (check is None or check.port != before):
             del self._ports[name], self._claims[before][name]
@@ -95,7 +94,7 @@ class HealthPorts:
             yield check.port
 
     def _served(self, port: int) -> ServiceHealthCheck | None:
-        """Choose who answers at a port: if several Services ask for it, the last that has come to it."""
+        """Choose the check that answers at a port: if several Services ask, the latest."""
         return next(reversed(self._claims[port].values()), None)
 
 
@@ -104,9 +103,9 @@ if TYPE_CHECKING:
 
 
 class EjectionFollower:
-    """Is told after each sync. `spec` is the mode's: where it relays, conntrack sees none of its connections.
+    """Follows ejections after each sync. `spec` is the mode's: conntrack sees no connections of a relay.
 
-    `changed` is called when `current`, which is what is ejected now, is another list.
+    Calls `changed` when `current`, the list of ejected endpoints, changes.
     """
 
     def __init__(
@@ -119,7 +118,10 @@ class EjectionFollower:
         metrics.ejected_endpoints.set_function(lambda: len(self.current))
 
     def follow(self, tell: Callable[[Tallies], None], now: float) -> None:
-        """Watch what is to be watched, and report. `tell` is given what became of connections; `now` is the time."""
+        """Start or stop watching, and report ejections.
+
+        `tell` receives results of connections; `now` is monotonic seconds.
+        """
         if self._watches:
             self._watch = self._watch or self._begin(tell)
             self._watch.settle()
@@ -138,7 +140,6 @@ class EjectionFollower:
         return EjectionWatch(self._engine, self._metrics, tell, direct=self._direct)
 
     def close(self) -> None:
-        """Watch no more."""
         if self._watch is not None:
             self._watch.close()
 

@@ -1,8 +1,8 @@
-"""Listens to conntrack for endpoints that do not answer, as long as a Service wants to know.
+"""Listens to conntrack for endpoints that do not answer, while a Service asks for ejection.
 
-Without such a Service there is no socket, and the kernel makes no events for us. With one, a socket filter lets pass
-one message for each connection to an endpoint that is watched. They are read in batches, so that a storm of
-connections does not keep the loop from its other work.
+Without such a Service no socket is open, and the kernel makes no events. With one, a socket filter passes one message
+for each connection to a watched endpoint. Messages are read in batches, so that a storm of connections does not block
+the loop.
 """
 
 import asyncio
@@ -36,23 +36,21 @@ _PAUSE: Final = 0.05
 """Seconds between two batches."""
 _BATCH: Final = 4096
 _LARGEST: Final = 4096
-"""Bytes of one event at most; it has a few hundred."""
+"""Buffer for one event in bytes; an event has a few hundred."""
 _EVENTS: Final = "net/netfilter/nf_conntrack_events"
 
 
 class Watching(Protocol):
-    """The part of an engine that says which endpoints are to be watched."""
+    """The part of an engine that names the endpoints to watch."""
 
     @property
-    def watch_version(self) -> int:
-        """A number that changes with what `watched` returns."""
+    def watch_version(self) -> int: ...
 
-    def watched(self) -> frozenset[EndpointKey]:
-        """Name the endpoints."""
+    def watched(self) -> frozenset[EndpointKey]: ...
 
 
 class EjectionWatch:
-    """Tells what became of new connections. All is called in the event loop that it lives in."""
+    """Reports the results of new connections. Call its methods in its event loop only."""
 
     def __init__(
         self,
@@ -72,7 +70,7 @@ class EjectionWatch:
         self._refused = False
 
     def settle(self) -> None:
-        """Listen to what the engine now wants to know, if that has changed."""
+        """Listen to the endpoints that the engine now names, if they changed."""
         if (version := self._engine.watch_version) == self._seen or self._refused:
             return
         self._seen = version
@@ -108,7 +106,6 @@ class EjectionWatch:
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
 
     def close(self) -> None:
-        """Listen no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -122,7 +119,7 @@ class EjectionWatch:
         self._attempts.watch(())
 
     def _read(self) -> None:
-        """Take in a batch, and look again after a pause or when a connection has waited too long."""
+        """Read a batch; read again after a pause, or when a connection has waited too long."""
         if self._socket is None:
             return
         loop = asyncio.get_running_loop()
@@ -147,7 +144,7 @@ class EjectionWatch:
             self._read()
 
     def _take(self, source: NetlinkSocket, now: float) -> bool | None:
-        """Take in what has come; tell whether there was anything. None: the socket has failed."""
+        """Read the waiting messages; report whether any came. None: the socket failed."""
         count = 0
         try:
             for message in islice(source.pending(_LARGEST), _BATCH):
@@ -178,5 +175,5 @@ class EjectionWatch:
 def _has_events() -> bool:
     try:
         return read_sysctl(_EVENTS) != 0
-    except (OSError, ValueError):  # a kernel without the setting, or a /proc that is not there
+    except (OSError, ValueError):  # a kernel without the setting, or no /proc
         return True

@@ -1,9 +1,9 @@
-"""Takes events to the kernel, for all families: store, planners, reconcilers. The loop drives it.
+"""Takes events to the kernel for all families: store, planners, reconcilers. The loop drives it.
 
-    apply(event)   what is true changes
-    sync(now)      the kernel follows: the Services that the events touched are planned, rendered, compared, committed
+apply(event)   updates the store
+sync(now)      plans, renders, compares and commits the Services that the events touched
 
-Nothing is programmed before every kind of object has been listed once: an empty plan would cut live connections.
+Commits nothing before every kind of object has been listed once: an empty plan would cut live connections.
 """
 
 import contextlib
@@ -32,17 +32,16 @@ from vipwire.watched_objects.event import Event
 from vipwire.watched_objects.store import Store
 
 FEW: Final = 16
-"""Services that can be synced in a moment, if they are not unusually large."""
+"""The largest number of Services for a sync inside the event loop."""
 
 MakeNodePlan = Callable[[Family, Store], NodePlan]
-"""Makes a family's plan of this node from the current objects."""
+"""Builds a family's plan of this node from the current objects."""
 
 
 class Outcome(Struct):
     """The result of one sync of one family; `seconds` is its duration. With an `error` the old rules stay.
 
-    `full` when the kernel was observed rather than believed; `first` for the first that succeeded. `unasked` are
-    those of the changes that no event has brought.
+    `full`: the sync read the kernel; `first`: the first successful one. `unasked` are changes without an event.
     """
 
     family: Family
@@ -55,12 +54,11 @@ class Outcome(Struct):
 
     @property
     def full(self) -> bool:
-        """Whether the sync read the kernel."""
         return self.report.observed is not None
 
 
 class Line:
-    """One family: its plans, its objects, its pace. What is committed goes `through` another, if one is given."""
+    """One family: its plans, objects and pacing. Commits go to `through` instead of the mode's backend, if given."""
 
     def __init__(self, family: Family, backend: Mode, pacer: Pacer, through: Backend[Any, Any] | None = None) -> None:
         self.family, self.backend, self.pacer = family, backend, pacer
@@ -72,17 +70,16 @@ class Line:
         self._changes: dict[ObjectName, PlanChange] = {}
         self._unasked: set[ObjectName] = set()
         self.outlying: set[ObjectName] = set()
-        """Services of which an endpoint was ejected since they were planned."""
+        """Services with an endpoint that was ejected since their last planning."""
 
     @property
     def plans(self) -> Mapping[ObjectName, ServicePlan]:
-        """The current plans."""
         return self.planner.plans if self.planner else {}
 
     def settle_node(self, node: NodePlan, store: Store, now: float) -> None:
-        """Set the node's plan. If it has changed, every Service is planned and rendered again.
+        """Set the node's plan; if it changed, plan and render every Service again.
 
-        The node comes first: how a Service is rendered may depend on it, even where its plan is the same.
+        The node comes first, because a Service's rendering may depend on it even if the Service's plan is the same.
         """
         if self.planner is None:
             self.planner = Planner(node)
@@ -96,7 +93,7 @@ class Line:
                     self._render(name, plan)
 
     def plan(self, names: Mapping[ObjectName, bool], store: Store, now: float) -> None:
-        """Plan the Services that changed: themselves (True), or only their endpoints."""
+        """Plan the changed Services: completely (True), or only their endpoints."""
         if self.planner is None:
             return
         changes = self.planner.update(names, store.view, now, names)
@@ -105,12 +102,12 @@ class Line:
             self._unasked -= changes.keys()
 
     def observe(self, tallies: Tallies, now: float) -> None:
-        """Take in what became of new connections to endpoints."""
+        """Count results of new connections to endpoints."""
         if self.planner is not None:
             self.outlying |= self.planner.ejections.take(tallies, now)
 
     def eject(self, store: Store, now: float) -> None:
-        """Plan the Services of which an endpoint is ejected, or is no longer."""
+        """Plan the Services whose ejected endpoints changed."""
         if self.planner is None:
             return
         names, self.outlying = self.outlying, set()
@@ -120,12 +117,12 @@ class Line:
         self._desire(changes)
 
     def planning_due(self, now: float) -> float | None:
-        """Return the seconds until time alone changes a plan; None if it does not."""
+        """Return the seconds until time alone changes a plan (slow start); None if never."""
         at = self.planner.due() if self.planner else None
         return None if at is None else max(0.0, at - now)
 
     def ripen(self, store: Store, now: float) -> None:
-        """Plan what slow start has changed. These are other weights only: nothing but the kernel has to follow."""
+        """Plan the changes of slow start. Only weights change, so no other part needs to follow."""
         for name, change in self.planner.ripen(store.view, now).items() if self.planner else ():
             if name in self._changes:
                 self._changes[name] = PlanChange(self._changes[name].old, change.new)
@@ -138,7 +135,7 @@ class Line:
             self._render(name, change.new)
 
     def _render(self, name: ObjectName, plan: ServicePlan | None) -> None:
-        """Render a Service. One that cannot be rendered keeps its objects; the others go on."""
+        """Render a Service. If rendering fails, its old objects stay and the other Services continue."""
         try:
             self.reconciler.desire(name, plan)
         except Exception as error:  # noqa: BLE001  # whatever a Service causes: all others go on
@@ -147,13 +144,16 @@ class Line:
             self._guard.forget(name)
 
     def read_ahead(self) -> None:
-        """Read what the first sync compares with, where the mode can. What goes wrong here, that sync finds again."""
+        """Read the kernel's state for the first sync, if the mode can. The sync itself reports errors."""
         if isinstance(self.backend, ReadsAhead):
             with contextlib.suppress(OSError, VipwireError):
                 self.backend.read_ahead()
 
     def drifted(self) -> bool:
-        """Ask the mode whether others may have changed the kernel. If so or unknown, the next sync reads it."""
+        """Ask the mode whether other programs may have changed the kernel.
+
+        If so or unknown, the next sync reads the kernel.
+        """
         try:
             return self.reconciler.verify()
         except (OSError, VipwireError):
@@ -161,7 +161,7 @@ class Line:
             return True
 
     def housekeep(self) -> None:
-        """Run what the mode has due. If the kernel does not answer, the next sync reads it."""
+        """Run the mode's due housekeeping. If the kernel does not answer, the next sync reads the kernel."""
         if self.backend.housekeeping_due() == 0:
             try:
                 self.backend.housekeep()
@@ -169,7 +169,7 @@ class Line:
                 self.reconciler.distrust()
 
     def sync(self, now: float, *, brief: bool = False) -> Outcome:
-        """Bring the kernel to the plan. Raise LongerError if that was to be `brief` and cannot be."""
+        """Bring the kernel to the plan. Raise LongerError if `brief` is set and the sync would take longer."""
         outcome = Outcome(self.family)
         began = time.perf_counter()
         try:
@@ -205,54 +205,53 @@ class Engine:
         self._node_name = node_name
         self._make_node_plan = make_node_plan
         self.known_node: Node | None = None
-        """Our Node with the last known value of each fact that the object no longer states."""
+        """This machine's Node, completed by the last known value of each missing fact."""
         self._node_stale = True
         self._calm_until = float("-inf")
 
     @property
     def node(self) -> Node | None:
-        """Our Node object, if there is one."""
         return self.store.nodes.get(self._node_name)
 
     @property
     def complete(self) -> bool:
-        """Whether all families have had their first sync, after every kind was listed."""
+        """Whether every kind was listed and every family had its first sync."""
         return not self.store.waiting and all(line.synced and not line.reconciler.pending for line in self.lines)
 
     def read_ahead(self) -> None:
-        """Read the kernel while the objects arrive, in a thread of its own. It must be over before the first sync."""
+        """Read the kernel in another thread while objects arrive. Must end before the first sync."""
         for line in self.lines:
             line.read_ahead()
 
     def apply(self, event: Event) -> tuple[Problem, ...]:
-        """Put an event into the store; return its problems that are new."""
+        """Put an event into the store; return its new problems."""
         problems = self.store.apply(event)
         if self.store.node_changed:
             self.known_node = complete_node(self.node, self.known_node)
         return problems
 
     def node_moved(self) -> None:
-        """Note that this machine's addresses have changed."""
+        """Record that this machine's addresses changed."""
         self._node_stale = True
 
     @property
     def watch_version(self) -> int:
-        """A number that changes with what `watched` returns."""
+        """Changes with the result of `watched`."""
         return sum([line.planner.ejections.version for line in self.lines if line.planner is not None])
 
     def watched(self) -> frozenset[EndpointKey]:
-        """Name the endpoints of which somebody wants to know whether they answer."""
+        """Return the endpoints whose connections ejection must watch."""
         planners = (line.planner for line in self.lines if line.planner is not None)
         return frozenset(key for planner in planners for key in planner.ejections.watched)
 
     def observe(self, tallies: Tallies, now: float) -> bool:
-        """Take in what became of new connections; tell whether there is something to plan."""
+        """Count results of new connections; report whether planning is due."""
         for line in self.lines:
             line.observe(tallies, now)
         return any(line.outlying for line in self.lines)
 
     def ejection_notes(self) -> list[EjectionNote]:
-        """Take away what there is to report of ejections, once the kernel has followed them."""
+        """Return and clear the ejections to report, once the kernel follows them."""
         notes: list[EjectionNote] = []
         for line in self.lines:
             if line.outlying or line.reconciler.pending:
@@ -263,12 +262,12 @@ class Engine:
         return notes
 
     def ejected(self) -> dict[tuple[ServicePortName, EndpointKey], float]:
-        """Return what is ejected now, and until when."""
+        """Return the ejected endpoints and the end of each ejection."""
         planners = (line.planner for line in self.lines if line.planner is not None)
         return {each: until for planner in planners for each, until in planner.ejections.until().items()}
 
     def due(self, now: float) -> float | None:
-        """Return the seconds until something is to be done; None if nothing is before the next event."""
+        """Return the seconds until the next work; None if none is due before the next event."""
         if self.store.waiting:
             return None
         dirty = self.store.dirty or self.store.node_changed or self._node_stale
@@ -287,13 +286,13 @@ class Engine:
         return wait
 
     def brief(self, now: float) -> bool:
-        """Tell whether nothing is to be done but that a few Services have changed: then `sync_few` does it."""
+        """Report whether only few Services changed and nothing else is due; then the loop calls `sync_few`."""
         if now >= self._calm_until or self._node_stale or self.store.node_changed or self.store.waiting:
             return False
         return self.store.touched <= FEW and False not in [line.prompt and not line.outlying for line in self.lines]
 
     def sync_few(self, now: float) -> list[Outcome]:
-        """Sync the few Services that have changed. If that turns out to be more, `sync` is due at once."""
+        """Sync the few changed Services. If the sync turns out longer, `sync` is due at once."""
         touched = self.store.take_touched()
         outcomes: list[Outcome] = []
         for line in self.lines:
@@ -307,7 +306,7 @@ class Engine:
         return outcomes
 
     def sync(self, now: float) -> list[Outcome]:
-        """Sync the families that have something to do; return the outcome of each."""
+        """Sync the families that are due; return each outcome."""
         if self.store.waiting:
             return []
         self._plan(now)

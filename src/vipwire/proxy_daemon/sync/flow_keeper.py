@@ -1,4 +1,4 @@
-"""Deletes the flows that a sync has made stale, and those that wait for an endpoint that it has ejected."""
+"""Deletes stale flows after a sync, and flows that wait for an ejected endpoint."""
 
 import time
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ from vipwire.reconcile.backend import Connecting, Relaying
 
 
 class FlowKeeper:
-    """Deletes the UDP flows that a sync has made stale, and those that wait for an endpoint that it has ejected.
+    """Deletes UDP flows that a sync made stale, and flows that wait for an ejected endpoint.
 
-    Without the right to it, says so once and lets them be.
+    Without the privilege, logs that once and leaves the flows.
     """
 
     def __init__(self, addresses: AddressWatch, metrics: Metrics) -> None:
@@ -29,17 +29,16 @@ class FlowKeeper:
             self._give_up(error)
 
     def close(self) -> None:
-        """Close the table."""
         if self._table is not None:
             self._table.close()
 
     def follow(self, line: Line, outcome: Outcome) -> None:
-        """Examine the flows of the frontends that changed; after the first sync those of all frontends."""
+        """Examine the flows of changed frontends; after the first sync those of all frontends."""
         if outcome.error is not None:
             return
         frontends, ranges = suspects(line, outcome)
         if frontends or ranges:
-            # A node port has no address of its own: flows to the other family's addresses are the other line's.
+            # Flows to a node port at the other family's addresses belong to the other line.
             ours = reachable(self._addresses.addresses)
             ours = frozenset(address for address in ours if family_of(address) is line.family)
             self._delete(line.family.value, "stale UDP flows", Staleness(frontends, ours, ranges))
@@ -92,7 +91,7 @@ def _end_sockets(line: Line, frontends: UdpFrontends, *, whole: bool) -> None:
 
 
 def suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:
-    """Name the frontends whose flows have to be looked at; after the first sync, all of them with their ranges."""
+    """Return the frontends whose flows to examine; after the first sync, all of them with their ranges."""
     plans: Iterable[ServicePlan]
     if outcome.first and line.planner is not None:
         plans = line.plans.values()

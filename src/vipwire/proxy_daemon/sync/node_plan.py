@@ -1,8 +1,8 @@
-"""Makes the `NodePlan` out of the configuration, our Node object and this machine.
+"""Builds the `NodePlan` from the configuration, the Node object and this machine. Pure.
 
-Pure. The addresses of a node are, as in kube-proxy: a specific `bindAddress`, else those of the Node object. A Node
-that is deleted and created again has no addresses for a while, and the machine's own first address may be any: so the
-last known ones stay in force. Manifests need not contain the Node: there the machine's addresses count.
+A node's addresses are, as in kube-proxy, a specific `bindAddress`, else those of the Node object. A recreated Node
+has no addresses for a while, so the last known ones stay in force. With manifests, which need not contain the Node,
+the machine's addresses count.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,8 +20,6 @@ from vipwire.watched_objects.store import Store
 
 T = TypeVar("T")
 Place = tuple[Address, int]
-"""An address and a TCP port."""
-
 _EVERYWHERE = {
     Family.IPV4: Prefix(Address(bytes(4)), 0),
     Family.IPV6: Prefix(Address(bytes(16)), 0),
@@ -37,7 +35,7 @@ def node_plan(
     machine: Sequence[Address],
     drained: frozenset[Drain] = frozenset(),
 ) -> NodePlan:
-    """Plan this node for one family. `machine` are the machine's own addresses, without loopback."""
+    """Plan this node for one family. `machine` are the machine's addresses without loopback."""
     address = primary_address(config, family, node, machine)
     sync = config.sync
     return NodePlan(
@@ -59,7 +57,7 @@ def node_plan(
 
 
 class Known(NamedTuple):
-    """Facts that no current object states: the last known Node, and where vipwire connects to its API server."""
+    """Facts that no current object has: the last known Node, and the API server's addresses."""
 
     node: Node | None = None
     api_servers: frozenset[Place] = frozenset()
@@ -77,7 +75,7 @@ def planned_node(
     drained: frozenset[Drain] = frozenset(),
     known: Known = NOTHING_KNOWN,
 ) -> NodePlan:
-    """Plan this node as the current objects have it; `known` has facts that no current object states."""
+    """Plan this node from the current objects; `known` adds facts that no current object has."""
     node = effective_node(config, store.nodes.get(name), known.node)
     plan = node_plan(config, family, name, node, store.service_cidrs, machine, drained)
     service, slices = store.view(KUBERNETES)
@@ -92,9 +90,9 @@ def planned_node(
         plan,
         crowded=selected(config).terse and family in store.crowded,
         api_servers=frozenset({*places, *here}),
-        # With manifests and no Node it is the machine's first address, which may be a VIP that it was given.
+        # With manifests and no Node, the first address may be a VIP, so it is no host.
         hosts=hosts if plan.address is None or config.manifests else hosts | {plan.address},
-        # A range that has a machine's address is not the Services' alone: nothing in it is dropped.
+        # Nothing is dropped in a range that contains one of the machine's own addresses.
         service_cidrs=tuple(cidr for cidr in plan.service_cidrs if not any(host in cidr for host in hosts)),
     )
 
@@ -105,11 +103,11 @@ def effective_node(config: Config, node: Node | None, known: Node | None) -> Nod
 
 
 def complete_node(node: Node | None, known: Node | None) -> Node | None:
-    """Return the Node with addresses and podCIDRs of `known` in each family where it has none, and with its zone.
+    """Return the Node with addresses, podCIDRs and zone of `known` where its own are missing.
 
-    A kubelet or a cloud provider may write those of one family before the other's. A Node without a zone label keeps
-    the old zone only while it has no addresses either: a kubelet or a cloud provider has yet to initialise it. After
-    that the label was removed on purpose.
+    Addresses and podCIDRs count by family, because kubelet or cloud provider may write one family before the other. A
+    Node without a zone keeps the old zone only while it has no addresses either; after that, an operator removed the
+    label.
     """
     if node is None or known is None:
         return node or known
@@ -127,7 +125,7 @@ def _complete(values: tuple[T, ...], known: tuple[T, ...], family: Callable[[T],
 
 
 def awaited_facts(config: Config, node: Node | None) -> tuple[str, ...]:
-    """Name the fields of the Node object that rules depend on and that no API server has told yet."""
+    """Return the Node's fields that rules need and the API server has not sent yet."""
     if config.manifests:
         return ()
     by_address = config.allowed_node_port_addresses == (PRIMARY,) and not any(parse_address(config.bind_address))
@@ -139,14 +137,13 @@ def awaited_facts(config: Config, node: Node | None) -> tuple[str, ...]:
 
 
 def _named_addresses(config: Config, family: Family, machine: Sequence[Address]) -> tuple[Address, ...]:
-    """Name the machine's addresses where the mode needs it: it has a virtual server or a socket for each."""
+    """Return the machine's addresses if the mode needs a virtual server or a socket for each."""
     if not selected(config).per_address:
         return ()
     return tuple(sorted({address for address in machine if family_of(address) is family}))
 
 
 def primary_address(config: Config, family: Family, node: Node | None, machine: Sequence[Address]) -> Address | None:
-    """Choose the node's primary address of a family; None if it has none."""
     bind = parse_address(config.bind_address)
     if family_of(bind) is family and any(bind):
         return bind
@@ -157,7 +154,7 @@ def primary_address(config: Config, family: Family, node: Node | None, machine: 
 
 
 def health_check_prefixes(config: Config) -> tuple[Prefix, ...]:
-    """Return at which of its addresses the node serves healthCheckNodePorts: at all, unless a list of CIDRs says."""
+    """Return the prefixes of the addresses that serve healthCheckNodePorts; without a configured list, all."""
     return tuple(Prefix.parse(text) for text in config.node_port_addresses if text != PRIMARY)
 
 
@@ -179,9 +176,9 @@ def _pod_traffic(config: Config, family: Family, node: Node | None) -> PodTraffi
 
 
 def _narrowed(cluster: tuple[Prefix, ...], own: tuple[Prefix, ...]) -> tuple[Prefix, ...]:
-    """Reduce the Pods' addresses to this node's, in each family of which its range is known.
+    """Reduce the Pods' prefixes to this node's, in each family whose podCIDR is known.
 
-    Of a relay a Pod of another node would hear by way of this node whoever answers, in spite of a Local policy.
+    Otherwise Pods of other nodes could reach every endpoint through this node's relay in spite of a Local policy.
     """
     known = tuple(prefix for prefix in own if any(prefix.network in each for each in cluster))
     families = {prefix.family for prefix in known}

@@ -1,4 +1,4 @@
-"""Reports a sync to operators: one log line, metrics, and Kubernetes Events about Services and the Node."""
+"""Reports a sync to operators: one log line, metrics, and Events about Services and the Node."""
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -26,11 +26,11 @@ _API_VERSIONS = {
     Kind.NODE.value: "v1",
     Kind.SERVICE_CIDR.value: "networking.k8s.io/v1",
 }
-"""The kinds that Events can be about: a manifest is nothing that an API server knows."""
+"""API versions of the kinds that Events can be about."""
 
 
 class Reporter:
-    """Tells the log, the metrics and the API server."""
+    """Reports to the log, the metrics and the API server."""
 
     def __init__(self, engine: Engine, metrics: Metrics, recorder: EventRecorder | None, node_name: str) -> None:
         self._engine, self._metrics, self._recorder = engine, metrics, recorder
@@ -39,25 +39,23 @@ class Reporter:
         self._errors: dict[Family, str] = {}
         self._told: set[Problem] = set()
         self._node_exists = True
-        for kind in Kind:  # counted when somebody asks: an event about one object does not look at those of others
+        for kind in Kind:  # counted on reading, so that one event does not cost a count of all objects
             metrics.object_problems.labels(kind=kind.value).set_function(partial(self._known, kind.value))
 
     def _known(self, kind: str) -> float:
         return sum(problem.kind == kind for problem in self._engine.store.problems)
 
     def started(self) -> None:
-        """Record an Event that the proxy has started."""
         self.node_event("Starting", "vipwire starts")
 
     def node_event(self, reason: str, message: str, kind: EventType = EventType.NORMAL) -> None:
-        """Record an Event about our Node."""
         if self._recorder:
             node = self._engine.node
             subject = Subject("Node", self._node_name, uid=node.uid if node else self._node_name)
             self._recorder.record(subject, reason, message, kind)
 
     def node_seen(self, *, exists: bool) -> None:
-        """Log once that our Node does not exist, and once that it does."""
+        """Log once that the Node does not exist, and once that it exists again."""
         if exists == self._node_exists:
             return
         self._node_exists = exists
@@ -67,7 +65,7 @@ class Reporter:
             log.warning(missing_node(self._node_name))
 
     def problems(self, problems: Iterable[Problem]) -> None:
-        """Report what is wrong with objects: each thing once."""
+        """Report each problem of objects once."""
         for problem in problems:
             log.warning(
                 "invalid object",
@@ -137,7 +135,7 @@ class Reporter:
                 self._about_service(name, "FrontendConflict", message)
 
     def _annotations(self, line: Line, outcome: Outcome) -> None:
-        """Report what annotations ask for in vain: once, although both families' plans say it."""
+        """Report annotations without effect: once, although both families' plans have them."""
         for change in outcome.changes.values():
             before, now = _in_vain(line, change.old), _in_vain(line, change.new)
             if not before and not now:
@@ -166,7 +164,7 @@ class Reporter:
         self._isolated[family] = frozenset(now)
 
     def ejection(self, note: EjectionNote) -> None:
-        """Report an endpoint that was ejected, or has come back."""
+        """Report an ejected endpoint, or one that returned."""
         told = {"service": note.port, "endpoint": note.endpoint}
         if not note.seconds:
             log.info("endpoint is used again; a failure ejects it at once", **told)
@@ -197,7 +195,7 @@ class Reporter:
 
 
 def _in_vain(line: Line, plan: ServicePlan | None) -> AbstractSet[Problem]:
-    """Collect what a Service asks for that is wrong, or that the mode does not have."""
+    """Collect a Service's invalid settings and those that the mode does not support."""
     if plan is None:
         return _NO_PROBLEMS
     lacking = line.backend.shortcomings(plan)
@@ -205,12 +203,10 @@ def _in_vain(line: Line, plan: ServicePlan | None) -> AbstractSet[Problem]:
 
 
 def missing_node(name: str) -> str:
-    """Explain what it means that there is no Node of this name."""
     return f"there is no Node {name!r}: every endpoint counts as another node's (--hostname-override names the Node)"
 
 
 def unknown_fact(name: str, path: str) -> str:
-    """Explain what vipwire does not serve until the API server has this field of our Node."""
     effects = {
         "status.addresses": "vipwire serves node ports of `primary` at no address",
         "spec.podCIDRs": "vipwire recognises no traffic of this node's Pods",
