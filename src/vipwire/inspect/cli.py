@@ -1,6 +1,6 @@
-"""The commands that look. Each makes a document and prints it: tables for a person, JSON or YAML for a program.
+"""The commands that show Services, plans, differences, packets and findings: as tables, JSON or YAML.
 
-Those that follow connections as they come are in `live`, the one that steers is in `drain`.
+`live` has the commands that follow connections, `drain` the one that changes the choice of endpoints.
 """
 
 import sys
@@ -60,7 +60,7 @@ def _looked(config: Config) -> Situation:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Which Services, how to print them, and whether to go on: the options that commands about Services share."""
+    """The options of commands about Services: which Services, the output format, and whether to watch."""
 
     config: Config
     services: str
@@ -68,12 +68,12 @@ class OutputOptions:
     interval: float = 2.0
     watch: bool = False
     as_it_is: bool = False
-    """Whether lines stay whole, as other programs take them."""
+    """Print lines unwrapped, as other programs read them."""
     details: bool = False
-    """Whether Services were named, so that each is shown in full."""
+    """The user named Services: show each in full."""
 
     def show(self, document: Callable[[Situation], Document], view: Callable[[Document], RenderableType]) -> None:
-        """Print a document once, or whenever it looks different."""
+        """Print a document once; with --watch, whenever the document changes."""
         if not self.watch:
             self.print(document(_looked(self.config)), view)
             return
@@ -81,14 +81,13 @@ class OutputOptions:
             _follow(self, lambda store: document(take(self.config, store, kernel)), view)
 
     def print(self, made: Document, view: Callable[[Document], RenderableType]) -> None:
-        """Print a document as it is asked for."""
         show.print_view(made, self.output, view, soft_wrap=self.as_it_is)
 
 
 def _service_command(
     output: Callable[[Callable[..., None]], Callable[..., None]], kind: type[LookCommand] = LookCommand
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a command about Services, which is given the Scope of SERVICE, -n, -A, -o, -w and --interval."""
+    """Make a command about Services with the options SERVICE, -n, -A, -o, -w and --interval."""
 
     def made(body: Callable[..., None]) -> click.Command:
         @wraps(body)
@@ -135,7 +134,7 @@ def status(scope: OutputOptions) -> None:
 def _follow(
     scope: OutputOptions, document: Callable[[Any], Document], view: Callable[[Document], RenderableType]
 ) -> None:
-    """Print anew whenever something looks different, on a terminal in place."""
+    """Print the document whenever it changes; on a terminal, in place."""
     last: list[Document] = []
     with Live(console=show.console(), auto_refresh=False, transient=False) as live:
 
@@ -206,7 +205,7 @@ def _script_view(document: Document) -> Text:
 
 
 def _print_script(document: Document) -> None:
-    """Print what the tools take, each line as it is: a terminal may fold it, nothing else does."""
+    """Print the script of the mode's tools without wrapping lines."""
     console = show.console()
     for family in document["families"]:
         for line in difference.script_lines(family):
@@ -278,7 +277,7 @@ def explain(
 
 
 def _tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
-    """Find a client's connections; without rights say so, and go on."""
+    """Find a client's connections. Without rights print a warning and return None."""
     try:
         return flows_of(packet)
     except UnsupportedError as error:

@@ -1,4 +1,4 @@
-"""`vipwire plan`: what is decided for every Service, in sentences."""
+"""`vipwire plan`: the decisions for every Service, in sentences."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,6 @@ _BEHIND_THE_FAMILY = len("  IPv4: ")
 
 
 def plan_document(situation: Situation, services: list[Service]) -> Document:
-    """Describe what is decided for the node and for each Service."""
     documents = [service_document(situation, service) for service in services]
     for document in documents:
         document.pop("kernel")

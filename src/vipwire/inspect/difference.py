@@ -1,4 +1,4 @@
-"""`vipwire diff`: what a sync would change in the kernel, as the mode's own tool would write it."""
+"""`vipwire diff`: what a sync would change in the kernel, as the mode's own tool writes it."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from vipwire.reconcile.delta import Delta
 def diff_document(
     situation: Situation, services: list[Service] | None, families: Collection[Family] = tuple(Family)
 ) -> Document:
-    """Describe the difference of these families; of these Services only, where some are named."""
+    """Describe the difference of these families, limited to `services` unless None."""
     return {
         "kind": "Diff",
         "node": situation.node_name,
@@ -44,7 +44,7 @@ def _keys(side: FamilyView, services: Iterable[Service]) -> set[Any]:
 
 
 def script(side: FamilyView, delta: Delta[Any, Any]) -> list[str]:
-    """Write a difference as the mode's tool takes it, or in words where there is no such tool."""
+    """Write a difference as the mode's tool reads it, or in words if there is no such tool."""
     if side.explainer is not None:
         return list(side.explainer.script(delta))
     describe = side.mode.describe if side.mode is not None else str
@@ -53,7 +53,7 @@ def script(side: FamilyView, delta: Delta[Any, Any]) -> list[str]:
 
 
 def script_lines(family: Document) -> Iterator[str]:
-    """Write one family as its tool takes it: whatever is no command of it is a comment, every line of that."""
+    """Write one family as its tool reads it: every line that is not a command is a comment."""
     if family.get("reason"):
         yield from _comment(f"{family['family']}: {family['reason']}")
     if family["script"] and family["tool"]:
@@ -66,7 +66,7 @@ def _comment(text: str) -> Iterator[str]:
 
 
 def diff_exit(document: Document) -> int:
-    """Choose the exit status: 1 if anything would change, 2 if that cannot be told, else 0."""
+    """Return the exit status: 0 without changes, 1 with changes, 2 if unknown."""
     if any(family["state"] == "unknown" for family in document["families"]):
         return 2
     return int(any(family["script"] for family in document["families"]))

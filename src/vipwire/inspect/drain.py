@@ -1,4 +1,4 @@
-"""`vipwire drain`: take an endpoint out of the choice on this node, and see its connections end."""
+"""`vipwire drain`: gives an endpoint no new connections on this node, and waits for its connections to end."""
 
 import contextlib
 import difflib
@@ -37,7 +37,7 @@ from vipwire.terminal.output import warn
 from vipwire.watched_objects.store import Store
 
 _PATIENCE: Final = 10.0
-"""Seconds for the proxy to put a change into the kernel."""
+"""Seconds for the proxy to program a change."""
 _LOOK_SECONDS: Final = 0.2
 _WAIT_SECONDS: Final = 1.0
 
@@ -144,7 +144,7 @@ def _undo(config: Config, store: Store, wish: _DrainRequest) -> int:
 
 
 def _fits(drained: Drain, wanted: Drain) -> bool:
-    """Report whether what is drained is meant: what is not said of it may be anything."""
+    """Report whether a drain matches `wanted`; fields that are not given match all."""
     same_port = wanted.port is None or drained.port == wanted.port
     same_service = wanted.service is None or drained.service == wanted.service
     return drained.address == wanted.address and same_port and same_service
@@ -170,7 +170,7 @@ def _change(config: Config, change: Callable[[tuple[DrainOrder, ...]], list[Drai
 
 
 def _followed(config: Config, store: Store, wanted: Drain) -> Document:
-    """Wait until the kernel is as planned now, for a while, and tell what is so."""
+    """Wait until the kernel agrees with the plan, at most `_PATIENCE` seconds, and report the result."""
     deadline = time.monotonic() + _PATIENCE
     with opened(config) as kernel:
         while True:
@@ -197,7 +197,7 @@ def _count(situation: Situation, wanted: Drain) -> dict[str, int] | None:
 
 
 def _emptied(config: Config, store: Store, wanted: Drain, until: float | None, output: str) -> bool:
-    """Follow the connections until none is open; False if that is interrupted, or the drain ends before."""
+    """Follow the connections until none is open; False if the user interrupts or the drain ends first."""
     last: dict[str, int] | None = None
     quiet = False
     with suppress(KeyboardInterrupt):
@@ -246,11 +246,11 @@ _CLOSING_SECONDS: Final = 120
 """The longest that the kernel keeps a TCP connection that begins or has ended (nf_conntrack_proto_tcp.c)."""
 
 Place = tuple[Address, int]
-"""An endpoint: address and port."""
+"""An endpoint's address and port."""
 
 
 def read_drain(situation: Situation, endpoint: str, service: str) -> Drain:
-    """Read `IP`, `IP:port` or `[IPv6]:port`, and a Service's name or nothing. Raise ConfigError."""
+    """Read `IP`, `IP:port` or `[IPv6]:port`, and a Service's name or "". Raise ConfigError."""
     address, port = _read_place(endpoint)
     if not service:
         return Drain(address, port)
@@ -272,7 +272,7 @@ def _read_place(text: str) -> tuple[Address, int | None]:
 
 
 def endpoints(situation: Situation) -> Iterator[tuple[ServicePortName, Place]]:
-    """Yield every endpoint of every Service that is served here, with the Service's port."""
+    """Yield every endpoint of every Service that this node serves, with its Service port."""
     for name, service in situation.store.services.items():
         for piece in situation.store.view(name)[1]:
             for port in service.ports:
@@ -283,13 +283,13 @@ def endpoints(situation: Situation) -> Iterator[tuple[ServicePortName, Place]]:
 
 
 def concerned(situation: Situation, drain: Drain) -> tuple[ServicePortName, ...]:
-    """Name the Service ports that have the endpoint, in order."""
+    """Return the Service ports that have the endpoint, sorted."""
     found = {name for name, place in endpoints(situation) if drain.covers(name.service, *place)}
     return tuple(sorted(found, key=str))
 
 
 def require_concerned(situation: Situation, drain: Drain) -> tuple[ServicePortName, ...]:
-    """Name the Service ports that have the endpoint; raise ConfigError, with what is near, if there is none."""
+    """Return the Service ports that have the endpoint. Raise ConfigError with similar ones if there is none."""
     found = concerned(situation, drain)
     if found:
         return found
@@ -306,7 +306,7 @@ def _similar(drain: Drain, there: Iterable[Place]) -> str:
 
 
 def newly_unserved(before: Situation, after: Situation) -> tuple[str, ...]:
-    """List the frontends that a change of what is drained leaves without an endpoint."""
+    """Return the frontends that lose their last endpoint by a change of drains."""
     found: dict[str, None] = {}
     for old, new in zip(before.sides, after.sides, strict=True):
         for key, frontend in old.plan.frontends.items():
@@ -322,14 +322,14 @@ def _lost(frontend: Frontend, key: str) -> str:
 
 
 class DrainedConnections(NamedTuple):
-    """The connections of an endpoint: those that may go on for long, and those that are opening or have ended."""
+    """An endpoint's connections: established ones, and those that begin or have ended."""
 
     open: int = 0
     closing: int = 0
 
 
 def connections(situation: Situation, drain: Drain) -> DrainedConnections:
-    """Count the connections through this node to a drained endpoint. Raise UnsupportedError without the right to."""
+    """Count the connections through this node to a drained endpoint. Raise UnsupportedError without rights."""
     frontends = Frontends.of(situation)
     flows = [flow for flow in tracked() if _goes_there(situation, frontends, flow, drain)]
     closing = sum(flow.protocol == Protocol.TCP.value and flow.timeout <= _CLOSING_SECONDS for flow in flows)
@@ -338,8 +338,8 @@ def connections(situation: Situation, drain: Drain) -> DrainedConnections:
 
 def _goes_there(situation: Situation, frontends: Frontends, flow: Flow, drain: Drain) -> bool:
     if selected(situation.config).direct and flow.destination == flow.reply_source == drain.address:
-        return drain.port in (None, flow.destination_port)  # of which Service it was, nobody knows
-    if selected(situation.config).relays:  # the proxy itself is the endpoint's client there
+        return drain.port in (None, flow.destination_port)  # conntrack does not record the Service
+    if selected(situation.config).relays:  # in this mode the proxy itself is the endpoint's client
         there, ours = (flow.destination, flow.destination_port), flow.source in situation.own_addresses
     else:
         there, ours = (flow.reply_source, flow.reply_source_port), flow.destination != flow.reply_source
@@ -352,7 +352,7 @@ def _goes_there(situation: Situation, frontends: Frontends, flow: Flow, drain: D
 
 
 def in_kernel(situation: Situation, names: Iterable[ObjectName]) -> bool | None:
-    """Report whether the kernel holds what is planned for these Services; None if it cannot be read."""
+    """Report whether the kernel holds the plan of these Services; None if the kernel cannot be read."""
     wanted = list(names)
     drifts = [side.drift(name) for side in situation.sides for name in wanted]
     if any(drift is None for drift in drifts):
@@ -361,7 +361,7 @@ def in_kernel(situation: Situation, names: Iterable[ObjectName]) -> bool | None:
 
 
 def drain_view(document: Document) -> RenderableType:
-    """Show what was done, whether the kernel follows, and which connections are left."""
+    """Show the change, whether the kernel has it, and the connections that are left."""
     names = ", ".join(document["services"]) or "no Service"
     what = "drained" if document["drained"] else "used again"
     until = f" until {document['until']}" if document["until"] else ""
@@ -374,14 +374,12 @@ def drain_view(document: Document) -> RenderableType:
 
 
 def connections_view(document: Document) -> Text:
-    """Return how many connections are left."""
     left: dict[str, Any] = document["connections"]
     closing = f" ({left['closing']} more have just begun or ended)" if left["closing"] else ""
     return Text(f"{left['open'] or 'no'} connection{'s' * (left['open'] != 1)} left{closing}")
 
 
 def list_view(document: Document) -> RenderableType:
-    """Lay out what is drained."""
     if not document["drained"]:
         return Text(f"nothing is drained on {document['node']}")
     rows = []

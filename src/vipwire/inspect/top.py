@@ -1,8 +1,8 @@
-"""`vipwire top`: live rates of every Service port and endpoint. Events and tables of flows in, rates out.
+"""`vipwire top`: live rates of every Service port and endpoint, from conntrack events and the modes' counts.
 
-Connections come from the events of connection tracking, which every mode that translates in the kernel has, and those
-that are open from its table. What a mode counts itself is added: bytes, and what was refused. A mode that ends
-connections itself (userspace) is seen by its own counts only, and so are sockets that programs give endpoints (ebpf).
+Conntrack events give new and ended connections in every mode that translates in the kernel; its table gives the open
+ones. The modes' counts add bytes and refusals. For userspace mode, and for sockets that ebpf programs redirect, only
+the modes' counts exist.
 """
 
 import itertools
@@ -40,7 +40,7 @@ _COUNTED = {
     "replyPacketsPerSecond": Measure.REPLY_PACKETS,
     "replyBytesPerSecond": Measure.REPLY_BYTES,
 }
-"""Rates of the modes' counts."""
+"""The rates from the modes' counts, by field."""
 
 
 class Rates:
@@ -53,17 +53,16 @@ class Rates:
         self.lost = False
 
     def count(self, now: float, counts: Counts) -> None:
-        """Add the modes' counts up to now."""
+        """Add the modes' counts at `now`."""
         self._counted.append((now, counts))
         while len(self._counted) > 2 and self._counted[1][0] <= now - self._window:
             self._counted.popleft()
 
     def recognise(self, frontends: Frontends) -> None:
-        """Count for these frontends from now on."""
+        """Replace the frontends whose connections are counted."""
         self._frontends = frontends
 
     def take(self, notification: FlowNotification) -> None:
-        """Count one event."""
         if notification.event is None:
             self.lost = True
             return
@@ -81,7 +80,7 @@ class Rates:
         return None if name is None else (str(name), endpoint_of(flow) or "not translated")
 
     def document(self, now: float, flows: Iterable[Flow]) -> Document:
-        """Describe the rates of the window before `now`, with the connections that are tracked now."""
+        """Describe the rates of the window before `now`, with the connections tracked at `now`."""
         while self._heard and self._heard[0][0] < now - self._window:
             self._heard.popleft()
         seconds = max(min(self._window, now - self._began), 0.001)
@@ -113,7 +112,7 @@ class Rates:
         }
 
     def _growth(self) -> tuple[dict[_Row, dict[str, float | None]], dict[str, float]]:
-        """Return the growth of the modes' counts over the window, per second; 0 for a counter that began anew."""
+        """Return the growth of the modes' counts per second of the window; 0 for a counter that restarted."""
         if len(self._counted) < 2:
             return {}, {}
         (began, old), (ended, new) = self._counted[0], self._counted[-1]
@@ -140,12 +139,12 @@ class Rates:
 
 
 def _fresh(row: Document) -> float:
-    """Return how many connections begin a second, by whichever of the two has seen more of them."""
+    """Return new connections per second: the larger of events and counts."""
     return max(float(row["newPerSecond"]), row.get("countedPerSecond") or 0.0)
 
 
 def top_view(document: Document, most: int) -> RenderableType:
-    """Lay out rates: a line for each Service port, and below it its endpoints."""
+    """Lay out a line for each Service port, and below it its endpoints."""
     rows: list[list[str | Text]] = []
     services: dict[str, list[Document]] = {}
     for row in document["rows"]:

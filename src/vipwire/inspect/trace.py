@@ -1,4 +1,4 @@
-"""`vipwire trace`: each new connection to a VIP as it happens, with the endpoint that it got."""
+"""`vipwire trace`: each new connection to a frontend as it happens, with its endpoint."""
 
 import time
 from collections import Counter
@@ -27,7 +27,7 @@ from vipwire.terminal.columns import Prose
 
 
 class Tracer:
-    """Turns what is heard into documents, and counts who got what."""
+    """Turns conntrack notifications into documents, and counts connections per endpoint."""
 
     def __init__(
         self, frontends: Frontends, only: tuple[Address, int, int] | None = None, namespace: str = ""
@@ -38,7 +38,7 @@ class Tracer:
         self.lost = False
 
     def take(self, notification: FlowNotification) -> Document | None:
-        """Handle an event; describe it if it is a connection to a VIP that was asked for."""
+        """Count an event; describe it if its connection goes to a frontend that the user asked for."""
         if notification.event is None:
             self.lost = True
             return None
@@ -69,7 +69,7 @@ class Tracer:
         return document
 
     def summary(self) -> Document:
-        """Sum up: how many new connections each endpoint of each Service port got."""
+        """Count the new connections of each endpoint of each Service port."""
         totals: Counter[str] = Counter()
         for (service, _), count in self.endpoints.items():
             totals[service] += count
@@ -84,14 +84,14 @@ class Tracer:
 
 
 def endpoint_of(flow: Flow) -> str | None:
-    """Name the endpoint that a connection got; None if its destination was not translated."""
+    """Return a connection's endpoint; None if the kernel did not translate the destination."""
     if (flow.reply_source, flow.reply_source_port) == (flow.destination, flow.destination_port):
         return None
     return format_endpoint(flow.reply_source, flow.reply_source_port)
 
 
 BEHIND_THE_TIME: Final = len("00:00:00.000 ended ")
-"""Columns before what an event is about: on a narrow terminal the rest of its line begins there."""
+"""Columns before an event's text; further lines begin there on a narrow terminal."""
 
 
 def event_view(document: Document) -> Text:
@@ -111,7 +111,6 @@ def event_view(document: Document) -> Text:
 
 
 def summary_view(summary: Document) -> RenderableType:
-    """Lay out a summary."""
     rows = [
         [each["service"], each["endpoint"], str(each["connections"]), share_text(Fraction(each["share"]))]
         for each in summary["endpoints"]

@@ -1,6 +1,6 @@
-"""Reads the facts of this machine that matter to a service proxy: /proc, netlink and PATH; nothing is changed.
+"""Reads this machine's facts that matter to a service proxy, from /proc, netlink and PATH. Changes nothing.
 
-Each fact that cannot be had is None or missing; `check` judges that too.
+A fact that cannot be read is None or missing.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ SYSCTLS = (
     "net/ipv4/ip_local_reserved_ports",
 )
 TOOLS = ("iptables", "ip6tables", "iptables-legacy", "conntrack", "ip")
-"""Programs that are looked for in every mode, beside those that modes name themselves."""
+"""Programs to look for in every mode, beside those that modes name."""
 _FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 _SAVE_SECONDS = 10
 
@@ -60,12 +60,12 @@ class ForeignTable:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that `check` judges. `modes` maps each mode to what it lacks here, "" if it can run.
+    """All facts. `modes` maps each mode to its obstacle here, "" if it can run.
 
-    `sysctls` are by path, numbers only. `tools` are paths in PATH, with what they say of their variant. `tables` is
-    None where nftables cannot be read. `legacy` are the chains in tables of the old iptables. `conntrack_losses`
-    are the kernel's counts of connections that found no room, or no port. `proxy` is that of this network namespace.
-    `remarks` are what the selected mode says of the machine, `earlier` the chains of others that decide before it.
+    `sysctls` are numbers by path. `tools` are paths in PATH with their variant. `tables` is None if nftables cannot
+    be read. `legacy` are chains of iptables-legacy. `conntrack_losses` are the kernel's counts of connections that
+    found no room, or no port. `proxy` is this network namespace's. `remarks` are the selected mode's, `earlier` other
+    programs' chains that decide before it.
     """
 
     release: KernelRelease | None = None
@@ -88,7 +88,7 @@ class Facts:
 
 
 def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
-    """Read all facts. Nothing is changed; the kernel may load modules for what is tried and taken back."""
+    """Read all facts. Changes nothing, but the kernel may load modules for objects that are tried and removed."""
     return Facts(
         release=_release(),
         capabilities=capabilities(proc),
@@ -124,7 +124,7 @@ def _release() -> KernelRelease | None:
 
 
 def read_sysctls(paths: Iterable[str], proc: Path) -> dict[str, int]:
-    """Read kernel settings that are numbers; leave out those that this kernel does not have."""
+    """Read numeric kernel settings; skip those that this kernel does not have."""
     found: dict[str, int] = {}
     for path in paths:
         with contextlib.suppress(OSError, ValueError):
@@ -154,7 +154,7 @@ def _run(command: list[str]) -> str:
 
 
 def lacks(config: Config, mode: str) -> str:
-    """Say what this machine lacks for a mode; "" if it can run."""
+    """Return what this machine lacks for a mode; "" if the mode can run."""
     try:
         with contextlib.ExitStack() as built:
             modes = build_modes(replace(config, mode=mode), families())
@@ -167,7 +167,7 @@ def lacks(config: Config, mode: str) -> str:
 
 
 def nft_tables() -> tuple[ForeignTable, ...] | None:
-    """List the tables of all families, with their chains. None where the kernel does not let us."""
+    """List the tables of all families, with their chains. None without rights."""
     chains: dict[str, list[str]] = {}
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
@@ -175,7 +175,7 @@ def nft_tables() -> tuple[ForeignTable, ...] | None:
                 table = decode.table(payload)
                 chains[_table_name(table.family, table.name)] = []
             for payload in netlink.dump(MessageType.GETCHAIN, encode.list_tables()):
-                with contextlib.suppress(DecodeError):  # hooks of families that are not ours have another form
+                with contextlib.suppress(DecodeError):  # hooks of other families have another form
                     chain = decode.chain(payload)
                     chains.setdefault(_table_name(chain.family, chain.table), []).append(chain.name)
     except (OSError, DecodeError):
@@ -188,7 +188,7 @@ def _table_name(family: int, name: str) -> str:
 
 
 def legacy_chains() -> tuple[str, ...]:
-    """Name the chains in tables of the old iptables. Its tool is only run where such tables are in use already."""
+    """List the chains of iptables-legacy. Runs its tool only if such tables are in use already."""
     found: list[str] = []
     for tool in (each for family in Family for each in with_tables(family, "vipwire check", limit=_SAVE_SECONDS)):
         if tool.variant is Variant.LEGACY:
@@ -198,7 +198,7 @@ def legacy_chains() -> tuple[str, ...]:
 
 
 def _ipvs(proc: Path) -> int | None:
-    """Count IPVS's virtual servers; None where the kernel has no IPVS loaded."""
+    """Count IPVS's virtual servers; None if the kernel has not loaded IPVS."""
     text = _text(proc / "net/ip_vs")
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""`vipwire check`: judges what `facts` has found, with a remedy for whatever is not as it should be."""
+"""`vipwire check`: judges the facts of `facts`, with a remedy for each problem."""
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ _FULL, _NEARLY_FULL = 0.95, 0.75
 
 
 class Level(enum.Enum):
-    """The severity of a finding; the value is what is printed."""
+    """The severity of a finding; the value is what vipwire prints."""
 
     OK = "ok"
     NOTE = "note"
@@ -33,7 +33,7 @@ class Level(enum.Enum):
 
 
 class Finding(NamedTuple):
-    """One result of a check. `remedy` is empty where nothing needs to be done."""
+    """One result of a check. `remedy` is empty if no action is needed."""
 
     area: str
     what: str
@@ -77,7 +77,7 @@ def _modes(facts: Facts, mode: str) -> Iterator[Finding]:
 
 
 def _said_and_remedy(text: str) -> tuple[str, str]:
-    """Part an error from what it says can be done: the errors of this program end with that."""
+    """Split an error into the failure and its remedy, with which vipwire's errors end."""
     said, mark, remedy = text.rpartition("; ")
     if not mark:
         said, mark, remedy = text.rpartition(": ")
@@ -123,7 +123,7 @@ def _sysctls(facts: Facts, mode: str) -> Iterator[Finding]:
 
 
 def _will_be_set(facts: Facts) -> bool:
-    """Report whether a proxy that starts now can change kernel settings; one that runs has changed what it could."""
+    """Report whether a starting proxy can change kernel settings; a running one has already changed them."""
     able = "CAP_NET_ADMIN" in facts.capabilities and facts.settings_writable
     return able and facts.proxy[0] is not ProxyState.RUNNING
 
@@ -211,7 +211,7 @@ def _others(facts: Facts, mode: str) -> Iterator[Finding]:
 
 
 def _earlier(facts: Facts, mode: str) -> Iterator[Finding]:
-    """Name the chains of others that decide before the mode: those that translate take connections from Services."""
+    """Report other programs' chains that decide before the mode's: those that translate take over connections."""
     del mode
     for each in facts.earlier:
         level = Level.WARNING if RuleEffect.TRANSLATE in each.effects else Level.NOTE
@@ -284,12 +284,10 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 def judge(facts: Facts, mode: str) -> list[Finding]:
-    """Judge all facts for a chosen mode."""
     return [finding for check in CHECKS for finding in check(facts, mode)]
 
 
 def check_document(findings: list[Finding], mode: str) -> Document:
-    """Build the document of findings."""
     return {
         "kind": "Check",
         "mode": mode,
@@ -300,7 +298,7 @@ def check_document(findings: list[Finding], mode: str) -> Document:
 
 
 def check_view(document: Document, *, wide: bool) -> RenderableType:
-    """Lay out findings: what is wrong with its remedy below it; `wide` shows all that is well, too."""
+    """Lay out findings: problems with their remedies; `wide` shows the others, too."""
     rows = [
         [each["area"], each["what"], coloured(each["level"]), remedied(each["said"], each["remedy"])]
         for each in document["findings"]

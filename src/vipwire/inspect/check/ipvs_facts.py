@@ -1,6 +1,6 @@
-"""Reads what `leave_ipvs` judges: kube-proxy's configuration, its objects in the kernel, Services. Changes nothing.
+"""Reads what `leave_ipvs` judges: kube-proxy's configuration, its kernel objects, Services. Changes nothing.
 
-Each source may be missing: the obstacle is reported, and the rest is judged.
+If a source is missing, reports the obstacle and judges the rest.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ def read_kernel(proc: Path = Path("/proc")) -> IpvsState:
         entries.update(found)
         try:
             if not (proc / "thread-self/net/ip_vs").exists():
-                continue  # no IPVS in this kernel, and so nothing of it
+                continue  # no IPVS in this kernel, so no objects of it
             with contextlib.closing(IpvsServers(family)) as ipvs:
                 servers += _servers(ipvs, family, found)
                 timeouts = ipvs.timeouts()
@@ -120,7 +120,7 @@ def _servers(ipvs: IpvsServers, family: Family, found: Mapping[ObjectKey, Object
 def owned(
     family: Family, found: Iterable[ObjectKey]
 ) -> tuple[frozenset[tuple[Address, int, int]], frozenset[tuple[int, int]]]:
-    """Read from ipsets which frontends are Services': (address, protocol, port), and node ports (protocol, port)."""
+    """Return Services' frontends from ipsets: (address, protocol, port), and node ports (protocol, port)."""
     elements = list(owning_entries(family, found))
     node_ports = frozenset((_NODE_PORTS[which], at.port) for which, at in elements if which in _NODE_PORTS)
     return frozenset(
@@ -134,7 +134,7 @@ def _count_chains() -> int:
 
 
 def read_leaving(config: Config) -> tuple[Leaving, list[str]]:
-    """Read everything; return it with the sources that could not be read, each with its reason."""
+    """Read all sources; return the facts and the errors of sources that could not be read."""
     obstacles: list[str] = []
 
     def tried(what: str, ask: Callable[[], T], otherwise: T) -> T:
@@ -167,7 +167,7 @@ def read_leaving(config: Config) -> tuple[Leaving, list[str]]:
 
 
 def config_map(config: Config) -> Configured | None:
-    """Ask the API server for the ConfigMap of kubeadm; None where objects come from manifests. Raise ConfigError."""
+    """Read kubeadm's ConfigMap from the API server; None if objects come from manifests. Raise ConfigError."""
     if config.manifests:
         return None
     return Configured(_CONFIG_MAP_NAME, from_config_map(asyncio.run(_asked(config)), _CONFIG_MAP_NAME))

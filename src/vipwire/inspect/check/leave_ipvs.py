@@ -43,7 +43,7 @@ SCHEDULERS: Final = {
     "wlc": ("otherwise", "to the endpoint with the fewest connections, by weight", _COUNT),
     "wrr": ("note", "in turn, by weight (kube-proxy gives all the same)", f"{_ANNOTATE}round-robin"),
 }
-"""Each scheduler of the kernel: a level, where it sends a connection, and what an operator can do to keep that."""
+"""Each scheduler of the kernel: a level, its choice of endpoint, and how an operator can keep that choice."""
 
 _CHECKS: Final = (
     """
@@ -111,8 +111,8 @@ objects | otherwise | vipwire takes them over, and changes only what differs | {
     todo: `ipvsadm -Ln` shows no Services then: use `vipwire status`, `vipwire top`, `vipwire explain`
 """
 )
-"""Each check has an area, a level, `then` where vipwire stays in ipvs mode (`=`: the same difference; `-`: none) and
-how it is now. A check applies if every word in braces has a value.
+"""Each check: area, level, `then` if vipwire stays in ipvs mode (`=`: the same difference; `-`: none), and ipvs mode
+today. A check applies if every word in braces has a value.
 """
 _CHECK: Final = re.compile(r"^(\S.*?) \| (\w+) \| (.*?) \| (.*)\n    then: (.*)(?:\n    todo: (.*))?", re.MULTILINE)
 _SHOWN: Final = 4
@@ -123,7 +123,7 @@ _SAME, _OTHERWISE, _UNKNOWN = "same", "otherwise", 2
 
 
 class Consequence(NamedTuple):
-    """Something of ipvs mode: as it is now, as it will be, and what an operator can do about it.
+    """One behaviour of ipvs mode: today, in vipwire, and the operator's remedy.
 
     `level` says whether clients or operators can notice: same, note, otherwise.
     """
@@ -137,9 +137,9 @@ class Consequence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IpvsServer:
-    """A virtual server. `ours`: an ipset of kube-proxy's (or vipwire's) ipvs mode names it; `node_port`: as one.
+    """A virtual server. `ours`: an ipset of kube-proxy's or vipwire's ipvs mode has it; `node_port`: as a node port.
 
-    `draining` counts its endpoints of weight 0, `connections` those that it has open now.
+    `draining` counts its endpoints of weight 0, `connections` its open ones.
     """
 
     key: VirtualServer
@@ -169,13 +169,13 @@ class IpvsState:
 
     @property
     def traces(self) -> bool:
-        """Whether anything of ipvs mode is there."""
+        """Whether the kernel holds any object of ipvs mode."""
         return bool(self.vips or self.sets or any(server.ours for server in self.servers))
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """Everything that is judged. `config` is vipwire's; `node_ports` are the prefixes at which it will serve them."""
+    """All facts. `config` is vipwire's; `node_ports` are the address prefixes of its node ports."""
 
     config: Config
     kernel: IpvsState = field(default_factory=IpvsState)
@@ -203,7 +203,7 @@ class Leaving:
         return found
 
     def name(self, server: IpvsServer) -> tuple[str, Service | None]:
-        """Name the Service port of a virtual server, or else its mark, or address and port; give the Service."""
+        """Return the Service port and Service of a virtual server, else its mark or address and port, and None."""
         mark, address = server.key.mark, server.key.address
         place = (None if server.node_port else address, server.key.protocol, server.key.port)
         if place in self._ports:
@@ -213,7 +213,6 @@ class Leaving:
         return f"FWM {mark}" if mark else f"{label} {format_endpoint(address, server.key.port)}", None
 
     def names(self, servers: Iterable[IpvsServer]) -> list[str]:
-        """Name the Service ports of virtual servers."""
         return sorted({self.name(server)[0] for server in servers})
 
 
@@ -349,7 +348,7 @@ def _node_port_words(leaving: Leaving) -> dict[str, str]:
 
 
 def leave_document(leaving: Leaving, changes: Sequence[Consequence], obstacles: Sequence[str]) -> Document:
-    """Make the document. `obstacles` say what could not be read, and so is not judged."""
+    """Make the document. `obstacles` are the errors of sources that could not be read."""
     found = leaving.kube_proxy
     return {
         "kind": "LeavingIpvs",
@@ -364,12 +363,12 @@ def leave_document(leaving: Leaving, changes: Sequence[Consequence], obstacles: 
 
 
 def leave_exit(document: Document) -> int:
-    """Return 0 if nothing will be otherwise, 1 if anything will, 2 if the kernel could not be read."""
+    """Return 0 if nothing changes, 1 if anything does, 2 if the kernel could not be read."""
     return 1 if document["otherwise"] else 0 if document["seen"] else _UNKNOWN
 
 
 def leave_view(document: Document, *, wide: bool) -> RenderableType:
-    """Lay out the changes, with what to do below; `wide` shows what stays the same, too."""
+    """Lay out the changes and remedies; `wide` shows what stays the same, too."""
     rows = [
         [each["area"], coloured(each["level"]), each["now"], remedied(each["then"], each["todo"])]
         for each in document["changes"]

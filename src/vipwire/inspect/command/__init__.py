@@ -1,1 +1,1 @@
-"""The options of the commands that look, and the printing of their documents."""
+"""The options of the commands that show, and the printing of their documents."""

@@ -1,7 +1,7 @@
-"""The command line of everything that looks: the proxy's flags that say what is to be seen, and each command's own.
+"""The command line of the commands that show: the flags of `vipwire proxy`, and each command's own options.
 
-The flags are those of `vipwire proxy`, in Go's style and with the same meaning, so that what the proxy was started
-with can be pasted behind any command here. `VIPWIRE_FLAGS` in the environment holds flags for those not given.
+The flags have the same form and meaning as the proxy's, so that users can paste the proxy's flags behind any command.
+The environment variable `VIPWIRE_FLAGS` holds flags for those not given.
 """
 
 import difflib
@@ -35,7 +35,7 @@ _SHOWN: Final = (
     "bind-address",
     "proxy-mode",
 )
-"""The flags that `--help` explains; all others of `vipwire proxy` are taken too."""
+"""The flags that `--help` explains; the command accepts all others of `vipwire proxy` too."""
 
 _SOURCES: Final = frozenset({"manifests", "kubeconfig", "master"})
 _DATA_DIR: Final = "Ask the `vipwire up` that has this data directory, as for `vipwire expose`."
@@ -45,18 +45,18 @@ _REFUSED: Final = frozenset(
 
 
 class LookCommand(click.Command):
-    """A click command that takes the proxy's flags too, and passes the configuration made of them as `config`."""
+    """A click command that also accepts the proxy's flags, and passes their configuration as `config`."""
 
     trouble = FAILED
-    """The exit status when the command could not do its work."""
+    """The exit status of an error."""
 
     def __init__(self, *args: Any, **extra: Any) -> None:
         super().__init__(*args, **extra)
         self.params.append(click.Option(["--data-dir"], type=click.Path(path_type=Path), help=_DATA_DIR))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Part the proxy's flags from this command's own options and arguments."""
-        if ctx.resilient_parsing:  # a shell completes an unfinished line: nothing else will be done
+        """Separate the proxy's flags from this command's own options and arguments."""
+        if ctx.resilient_parsing:  # a shell completes an unfinished line
             taken = {name for parameter in self.params for name in parameter.opts}
             self.params += [option for option in flag_options() if not taken & set(option.opts)]
             return super().parse_args(ctx, args)
@@ -78,12 +78,12 @@ class LookCommand(click.Command):
         return left
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; say in one line what an operator can do about an error."""
+        """Run the command; print an error in one line with its remedy."""
         with plain_errors(self.trouble):
             return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the command's own options, then the proxy's flags that matter here."""
+        """List the command's own options, then the important flags of the proxy."""
         super().format_options(ctx, formatter)
         with formatter.section("What to look at (flags of `vipwire proxy`, with the same values)"):
             formatter.write_dl([(usage(FLAGS[name]), FLAGS[name].help) for name in _SHOWN])
@@ -98,14 +98,14 @@ class LookCommand(click.Command):
 
 
 def running_flags(given: Given) -> Given:
-    """Read the flags of the proxy that runs here, or that ran last: what nobody says is as the proxy has it.
+    """Return the flags of this machine's running or last proxy, as defaults for flags not given.
 
-    A configuration file that is given says everything itself; where objects come from is said as a whole.
+    A given configuration file replaces all of them; a given object source replaces the proxy's whole source.
     """
     _, record = read_record(given.get("state-dir") or Config().state_dir)
     if record is None or "config" in given:
         return {}
-    with suppress(ConfigError):  # the record of another version, with flags that are unknown here
+    with suppress(ConfigError):  # the record of another version, with unknown flags
         found = parse_flags(record.flags)
         if _SOURCES & given.keys():
             found = {name: value for name, value in found.items() if name not in _SOURCES}
@@ -114,19 +114,19 @@ def running_flags(given: Given) -> Given:
 
 
 def _usable(name: str, value: Any) -> bool:
-    """Report whether a proxy's flag is useful here: the files of a container may be nowhere on its node."""
+    """Report whether a proxy's flag is useful here: files of a container may not exist on its node."""
     paths = value if name == "manifests" else (value,) if name == "kubeconfig" else ()
     return all(os.access(path, os.R_OK) for path in paths)
 
 
 class CompareCommand(LookCommand):
-    """A command that says with status 1 that it found something, as diff(1) does: it fails with 2."""
+    """A command that exits with 1 if it found something and with 2 on errors, as diff(1) does."""
 
     trouble = MISUSED
 
 
 def _parted(args: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
-    """Split arguments into the proxy's flags and the rest. A name that the command has itself is the command's."""
+    """Split arguments into the proxy's flags and the rest. An option of the command wins over a flag of that name."""
     flags: list[str] = []
     rest: list[str] = []
     words = iter(args)
@@ -146,7 +146,7 @@ def _parted(args: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
 
 
 def _as_click_wants(word: str) -> list[str]:
-    """Part `-o=json`, as kubectl takes it, into option and value."""
+    """Split `-o=json`, which kubectl accepts, into option and value."""
     short = len(word) > 3 and word[0] == "-" and word[1] not in "-=" and word[2] == "="
     return [word[:2], word[3:]] if short else [word]
 
@@ -171,7 +171,7 @@ def _config(given: Any) -> Config:
 
 
 def scoped(service: str, namespace: str, *, everywhere: bool) -> str:
-    """Write which Services are meant, as `find_services` reads it. Raise UsageError for -n beside -A or NS/NAME."""
+    """Write the requested Services as `find_services` reads them. Raise UsageError for -n beside -A or NS/NAME."""
     if namespace and everywhere:
         raise click.UsageError("-n and -A contradict each other")
     if namespace and "/" in service:

@@ -1,4 +1,4 @@
-"""Prints documents: as JSON, YAML or names for a program, laid out for a person; and the words that views share."""
+"""Prints documents: as JSON, YAML or names, or laid out for a terminal; and the words that views share."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from vipwire.terminal.columns import Column, Grid, Prose
 from vipwire.terminal.output import say
 
 WIDTH_OF_A_FILE: Final = 160
-"""Columns where the output is no terminal: what reads it may search for whole words."""
+"""Columns if the output is not a terminal: a program may search it for whole words."""
 
 COLOURS: Final = {
     "as planned": "green",
@@ -42,7 +42,7 @@ COLOURS: Final = {
 
 
 def print_document(document: Any, output: str) -> None:
-    """Print a document for a program: the values are the objects' own, what hides is written as an escape."""
+    """Print a document as JSON, YAML or names. The values are the objects' own, with control characters escaped."""
     if output == "json":
         click.echo(json_text(document, indent=2))
     else:
@@ -53,12 +53,12 @@ def print_document(document: Any, output: str) -> None:
 
 
 def json_text(document: Any, indent: int | None = None) -> str:
-    """Write a document as JSON without a character that acts on a terminal."""
+    """Write a document as JSON without terminal control characters."""
     return visible_lines(json.dumps(document, indent=indent, ensure_ascii=False))
 
 
 def print_view(document: Any, output: str, view: Callable[[Any], RenderableType], *, soft_wrap: bool = False) -> None:
-    """Print a document: laid out by `view` for a person, or as JSON, YAML or names for a program."""
+    """Print a document: laid out by `view`, or as JSON, YAML or names."""
     if output == "name":
         _print_names(document)
     elif output in ("json", "yaml"):
@@ -68,7 +68,7 @@ def print_view(document: Any, output: str, view: Callable[[Any], RenderableType]
 
 
 def print_item(document: Any, output: str) -> None:
-    """Print one of many documents for a program: a line of JSON, a document of YAML, or names."""
+    """Print one of many documents: a line of JSON, a document of YAML, or names."""
     if output == "json":
         click.echo(json_text(document))
     elif output == "yaml":
@@ -84,19 +84,19 @@ def _print_names(document: Any) -> None:
 
 
 def write(screen: Console, view: RenderableType, *, soft_wrap: bool = False) -> None:
-    """Print a view: a word that is wider than the screen goes over its edge as a whole."""
+    """Print a view. A word wider than the screen is not broken."""
     screen.print(view if soft_wrap else _folding(view), soft_wrap=soft_wrap, crop=False)
 
 
 def _folding(view: RenderableType) -> RenderableType:
-    """Let all text of a view be folded at blanks alone."""
+    """Wrap all text of a view only at blanks."""
     if isinstance(view, Group):
         return Group(*map(_folding, view.renderables))
     return Prose(view) if isinstance(view, Text) else view
 
 
 class _Visible(ConsoleRenderable):
-    """Text to print, without the control characters that it may hold."""
+    """Text to print without its control characters."""
 
     def __init__(self, inner: RenderableType) -> None:
         self._inner = inner
@@ -107,15 +107,14 @@ class _Visible(ConsoleRenderable):
 
 
 class _Guard(RenderHook):
-    """The last look at whatever a console prints: a view may have text that no document had."""
+    """Removes control characters from everything that a console prints, including text from no document."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Remove the control characters."""
         return [_Visible(each) for each in renderables]
 
 
 def console(width: int | None = None) -> Console:
-    """Build the console for tables; in a file nothing is cut."""
+    """Build the console for tables; output to a file is not truncated."""
     made = Console(highlight=False, width=width)
     if not made.is_terminal:
         made = Console(highlight=False, width=width or WIDTH_OF_A_FILE)
@@ -124,12 +123,12 @@ def console(width: int | None = None) -> Console:
 
 
 def coloured(word: str, by: str | None = None) -> Text:
-    """Write a word in the colour of what it (or `by`) means."""
+    """Write a word in the colour of the word, or of `by`."""
     return Text(word, style=COLOURS.get(by or word, ""))
 
 
 def remedied(said: str, remedy: str) -> Text:
-    """Write what was found, and below it what an operator can do."""
+    """Write a finding, and below it the remedy."""
     return Text.assemble(said, (f"\n→ {remedy}", "cyan")) if remedy else Text(said)
 
 
@@ -139,7 +138,7 @@ def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str | Text]],
 
 
 def ago(when: str, now: float) -> str:
-    """Write how long ago a time (RFC 3339) was, roughly: `3 s ago`, `5 min ago`, `2 h ago`."""
+    """Write the age of a time (RFC 3339), roughly: `3 s ago`, `5 min ago`, `2 h ago`."""
     seconds = max(0.0, now - parse_time(when).timestamp())
     for most, unit, size in ((100, "s", 1), (100 * 60, "min", 60), (48 * 3600, "h", 3600)):
         if seconds < most:
@@ -154,12 +153,12 @@ def plural(number: int, noun: str) -> str:
 
 
 def listed(words: Sequence[str], most: int = 5) -> str:
-    """Join words by commas; of many only the first, and how many there are more."""
+    """Join words by commas; after `most` words write the number of the others."""
     return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 def size_text(size: float) -> str:
-    """Write bytes for a person: `999 B`, `1.5 kB`, `20 MB`."""
+    """Write bytes: `999 B`, `1.5 kB`, `20 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"
@@ -189,7 +188,7 @@ def endpoint_text(part: Any) -> str:
 
 
 def names_of(document: Any) -> Iterable[str]:
-    """Name the Services, endpoints, findings or objects of a document; none of a document that sums up."""
+    """Return the names of a document's Services, endpoints, findings or objects; none for a summary."""
     kind = document.get("kind", "Event")
     return _NAMES[kind](document) if kind in _NAMES else ()
 

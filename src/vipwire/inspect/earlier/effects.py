@@ -1,7 +1,7 @@
-"""What a rule may do to the first packet of a connection, and where it leads, whoever wrote it. Pure.
+"""What a rule may do to the first packet of a connection, and where it jumps to. Pure.
 
-A rule has effects only if its conditions can hold for the packet: those that the packet's bytes decide are compared,
-all others may hold. So a chain without effects lets the packet pass, and one with effects may decide about it.
+Compares the conditions that the packet's bytes decide and takes all others for possible. So a chain without effects
+certainly lets the packet pass, and a chain with effects may decide about it.
 """
 
 import enum
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class RuleEffect(enum.Enum):
-    """What decides about a packet before vipwire does; the value is what JSON has."""
+    """What may happen to a packet before vipwire's rules; the value is the word in JSON."""
 
     TRANSLATE = "translate"
     DROP = "drop"
@@ -23,7 +23,7 @@ class RuleEffect(enum.Enum):
 
 
 class RuleOutcome(NamedTuple):
-    """A rule for one packet. `ends`: the packet certainly goes no further in this chain."""
+    """A rule for one packet. `ends`: the packet certainly does not reach the next rule of this chain."""
 
     effects: frozenset[RuleEffect] = frozenset()
     chains: tuple[str, ...] = ()
@@ -53,16 +53,16 @@ _HARMLESS: Final = frozenset(
 
 
 def of_target(name: str) -> frozenset[RuleEffect]:
-    """Return what a target of xtables does; a target that is not known may do anything."""
+    """Return the effects of an xtables target; an unknown target may do anything."""
     if name in _HARMLESS:
         return frozenset()
     return frozenset({_NAMES.get(name, RuleEffect.OTHER)})
 
 
 def of_mark(value: int, mask: int, ours: int) -> frozenset[RuleEffect]:
-    """Return what writing a packet's mark does to the bit `ours`: the bits of `mask` are cleared, then `value` xored.
+    """Return the effects of a write to the packet's mark: clear the bits of `mask`, then xor `value`.
 
-    With that bit vipwire tells its masquerading chain which packets to masquerade.
+    `ours` is the bit that selects packets for vipwire's masquerading chain.
     """
     if mask & ours:
         return frozenset({RuleEffect.MARK if value & ours else RuleEffect.UNMARK})
@@ -77,9 +77,9 @@ def effects_of(
     ours: Callable[[str], bool],
     ends_at_ours: bool,
 ) -> frozenset[RuleEffect]:
-    """Collect what a base chain and all chains that it leads to may do. `drops`: its policy is drop.
+    """Collect the effects of a base chain and of all chains that it jumps to. `drops`: its policy is drop.
 
-    The chains `ours` are passed over. With `ends_at_ours` vipwire decides there, so that nothing behind counts.
+    Skips the chains for which `ours` is true. With `ends_at_ours`, rules after a jump to them do not count.
     """
     found: set[RuleEffect] = set()
     seen, waiting = {start}, [start]
@@ -99,6 +99,6 @@ def effects_of(
 
 
 def words(effects: Iterable[RuleEffect]) -> str:
-    """Write effects for a person: `translate or drop`."""
+    """Write effects for the user: `translate or drop`."""
     names = [_PHRASES.get(each, each.value) for each in RuleEffect if each in effects]
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))

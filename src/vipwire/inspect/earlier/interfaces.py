@@ -1,4 +1,4 @@
-"""Reads what sees a packet at an interface before IP does: XDP programs, filters of tc, and programs of tcx."""
+"""Lists the programs that see a packet at an interface before IP does: XDP, tc filters, and tcx."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,7 +27,7 @@ class InterfaceProgram(NamedTuple):
 
 
 def interface_programs() -> list[InterfaceProgram]:
-    """List the programs at the ingress of this network namespace's interfaces. What cannot be read is left out."""
+    """List the ingress programs of this network namespace's interfaces. Skips what cannot be read."""
     found: list[InterfaceProgram] = []
     with suppress(OSError, DecodeError), NetlinkSocket(NETLINK_ROUTE) as netlink:
         links = _links(netlink)
@@ -40,7 +40,6 @@ def interface_programs() -> list[InterfaceProgram]:
 
 
 def is_bridge(name: str) -> bool:
-    """Report whether an interface is a bridge."""
     with suppress(OSError, DecodeError), NetlinkSocket(NETLINK_ROUTE) as netlink:
         return any(each.kind == "bridge" for each in _links(netlink) if each.name == name)
     return False

@@ -1,12 +1,12 @@
-"""Finds the base chains that decide about a packet before vipwire: those of nf_tables, and those of iptables-legacy.
+"""Finds the base chains that decide about a packet before vipwire: of nf_tables and of iptables-legacy.
 
-The kernel calls the chains of a hook by their priorities, but all nat chains together at -100, where their priorities
-order them among each other (docs/design/0019). Of equal priorities the chain that was registered last comes first,
-which nobody can read: such a chain counts as earlier.
+The kernel calls the chains of a hook by priority, but all nat chains together at -100, where their priorities order
+them among each other (docs/design/0019). Of equal priorities the chain registered last comes first. The kernel does
+not report that order, so such a chain counts as earlier.
 
-vipwire decides twice: it translates at prerouting or output, and masquerades at input or postrouting. All that a
-packet meets before the first counts. Between the two it goes to an endpoint: there source NAT counts if it comes
-before vipwire's, and what changes the mark with which vipwire masquerades. Drops behind the translation do not count.
+vipwire translates at prerouting or output, and masquerades at input or postrouting. Everything before the translation
+counts. Between the two, source NAT before vipwire's counts, and changes of the mark that vipwire masquerades by.
+Drops after the translation do not count.
 """
 
 import functools
@@ -40,7 +40,7 @@ from vipwire.plan.resolve import Packet
 
 _INET, _NETDEV, _BRIDGE = 1, 5, 7
 _NAT, _SOURCE_NAT = -100, 100
-"""Where the kernel calls all nat chains of prerouting and output, and those of input and postrouting."""
+"""The priorities at which the kernel calls all nat chains of prerouting and output, of input and postrouting."""
 _CONNTRACK: Final = -200
 _SECONDS: Final = 10
 _MANY: Final = 3
@@ -53,13 +53,13 @@ _NAMES: Final = {
 }
 _PLACES: Final = {
     **{(family, number): hook for hook, number in HOOKS.items() for family in (_INET, *NFPROTO.values())},
-    # A bridge's chains at other hooks see what leaves this node, or passes it by.
+    # A bridge's chains at other hooks see packets that leave this node or are bridged past it.
     (_INET, 5): "ingress",
     (_NETDEV, 0): "ingress",
     (_BRIDGE, 0): "ingress",
     (_BRIDGE, 1): "ingress",
 }
-"""Where a packet meets a chain, by the chain's family and the number of its hook. Ingress: before it is IP's."""
+"""The nft name of each hook at which a packet meets a chain, by the chain's family and hook number."""
 _LEGACY: Final = {Family.IPV4: "iptables-legacy", Family.IPV6: "ip6tables-legacy"}
 _PRIORITIES: Final = {"raw": -300, "mangle": -150, "nat": -100, "security": 50}
 """The priorities of iptables' tables (include/uapi/linux/netfilter_ipv4.h); all others have 0."""
@@ -70,14 +70,14 @@ _MARK_VALUE: Final = re.compile(r" --set-xmark (\S+)| --restore-mark --nfmask (\
 _PASS: Final = frozenset({"ACCEPT", "RETURN"})
 _ENDS: Final = frozenset({"ACCEPT", "RETURN", "DROP", "REJECT", "DNAT", "REDIRECT", "NETMAP", "QUEUE", "NFQUEUE"})
 _MARK, _STATE = "--mark", "--ctstate"
-"""Conditions on what earlier rules and connection tracking have said of the packet."""
+"""Conditions on the mark and connection state, which earlier rules and connection tracking set."""
 _POLICY: Final = re.compile(r"^:(\S+) DROP\b", re.MULTILINE)
 
 
 class EarlierChain(NamedTuple):
-    """A base chain of others that decides before vipwire; `table` with its family as nft writes it.
+    """Another program's base chain that decides before vipwire; `table` has its family, as nft writes it.
 
-    Or a program at interfaces: `table` then says which sort it is, and where.
+    For a program at interfaces, `table` says its sort and its interfaces.
     """
 
     family: Family
@@ -93,7 +93,7 @@ class EarlierChain(NamedTuple):
 
     @property
     def document(self) -> dict[str, Any]:
-        """Describe it with stable names."""
+        """The chain as JSON, with stable names."""
         return {
             "family": self.family.value,
             "table": self.table,
@@ -120,12 +120,12 @@ def earlier_chains(
 ) -> tuple[EarlierChain, ...]:
     """Find the chains that decide before the selected mode's: about a packet to one of `targets`, or about any.
 
-    `own` are the node's addresses. What cannot be read is left out.
+    `own` are the node's addresses. Skips what cannot be read.
     """
     found: list[EarlierChain] = []
     mode = selected(config)
     driver = driver_of(mode)
-    # Without rules a mode's sockets see what all nat chains have left.
+    # A mode without rules accepts connections on sockets, which all nat chains precede.
     bare = NatPriorities(BEHIND_ALL, BEHIND_ALL, source=MASQUERADES_NOTHING)
     priorities = bare if mode.without_rules(config) else driver.priorities
     programs = [] if packet is not None and packet.from_node else interface_programs()
@@ -149,7 +149,7 @@ def earlier_for(
 
 
 def _at_interfaces(family: Family, programs: Iterable[InterfaceProgram], interface: str) -> Iterator[EarlierChain]:
-    """Name each program once, with the interfaces where it runs: there may be one at each Pod's."""
+    """Name each program once, with all its interfaces: a CNI may attach one to each Pod's."""
     places: dict[tuple[str, str], list[str]] = {}
     for each in programs:
         if interface in ("", each.interface):
@@ -163,8 +163,8 @@ def _at_interfaces(family: Family, programs: Iterable[InterfaceProgram], interfa
 class _Meeting(NamedTuple):
     """A packet at a base chain: the effects that count there, and what is known of the packet.
 
-    `headers` are the packet's, one for each endpoint once it is translated; none stand for any packet. `unmarked`: of
-    the packet's mark only vipwire's bit may be set.
+    `headers` are the packet's, one for each endpoint after translation; empty for any packet. `unmarked`: no bit of
+    the packet's mark but vipwire's can be set.
     """
 
     effects: frozenset[RuleEffect]
@@ -198,7 +198,7 @@ class _Hooks:
             self._met |= {"input", "postrouting"} if packet.from_node else {"input", "forward", "postrouting"}
 
     def meet(self, kind: str, hook: str, priority: int) -> _Meeting | None:
-        """Return the packet at a chain whose effects may count; None if it does not come there, or too late."""
+        """Return the packet at a chain whose effects may count; None if the packet meets it too late or never."""
         if hook not in self._met:
             return None
         masquerades = self._priorities.source != MASQUERADES_NOTHING
@@ -206,8 +206,8 @@ class _Hooks:
         if hook == "ingress":
             return _Meeting(effects, self._arriving, tracked=False)
         if hook in _SOURCE_HOOKS and kind == "nat":
-            # In iptables' own chain CNI plugins and kubelet put rules for marks of theirs before vipwire's jump. They
-            # are not for packets to Services.
+            # In iptables' own chain, CNI plugins and kubelet insert rules for their marks before vipwire's jump.
+            # Packets to Services do not have those marks.
             shared = self._priorities.source == _SOURCE_NAT
             meeting = _Meeting(effects, self._translated, tracked=True, unmarked=shared)
             return meeting if priority <= self._priorities.source else None
@@ -226,12 +226,12 @@ class _Hooks:
         return self._priorities.output if hook == "output" else self._priorities.prerouting
 
     def ends_at_ours(self, hook: str) -> bool:
-        """Report whether rules behind vipwire's in the same chain no longer matter."""
+        """Report whether rules after vipwire's jump in the same chain do not matter."""
         return self.last(hook) <= (_SOURCE_NAT if hook in _SOURCE_HOOKS else _NAT)
 
 
 class _Looking:
-    """One look at a family. `owner` knows the chains that the mode has in iptables' tables, `table` is its own."""
+    """One reading of a family. `owner` knows the mode's chains in iptables' tables, `table` is the mode's own."""
 
     def __init__(
         self, family: Family, table: str, owner: RuleOwner | None, hooks: _Hooks, own: Collection[Address]
@@ -255,7 +255,7 @@ class _Looking:
         return found & meeting.effects
 
     def nf_tables(self, netlink: NetlinkSocket) -> Iterator[EarlierChain]:
-        """Find those of nf_tables."""
+        """Find the chains of nf_tables."""
         families = _INET, _NETDEV, _BRIDGE, NFPROTO[self._family]
         dumped = netlink.dump(MessageType.GETCHAIN, encode.list_tables())
         for chain in [decode.chain(payload) for payload in dumped if payload[0] in families]:
@@ -266,7 +266,7 @@ class _Looking:
             meeting = self._hooks.meet(at.type, hook, at.priority)
             if meeting is None or (hook == "ingress" and not self._comes_by(chain.family, at.devices)):
                 continue
-            # At postrouting nft knows no interface of arrival, and in a bridge it is the port's.
+            # At postrouting nft knows no input interface; in a bridge it is the port.
             named = hook != "postrouting" and chain.family != _BRIDGE
             seen = KnownPacket.of(
                 meeting.headers, self._hooks.mark, tracked=meeting.tracked, unmarked=meeting.unmarked, iifname=named
@@ -278,7 +278,7 @@ class _Looking:
                 yield EarlierChain(self._family, table, chain.name, hook, at.priority, effects)
 
     def _comes_by(self, family: int, devices: Iterable[str]) -> bool:
-        """Report whether the packet may come by an interface of a chain at ingress."""
+        """Report whether the packet may arrive by one of an ingress chain's interfaces."""
         name = self._hooks.interface
         if family == _BRIDGE:
             return not name or is_bridge(name)
@@ -287,7 +287,7 @@ class _Looking:
         )
 
     def legacy(self) -> Iterator[EarlierChain]:
-        """Find those of iptables-legacy, if this network namespace has tables of it."""
+        """Find the chains of iptables-legacy, if this network namespace has its tables."""
         for tool in with_tables(self._family, "looking for chains of others", limit=_SECONDS):
             if tool.variant is Variant.LEGACY:
                 for table in legacy_tables(self._family):
@@ -315,7 +315,7 @@ class _Looking:
         return [self._read_legacy_rule(text, meeting, chains) for text in chains.get(name, ())]
 
     def _read_legacy_rule(self, text: str, meeting: _Meeting, chains: Collection[str]) -> RuleOutcome:
-        """Tell what a rule of a table with these chains may do."""
+        """Return what a rule may do; `chains` are the chains of its table."""
         held = {_holds(text, each, self._own, meeting, self._hooks.mark) for each in meeting.headers or (None,)}
         holds = held.pop() if len(held) == 1 else None
         name = target(text)
@@ -335,14 +335,13 @@ class _Looking:
 
 
 class _Reader:
-    """Reads chains of one nf_tables table, each when a rule leads there: a table may have very many."""
+    """Reads chains of one nf_tables table only when a rule jumps to them: a table may have very many."""
 
     def __init__(self, netlink: NetlinkSocket, family: int, table: str, seen: KnownPacket) -> None:
         self._netlink, self._seen, self._table = netlink, seen, table
         self._head = wire.header(family)
 
     def rules(self, chain: str) -> list[RuleOutcome]:
-        """Read the rules of a chain."""
         request = self._head + string(wire.RULE_TABLE, self._table) + string(wire.RULE_CHAIN, chain)
         found = (decode.rule(payload) for payload in self._netlink.dump(MessageType.GETRULE, request))
         here = [each for each in found if (each.table, each.chain) == (self._table, chain)]
@@ -359,14 +358,13 @@ class _Node(Surroundings):
         self._own = own
 
     def owns(self, address: Address) -> bool:
-        """Report whether an address is one of this node."""
         return address in self._own
 
 
 def _holds(
     text: str, header: PacketHeader | None, own: Collection[Address], meeting: _Meeting, ours: int
 ) -> bool | None:
-    """Judge a rule's conditions for a packet that comes to `meeting`, or for any.
+    """Judge a rule's conditions for a packet at `meeting`, or for any: True, False, or None if unknown.
 
     `own` are the node's addresses, `ours` is vipwire's bit of the mark.
     """

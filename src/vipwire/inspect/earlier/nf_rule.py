@@ -1,8 +1,8 @@
-"""A rule of nf_tables, of nft or of iptables-nft, for one packet: its expressions in their order. Pure.
+"""Evaluates a rule of nf_tables (of nft or iptables-nft) for one packet, expression by expression. Pure.
 
-Registers are followed as far as the packet's own bytes go: addresses, protocol, port, the interface by its name, and
-that the connection is new. All else is unknown, and a comparison with it may hold. Of a packet that may be one of
-several, the bytes are known that all of them have.
+Follows registers that hold known values: addresses, protocol, port, the interface's name, and that the connection is
+new. Everything else is unknown, and a comparison with it may be true. For a packet that may be one of several, the
+bytes that all of them share are known.
 """
 
 import struct
@@ -54,7 +54,7 @@ _RESTORE: Final = 2
 
 
 class KnownPacket(NamedTuple):
-    """What is known of a packet at a hook: bytes of its headers, and metadata by nft's key.
+    """The known bytes of a packet's headers at a hook, and its metadata by nft's key.
 
     `mark` is the bit of the packet's mark with which vipwire masquerades; if it is `unmarked`, no other bit is set.
     """
@@ -76,9 +76,9 @@ class KnownPacket(NamedTuple):
         unmarked: bool = False,
         iifname: bool = True,
     ) -> "KnownPacket":
-        """Say what is known of a packet that is one of `headers`; nothing without any.
+        """Return what is known of a packet that is one of `headers`; nothing if `headers` is empty.
 
-        `tracked`: connection tracking has seen it. `iifname`: at this hook nft compares the interface.
+        `tracked`: connection tracking has seen the packet. `iifname`: nft compares the interface at this hook.
         """
         network: _Bytes = [None] * 40
         state: _Bytes = [*_NEW] if tracked else [None] * 4
@@ -106,7 +106,7 @@ def _common(values: Sequence[bytes]) -> _Bytes:
 
 
 def read_rule(expressions: bytes, seen: KnownPacket, verdicts: Verdicts) -> RuleOutcome:
-    """Tell what a rule may do; one that cannot be decoded may do anything."""
+    """Return what a rule may do; a rule that cannot be decoded may do anything."""
     reading = _Reading(seen, verdicts)
     try:
         for _, value in walk(expressions):
@@ -120,26 +120,25 @@ def read_rule(expressions: bytes, seen: KnownPacket, verdicts: Verdicts) -> Rule
 
 
 class _Reading:
-    """One rule in the reading. `holds` is None once something cannot be told."""
+    """The state while reading one rule. `holds` is None once a condition is unknown."""
 
     def __init__(self, seen: KnownPacket, verdicts: Verdicts) -> None:
         self._seen, self._verdicts = seen, verdicts
         self._registers: _Bytes = [None] * _REGISTERS
         self._marks: dict[int, tuple[int, int]] = {}
-        """The registers that hold the packet's mark, changed as `of_mark` says: value and mask."""
+        """The registers that hold the packet's mark, as value and mask of `of_mark`."""
         self.holds: bool | None = True
         self.effects: set[RuleEffect] = set()
         self.chains: list[str] = []
         self.ends = False
 
     def take(self, name: str, data: _Attributes) -> None:
-        """Read the next expression."""
         if name in _EFFECTS:
             self.effects.add(_EFFECTS[name])
             self.ends = name in _ENDING
         elif (read := _READ.get(name)) is not None:
             read(self, data)
-        elif name not in _PASSING:  # it may stop here, and change any register
+        elif name not in _PASSING:  # it may end the rule, and change any register
             self._registers, self._marks = [None] * _REGISTERS, {}
             self._judge(None)
 
@@ -179,7 +178,7 @@ class _Reading:
     def ct(self, data: _Attributes) -> None:
         if 1 in data:
             self._load(data[1], self._seen.state if number_of(data[2]) == nft.CT_STATE else [], 16)
-            if number_of(data[2]) == nft.CT_MARK:  # a connection's mark has not vipwire's bit
+            if number_of(data[2]) == nft.CT_MARK:  # a connection's mark does not have vipwire's bit
                 self._marks[_place(data[1])] = 0, _ALL
 
     def bitwise(self, data: _Attributes) -> None:
@@ -248,12 +247,12 @@ class _Reading:
 
     def match(self, data: _Attributes) -> None:
         name, info = text_of(data[1]), bytes(data[3])
-        if name in ("tcp", "udp"):  # struct xt_tcp and xt_udp begin with the ports from, the ports to
+        if name in ("tcp", "udp"):  # struct xt_tcp and xt_udp begin with the source ports, then the destination ports
             low, high = struct.unpack_from("=2H", info, 4)
             port = bytes(byte for byte in self._seen.transport[2:] if byte is not None)
             inverted = info[11 if name == "tcp" else 8] & 2
             inside = low <= int.from_bytes(port) <= high if len(port) == 2 else None
-            # Other conditions of the struct may fail: it is never certain.
+            # The struct may hold further conditions, so the rule never certainly matches.
             self._judge(None if inside is None or inside is not bool(inverted) else False)
         elif name == "conntrack" and number_of(data[2]) >= 2 and self._seen.state[0] is not None:
             flags, inverted, states = _CONNTRACK.unpack_from(info)
@@ -281,7 +280,7 @@ class _Reading:
 
 
 def _place(register: memoryview) -> int:
-    """Find a register's first byte: NFT_REG_1 to 4 have 16 bytes, NFT_REG32_00 to 15 four."""
+    """Return a register's first byte: NFT_REG_1 to 4 have 16 bytes, NFT_REG32_00 to 15 four."""
     number = number_of(register)
     return 16 * (number - 1) if number < 8 else 4 * (number - 8)
 

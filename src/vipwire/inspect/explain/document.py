@@ -1,4 +1,4 @@
-"""The document of an explanation, and how it looks on a terminal."""
+"""The document of an explanation, and its layout on a terminal."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -28,7 +28,6 @@ _AGREES: Final = {Agreement.SAME: True, Agreement.OTHERWISE: False}
 
 
 def explain_document(explanation: Explanation) -> Document:
-    """Build the document of an explanation."""
     packet = explanation.packet
     state, difference = agreement(explanation)
     document: Document = {
@@ -110,7 +109,7 @@ def _walk_document(walk: Walk | None) -> Document:
 
 
 def flow_document(flow: Flow) -> Document:
-    """Describe one tracked connection: as the client sees it, and as the endpoint does."""
+    """Describe a tracked connection: the client's addresses, and the endpoint's."""
     return {
         "client": format_endpoint(flow.source, flow.source_port),
         "vip": format_endpoint(flow.destination, flow.destination_port),
@@ -122,7 +121,7 @@ def flow_document(flow: Flow) -> Document:
 
 
 def explain_view(document: Document, *, wide: bool) -> RenderableType:
-    """Lay out an explanation; `wide` shows all endpoints and every rule text in full."""
+    """Lay out an explanation; `wide` shows all endpoints and every rule in full."""
     return Group(*_parts(document, wide=wide))
 
 
@@ -192,7 +191,7 @@ def _flows(flows: list[Document]) -> Iterator[RenderableType]:
 
 
 _HOLDS: Final = frozenset({".", ":", "goto", "jump"})
-"""Words that hold those beside them together: of an element's key, its value, its verdict."""
+"""A line never breaks beside these words."""
 _COLUMNS: Final = (
     Column("on the way"),
     Column("rule or element", prose=True, holds=_HOLDS),
@@ -205,7 +204,7 @@ Step = Mapping[str, Any]
 
 
 class Way:
-    """The steps of a packet, as a document has them."""
+    """The steps of a packet through the rules."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps

@@ -1,9 +1,9 @@
-"""`vipwire explain`: what becomes of a packet, as the plan decides it and as the kernel's objects do it.
+"""`vipwire explain`: what happens to a packet by the plan and by the kernel's objects.
 
-resolve   the plan's answer                       ┐
-walk      what the observed objects would do      ├▶ one document; where the first two differ, that is its headline
-checks    what vipwire itself answers (`health`)  │
-flows     what connection tracking holds          ┘
+resolve   the plan's answer                          ┐
+walk      what the kernel's objects do               ├▶ one document; a difference of the first two is its headline
+checks    health checks that vipwire answers itself  │
+flows     tracked connections                        ┘
 """
 
 import enum
@@ -33,13 +33,13 @@ _Shares = Mapping[Endpoint | None, Fraction]
 _NEARLY = Fraction(1, 100)
 
 EarlierThan = Callable[[Packet, Collection[Target]], tuple[EarlierChain, ...]]
-"""Finds the chains of others that may decide about a packet before vipwire."""
+"""Finds chains of other programs that may decide about a packet before vipwire."""
 
 SourceTowards = Callable[[Address], Address | None]
-"""Tells from which address this node sends to another."""
+"""Returns the address from which this node sends to another; None without a route."""
 
 ObstacleTowards = Callable[[Address], str]
-"""Says why this node cannot send to an address; "" if it can."""
+"""Returns why this node cannot send to an address; "" if it can."""
 
 
 class Agreement(enum.Enum):
@@ -56,9 +56,9 @@ _ENDS = {Answered: End.ANSWERED, Dropped: End.DROPPED, Rejected: End.REJECTED}
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything that is known about a packet. `walk` is None where the kernel or the mode cannot tell.
+    """Everything known about a packet. `walk` is None if the kernel or the mode cannot tell.
 
-    `earlier` are chains of others that may decide about it before vipwire.
+    `earlier` are chains of other programs that may decide before vipwire.
     """
 
     situation: Situation
@@ -78,12 +78,11 @@ class Explanation:
 
     @property
     def frontend(self) -> Frontend | None:
-        """The frontend that the packet meets."""
         return getattr(self.outcome, "frontend", None)
 
     @property
     def action(self) -> Forward | None:
-        """The plan's action for the packet, if it is answered."""
+        """The plan's action for the packet; None unless the packet is forwarded."""
         if not isinstance(self.outcome, Answered):
             return None
         frontend = self.outcome.frontend
@@ -93,7 +92,7 @@ class Explanation:
 
     @cached_property
     def service(self) -> tuple[Service, ServicePort] | None:
-        """The Service whose frontend the packet meets, and its port."""
+        """The Service and port of the packet's frontend."""
         if self.frontend is None:
             return None
         name = self.frontend.port_name
@@ -103,17 +102,17 @@ class Explanation:
 
     @cached_property
     def drained(self) -> tuple[DrainedTarget, ...]:
-        """The endpoints that are there and get no new connections."""
+        """The endpoints that get no new connections because they are drained."""
         return () if self.service is None else tuple(drained(self.situation.store, self.side, *self.service))
 
     @cached_property
     def ejected(self) -> tuple[EjectedTarget, ...]:
-        """The endpoints that do not answer new connections, and that are ejected for that."""
+        """The endpoints that are ejected because they do not answer."""
         return () if self.service is None else tuple(ejected(self.situation.store, self.side, *self.service))
 
     @cached_property
     def health_checks(self) -> tuple[ServiceHealthCheck, ...]:
-        """The answers of vipwire's own listeners: to packets that the kernel, or else the plan, leaves alone."""
+        """The health checks that vipwire's listeners answer, if neither kernel nor plan takes the packet."""
         end = self.planned if self.walk is None or self.walk.end is End.UNKNOWN else self.walk.end
         return checks_at(self.situation, self.packet) if end is End.UNTOUCHED else ()
 
@@ -121,7 +120,7 @@ class Explanation:
     def pool(self) -> dict[Target, Fraction]:
         """The plan's targets with their shares of this client's new connections.
 
-        Where the client's address decides, the kernel's rules tell which target that is.
+        If the client's address decides, the kernel's rules tell the target.
         """
         if self.action is None:
             return {}
@@ -134,15 +133,14 @@ class Explanation:
 
     @property
     def by_address(self) -> bool:
-        """Whether the client's address alone decides which target it gets."""
+        """Whether the client's address alone decides its target."""
         return self.action is not None and self.action.spread.algorithm is Algorithm.SOURCE_HASH
 
 
 def bypassed(explanation: Explanation) -> frozenset[Target]:
-    """Name the targets that answer past this node: elsewhere, to a client elsewhere, whose address they see.
+    """Return remote targets that see a remote client's address and so may answer past this node.
 
-    Nobody translates such an answer back, so that the client hears from an address that it has not asked; unless the
-    network leads the answer through this node all the same.
+    The client drops such an untranslated answer, unless the network routes the answer through this node.
     """
     packet, outcome = explanation.packet, explanation.outcome
     node = explanation.situation.store.nodes.get(explanation.situation.node_name)
@@ -174,18 +172,18 @@ def explain(
         walk = side.explainer.walk(side.observed, side.wanted, packet, situation.own_addresses)
     made = Explanation(situation, side, packet, outcome, walk, source_towards, obstacle_towards)
     direct = _direct(made)
-    if direct is None:  # what a program has led meets the chains as a packet to the endpoint
+    if direct is None:  # after a socket program, chains see a packet to the endpoint
         made = replace(made, earlier=earlier(packet, made.pool.keys()))
     if walk is not None and direct is not None and direct.affinity:
-        return replace(made, walk=replace(walk, remembered=None))  # that is the rules' memory, which it does not meet
+        return replace(made, walk=replace(walk, remembered=None))  # affinity is the rules'
     return made
 
 
 def agreement(explanation: Explanation) -> tuple[Agreement, str]:
-    """Compare plan and kernel: whether they agree, and in what they differ.
+    """Compare plan and kernel: the agreement, and the difference in words.
 
-    Where a chain of others may decide before vipwire's rules, nobody can tell what the kernel does. The kernel is its
-    routes, too: without one to the destination a process here sends nothing that a rule could meet.
+    If another program's chain may decide before vipwire's rules, the agreement is UNDECIDED. Routes count as the
+    kernel's: without a route a local process sends no packet that a rule could match.
     """
     agrees, difference = _agreement_of_rules(explanation)
     direct = _direct(explanation)
@@ -201,7 +199,7 @@ def agreement(explanation: Explanation) -> tuple[Agreement, str]:
 
 
 def _direct(explanation: Explanation) -> Direct | None:
-    """Return what sockets of this client meet before there is a packet; None where they meet nothing."""
+    """Return the effect of socket programs on this client; None if no program sees its sockets."""
     direct = explanation.walk.direct if explanation.walk is not None else None
     packet = explanation.packet
     if direct is None:
@@ -211,7 +209,7 @@ def _direct(explanation: Explanation) -> Direct | None:
 
 
 def _missing_route(explanation: Explanation) -> str:
-    """Name the address of the way for which this node lacks a route; "" if it has them."""
+    """Return the first address on the way without a route from this node; "" if all have one."""
     packet, obstacle = explanation.packet, explanation.obstacle_towards
     if explanation.planned is End.UNTOUCHED:
         return ""
@@ -246,7 +244,7 @@ def _agreement_of_rules(explanation: Explanation) -> tuple[Agreement, str]:
 
 
 def _other_answer(explanation: Explanation, outcome: Answered, walk: Walk) -> str:
-    """Describe in what the kernel's answer differs from the plan's; "" if in nothing."""
+    """Describe how the kernel's answer differs from the plan's; "" if they agree."""
     planned = {(target.address, target.port): share for target, share in explanation.pool.items()}
     held = walk.shares or {}
     if not _same_shares(planned, held):
@@ -258,12 +256,12 @@ def _other_answer(explanation: Explanation, outcome: Answered, walk: Walk) -> st
 
 
 def _delivered_here(explanation: Explanation) -> bool:
-    """Report whether a target is this node itself: what is delivered here passes no POSTROUTING."""
+    """Report whether a target is this node itself; packets to it do not pass POSTROUTING."""
     return any(target.address in explanation.situation.own_addresses for target in explanation.pool)
 
 
 def _same_shares(planned: Mapping[Endpoint, Fraction], held: _Shares) -> bool:
-    """Compare shares. Slots are whole: Maglev's table, and weights that do not fit it, are met but nearly."""
+    """Compare shares. Maglev tables and large weights have whole slots, so shares are met approximately."""
     wanted = {target for target, share in planned.items() if share}
     return wanted == held.keys() and all(abs(held[target] - planned[target]) <= _NEARLY for target in wanted)
 
@@ -281,7 +279,7 @@ def _share_differences(planned: Mapping[Endpoint, Fraction], held: _Shares) -> I
 
 
 def seen_source(explanation: Explanation, target: Target) -> Address | None:
-    """Return which source address the endpoint will see; None if the node's address cannot be told."""
+    """Return the source address that the endpoint sees; None if the node's address is unknown."""
     packet, outcome = explanation.packet, explanation.outcome
     assert isinstance(outcome, Answered)  # noqa: S101 - nobody sees what is not answered
     if explanation.walk is not None and explanation.walk.relayed:
@@ -294,11 +292,11 @@ def seen_source(explanation: Explanation, target: Target) -> Address | None:
 
 
 Check = tuple[int, ServiceHealthCheck]
-"""A port, and what is answered there."""
+"""A port and its health check."""
 
 
 def health_checks(situation: Situation) -> Iterator[Check]:
-    """List the health checks that the plans ask for."""
+    """List the health checks of the plans."""
     for name in sorted({name for side in situation.sides for name in side.plans}):
         check = joint_health_check(side.plans.get(name) for side in situation.sides)
         if check is not None:
@@ -306,7 +304,7 @@ def health_checks(situation: Situation) -> Iterator[Check]:
 
 
 def answers_checks(situation: Situation, packet: Packet) -> bool:
-    """Report whether health checks are answered where a packet goes, if no rule keeps it from there."""
+    """Report whether vipwire answers health checks at a packet's destination, unless rules take the packet."""
     here = packet.to_node or packet.destination in situation.vips
     if not here or (is_loopback(packet.destination) and not packet.from_node):
         return False
@@ -315,9 +313,9 @@ def answers_checks(situation: Situation, packet: Packet) -> bool:
 
 
 def checks_at(situation: Situation, packet: Packet) -> tuple[ServiceHealthCheck, ...]:
-    """Return for whom vipwire answers a packet that no frontend takes.
+    """Return the Services for which vipwire answers a packet that no frontend takes.
 
-    Of several Services that ask for one port, which only manifests can, the last that came to it is answered for.
+    If several Services ask for one port, which only manifests can, vipwire answers for the last.
     """
     if packet.protocol is not Protocol.TCP or not answers_checks(situation, packet):
         return ()

@@ -1,4 +1,4 @@
-"""Reads a packet or a Service as a person writes it: `[fd00::10]:53/udp`, `default/web:http`."""
+"""Reads a packet or a Service from the command line: `[fd00::10]:53/udp`, `default/web:http`."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -16,9 +16,9 @@ _NEAR: Final = 3
 
 
 def read_packet(situation: Situation, source: str, destination: str, interface: str = "") -> Packet:
-    """Read a packet as it arrives at this node; without a source or from its own address it starts here.
+    """Read a packet that arrives at this node; without a source, or from this node's address, it starts here.
 
-    Raise ConfigError that says what is allowed and what is near.
+    Raise ConfigError with the accepted forms and similar names.
     """
     address, port, protocol = read_destination(situation, destination, _family(source))
     family = family_of(address)
@@ -40,7 +40,7 @@ def _family(source: str) -> Family | None:
 
 
 def read_address(text: str, what: str) -> Address:
-    """Read an address; raise ConfigError naming the option."""
+    """Read an address. Raise ConfigError naming the option `what`."""
     try:
         return parse_address(text.strip("[]"))
     except ValueError as error:
@@ -111,7 +111,7 @@ def _own_address(situation: Situation, family: Family) -> Address:
 
 
 def find_services(services: Mapping[ObjectName, Service], text: str) -> list[Service]:
-    """Find the Services that `name`, `namespace/name` or `namespace/name:port` means; raise ConfigError if none."""
+    """Find the Services of `name`, `namespace/name` or `namespace/name:port`. Raise ConfigError if none."""
     if not text:
         return [services[name] for name in sorted(services)]
     place, _, _ = text.partition(":")
@@ -129,9 +129,9 @@ def find_services(services: Mapping[ObjectName, Service], text: str) -> list[Ser
 
 
 def meant(text: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
-    """Suggest words near to a text: "; near it: a, b", or all words if they are few.
+    """Suggest similar words: "; near it: a, b", or all words if they are few.
 
-    `others` are other words for the same things.
+    `others` are synonyms of the words.
     """
     options = list(dict.fromkeys(known))
     close = difflib.get_close_matches(text, [*options, *dict.fromkeys(others)], _NEAR, 0.6)

@@ -1,4 +1,4 @@
-"""The plan's reasons for what becomes of a packet, in sentences."""
+"""The plan's reasons for what happens to a packet, in sentences."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,6 @@ _MANY = 5
 
 
 def reasons(explanation: Explanation) -> Iterable[str]:
-    """Write the plan's reasons in sentences."""
     frontend, outcome, packet = explanation.frontend, explanation.outcome, explanation.packet
     if frontend is not None:
         yield f"{frontend.key} is the {frontend.kind.value} of {frontend.port_name}"

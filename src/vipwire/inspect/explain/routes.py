@@ -1,4 +1,4 @@
-"""Reads this machine's routes: the address that masquerading takes, and the interface that packets leave by."""
+"""Reads this machine's routes: the source address of masquerading, and the output interface."""
 
 import contextlib
 import errno
@@ -27,11 +27,11 @@ _NO_WAY = {
     errno.EACCES: "a route prohibits it",
     errno.EINVAL: "a route drops it",
 }
-"""What the kernel says where there is no route, and of routes of the types unreachable, prohibit and blackhole."""
+"""The kernel's errors without a route, and of routes of the types unreachable, prohibit and blackhole."""
 
 
 def source_towards(address: Address) -> Address | None:
-    """Find the address that masquerading gives to packets to a destination; None if there is no route."""
+    """Return the source that masquerading gives to packets to a destination; None without a route."""
     with contextlib.suppress(OSError), NetlinkSocket(NETLINK_ROUTE) as netlink:
         way = _way(netlink, address)
         if way is not None:
@@ -42,7 +42,7 @@ def source_towards(address: Address) -> Address | None:
 
 
 def interface_towards(address: Address) -> str:
-    """Name the interface by which this machine reaches an address; "" if it has no way there."""
+    """Return the interface by which this machine reaches an address; "" without a route."""
     with contextlib.suppress(OSError), NetlinkSocket(NETLINK_ROUTE) as netlink:
         way = _way(netlink, address)
         return "" if way is None else socket.if_indextoname(way.link)
@@ -50,14 +50,14 @@ def interface_towards(address: Address) -> str:
 
 
 def obstacle_towards(address: Address) -> str:
-    """Return why this machine cannot send to an address, as the kernel would tell a process; "" if it can."""
+    """Return why this machine cannot send to an address, in the kernel's words; "" if it can."""
     try:
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             try:
                 _way(netlink, address)
             except OSError as error:
                 return _NO_WAY.get(error.errno or 0, "")
-    except OSError:  # nobody can be asked
+    except OSError:  # the kernel gives no netlink socket
         pass
     return ""
 
@@ -87,7 +87,7 @@ _LINK_LOCAL = Prefix.parse("fe80::/10")
 def masquerade_source(
     link: int, next_hop: Address, destination: Address, addresses: Iterable[InterfaceAddress]
 ) -> Address | None:
-    """Choose the source of what leaves by an interface; None if the machine has no address that will do.
+    """Choose the source of packets that leave by an interface; None if no address of this machine fits.
 
     `next_hop` is the router on the way, or the destination itself.
     """
@@ -98,7 +98,7 @@ def masquerade_source(
 
 
 def _four(link: int, next_hop: Address, addresses: Sequence[InterfaceAddress]) -> Address | None:
-    """Choose the interface's address in whose network the next hop is, else its first, else any interface's first."""
+    """Choose the interface's address in the next hop's network, else its first, else any interface's first."""
     usable = [each for each in addresses if each.scope == SCOPE_GLOBAL and not each.flags & _SECONDARY]
     here = [each for each in usable if each.link == link]
     near = [each for each in here if _common(each.address, next_hop) >= each.prefix_length]
@@ -114,7 +114,7 @@ def _six(link: int, destination: Address, addresses: Sequence[InterfaceAddress])
 
 
 def _rank(candidate: InterfaceAddress, link: int, destination: Address) -> tuple[int, ...]:
-    """Rank a candidate by the rules 1, 2, 3, 5, 6 and 8; of equals the kernel takes the first."""
+    """Rank a candidate by rules 1, 2, 3, 5, 6 and 8 of RFC 6724; of equals the kernel takes the first."""
     address = candidate.address
     wanted = SCOPE_LINK if destination in _LINK_LOCAL else SCOPE_GLOBAL
     return (
@@ -133,5 +133,5 @@ def _label(address: Address) -> int:
 
 
 def _common(one: Address, other: Address) -> int:
-    """Count the bits with which both begin."""
+    """Count the leading bits that both share."""
     return len(one) * 8 - (int.from_bytes(one) ^ int.from_bytes(other)).bit_length()

@@ -1,1 +1,1 @@
-"""The node as commands see it: the plan, the rendered objects, and those in the kernel."""
+"""What the commands know of this node: the plan, the rendered objects, and the kernel's objects."""

@@ -1,4 +1,4 @@
-"""One IP family as commands see it: its plans, what the mode renders, and what the kernel holds."""
+"""One IP family as commands see it: its plans, the objects that the mode renders, and those in the kernel."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ from vipwire.reconcile.delta import Delta, diff
 from vipwire.reconcile.explainer import Explainer
 
 EjectedUntil = dict[ObjectName, dict[EndpointKey, float]]
-"""The ejected endpoints of each Service that has any, and until when they are, in seconds since the epoch."""
+"""The ejected endpoints of each Service, and the end of each ejection in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
 class FamilyView:
-    """One family, planned and observed. `observed` is None where reading failed, for the reason in `obstacle`.
+    """One family, planned and observed. `observed` is None if reading failed for the reason in `obstacle`.
 
-    `remains` says what stands in our place without being ours to read, such as a table of another version.
+    `remains` names objects in vipwire's place that this version cannot read, such as another version's table.
     """
 
     family: Family
@@ -40,19 +40,18 @@ class FamilyView:
     ejected: EjectedUntil = field(default_factory=dict)
 
     def ejected_of(self, service: ObjectName) -> Mapping[EndpointKey, float]:
-        """Name the ejected endpoints of a Service, and until when they are."""
+        """Return the ejected endpoints of a Service, and the end of each ejection."""
         return self.ejected.get(service, {})
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan, ready to resolve packets."""
         services: dict[object, ServicePlan] = {}
         services.update(self.plans.items())
         return Plan(self.node, services)
 
     @cached_property
     def wanted(self) -> dict[Any, Any]:
-        """Every object that should be."""
+        """All rendered objects."""
         wanted = dict(self.node_objects)
         for rendered in self.rendered.values():
             wanted.update(rendered.own)
@@ -61,11 +60,11 @@ class FamilyView:
 
     @cached_property
     def delta(self) -> Delta[Any, Any] | None:
-        """The changes that a sync would make; None where the kernel could not be read."""
+        """The changes that a sync would make; None if the kernel could not be read."""
         return None if self.observed is None else diff(self.observed, self.wanted)
 
     def drift(self, name: ObjectName) -> Delta[Any, Any] | None:
-        """Return what a sync would do to the objects of one Service, None if unknown. Removals belong to nobody."""
+        """Return what a sync would change for one Service; None if unknown. Removed objects belong to no Service."""
         if self.delta is None:
             return None
         rendered = self.rendered.get(name, Rendered())
@@ -73,7 +72,7 @@ class FamilyView:
 
     @staticmethod
     def within(delta: Delta[Any, Any], keys: Iterable[Any]) -> Delta[Any, Any]:
-        """Narrow a difference to some objects."""
+        """Return the part of a difference that concerns `keys`."""
         made: Delta[Any, Any] = Delta()
         for key in keys:
             if key in delta.added:

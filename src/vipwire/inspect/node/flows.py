@@ -1,7 +1,7 @@
-"""Connections to VIPs: the tracked ones of a client, and each new and ended one as the kernel reports it.
+"""Connections to frontends from connection tracking: those of one client, and new and ended ones as events.
 
-The rules of a Service meet only the first packet of a connection; what they chose for it stands in connection
-tracking, whatever the mode. So this works for every mode that translates addresses in the kernel.
+Rules of a Service meet only the first packet of a connection; connection tracking holds the chosen endpoint. This
+works for every mode that translates addresses in the kernel.
 """
 
 import errno
@@ -23,7 +23,7 @@ from vipwire.plan.resolve import Packet
 
 
 def flows_of(packet: Packet) -> tuple[Flow, ...]:
-    """Find the tracked connections of a packet's client to its destination. Raise UnsupportedError without rights."""
+    """Find tracked connections from a packet's client to its destination. Raise UnsupportedError without rights."""
     found: list[Flow] = []
     with FlowTable() as tracked, suppress(DumpInterruptedError):
         found.extend(
@@ -35,7 +35,7 @@ def flows_of(packet: Packet) -> tuple[Flow, ...]:
 
 
 class Frontends:
-    """Recognises the connections that go to a frontend, and names the Service port."""
+    """Finds the Service port of a connection by its destination."""
 
     def __init__(
         self,
@@ -50,13 +50,12 @@ class Frontends:
 
     @classmethod
     def of(cls, situation: Situation) -> Self:
-        """Index the frontends of all families."""
         names = {key: each.port_name for side in situation.sides for key, each in side.plan.frontends.items()}
         wide = [each for side in situation.sides for plan in side.plans.values() for each in plan.ranges]
         return cls(names, situation.own_addresses, wide)
 
     def name(self, flow: Flow) -> ServicePortName | None:
-        """Name the Service port that a connection was made to; None if it was made to no frontend."""
+        """Return the Service port of a connection's destination; None if the destination is not a frontend."""
         try:
             protocol = Protocol(flow.protocol)
         except ValueError:
@@ -71,7 +70,7 @@ class Frontends:
 
 
 class FlowNotification(NamedTuple):
-    """A connection that began or ended, and when (seconds since the epoch). `lost`: the kernel dropped some."""
+    """A connection began or ended at `when` (seconds since the epoch). `lost`: the kernel dropped notifications."""
 
     when: float
     event: FlowEvent | None
@@ -79,7 +78,7 @@ class FlowNotification(NamedTuple):
 
 
 class FlowEvents:
-    """New and ended connections of the network namespace in which this was made; UnsupportedError if refused."""
+    """New and ended connections of the current network namespace. Raise UnsupportedError if the kernel refuses."""
 
     def __init__(self) -> None:
         try:
@@ -104,7 +103,7 @@ class FlowEvents:
         self._socket.close()
 
     def until(self, deadline: float | None) -> Iterator[FlowNotification]:
-        """Yield notifications until the deadline (of time.monotonic), for ever without one."""
+        """Yield notifications until the deadline (time.monotonic); forever without one."""
         while deadline is None or time.monotonic() < deadline:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if select.select([self._socket], [], [], left)[0]:
@@ -113,7 +112,7 @@ class FlowEvents:
     def _pending(self, now: float) -> Iterator[FlowNotification]:
         try:
             for message in self._socket.pending():
-                with suppress(DecodeError):  # a protocol without ports, or a family that is not ours
+                with suppress(DecodeError):  # a protocol without ports, or a family other than IPv4 and IPv6
                     if event := decode_event(message):
                         yield FlowNotification(now, event)
         except OSError as error:
@@ -123,7 +122,7 @@ class FlowEvents:
 
 
 def tracked() -> Iterator[Flow]:
-    """Yield every tracked connection of both families; a few may be missing where the table changes meanwhile."""
+    """Yield every tracked connection of both families. A few may be missing if the table changes meanwhile."""
     with FlowTable() as table:
         for family in Family:
             with suppress(DumpInterruptedError):

@@ -1,7 +1,6 @@
-"""Collects what the commands show: for each family the plan, the objects it renders to, and those in the kernel.
+"""Collects what commands show: for each family the plan, the rendered objects, and the kernel's objects.
 
-Whatever cannot be had (no rights, no kernel support, a mode that is not there) is a sentence in `obstacle`;
-everything that does not need it still works.
+If something cannot be read (no rights, no kernel support), `obstacle` says why, and the rest still works.
 """
 
 import errno
@@ -35,9 +34,9 @@ from vipwire.watched_objects.store import Store
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything about this node at one moment. `addresses` are this machine's own, but for `vips`.
+    """The state of this node at one moment. `addresses` are this machine's own, without `vips`.
 
-    `vips` are those that the mode has given to a device of its own.
+    `vips` are the addresses that the mode assigned to an interface of its own.
     """
 
     config: Config
@@ -48,12 +47,12 @@ class Situation:
     vips: frozenset[Address] = frozenset()
 
     def side(self, family: Family) -> FamilyView | None:
-        """Find a family; None where this machine does not have it."""
+        """Return a family's view; None if this machine does not have the family."""
         return next((side for side in self.sides if side.family is family), None)
 
     @cached_property
     def node(self) -> Node | None:
-        """Our Node object, completed by its last known facts as the proxy does."""
+        """This node's Node object, completed by its last known facts as the proxy does."""
         name = self.node_name
         return effective_node(self.config, self.store.nodes.get(name), recorded_node(self.config.state_dir, name))
 
@@ -65,7 +64,7 @@ class Situation:
 
 
 class Kernel:
-    """The modes of all families, opened once, and what of them could not be opened."""
+    """The modes of all families, opened once, and the reasons why some could not be opened."""
 
     def __init__(self, config: Config) -> None:
         self.modes: dict[Family, Mode] = {}
@@ -82,14 +81,12 @@ class Kernel:
         self.explainers.update((family, build_explainer(config, family, mode)) for family, mode in self.modes.items())
 
     def close(self) -> None:
-        """Close the sockets."""
         for mode in self.modes.values():
             mode.close()
 
 
 @contextmanager
 def opened(config: Config) -> Iterator[Kernel]:
-    """Open the kernel for reading, for a while."""
     kernel = Kernel(config)
     try:
         yield kernel
@@ -98,7 +95,7 @@ def opened(config: Config) -> Iterator[Kernel]:
 
 
 def take(config: Config, store: Store, kernel: Kernel) -> Situation:
-    """Read everything now."""
+    """Read the plan, the kernel and the addresses."""
     situation = planned(config, store)
     seen = (
         observed(
@@ -113,7 +110,7 @@ def take(config: Config, store: Store, kernel: Kernel) -> Situation:
 
 
 def planned(config: Config, store: Store, drained: frozenset[Drain] | None = None) -> Situation:
-    """Read only the plan; with other drained endpoints than this node's, if they are given."""
+    """Read only the plan; with the drains in `drained` instead of this node's, unless None."""
     addresses, vips = machine_addresses()
     drained = now_drained(config) if drained is None else drained
     ejected = now_ejected(config)
@@ -122,19 +119,19 @@ def planned(config: Config, store: Store, drained: frozenset[Drain] | None = Non
 
 
 def machine_addresses() -> tuple[tuple[LocalAddress, ...], frozenset[Address]]:
-    """Read this machine's own addresses, and those that a mode has given it."""
+    """Read this machine's own addresses, and those that a mode assigned."""
     found = read_addresses()
     given = frozenset(item.address for item in found if item.interface in vip_devices())
     return tuple(item for item in found if item.interface not in vip_devices()), given
 
 
 def now_drained(config: Config) -> frozenset[Drain]:
-    """Read what is drained on this node. Raise ConfigError if that cannot be read."""
+    """Read this node's drains. Raise ConfigError if the file cannot be read."""
     return in_force(read_orders(drains_path(config.state_dir, node_name(config))), time.time())
 
 
 def now_ejected(config: Config) -> EjectedUntil:
-    """Read what the proxy of this network namespace has ejected, as its record says; its rules stay when it ends."""
+    """Read the ejected endpoints from the record of this network namespace's proxy; they outlast the proxy."""
     _, record = read_record(config.state_dir)
     found: EjectedUntil = {}
     for each in record.ejected if record is not None else ():
@@ -144,7 +141,7 @@ def now_ejected(config: Config) -> EjectedUntil:
 
 
 def now_connected(config: Config) -> frozenset[tuple[Address, int]]:
-    """Read where the proxy of this network namespace connects to its API server, as its record says."""
+    """Read the API server's endpoints to which this network namespace's proxy connects, from its record."""
     _, record = read_record(config.state_dir)
     return frozenset((parse_address(text), port) for text, port in record.api_servers) if record else frozenset()
 
@@ -157,7 +154,7 @@ def plan_family(
     drained: frozenset[Drain] = frozenset(),
     ejected: EjectedUntil | None = None,
 ) -> FamilyView:
-    """Plan one family, as the proxy does that has ejected these."""
+    """Plan one family as the proxy does, with these drained and ejected endpoints."""
     name = node_name(config)
     machine = global_addresses(addresses)
     known = Known(recorded_node(config.state_dir, name), now_connected(config))
@@ -172,7 +169,7 @@ def plan_family(
 def observed(
     side: FamilyView, mode: Mode | None, explainer: Explainer[Any, Any, Any] | None, obstacle: str = ""
 ) -> FamilyView:
-    """Add what a mode renders and what it sees in the kernel; `obstacle` says why there is no mode."""
+    """Add the objects that a mode renders and those in the kernel; `obstacle` says why `mode` is None."""
     if mode is None:
         return replace(side, obstacle=obstacle)
     side = replace(

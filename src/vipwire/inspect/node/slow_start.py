@@ -1,7 +1,7 @@
 """Works out from the kernel how far endpoints with slow start have grown; only the running proxy knows it.
 
-The shares that the kernel's objects deal are taken for weights. If what the mode renders of them is what the kernel
-holds, they are the plan's of this moment; otherwise somebody has changed something, and the difference stays one.
+Takes the shares in the kernel's objects for weights. If the mode renders those weights to the objects that the kernel
+holds, they are the current plan; otherwise the difference is drift.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,13 +20,13 @@ from vipwire.reconcile.backend import Rendered
 from vipwire.watched_objects.store import Store
 
 _ELSEWHERE = {Family.IPV4: parse_address("203.0.113.254"), Family.IPV6: parse_address("2001:db8:ffff::fe")}
-"""A client that is neither a Pod nor this node."""
+"""The address of a client that is neither a Pod nor this node."""
 
 Weights = Mapping[tuple[Address, int], int]
 
 
 def grown(side: FamilyView, store: Store, own: frozenset[Address]) -> FamilyView:
-    """Adopt the kernel's weights of Services with slow start, where these explain the difference; see above."""
+    """Adopt the kernel's weights of Services with slow start, if these explain the difference."""
     if side.mode is None or side.explainer is None or not side.observed:
         return side
     names = [name for name in side.plans if read_wishes(store.services[name]).slow_start]
@@ -49,7 +49,7 @@ def _is_programmed(side: FamilyView, rendered: Rendered[object, object]) -> bool
 
 
 def _candidates(side: FamilyView, plan: ServicePlan, own: frozenset[Address]) -> Iterator[ServicePlan]:
-    """Build the plans that deal the kernel's shares: weights are known but for a factor."""
+    """Build the plans with the kernel's shares. Weights are known except for a common factor."""
     dealt = [[_weights(side, each, own, local=local) for local in (False, True)] for each in plan.frontends]
     for factor in range(1, STEPS + 1):
         pairs = zip(plan.frontends, dealt, strict=True)
@@ -73,7 +73,7 @@ def _weighed(forward: Forward, weights: Weights, factor: int) -> Forward:
 
 
 def _weights(side: FamilyView, frontend: Frontend, own: frozenset[Address], *, local: bool) -> Weights:
-    """Compute the kernel's weights for clients elsewhere, or on this node (`local`); empty if none is served."""
+    """Compute the kernel's weights for clients elsewhere, or on this node (`local`); empty without endpoints."""
     forward = frontend.short_circuit if local else frontend.action
     if not isinstance(forward, Forward) or side.explainer is None or side.observed is None:
         return {}
@@ -89,7 +89,7 @@ def _weights(side: FamilyView, frontend: Frontend, own: frozenset[Address], *, l
 
 
 def _rounded(forward: Forward, dealt: Mapping[tuple[Address, int], Fraction]) -> Weights:
-    """Find the steps that shares of a table stand for, which they meet but nearly; somebody is fully grown."""
+    """Find the slow-start steps of the shares in a table, which are rounded; one endpoint is fully grown."""
     full = zip(forward.pool, forward.weights, strict=True)
     known = {(target.address, target.port): weight for target, weight in full}
     ratios = {target: share / known[target] for target, share in dealt.items() if target in known}
@@ -98,7 +98,7 @@ def _rounded(forward: Forward, dealt: Mapping[tuple[Address, int], Fraction]) ->
 
 
 def _packet(side: FamilyView, frontend: Frontend, *, local: bool) -> Packet | None:
-    """Build a packet that meets a frontend from this node, or from elsewhere; None if there is no such."""
+    """Build a packet to a frontend from this node (`local`), or from elsewhere; None if there is none."""
     key, here = frontend.key, side.node.address
     destination = key.address or here
     sources = frontend.allowed_sources

@@ -1,7 +1,6 @@
-"""Reads the objects for a command: once, or for as long as it runs.
+"""Reads the objects for a command: once, or until the command ends.
 
-A proxy waits for its API server for ever; who looks wants to know at once what is wrong. So the first failure counts,
-and the first listing has a limit.
+A proxy waits for its API server forever; a command fails at the first error or after `PATIENCE` seconds.
 """
 
 import asyncio
@@ -25,24 +24,24 @@ from vipwire.watched_objects.event import Event
 from vipwire.watched_objects.store import Store
 
 PATIENCE = 15.0
-"""Seconds for the first listing."""
+"""Seconds for the first list."""
 _LOOK_SECONDS = 0.05
 
 
 def node_name(config: Config) -> str:
-    """Name this node as the proxy does."""
+    """Return the name of this node, chosen as the proxy does."""
     return config.hostname_override or socket.gethostname().lower()
 
 
 def make_source(config: Config) -> Source:
-    """Choose the source that the flags name; kubectl's without any, and say so. Raise ConfigError without either."""
+    """Choose the source that the flags name, else kubectl's, with a note. Raise ConfigError without either."""
     if config.manifests:
         return KeptSource(ManifestSource(map(Path, config.manifests), MANIFESTS))
     return KeptSource(ApiSource(api_access(config), proxy_resources(node_name(config))))
 
 
 def api_access(config: Config) -> Access:
-    """Find the API server of the flags, else kubectl's, else that of this Pod or machine. Raise ConfigError."""
+    """Find the API server of the flags, else of kubectl, else of this Pod or machine. Raise ConfigError."""
     kubeconfig = config.client_connection.kubeconfig
     if kubeconfig or config.master:
         return load_access(Path(kubeconfig) if kubeconfig else None, config.master or None)
@@ -57,7 +56,7 @@ def api_access(config: Config) -> Access:
 
 
 def read_objects(config: Config) -> Store:
-    """Read all objects once; say which files could not be read, for what is in them is missing in what is shown."""
+    """Read all objects once. Warn about files that could not be read, because their objects are missing."""
     store = list_once(make_source(config))
     for problem in store.problems:
         if problem.kind == "Manifest":
@@ -66,14 +65,14 @@ def read_objects(config: Config) -> Store:
 
 
 def list_once(source: Source, patience: float = PATIENCE) -> Store:
-    """Read all objects once. Raise ConfigError, with what each kind said, if they do not come in time."""
+    """Read all objects once. Raise ConfigError with each kind's error after `patience` seconds."""
     store = Store()
     asyncio.run(_run(source, store, patience))
     return store
 
 
 def follow(source: Source, changed: Callable[[Store], None], interval: float, patience: float = PATIENCE) -> None:
-    """Read all objects and go on; call `changed` when they are there and every `interval` seconds from then on."""
+    """Read all objects and watch; call `changed` after the first list and then every `interval` seconds."""
     store = Store()
     asyncio.run(_run(source, store, patience, lambda: changed(store), interval))
 
@@ -99,7 +98,7 @@ async def _run(
 
 
 async def _wait(source: Source, store: Store, listed: asyncio.Event, patience: float) -> None:
-    """Wait for the first lists. Raise ConfigError when every one that is missing has failed, or after a while."""
+    """Wait for the first lists. Raise ConfigError if each missing one has failed, or after `patience` seconds."""
     deadline = time.monotonic() + patience
     while not listed.is_set():
         with suppress(TimeoutError):
@@ -116,7 +115,7 @@ async def _wait(source: Source, store: Store, listed: asyncio.Event, patience: f
 
 
 def _reasons(failed: Iterable[Health]) -> list[str]:
-    """List what went wrong: one line for each cause, whatever it kept from coming."""
+    """Return the errors, one line for each cause."""
     by_error: dict[str, list[str]] = {}
     for health in failed:
         by_error.setdefault(health.error.removeprefix("list: "), []).append(health.resource)

@@ -1,6 +1,6 @@
-"""The board between who looks and who reads: the newest of each document, numbered, and what each reader lacks.
+"""The newest version of each document, numbered, and the documents that each browser has not received yet.
 
-Only the event loop's thread touches it. A reader that has been away gets what is different now, not what happened.
+Only the event loop's thread uses it. A browser that reconnects gets the current state, not a history.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ from typing import Any, Final
 
 Row = Mapping[str, Any]
 Notice = tuple[str, Any]
-"""A word, and a document for it: what becomes one event of the stream."""
+"""The name and data of one event of the stream."""
 
 PIECE: Final = 500
-"""Rows of one notice."""
+"""The most rows in one notice."""
 _REMEMBERED: Final = 5000
 SILENCE_SECONDS: Final = 15.0
 
@@ -30,7 +30,7 @@ class Board:
         self._news = asyncio.Event()
 
     def put_rows(self, rows: Iterable[Row]) -> None:
-        """Replace all rows; those that are equal to the last ones are no news."""
+        """Replace all rows. Followers get only rows that differ from the last ones."""
         version, wanted = self._version + 1, {row["name"]: row for row in rows}
         for name in [name for name in self._rows if name not in wanted]:
             del self._rows[name]
@@ -43,7 +43,7 @@ class Board:
         self._publish(version)
 
     def put(self, word: str, document: Any) -> None:
-        """Replace a document, unless it is equal."""
+        """Replace a document. Followers get the document only if it differs from the last one."""
         if word not in self._documents or self._documents[word][1] != document:
             version = self._version + 1
             self._documents[word] = version, document
@@ -55,7 +55,7 @@ class Board:
         self._news = asyncio.Event()
 
     async def follow(self) -> AsyncGenerator[Notice | None, None]:
-        """Yield what is there, then what is new; None where nothing was for `SILENCE_SECONDS`."""
+        """Yield the current documents, then changes; None after `SILENCE_SECONDS` without a change."""
         seen = -1
         while True:
             news, version = self._news, self._version

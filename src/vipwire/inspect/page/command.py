@@ -1,4 +1,4 @@
-"""`vipwire view`: the command, its token, its listening socket; it ends with a signal or with the standard input."""
+"""`vipwire view`: the command, the token and the listening socket."""
 
 import asyncio
 import os
@@ -65,7 +65,7 @@ def view(
 async def _serve(
     config: Config, gate: AccessControl, address: str, ready: Callable[[str], None], *, bound: bool
 ) -> None:
-    """Serve the page until a signal or, if `bound`, the end of the standard input."""
+    """Serve the page until a signal or, if `bound`, until standard input ends."""
     loop, board, ending = asyncio.get_running_loop(), Board(), asyncio.Event()
 
     def publish(word: str, document: Any) -> None:
@@ -101,7 +101,7 @@ def _ended(ending: asyncio.Event) -> None:
 
 
 def read_token(path: Path) -> str:
-    """Read the token of a file that only its owner can read; make it if there is none. Raise ConfigError."""
+    """Read the token from a file that only its owner can read; create the file if missing. Raise ConfigError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Decides who may look: which names of this server a browser may use, and who shows the token.
+"""Access control of the page: the host names that a browser may use, and the token.
 
-Another site's page can make a browser ask us, and by DNS rebinding it can even read the answers, if it may use a name
-of its own for this server. So the Host must be an IP address, `localhost`, or a name that the operator allows: only
-the operator's own network names those. Beyond loopback a token is needed besides.
+A page of another site can make a browser send requests here; with DNS rebinding under a name of its own it could read
+the answers. So the Host header must be an IP address, `localhost`, or a name that the operator allows. Beyond
+loopback, vipwire also requires a token.
 """
 
 import hmac
@@ -20,19 +20,18 @@ _SAME: Final = frozenset({"same-origin", "none"})
 
 
 def is_loopback(host: str) -> bool:
-    """Report whether only this machine reaches an address."""
     return ipaddress.ip_address(host).is_loopback
 
 
 @dataclass(frozen=True, slots=True)
 class AccessControl:
-    """Who may look. `hosts` are further names of this server; without a `token` nobody is asked for one."""
+    """Who may use the page. `hosts` are further names of this server; without a `token` none is required."""
 
     hosts: frozenset[str] = frozenset()
     token: str = ""
 
     def refusal(self, request: Request) -> Reply | None:
-        """Return what to answer to who may not look; None for who may."""
+        """Return the reply to a request that is refused; None if the request is allowed."""
         if request.method not in ("GET", "HEAD"):
             return refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET,HEAD"})
         host = host_of(request)
@@ -49,7 +48,7 @@ class AccessControl:
         return None
 
     def entering(self, request: Request) -> bool:
-        """Report whether a request brings the right token in its address, to be kept as a cookie."""
+        """Report whether the request has the right token in its query, to be kept as a cookie."""
         return bool(self.token) and request.path == "/" and self._is(request.query.get("token", ""))
 
     def _known(self, host: str) -> bool:
@@ -70,12 +69,12 @@ class AccessControl:
         return found is not None and self._is(found.value)
 
     def _is(self, text: str) -> bool:
-        """Compare in a time that tells nothing about the token."""
+        """Compare in constant time."""
         return hmac.compare_digest(text.encode("utf-8", "replace"), self.token.encode())
 
 
 def host_of(request: Request) -> str:
-    """Read the name by which a request calls this server, without its port, in small letters."""
+    """Return the request's Host header without the port, in lower case."""
     host = request.headers.get("host", "").strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]

@@ -1,8 +1,8 @@
-"""The thread that looks: it follows the objects, reads the kernel, makes documents, and answers questions in between.
+"""The thread that follows the objects, reads the kernel, makes documents, and answers questions.
 
-One thread does all of it, because the objects and the modes' sockets have one user at a time. What it has made goes
-to `publish`, as a word and a document. It looks again after `LOOK_SECONDS`, and never takes more than a fifth of the
-time: at ten thousand Services a whole look takes seconds. Rates are newer: they are taken at every step.
+One thread does this because objects and netlink sockets may have only one user at a time. It passes each document to
+`publish`. It reads again after `LOOK_SECONDS`, but spends at most a fifth of the time reading: with ten thousand
+Services one reading takes seconds. Rates are taken at every step.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ T = TypeVar("T")
 LOOK_SECONDS: Final = 2.0
 _STEP_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 10.0
-"""Seconds until a look where no object has changed: the kernel may have."""
+"""Seconds until the next reading if no object has changed: the kernel's objects may have."""
 _SHARE: Final = 5
 _PAUSE_SECONDS: Final = 5.0
 _LISTEN_SECONDS: Final = 0.5
@@ -48,31 +48,29 @@ _RATE_SECONDS: Final = 10.0
 MOST_CHANGES: Final = 300
 MOST_PROBLEMS: Final = 200
 MOST_ENDPOINTS: Final = 64
-"""Endpoints of a Service that the page's search knows."""
+"""The most endpoints of a Service that the page's search finds."""
 
 
 class Pace:
-    """When to look: soon after a change, seldom without one, and for a fifth of the time at most."""
+    """When to read: soon after a change, seldom without one, and at most a fifth of the time."""
 
     def __init__(self) -> None:
         self._soon = self._calm = 0.0
 
     def due(self, now: float, *, changed: bool) -> bool:
-        """Tell whether to look now."""
         return now >= (self._soon if changed else self._calm)
 
     def looked(self, began: float, ended: float) -> None:
-        """Note a look."""
         self._soon = ended + max(LOOK_SECONDS, (ended - began) * _SHARE)
         self._calm = max(ended + CALM_SECONDS, self._soon)
 
 
 class NotYetError(VipwireError):
-    """Nothing has been seen so far."""
+    """The first reading is not finished."""
 
 
 class Look:
-    """Looks until the process ends, also when the objects cannot be read: then it says so and tries again."""
+    """Reads until the process ends. If objects cannot be read, publishes the error and tries again."""
 
     def __init__(self, config: Config, publish: Publish) -> None:
         self._config, self._publish = config, publish
@@ -85,12 +83,11 @@ class Look:
         self._synced = False
 
     def start(self) -> None:
-        """Look in a thread from now on."""
         self._rates.start()
         threading.Thread(target=self._run, name="look", daemon=True).start()
 
     async def ask(self, question: Callable[[Situation], T]) -> T:
-        """Put a question to the last look. Raise NotYetError before the first; what the question raises."""
+        """Answer a question from the last Situation. Raise NotYetError before the first; the question's errors."""
         loop = self._loop
         if loop is None or self._situation is None:
             raise NotYetError("the objects have not been read yet")
@@ -154,7 +151,7 @@ class Look:
         }
 
     def _row(self, situation: Situation, name: ObjectName) -> tuple[Any, Document]:
-        """Describe a Service for the list; anew only where it, its plan or its objects are others."""
+        """Describe a Service for the list. Reuses the last row if Service, plan and objects are unchanged."""
         service = situation.store.services[name]
         of_sides = [(each.plans.get(name), each.drift(name), each.ejected_of(name)) for each in situation.sides]
         facts = (service, tuple(situation.store.view(name)[1]), of_sides, [each.obstacle for each in situation.sides])
@@ -164,7 +161,7 @@ class Look:
         return facts, row_of(service_document(situation, service))
 
     def _publish_changes(self) -> None:
-        """Publish what the proxy has synced; it may be what no object tells of: a drain, an ejection."""
+        """Publish the proxy's last syncs, which include changes that no object shows: drains and ejections."""
         path = changes_file(self._config.state_dir)
         try:
             stat = path.stat()
@@ -178,14 +175,14 @@ class Look:
 
 
 def changes_of(config: Config, service: str) -> list[Any]:
-    """Return the changes of one Service, the oldest first."""
+    """Return the changes of one Service, oldest first."""
     return [change_document(each) for each in read_changes(changes_file(config.state_dir)) if each.service == service]
 
 
 class LiveRates:
-    """`vipwire top` for the page. Its own thread follows connections, so that no event waits for a look.
+    """The rates of `vipwire top`, in a thread of their own, so that reading objects does not delay events.
 
-    Where the kernel tells of no connections, only the modes' counts are known.
+    If the kernel reports no connections, only the modes' counts are known.
     """
 
     def __init__(self) -> None:
@@ -194,7 +191,7 @@ class LiveRates:
         self.obstacle = ""
 
     def start(self) -> None:
-        """Follow connections in a thread from now on. Says in `obstacle` why the kernel tells of none."""
+        """Start the thread. If the kernel reports no connections, `obstacle` says why."""
         try:
             events = FlowEvents()
         except UnsupportedError as error:
@@ -210,12 +207,10 @@ class LiveRates:
                         self._rates.take(heard)
 
     def recognise(self, frontends: Frontends) -> None:
-        """Count for these frontends from now on."""
         with self._lock:
             self._rates.recognise(frontends)
 
     def document(self, read: Callable[[], Counts]) -> Document:
-        """Describe the rates of now, as `vipwire top` does."""
         flows = []
         with suppress(VipwireError, OSError):
             flows = list(tracked()) if not self.obstacle else []
@@ -229,7 +224,6 @@ class LiveRates:
 
 
 def row_of(service: Document) -> Document:
-    """Build the row of a Service's document."""
     endpoints = [each for port in service["ports"] for each in port["endpoints"]]
     states = [each["state"] for each in service["kernel"]]
     worst = next((state for state in states if state != "as planned"), "as planned" if states else "-")
@@ -254,7 +248,7 @@ def _place(frontend: Document) -> str:
 
 
 def _many(endpoints: Iterable[Document]) -> int:
-    """Count endpoints as people do: Pods, which have an address of each family and may serve several ports."""
+    """Count Pods: one Pod has an address of each family and may serve several ports."""
     addresses: dict[str, set[str]] = {}
     for each in endpoints:
         addresses.setdefault(each["family"], set()).add(each["address"])
@@ -262,12 +256,11 @@ def _many(endpoints: Iterable[Document]) -> int:
 
 
 def is_drained(usage: dict[str, Any]) -> bool:
-    """Report whether an endpoint's line says that it is drained."""
     return str(usage["why"]).startswith("drained")
 
 
 def _refused(service: Document) -> str:
-    """Say why new connections to a Service's first frontend get nowhere; "" if they do."""
+    """Return why new connections to a Service's first frontend fail; "" if they succeed."""
     for port in service["ports"]:
         for frontend in port["frontends"]:
             if frontend["action"] != "forward":

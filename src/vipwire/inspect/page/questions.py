@@ -1,4 +1,4 @@
-"""Answers what a browser asks, from one look: a Service in full, a packet's way in any mode, the difference."""
+"""Answers a browser's questions from one Situation: a Service in full, a packet in any mode, the difference."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -28,14 +28,13 @@ from vipwire.proxy_daemon.start.modes import build_explainer, families, suppose_
 from vipwire.reconcile.delta import Delta
 
 MOST_LINES: Final = 2000
-"""Lines of rules or of a difference that are sent."""
+"""The most lines of rules or of a difference that the page sends."""
 
 Question = Callable[[Situation], Document]
 Asked = Mapping[str, str]
 
 
 def question_of(path: str, asked: Asked) -> Question | None:
-    """Find the question that a path means; None if there is none."""
     found: dict[str, Callable[[Situation, Asked], Document]] = {
         "/api/service": _service,
         "/api/explain": _explain,
@@ -46,7 +45,7 @@ def question_of(path: str, asked: Asked) -> Question | None:
 
 
 def _service(situation: Situation, asked: Asked) -> Document:
-    """Describe a Service as `status`, with its objects as the mode's tool writes them, and its last changes."""
+    """Describe a Service as `status` does, with its objects as the mode's tool writes them, and its last changes."""
     namespace, _, name = asked.get("name", "").partition("/")
     service = situation.store.services.get(ObjectName(namespace, name))
     if service is None:
@@ -99,7 +98,7 @@ def _explain(situation: Situation, asked: Asked) -> Document:
 
 
 def _supposed(situation: Situation, packet: Packet, mode: str) -> Document:
-    """Explain a packet in a mode that does not run here, by the objects that it would write."""
+    """Explain a packet in a mode that does not run here, from the objects which that mode would write."""
     config = replace(situation.config, mode=mode, explicit=situation.config.explicit | {"mode"})
     try:
         built = suppose_modes(config, families())
@@ -118,7 +117,7 @@ def _supposed(situation: Situation, packet: Packet, mode: str) -> Document:
 
 
 def _as_if(config: Config, side: FamilyView, built: Mapping[Any, Any], packet: Packet) -> FamilyView:
-    """Suppose that the kernel holds what a mode renders for the Service that the packet meets."""
+    """Return a view in which the kernel holds the objects that a mode renders for the packet's Service."""
     mode = built.get(side.family)
     if mode is None:
         return side
@@ -139,5 +138,4 @@ def _as_if(config: Config, side: FamilyView, built: Mapping[Any, Any], packet: P
 
 
 def modes() -> list[Document]:
-    """List the modes that can be asked for."""
     return [{"name": spec.name, "forWhom": spec.for_whom} for spec in every_spec()]

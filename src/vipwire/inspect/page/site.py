@@ -1,4 +1,4 @@
-"""The pages: files of the package, answers as JSON, and the stream of what is new. All of it is for reading only."""
+"""Serves the page: files of the package, answers as JSON, and the stream of events. Read-only."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ SAFE: Final = {
 
 
 class PageSite:
-    """Answers browsers."""
+    """The web server's handler of the page."""
 
     def __init__(self, gate: AccessControl, board: Board, look: Look) -> None:
         self._gate, self._board, self._look = gate, board, look
@@ -43,7 +43,6 @@ class PageSite:
         self._readers = self._asking = 0
 
     async def __call__(self, request: Request) -> Reply | Stream:
-        """Answer one request."""
         refused = self._gate.refusal(request)
         if refused is not None:
             return self._turned_away(request, refused)
@@ -56,7 +55,7 @@ class PageSite:
         return self._files.get(request.path, refusal(HTTPStatus.NOT_FOUND, SAFE))
 
     def _turned_away(self, request: Request, refused: Reply) -> Reply:
-        """Answer who may not look; who lacks the token may show it."""
+        """Answer a refused request. Without the token: accept one in the query, or send the page that asks for it."""
         lacks_token = refused.status == HTTPStatus.UNAUTHORIZED
         if lacks_token and self._gate.entering(request):
             return self._entered()
@@ -80,7 +79,7 @@ class PageSite:
                 return _json(await self._look.ask(question))
         except (NotYetError, TimeoutError) as error:
             return _trouble(str(error) or "that takes too long", HTTPStatus.SERVICE_UNAVAILABLE)
-        except ConfigError as error:  # the question is not one
+        except ConfigError as error:
             return _trouble(str(error), HTTPStatus.BAD_REQUEST)
         except VipwireError as error:
             return _trouble(str(error), HTTPStatus.UNPROCESSABLE_ENTITY)
@@ -93,7 +92,7 @@ class PageSite:
         return Stream(self._events(), {**SAFE, "Content-Type": "text/event-stream"})
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
-        self._readers += 1  # here, since a generator that never begins, as for a HEAD, never ends either
+        self._readers += 1  # counted here: a generator that never starts, as for HEAD, never runs its finally
         try:
             yield b"retry: 2000\n\n"
             async with contextlib.aclosing(self._board.follow()) as notices:
@@ -116,13 +115,13 @@ def _trouble(text: str, status: int) -> Reply:
 
 
 def _text(document: Any) -> str:
-    """Write JSON in one line of ASCII: whatever a name holds, it can end no event and open no element."""
+    """Write JSON in one line of ASCII, which can neither end an event nor open an HTML element."""
     return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
 
 
 _SCRIPTS: Final = ("main", "list", "picture", "detail", "packet", "words", "stream")
 _OPEN: Final = {"/": "/enter", "/page.css": "/page.css"}
-"""What is shown to who has not shown the token, in place of what."""
+"""The files that vipwire shows to browsers without the token, by the path asked for."""
 
 
 def _served() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Reads the modes' counts for status and top, for both families, and describes them as fields of documents.
 
-A Service port that a counting mode says nothing of has 0 connections. Its numbers are null if the mode does not
-count, was told not to, or the kernel cannot be read.
+A Service port without counts in a counting mode has 0 connections. Its numbers are null if the mode does not count,
+counting is off, or the kernel cannot be read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ def observed_counts(situation: Situation, names: Iterable[ObjectName] | None = N
 def read_counts(
     situation: Situation, modes: Mapping[Family, Mode], names: Iterable[ObjectName] | None = None
 ) -> Counts:
-    """Read the counts of the planned Services, or of some. Without connections, no mode could be asked."""
+    """Read the counts of the planned Services, or of some. Connections are None if no mode counts them."""
     chosen, total = None if names is None else frozenset(names), Counts()
     for side in situation.sides:
         mode = modes.get(side.family)
@@ -43,7 +43,6 @@ def read_counts(
 
 
 def count_document(counts: Counts, owner: Owner) -> dict[str, int | None] | None:
-    """Describe the traffic of a Service port or an endpoint."""
     if Measure.CONNECTIONS not in counts:
         return None
     numbers = {measure.value: counts.get(measure, {}).get(owner) for measure in _TRAFFIC}
@@ -51,14 +50,13 @@ def count_document(counts: Counts, owner: Owner) -> dict[str, int | None] | None
 
 
 def open_document(counts: Counts, endpoint: EndpointName) -> dict[str, int] | None:
-    """Describe the connections that exist; null if the mode does not know."""
+    """Describe the open connections; null if the mode does not know."""
     if endpoint not in counts.get(Measure.ACTIVE, {}):
         return None
     return {measure.value: counts[measure][endpoint] for measure in (Measure.ACTIVE, Measure.INACTIVE)}
 
 
 def refusal_documents(refusals: Mapping[tuple[Refusal, Owner], int]) -> list[dict[str, Any]]:
-    """Describe refusals, the most frequent first."""
     ordered = sorted(refusals.items(), key=lambda item: (-item[1], item[0][0].value, str(item[0][1])))
     return [
         {

@@ -1,6 +1,6 @@
 """Services as documents: plain mappings with stable names, from which tables, JSON and YAML are made.
 
-Names are those of Kubernetes where it has the thing (`nodePort`, `sessionAffinity`); shares are fractions of 1.
+Names are Kubernetes' (`nodePort`, `sessionAffinity`) if it has the field; shares are fractions of 1.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,25 +35,25 @@ _MASQUERADE = {Masquerade.NEVER: "never", Masquerade.UNLESS_POD: "unless-pod", M
 
 @runtime_checkable
 class Listens(Protocol):
-    """A mode that may have clients connect to sockets of its own instead of leading them there."""
+    """A mode in which clients may connect to sockets of the mode's own."""
 
     def listens_at(self, frontend: Frontend) -> tuple[str, ...]:
-        """Return where: `address:port`; nothing where rules lead clients there."""
+        """Return the sockets as `address:port`; none if rules translate instead."""
 
 
 def shares(forward: Forward) -> dict[Target, Fraction]:
-    """Return which part of the new connections each target of a pool gets, over all clients."""
+    """Return each target's share of a pool's new connections, over all clients."""
     total = sum(forward.weights)
     return {target: Fraction(weight, total) for target, weight in zip(forward.pool, forward.weights, strict=True)}
 
 
 def share_text(share: float | Fraction) -> str:
-    """Write a share for a person: `20 %`, `33.3 %`."""
+    """Write a share: `20 %`, `33.3 %`."""
     return f"{float(share) * 100:.3g} %"
 
 
 def family_document(side: FamilyView) -> Document:
-    """Describe how one family stands: what is wanted, and what the kernel holds."""
+    """Describe one family: its objects, and whether the kernel holds them."""
     delta = side.delta
     document: Document = {
         "family": side.family.value,
@@ -68,7 +68,7 @@ def family_document(side: FamilyView) -> Document:
 
 
 def state_of(delta: Delta[Any, Any] | None, side: FamilyView) -> str:
-    """Sum up a difference in a word or three."""
+    """Sum up a difference in one to three words."""
     if delta is None:
         return "unknown"
     if not side.observed:
@@ -85,7 +85,7 @@ def _counts(delta: Delta[Any, Any] | None) -> Document:
 def service_document(situation: Situation, service: Service, counted: Counts | None = None) -> Document:
     """Describe one Service: its fields, its ports with their frontends and endpoints, the state of its objects.
 
-    `counted` adds traffic; without it the document has no counts.
+    `counted` adds traffic.
     """
     document: Document = {
         "namespace": service.name.namespace,
@@ -223,9 +223,9 @@ def status_document(
     standing: Iterable[Remark] = (),
     earlier: Iterable[EarlierChain] = (),
 ) -> Document:
-    """Describe everything, or the Services that were asked for; `counted` has the traffic, `proxy` who keeps it.
+    """Describe everything, or the requested Services; `counted` has the traffic, `proxy` describes the proxy.
 
-    `standing` is what the mode says of itself, `earlier` are chains of others that decide before it.
+    `standing` are the mode's remarks, `earlier` are other programs' chains that decide before the mode.
     """
     counted = Counts() if counted is None else counted
     wanted = {service.name for service in services}
@@ -245,7 +245,7 @@ def status_document(
 
 
 def problem_documents(situation: Situation, about: set[ObjectName] | None = None) -> list[Document]:
-    """Describe what is wrong with all objects, or with some."""
+    """Describe the problems of all objects, or of those in `about`."""
     return [
         {"kind": item.kind, "object": str(item.object), "field": item.field, "message": item.message}
         for item in (*_node_problems(situation), *situation.store.problems, *_plan_problems(situation))
@@ -254,7 +254,7 @@ def problem_documents(situation: Situation, about: set[ObjectName] | None = None
 
 
 def _refusals(counted: Counts, wanted: set[ObjectName], *, everything: bool) -> dict[tuple[Refusal, Owner], int]:
-    """Choose the refusals of some Services; those of no Service are shown with all."""
+    """Return the refusals of the wanted Services; with `everything`, those without a Service too."""
     return {
         (reason, port): number
         for (reason, port), number in counted.refusals().items()
@@ -263,7 +263,7 @@ def _refusals(counted: Counts, wanted: set[ObjectName], *, everything: bool) -> 
 
 
 def _node_problems(situation: Situation) -> list[Problem]:
-    """Report that no Node has the name by which endpoints of this node are known, and facts that rules need of it."""
+    """Report a missing Node for this node's name, and missing facts of it that rules need."""
     store, name = situation.store, situation.node_name
     about = ObjectName("", name)
     awaited = awaited_facts(situation.config, situation.node)
@@ -276,7 +276,7 @@ def _node_problems(situation: Situation) -> list[Problem]:
 
 
 def _plan_problems(situation: Situation) -> list[Problem]:
-    """Collect what is wrong with annotations, or asked for in vain in this mode, once for both families."""
+    """Return the problems of annotations and of features that the mode lacks, once for both families."""
     found: dict[Problem, None] = {}
     for side in situation.sides:
         for plan in side.plans.values():
@@ -294,12 +294,12 @@ def state_words(kernel: Mapping[str, Any]) -> str:
 
 
 def proxy_document(config: Config) -> Document:
-    """Describe the proxy of this network namespace; `otherFlags` are those that this look does not share with it."""
+    """Describe the proxy of this network namespace; `otherFlags` are flags that this command does not share."""
     state, record = read_record(config.state_dir)
     document: Document = {"state": state.value}
     if record is not None:
         document |= _described(record, config)
-    if record is not None and state is not ProxyState.RUNNING:  # while it runs this would change all the time
+    if record is not None and state is not ProxyState.RUNNING:  # a running proxy would change it all the time
         document["seen"] = shown_time(record.seen)
     return document
 

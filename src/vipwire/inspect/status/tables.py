@@ -23,7 +23,7 @@ from vipwire.terminal.columns import Column
 
 
 def status_view(document: Document, *, wide: bool, details: bool) -> RenderableType:
-    """Lay out a status document; with `details`, all endpoints of few Services."""
+    """Lay out a status document; with `details`, list all endpoints of the named Services."""
     parts: list[RenderableType] = [_head(document), Text()]
     if document["services"]:
         parts.append(_services_in_full(document) if wide else _services(document))
@@ -111,7 +111,7 @@ def _addresses(port: Document) -> str:
 
 
 def _numbers(port: Document) -> list[str | Text]:
-    """Count the endpoints in use, of all; those here; and the connections that they were given."""
+    """Return endpoints in use of all, endpoints on this node, and their connections."""
     first = next(iter(port["frontends"]), None)
     counts = port["counts"]
     connections = "-" if counts is None or counts["connections"] is None else str(counts["connections"])
@@ -123,7 +123,7 @@ def _numbers(port: Document) -> list[str | Text]:
 
 
 def people(endpoints: Iterable[Document]) -> int:
-    """Count endpoints as people do: Pods, which have an address of each family."""
+    """Count Pods: one Pod has an address of each family."""
     families: dict[str, set[tuple[str, int]]] = {}
     for each in endpoints:
         families.setdefault(each["family"], set()).add((each["address"], each["port"]))
@@ -171,7 +171,7 @@ def _place(frontend: Document) -> str:
 
 
 def _listening(frontend: Document) -> str:
-    """Show where clients connect instead, in a mode that listens and has no rules."""
+    """Show the sockets where clients connect, in a mode that listens and has no rules."""
     return f" at {', '.join(frontend['listening'])}" if frontend.get("listening") else ""
 
 
@@ -222,7 +222,7 @@ def _endpoints(port: Document) -> list[tuple[str, str, str]]:
 
 
 def policy_words(service: Document) -> Iterator[str]:
-    """Name the Service's policies that are not the default; "default" if all are."""
+    """Yield the Service's policies that are not the default; "default" if all are."""
     found = []
     if service["internalTrafficPolicy"] != "Cluster":
         found.append(f"internal {service['internalTrafficPolicy']}")
@@ -283,7 +283,7 @@ def _details(document: Document) -> Iterator[RenderableType]:
 
 
 def _given(usage: dict[str, Any]) -> str:
-    """Write how many connections an endpoint was given, and how many it has, as far as the mode knows."""
+    """Write an endpoint's connections, total and open, as far as the mode counts them."""
     counts, now = usage["counts"], usage["open"]
     number = "-" if counts is None or counts["connections"] is None else str(counts["connections"])
     return number if now is None else f"{number} ({now['active']} open)"
@@ -305,7 +305,7 @@ def _usage(usage: dict[str, Any], share: str) -> list[str | Text]:
 
 
 def proxy_text(document: Document, now: float | None = None) -> Text:
-    """Write one line about the proxy, and one more for each thing that is wrong."""
+    """Write one line about the proxy, and one for each of its problems."""
     now = time.time() if now is None else now
     text = Text("proxy: ", style="dim")
     state = document["state"]

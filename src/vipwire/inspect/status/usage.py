@@ -1,6 +1,6 @@
 """Gives the reason why each endpoint of a Service port is used or not.
 
-The decision itself is read from the pools that the plan has made; here it is only given its reason.
+The pools of the plan hold the decision; this module explains it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from vipwire.watched_objects.store import Store
 
 
 class DrainedTarget(NamedTuple):
-    """A drained endpoint: it is there and gets no new connection. `why` is a clause for a person."""
+    """A drained endpoint. `why` is a clause for the user."""
 
     target: Target
     why: str
 
 
 class _PortEndpoints(NamedTuple):
-    """A port's endpoints of one family: all, those that are not drained, their pools, and until when some are out."""
+    """One port's endpoints of one family: all, those not drained, their pools, and the ends of ejections."""
 
     found: Sequence[Candidate]
     taken: Sequence[Candidate]
@@ -44,7 +44,7 @@ def _endpoints_of(store: Store, side: FamilyView, service: Service, port: Servic
 
 
 def drained(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[DrainedTarget]:
-    """Name a port's endpoints of one family that are drained, by `vipwire drain` or by weight 0."""
+    """Return a port's endpoints of one family that are drained, by `vipwire drain` or by weight 0."""
     found, taken, *_ = _endpoints_of(store, side, service, port)
     return [DrainedTarget(each.target, _why_drained(side, service, each)) for each in found if each not in taken]
 
@@ -55,7 +55,7 @@ def _why_drained(side: FamilyView, service: Service, candidate: Candidate) -> st
 
 
 class EjectedTarget(NamedTuple):
-    """An ejected endpoint, until a time in seconds since the epoch. `spared`: it is used, for nobody else is left."""
+    """An endpoint ejected until a time in seconds since the epoch. `spared`: used, as no other endpoint is left."""
 
     target: Target
     until: float
@@ -63,7 +63,7 @@ class EjectedTarget(NamedTuple):
 
 
 def ejected(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[EjectedTarget]:
-    """Name a port's endpoints of one family that are ejected."""
+    """Return a port's endpoints of one family that are ejected."""
     found, _, pools, until = _endpoints_of(store, side, service, port)
     used = {*pools.cluster, *pools.local}
     return [
@@ -74,7 +74,7 @@ def ejected(store: Store, side: FamilyView, service: Service, port: ServicePort)
 
 
 def endpoint_usages(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[dict[str, Any]]:
-    """Describe every endpoint of a port in one family: where it is, its conditions, what it is used for and why."""
+    """Describe every endpoint of a port in one family: its place, conditions, use and the reason."""
     if service.name not in side.plans:
         return []
     found, taken, pools, until = _endpoints_of(store, side, service, port)
@@ -90,7 +90,7 @@ def endpoint_usages(store: Store, side: FamilyView, service: Service, port: Serv
 
 
 def why_ejected(until: float, *, spared: bool) -> str:
-    """Return the reason why an ejected endpoint gets nothing, or does all the same."""
+    """Return the reason why an ejected endpoint gets no connections, or does although ejected."""
     said = f"ejected until {shown_time(until)}: it did not answer new connections"
     return f"{said}; used all the same, for nobody else is left" if spared else said
 
@@ -115,7 +115,7 @@ def _usage(
 
 
 def why(candidate: Candidate, found: Sequence[Candidate], node: NodePlan, *, used: bool, in_cluster: bool) -> str:
-    """Return the reason why an endpoint is in the pools it is in."""
+    """Return the reason why an endpoint is in its pools."""
     endpoint = candidate.endpoint
     if endpoint.ready and in_cluster:
         return "ready" + _hint(candidate, node)
