@@ -1,1 +1,1 @@
-"""ipvs mode: the kernel's virtual servers, with the device, the ipsets and the chains that kube-proxy gives them."""
+"""ipvs mode: IPVS virtual servers, the device kube-ipvs0, ipsets and iptables chains, named as in kube-proxy."""

@@ -1,10 +1,8 @@
-"""Reads the counters of IPVS and of the rules beside it.
+"""Reads the packet counters of IPVS and of ipvs mode's iptables rules.
 
-The kernel counts for a virtual server and for each real server, and adds up every two seconds. With
-`net.ipv4.vs.run_estimation=0` it does not, and the numbers stand still. Each frontend of a Service has a virtual
-server, a node port one for each address: a Service port is the sum. Answers that bypass this node (direct return)
-are not counted. Rules count refused packets for all Services together: `[packets:bytes] -A chain rule`, as
-`iptables-save -c` prints them.
+The kernel updates IPVS counters every two seconds, unless `net.ipv4.vs.run_estimation` is 0. A Service port is the
+sum of its virtual servers. IPVS does not count answers of direct return. iptables rules count refused packets for all
+Services together.
 """
 
 import contextlib
@@ -31,21 +29,22 @@ _FIREWALL = {
     ranges.FIREWALL: Refusal.SOURCE_RANGE,
     ranges.NO_LOCAL: Refusal.NO_LOCAL_ENDPOINTS,
 }
-"""Chains, and what each DROP in them means."""
+"""The reason for which each DROP of a chain refuses."""
 _REFUSING = {
     "KUBE-NO-ENDPOINTS": Refusal.NO_ENDPOINTS,
     ranges.NOBODY: Refusal.NO_ENDPOINTS,
     ranges.STRAYS: Refusal.UNDEFINED_PORT,
 }
-"""Chains, and what each REJECT in them means."""
+"""The reason for which each REJECT of a chain refuses."""
 
 
 def read_counts(
     family: Family, tool: ChainTool, plans: Iterable[ServicePlan], marks: Marks, *, endpoints: bool
 ) -> Counts:
-    """Read the counters of these plans' Services, in the network namespace of the calling thread.
+    """Read the counters of these Services in the calling thread's network namespace.
 
-    Real servers cost a request for each virtual server: vipwire asks only for those of servers with connections.
+    Real servers cost one netlink request for each virtual server, so vipwire reads only those of servers with
+    connections.
     """
     named = origins(plans, marks)
     with contextlib.closing(IpvsServers(family)) as kernel:
@@ -53,7 +52,7 @@ def read_counts(
         busy = [server for server, counters in servers.items() if counters.connections] if endpoints else []
         reals = {server: kernel.reals(server) for server in busy}
     counts = service_counts(named, servers, reals)
-    with contextlib.suppress(UnsupportedError):  # without a tool there are no rules
+    with contextlib.suppress(UnsupportedError):
         for reason, packets in refusals(tool.counted()).items() if servers else ():
             if packets:
                 counts.add(reason, None, packets)
@@ -61,9 +60,9 @@ def read_counts(
 
 
 class Origin(NamedTuple):
-    """The Service port of a virtual server. `both_ways`: answers come back through this node.
+    """The Service port of a virtual server.
 
-    `port` is the port of endpoints that keep the client's (port 0 in IPVS).
+    `both_ways`: answers come back through this node. `port`: the port of endpoints that IPVS lists with port 0.
     """
 
     port_name: ServicePortName
@@ -72,7 +71,10 @@ class Origin(NamedTuple):
 
 
 def origins(plans: Iterable[ServicePlan], marks: Marks) -> dict[VirtualServer, Origin]:
-    """Name the virtual servers that plans may have; a mark may have the masquerade bit as well."""
+    """Map every virtual server that these plans may have to its Service port.
+
+    A mark counts with and without the masquerade bit.
+    """
     return {server: origin for plan in plans for server, origin in _of_plan(plan, marks)}
 
 
@@ -102,7 +104,6 @@ def service_counts(
     servers: Mapping[VirtualServer, TrafficStats],
     reals: Mapping[VirtualServer, Iterable[RealServerState]],
 ) -> Counts:
-    """Convert the kernel's counters of virtual and real servers."""
     counts = Counts()
     for server, counters in servers.items():
         _add(counts, named[server].port_name, counters, both_ways=named[server].both_ways)
@@ -126,7 +127,7 @@ def _add(counts: Counts, owner: Owner, counters: TrafficStats, *, both_ways: boo
 
 
 def refusals(text: str) -> dict[Refusal, int]:
-    """Read how many packets the rules have refused from the output of `iptables-save -c`."""
+    """Read the count of refused packets, by reason, from the output of `iptables-save -c`."""
     found: dict[Refusal, int] = {}
     for packets, chain, rule in counted_rules(text):
         reason = None

@@ -1,4 +1,4 @@
-"""The Driver of ipvs mode: makes this machine ready, or says what it lacks, and builds the backends."""
+"""The Driver of ipvs mode: checks and prepares the machine, and builds the backends."""
 
 import contextlib
 import math
@@ -24,17 +24,16 @@ from vipwire.modes.spec import BEHIND_ALL, Driver, Mode, ModeSpec, NatPriorities
 from vipwire.reconcile.backend import Backend
 from vipwire.reconcile.explainer import Explainer
 
-_TRIAL = {Family.IPV4: "198.51.100.0", Family.IPV6: "2001:db8::"}  # of documentation: nobody uses them
+_TRIAL = {Family.IPV4: "198.51.100.0", Family.IPV6: "2001:db8::"}  # documentation addresses: no host has them
 _REUSE_REPAIRED = (5, 9)
 _PATIENCE = 30.0
 
 
 def ipvs_sysctls(release: tuple[int, int], *, strict_arp: bool) -> tuple[Sysctl, ...]:
-    """Name the settings of ipvs mode for a kernel of that release (major, minor).
+    """Return the sysctls of ipvs mode for a kernel release (major, minor).
 
-    Connection tracking is what makes masquerading possible. A connection to an endpoint that has gone ends when its
-    next packet comes, and a client that was bound to one is free. `conn_reuse_mode` 1 delayed new connections by a
-    second, or sent them to endpoints that were gone, until 5.9 repaired it (kubernetes/kubernetes#93297).
+    Masquerading needs connection tracking. `conn_reuse_mode` 1 delayed new connections by a second, or sent them to
+    removed endpoints, until Linux 5.9 (kubernetes/kubernetes#93297).
     """
     reuse = (Sysctl("net/ipv4/vs/conn_reuse_mode", 0),) if release < _REUSE_REPAIRED else ()
     arp = (Sysctl("net/ipv4/conf/all/arp_ignore", 1), Sysctl("net/ipv4/conf/all/arp_announce", 2))
@@ -50,9 +49,9 @@ def ipvs_sysctls(release: tuple[int, int], *, strict_arp: bool) -> tuple[Sysctl,
 def build_backends(
     families: Iterable[Family], settings: IpvsSettings, timeouts: Timeouts | None
 ) -> dict[Family, IpvsBackend]:
-    """Build a backend for each family; raise UnsupportedError saying what is missing.
+    """Build a backend for each family; raise UnsupportedError if the kernel or a tool lacks something.
 
-    With timeouts it is going to be run: the module is loaded, the scheduler is tried, the timeouts are set.
+    With `timeouts`, load the IPVS module, try the scheduler and set the timeouts.
     """
     backends: dict[Family, IpvsBackend] = {}
     with contextlib.ExitStack() as stack:
@@ -70,7 +69,7 @@ def build_backends(
 
 
 def try_scheduler(servers: IpvsServers, family: Family, scheduler: str) -> None:
-    """Add a virtual server and remove it again; raise UnsupportedError if the kernel lacks its scheduler."""
+    """Add a virtual server and remove it; raise UnsupportedError if the kernel lacks the scheduler."""
     trial = VirtualServer(Protocol.TCP, parse_address(_TRIAL[family]), 20000)
     try:
         servers.apply([ServerCommand(Command.NEW_SERVICE, trial, Scheduling(scheduler))])
@@ -101,7 +100,6 @@ def _load_module() -> bool:
 
 
 def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
-    """Build it; for one that is run IPVS is loaded, tried and given its timeouts."""
     chosen = config.ipvs
     seconds = (chosen.tcp_timeout, chosen.tcp_fin_timeout, chosen.udp_timeout)
     timeouts = Timeouts(*(math.ceil(each) for each in seconds))
@@ -119,8 +117,8 @@ def _remains(family: Family, running: ModeSpec) -> IpvsRemains | None:
 
 
 def _before_first_commit(backend: Backend[Any, Any], others: Others) -> Backend[Any, Any]:
-    """Commit in steps for the first time where others translate."""
-    listens = False  # if nobody can tell, any mode may be there but one whose node ports are sockets
+    """Split the first commit in two steps if another mode's rules are in force."""
+    listens = False  # without this answer, assume a mode whose node ports are rules, not sockets
     with contextlib.suppress(CommitError, OSError):
         found = others.translating()
         if not found:
@@ -137,7 +135,7 @@ def _settings(config: Config) -> IpvsSettings:
 
 DRIVER: Final = Driver(
     build=_build,
-    # A kernel without IPVS will do.
+    # This works on a kernel without IPVS.
     supposed=lambda config, families: {family: Writing(family, _settings(config)) for family in families},
     attempt=lambda _config, _families: None,
     sysctls=lambda config: ipvs_sysctls(KernelRelease.running()[:2], strict_arp=config.ipvs.strict_arp),

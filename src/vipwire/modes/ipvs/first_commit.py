@@ -1,14 +1,13 @@
-"""Makes the first commit of ipvs mode where another mode translates: first what answers, then what leads there.
+"""Makes ipvs mode's first commit while another mode's rules are in force, without a gap in translation.
 
-ipvs mode writes its chains before its virtual servers, so that nothing is served without its filters. Where another
-mode's rules are in force that would leave a gap: the chains have names that iptables mode has too, so that its
-translation goes with them, and what ipvs mode accepts in the nat table userspace mode does not see. So here
+ipvs mode normally writes its chains before its virtual servers. iptables mode uses the same chain names, so writing
+them first would remove its translation. The order here is
 
     ipsets, virtual servers, addresses  ▸  refusals of userspace mode go  ▸  chains
 
-Until the chains come, the other mode translates before IPVS sees anything, and its filters hold. But userspace mode
-does not translate node ports: it listens there, and IPVS takes packets before a socket does, with nobody yet to
-masquerade them. So where it alone was, the virtual servers of node ports come after the chains.
+Until the chains come, the other mode translates before IPVS. Userspace mode serves node ports with sockets, and IPVS
+takes packets before a socket. So if userspace mode alone was running, the virtual servers of node ports come after
+the chains, which masquerade.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,9 +24,9 @@ from vipwire.reconcile.delta import Delta
 
 
 class FirstCommit:
-    """An ipvs backend whose first commit of chains is done in two steps, with `disarm` between them.
+    """An ipvs backend that splits its first commit of chains in two, and calls `disarm` between them.
 
-    `listens`: until now node ports were sockets.
+    `listens`: another mode served node ports with sockets so far.
     """
 
     def __init__(self, backend: Backend[Any, Any], disarm: Callable[[], None], *, listens: bool) -> None:
@@ -35,23 +34,19 @@ class FirstCommit:
         self._arrived = False
 
     def render_node(self, node: NodePlan) -> Mapping[Any, Any]:
-        """Translate what belongs to no Service."""
         return self._backend.render_node(node)
 
     def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
-        """Translate one Service."""
         return self._backend.render(plan)
 
     def observe(self) -> dict[Any, Any]:
-        """Read all of ours."""
         return self._backend.observe()
 
     def changed(self) -> bool:
-        """Report whether others may have changed the objects."""
         return self._backend.changed()
 
     def commit(self, delta: Delta[Any, Any]) -> int:
-        """Apply a difference; return its size. Raise CommitError if it is refused."""
+        """Apply a difference; return its size. Raise CommitError if the kernel refuses."""
         if self._arrived:
             return self._backend.commit(delta)
         before, chains = in_steps(delta, listens=self._listens)
@@ -65,7 +60,7 @@ class FirstCommit:
 
 
 def in_steps(delta: Delta[Any, Any], *, listens: bool) -> tuple[Delta[Any, Any], Delta[Any, Any]]:
-    """Part what comes or changes, and can before the chains, from all the rest. Pure."""
+    """Split a difference into objects that may precede the chains, and the rest. Pure."""
     last = node_ports(delta.added.keys()) if listens else frozenset[VirtualServer]()
 
     def waits(key: Any) -> bool:

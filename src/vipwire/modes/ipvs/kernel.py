@@ -1,12 +1,11 @@
-"""ipvs mode's backend: reads and writes IPVS, kube-ipvs0, ipsets and iptables. One instance is one family.
+"""ipvs mode's backend: reads and writes IPVS, kube-ipvs0, ipsets and iptables. One instance serves one family.
 
-None of these has transactions, and each depends on others, so a commit goes in steps. Forwards:
+The kernel has no transaction over all of these, so a commit goes in steps. It adds in this order:
 
     sets and their elements ▸ chains ▸ virtual and real servers ▸ rules of ranges ▸ VIPs
 
-and what goes, goes in the opposite order. If a step is refused, what was done is undone, and the error is raised.
-
-IPVS tells nobody of changes. `changed` therefore reads everything and compares it with what was left behind.
+It removes in the opposite order. If the kernel refuses a step, vipwire undoes the earlier steps and raises the error.
+IPVS sends no notifications, so `changed` reads everything and compares.
 """
 
 import contextlib
@@ -60,7 +59,7 @@ _SOCKETS_SECONDS = 10.0
 
 
 class IpvsBackend:
-    """IPVS of one family, in the network namespace in which this was made. Raise UnsupportedError without IPVS."""
+    """IPVS of one family, in the network namespace of its creation. Raise UnsupportedError without IPVS."""
 
     def __init__(
         self, family: Family, settings: IpvsSettings = DEFAULTS, clock: Callable[[], float] = time.monotonic
@@ -78,13 +77,13 @@ class IpvsBackend:
         self._direct = set_name(family, Set.DIRECT_RETURN)
         self._chains = KUBE_PROXYS.union(key for key in node_objects(NodePlan(family)) if isinstance(key, ChainName))
         self._lingering: set[Address] = set()
-        """Addresses that stay on kube-ipvs0 as long as sockets of this node have them."""
+        """Addresses that stay on kube-ipvs0 while local sockets use them."""
         self._look_at = 0.0
         self._receiving: set[Receiver] = set()
-        """Pods that still receive for VIPs that they are to leave, for open connections."""
+        """Pods that keep a VIP for open connections only."""
         self._left: Objects | None = None
         self.resting: Mapping[VirtualServer, Mapping[RealServer, Forwarding]] = {}
-        """Virtual servers with real servers that take nothing new, as they were when all was read: see `table`."""
+        """Virtual servers with draining real servers, as of the last read; see `with_resting`."""
 
     def require(self) -> None:
         """Raise UnsupportedError if ipsets or iptables are missing."""
@@ -93,50 +92,45 @@ class IpvsBackend:
 
     @property
     def variant(self) -> str:
-        """The rule engine of the kernel that holds the rules: `nft` or `legacy`."""
+        """The kernel's engine that holds the rules: `nft` or `legacy`."""
         return self._tool.variant
 
     def close(self) -> None:
-        """Close its sockets; what is programmed stays."""
+        """Close the sockets; the kernel's objects stay."""
         for part in (self._servers, self._device, self._sets, self._policy_routing):
             part.close()
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
-        """Render what belongs to no Service."""
         return self._writing.render_node(node)
 
     def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
-        """Render one Service."""
         rendered = self._writing.render(plan)
         self._terminations.note(plan, rendered.own, plan.wishes.drain_seconds)
         return rendered
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        """List what a Service asks for in vain; see `Selective`."""
+        """List the wishes of a Service that ipvs mode cannot fulfil; see `Selective`."""
         return tuple(in_vain(plan.name, plan.wishes, LACKS))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
-        """Read the counters of IPVS for these plans' Services; see `Mode`."""
         return read_counts(self.family, self._tool, plans, self._marks, endpoints=endpoints)
 
     def describe(self, key: ObjectKey) -> str:
-        """Name an object for a person."""
         return describe_object(key)
 
     def changed(self) -> bool:
-        """Report whether the kernel holds something else than we left."""
         return self._left is None or self._read() != self._left
 
     def observe(self) -> Objects:
-        """Read all of ours. Nobody else's virtual servers, chains or sets are in it.
+        """Read all objects of vipwire and no others.
 
-        Real servers without weight count as draining, whoever has begun that: an earlier process, for instance.
+        A real server with weight 0 counts as draining, also if an earlier process set the weight.
         """
         self._left = self._read(adopt=True)
         return dict(self._left)
 
     def commit(self, delta: Delta[ObjectKey, Object]) -> int:
-        """Apply a difference; return how many bytes were sent. What was done before a refusal is undone."""
+        """Apply a difference; return the bytes sent. If the kernel refuses a step, undo the earlier ones."""
         try:
             size = self._apply(delta)
         except (CommitError, OSError):
@@ -152,7 +146,7 @@ class IpvsBackend:
         return size
 
     def housekeeping_due(self) -> float | None:
-        """Return the seconds until `housekeep` has something to do; None if it has nothing."""
+        """Return the seconds until the next `housekeep`; None if nothing drains."""
         now = self._clock()
         due = self._terminating.due(now)
         if not self._lingering:
@@ -161,7 +155,7 @@ class IpvsBackend:
         return look if due is None else min(due, look)
 
     def housekeep(self) -> None:
-        """Remove real servers that have no connections any more, or whose time is up."""
+        """Remove real servers that have no connections left or whose termination time is over."""
         now = self._clock()
         gone: list[ServerCommand] = []
         for server, reals in self._terminating.servers(now).items():
@@ -186,9 +180,10 @@ class IpvsBackend:
             self._device.remove(self._without_sockets(self._lingering))
 
     def _unused(self, parts: DeltaByKind) -> list[Address]:
-        """Choose the addresses that may leave kube-ipvs0: all but those that sockets of this node are bound to.
+        """Return the addresses that may leave kube-ipvs0: those to which no local socket is bound.
 
-        kube-proxy has external and load balancer IPs there, and a process that connected to one has it as its source.
+        kube-proxy puts external and load balancer IPs there. A process that connects to one has that address as its
+        source.
         """
         gone = {vip.address for vip in parts.vips.removed}
         routed = gone & {route.address for route in parts.routes.added}
@@ -201,7 +196,7 @@ class IpvsBackend:
         return list(addresses - used)
 
     def _release(self) -> None:
-        """Stop Pods from receiving once IPVS sends none of a VIP's connections to them any more."""
+        """Remove a VIP from Pods to which IPVS sends none of its connections any more."""
         if not self._receiving:
             return
         draining = {(self._vip(each.server), each.address) for each in self._terminating}
@@ -210,12 +205,12 @@ class IpvsBackend:
         self._receiving -= gone
 
     def _vip(self, server: VirtualServer) -> Address:
-        """Find the address of a virtual server; that of a mark is a range's."""
+        """Return the address of a virtual server; the virtual server of a mark has its range's address."""
         ranges = (key.address for (key, _), mark in self._marks.given.items() if mark == server.mark)
         return next((each for each in ranges if each), server.address) if server.mark else server.address
 
     def delete(self) -> bool:
-        """Remove everything of ours of this family; tell whether there was anything."""
+        """Remove all objects of this family; report whether any existed."""
         self._draining.clear()
         found = self._read()
         self._apply(Delta(removed=found), drain=False)
@@ -257,7 +252,10 @@ class IpvsBackend:
         return size + self._sets.destroy([name.set for name in parts.sets.removed])
 
     def _incoming(self, parts: DeltaByKind) -> Iterator[ServerCommand]:
-        """Yield what comes: behind each new virtual server its real servers, for without any it refuses."""
+        """Yield the additions.
+
+        Real servers directly follow their virtual server, which refuses packets without any.
+        """
         reals: dict[VirtualServer, list[ServerCommand]] = defaultdict(list)
         for real, forwarding in parts.reals.added.items():
             known = real in self._terminating
@@ -280,7 +278,7 @@ class IpvsBackend:
         now = self._clock()
         for real, forwarding in parts.reals.removed.items():
             if real.server in servers:
-                continue  # it goes with its virtual server
+                continue  # the kernel deletes it with its virtual server
             if drain and self._terminations.may_finish(real):
                 self._terminating.begin(real, now, self._terminations.seconds(real))
                 if forwarding.weight:
@@ -315,7 +313,7 @@ class IpvsBackend:
             elif row.real not in self._terminating:
                 self._terminating.begin(row.real, self._clock(), self._terminations.seconds(row.real))
         bound, routed = self._device.addresses(), set[Address]()
-        if marks := self._policy_routing.marks():  # else nothing leads to the routes, and a machine may have many
+        if marks := self._policy_routing.marks():  # without marks no packet reaches the routes
             objects.update((MarkRule(mark), None) for mark in marks)
             routed.update(self._policy_routing.routes())
         self._lingering |= routed.intersection(bound) if adopt else set()
@@ -326,7 +324,7 @@ class IpvsBackend:
         return objects | dict[ObjectKey, Object](chains.items()) | dict[ObjectKey, Object](rules.items())
 
     def _receivers(self, objects: Objects, *, adopt: bool) -> Iterator[tuple[Receiver, Method]]:
-        """Read which Pods receive for VIPs, but those that do for open connections only."""
+        """Read the Pods that receive for VIPs, except those that do so for open connections only."""
         mark, entries = routing_mark(self._marks.avoid), objects.items()
         vips = {
             key.element.address
@@ -342,7 +340,7 @@ class IpvsBackend:
                 yield receiver, how
 
     def _owned(self, objects: Objects) -> Callable[[VirtualServer], bool]:
-        """Build the test for virtual servers that our sets name."""
+        """Return the predicate for virtual servers that vipwire's sets name."""
         places: set[tuple[int, Address, int]] = set()
         ports: set[tuple[int, int]] = set()
         for which, element in owning_entries(self.family, objects):

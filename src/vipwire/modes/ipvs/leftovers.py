@@ -1,12 +1,10 @@
-"""Finds and removes what ipvs mode, ours or kube-proxy's, left beside its rules: virtual servers, kube-ipvs0, ipsets.
+"""Finds and removes the virtual servers, addresses and ipsets that ipvs mode, of vipwire or kube-proxy, left behind.
 
-IPVS translates every packet of its connections, and forgets them with their virtual server. So a virtual server goes
-when none of its connections is in use any more; until then its address stays on kube-ipvs0. No new connection comes
-to it: another mode's rules translate that before. What leads packets to IPVS by their mark stays as well: a packet
-that was translated finds no route in that table. Connections that are returned directly, past this node, end.
+IPVS forgets its connections with their virtual server, so vipwire deletes a virtual server only when none of its
+connections is in use. Until then its address stays on kube-ipvs0, and so do its mark's rule and routes. The next
+mode's rules translate new connections before IPVS. Connections of direct return end.
 
-An address on kube-ipvs0 is also what processes of the node connect from when they connect to it, whoever translates,
-and without it their packets have no source. So it stays while a socket has it.
+An address also stays while a socket has it: local processes use it as their source.
 """
 
 import contextlib
@@ -40,12 +38,12 @@ from vipwire.reconcile.delta import Delta
 
 _NET: Final = Path("/proc/thread-self/net")
 _OVER: Final = frozenset({"NONE", "TIME_WAIT", "LAST_ACK", "CLOSE", "CLOSED", "LISTEN"})
-"""States in which a connection carries nothing any more."""
+"""States of connections that carry no more data."""
 _IN_TURN: Final = Scheduling("rr")
 
 
 class IpvsConnection(NamedTuple):
-    """A connection of IPVS: to which frontend, and which endpoint has it."""
+    """A connection of IPVS, with its frontend and its endpoint."""
 
     frontend: tuple[Address, int]
     endpoint: tuple[Address, int]
@@ -53,7 +51,7 @@ class IpvsConnection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IpvsLeftovers:
-    """What ipvs mode has left, without chains of iptables, and the part of it that has connections in use."""
+    """The leftovers of ipvs mode except iptables chains, and those of them with connections in use."""
 
     family: Family
     objects: dict[ObjectKey, Object]
@@ -62,30 +60,29 @@ class IpvsLeftovers:
 
     @property
     def in_use(self) -> bool:
-        """Whether something has to stay."""
+        """Whether some leftovers have to stay."""
         return bool(self.busy or self.addresses)
 
 
 class IpvsRemains:
-    """The leftovers of one family. With `to_sockets` the running mode listens at node ports with sockets."""
+    """The leftovers of one family. `to_sockets`: the running mode serves node ports with sockets."""
 
     def __init__(self, family: Family, *, to_sockets: bool) -> None:
         self._family, self._to_sockets = family, to_sockets
         self._found: IpvsLeftovers | None = None
 
     def before_rules(self) -> RemovalResult:
-        """Remove what can go while the rules still masquerade; send new connections to node ports to sockets."""
+        """Remove unused leftovers while the rules still masquerade; give new connections to node ports to sockets."""
         self._found = find_ipvs(self._family)
         if self._found is not None and self._to_sockets and lead_to_sockets(self._found):
-            self._found = find_ipvs(self._family)  # with the connections that came meanwhile
+            self._found = find_ipvs(self._family)  # again: connections may have come since the first look
         return RemovalResult()
 
     def held(self) -> frozenset[ChainName]:
-        """Return the chains that keep the host's own ports off the addresses, as long as these are in use."""
+        """Return the chains that keep the host's own ports off the VIPs, while leftovers are in use."""
         return GUARDS if self._found is not None and self._found.in_use else frozenset()
 
     def after_rules(self) -> RemovalResult:
-        """Remove what has no connections."""
         if (left := self._found) is None:
             return RemovalResult()
         gone, stays = remove_ipvs(left)
@@ -94,7 +91,7 @@ class IpvsRemains:
 
 
 def find_ipvs(family: Family) -> IpvsLeftovers | None:
-    """Find what ipvs mode has left; return None if there is nothing. Raise OSError or UnsupportedError."""
+    """Find the leftovers; None if none exist. Raise OSError or UnsupportedError."""
     if not (_NET / "ip_vs").exists() or not _has_traces(family):
         return None
     with contextlib.closing(IpvsBackend(family)) as backend:
@@ -105,9 +102,9 @@ def find_ipvs(family: Family) -> IpvsLeftovers | None:
 
 
 def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
-    """Remove what has no connections in use; say what that was, "" if nothing, and whether something has to stay.
+    """Remove the leftovers that are not in use; return their description ("" for none) and whether some stay.
 
-    Raise CommitError if refused.
+    Raise CommitError if the kernel refuses.
     """
     gone = removable(left)
     if not gone:
@@ -116,7 +113,7 @@ def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
         backend.commit(Delta(removed=gone))
     late = socket_sources() & {key.address for key in gone if isinstance(key, Vip)}
     with contextlib.closing(Device(left.family)) as device:
-        if late:  # a socket has taken it between the look and the removal: its packets are sent again
+        if late:  # a socket took the address after the read; TCP retransmits its packets
             device.add(sorted(late))
         elif not left.in_use:
             device.delete()
@@ -134,9 +131,9 @@ def judge(
     flows: frozenset[IpvsConnection],
     sources: frozenset[Address] = frozenset(),
 ) -> IpvsLeftovers:
-    """Find the virtual servers whose connections are in use, and the addresses that these or sockets need. Pure."""
+    """Find the virtual servers with connections in use, and the addresses that these or sockets need. Pure."""
     frontends, endpoints = {flow.frontend for flow in flows}, {flow.endpoint for flow in flows}
-    endpoints |= {(address, 0) for address, _ in endpoints}  # real servers that leave the port as it is
+    endpoints |= {(address, 0) for address, _ in endpoints}  # real servers that keep the destination port
     marked = {
         key.server
         for key in objects
@@ -153,9 +150,9 @@ def judge(
 
 
 def lead_to_sockets(left: IpvsLeftovers) -> bool:
-    """Leave new connections to node ports to the sockets there; tell whether anything was changed.
+    """Make IPVS pass new connections to node ports to local sockets; report whether the kernel changed.
 
-    For userspace mode, which listens at node ports itself. Raise CommitError if refused.
+    Userspace mode needs this, because it serves node ports with sockets. Raise CommitError if the kernel refuses.
     """
     delta = to_sockets(left)
     if delta:
@@ -165,10 +162,10 @@ def lead_to_sockets(left: IpvsLeftovers) -> bool:
 
 
 def to_sockets(left: IpvsLeftovers) -> Delta[ObjectKey, Object]:
-    """Make each virtual server of a node port, at addresses that the node has elsewhere, its own real server. Pure.
+    """Make each node port's virtual server, at addresses not on kube-ipvs0, its own real server. Pure.
 
-    IPVS takes packets before any socket does. To the node's own address it routes them as they are: to the socket
-    there. Endpoints without weight keep their connections, and nobody is bound to one by persistence.
+    IPVS takes packets before sockets. It routes packets for the node's own address unchanged, to the local socket.
+    Endpoints of weight 0 keep their connections, and persistence binds no client to them.
     """
     own = {each: RealServer(each, each.address, each.port) for each in node_ports(left.objects.keys())}
     changed: dict[ObjectKey, tuple[Object, Object]] = {}
@@ -184,7 +181,7 @@ def to_sockets(left: IpvsLeftovers) -> Delta[ObjectKey, Object]:
 
 
 def node_ports(objects: Collection[ObjectKey]) -> frozenset[VirtualServer]:
-    """Choose the virtual servers, of TCP and UDP, at addresses that are neither on kube-ipvs0 nor routed. Pure."""
+    """Return the TCP and UDP virtual servers at addresses that are neither on kube-ipvs0 nor routed. Pure."""
     vips = {key.address for key in objects if isinstance(key, Vip)}
     routed = {set_name(family, Set.ROUTED) for family in Family}
     vips |= {key.element.address for key in objects if isinstance(key, SetEntry) and key.set in routed}
@@ -195,7 +192,7 @@ def node_ports(objects: Collection[ObjectKey]) -> frozenset[VirtualServer]:
 
 
 def removable(left: IpvsLeftovers) -> dict[ObjectKey, Object]:
-    """Choose what can go. The sets say which virtual servers are ours: they go last, all together. Pure."""
+    """Return the objects to remove. The sets, which mark virtual servers as vipwire's, go together and last. Pure."""
     if not left.in_use:
         return left.objects
 
@@ -215,7 +212,7 @@ def removable(left: IpvsLeftovers) -> dict[ObjectKey, Object]:
 
 
 def parse_flows(text: str, family: Family) -> frozenset[IpvsConnection]:
-    """Read /proc/net/ip_vs_conn; leave out connections that are over, and those to sockets here. Pure.
+    """Read /proc/net/ip_vs_conn, without ended connections and those to local sockets. Pure.
 
     Format: ip_vs_conn_seq_show in net/netfilter/ipvs/ip_vs_conn.c; addresses and ports in hex.
 
@@ -226,7 +223,7 @@ def parse_flows(text: str, family: Family) -> frozenset[IpvsConnection]:
         fields = line.split()
         if len(fields) < 8 or (":" in fields[3]) is not (family is Family.IPV6):
             continue
-        template = int(fields[2], 16) == 0  # persistence: which endpoint a client is bound to
+        template = int(fields[2], 16) == 0  # a persistence template: binds a client to an endpoint
         flow = IpvsConnection(_place(fields[3], fields[4]), _place(fields[5], fields[6]))
         if not template and fields[7] not in _OVER and flow.frontend != flow.endpoint:
             flows.add(flow)
@@ -239,12 +236,12 @@ def _place(address: str, port: str) -> tuple[Address, int]:
 
 
 def _has_traces(family: Family) -> bool:
-    """Report, without a tool, whether there is an address on kube-ipvs0 or an ipset of ours."""
+    """Report whether kube-ipvs0 has an address or an ipset of vipwire exists, without running a program."""
     with contextlib.closing(Device(family)) as device:
         if device.addresses():
             return True
     with contextlib.closing(Sets(family)) as sets:
         try:
             return bool(sets.read())
-        except NetlinkError:  # this kernel has no ipsets
+        except NetlinkError:
             return False

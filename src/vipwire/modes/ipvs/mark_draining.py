@@ -1,8 +1,8 @@
-"""Keeps the virtual servers of marks that a frontend no longer has, until their open connections have ended.
+"""Keeps the virtual server of a mark that its frontend lost, until its open connections have ended.
 
-A change of a traffic policy takes its second pool from a frontend, or gives it another mark. IPVS drops packets of a
-connection whose virtual server is gone. So that one stays without weights. An element of a set that no rule reads
-says that it is ours, for the next process as well. Of a frontend that goes, everything goes.
+A new traffic policy can take a pool or a mark from a frontend, and IPVS drops packets of connections without a
+virtual server. So vipwire sets the weights to 0. An element of a set that no rule reads marks the virtual server as
+vipwire's across restarts.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _FOR_INSIDE: Final = frozenset({Set.DIRECT_RETURN, Set.RANGES})
 
 
 class DrainingMarks:
-    """The virtual servers of one family that drain, each with its scheduling and the element that names it."""
+    """The draining virtual servers of one family, each with its scheduling and the set element that names it."""
 
     def __init__(self, family: Family, terminating: GracefulTermination) -> None:
         self._terminating = terminating
@@ -31,24 +31,23 @@ class DrainingMarks:
         return key in self._entries or key in self._entries.values()
 
     def clear(self) -> None:
-        """Forget all."""
         self._entries.clear()
         self._scheduling.clear()
 
     def take_back(self, parts: DeltaByKind) -> None:
-        """Have what is wanted again changed instead of added."""
+        """Turn additions of virtual servers that still drain into changes."""
         for server in [each for each in parts.servers.added if each in self._entries]:
             parts.servers.changed[server] = (self._scheduling[server], parts.servers.added.pop(server))
             self._forget(server, parts)
 
     def begin(self, parts: DeltaByKind, left: Mapping[ObjectKey, Object], masquerade: int) -> None:
-        """Take what is to drain out of what is removed."""
+        """Take the virtual servers that should drain out of the removals."""
         drains = {real.server for real in parts.reals.removed} | {real.server for real in self._terminating}
         gone = [
             (entry, mark) for entry, mark in parts.entries.removed.items() if mark and self._stays(entry, parts, left)
         ]
         gone += [(entry, old) for entry, (old, _) in parts.entries.changed.items() if entry.set in self._sets]
-        # At the first port of a range, only what the range itself has is used.
+        # The first port of a range is a frontend, too: keep only marks of the range.
         for entry, mark in sorted(gone, key=lambda each: each[0].set not in self._names.values()):
             named = SetEntry(self._names[self._sets[entry.set] in _FOR_INSIDE], entry.element)
             used = named in left and named not in parts.entries.removed
@@ -60,7 +59,7 @@ class DrainingMarks:
                     self._keep(server, named, mark, parts)
 
     def _stays(self, entry: SetEntry, parts: DeltaByKind, left: Mapping[ObjectKey, Object]) -> bool:
-        """Report whether a frontend whose mark goes is still served in another way."""
+        """Report whether a frontend that loses this mark is still served by other means."""
         place = entry.element
         server = VirtualServer(place.protocol, place.address, place.port)
         others = (SetEntry(name, place) for name in self._sets)
@@ -83,7 +82,7 @@ class DrainingMarks:
             parts.entries.removed[entry] = 0
 
     def ended(self) -> DeltaByKind:
-        """Give up what has no open connections any more; return what is to be removed."""
+        """Return the removals of virtual servers whose connections have ended, and forget them."""
         parts, busy = DeltaByKind(), {real.server for real in self._terminating}
         for server in [each for each in self._entries if each not in busy]:
             parts.servers.removed[server] = self._scheduling[server]

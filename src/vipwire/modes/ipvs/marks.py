@@ -1,19 +1,11 @@
-"""Marks for frontends that need a second pool: a packet that carries one goes to the virtual server of that mark.
+"""Chooses the mark of each frontend whose packets need a virtual server of a mark.
 
-A virtual server has one pool, and a frontend whose external policy is Local has two: that of this node for clients
-outside, that of the cluster for clients on this node. The latter is the virtual server of the VIP; the former is one
-of a mark, which an ipset gives to the packets of clients outside.
+IPVS gives a virtual server one pool. A frontend with external policy Local has two: the VIP's virtual server has the
+cluster's pool, for clients on this node; a mark's has this node's, for clients outside. A frontend at a node's own
+address has two marks. A port range always needs one, because only a mark's virtual server takes several ports.
 
-A frontend at an address of the node itself has two marks: one for clients outside, one for those on the node.
-
-A mark is a checksum of the frontend, so that the next process finds the same one. Two frontends with the same
-checksum (one case in ten million for 20 frontends, one in 4,000 for 1,000) are told apart by counting on.
-
-A range of ports has marks in any case: no virtual server but one of a mark takes more ports than one, and leaves them
-as they are.
-
-The rules that ask for masquerading set a bit of the mark before IPVS sees it. So the mark of a virtual server may
-have that bit where the mark of the frontend has not.
+A mark is a checksum of the frontend, so it survives restarts; equal checksums are counted up. Rules add the
+masquerade bit before IPVS, so a virtual server's mark may have that bit in addition.
 """
 
 import enum
@@ -24,24 +16,24 @@ from types import MappingProxyType
 
 from vipwire.plan.plan import FrontendKey, RangeKey
 
-_BITS = 0x7FFFFFFF  # ipvsadm lists greater numbers as negative ones
+_BITS = 0x7FFFFFFF  # ipvsadm prints greater numbers as negative
 
 
 class MarkScope(enum.Enum):
-    """Whom a mark is for. The value goes into the checksum."""
+    """The clients that a mark is for. The value is part of the checksum."""
 
     OUTSIDE = b""
     INSIDE = b"inside"
 
 
 FOREIGN = 0xC000
-"""What kube-proxy and kubelet mark: masquerade me (0x4000), drop me (0x8000)."""
+"""The marks of kube-proxy and kubelet: masquerade (0x4000), drop (0x8000)."""
 Use = tuple[FrontendKey | RangeKey, MarkScope]
 
 
 @dataclass(slots=True)
 class Marks:
-    """The mark of each frontend. `avoid` is the masquerade mark; no mark has a bit of it, nor one of FOREIGN."""
+    """Computes the marks of frontends; no mark shares a bit with FOREIGN or with `avoid`, the masquerade mark."""
 
     avoid: int
     _of: dict[Use, int] = field(default_factory=dict)
@@ -49,7 +41,7 @@ class Marks:
 
     @property
     def given(self) -> Mapping[Use, int]:
-        """The marks that were asked for so far."""
+        """The marks that `mark` has returned so far."""
         return MappingProxyType(self._of)
 
     def mark(self, key: FrontendKey | RangeKey, side: MarkScope = MarkScope.OUTSIDE) -> int:
@@ -69,7 +61,7 @@ class Marks:
 
 
 def routing_mark(avoid: int) -> int:
-    """Return the mark of packets to frontends that IPVS finds by their address; it is no virtual server's."""
+    """Return the mark of packets to frontends that IPVS finds by address; no virtual server has this mark."""
     return _allowed(zlib.crc32(b"vipwire"), avoid)
 
 
@@ -84,8 +76,8 @@ def _ports(key: FrontendKey | RangeKey) -> bytes:
 
 
 def is_among(mark: int, marks: Collection[int]) -> bool:
-    """Report whether a mark is one of these, or differs from one in a single bit: that which asks for masquerading.
+    """Report whether a mark equals one of these or differs in one bit, the masquerade bit.
 
-    Which bit that is only who runs the proxy knows; what is left of a proxy has to be recognised by anybody.
+    A cleaner does not know the masquerade bit of the proxy that it cleans up after, so any bit counts.
     """
     return mark in marks or any(mark ^ (1 << bit) in marks for bit in range(32))

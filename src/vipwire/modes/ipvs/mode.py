@@ -1,4 +1,4 @@
-"""The ModeSpec of ipvs mode, and what annotations may ask for that this mode lacks."""
+"""The ModeSpec of ipvs mode, with the annotations that it does not support."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ MODE: Final = ModeSpec(
     lacks=LACKS,
     metrics=frozenset({MetricGroup.IPTABLES_RESTORE, MetricGroup.CONNECTION_TRACKING}),
     page="ipvs.md",
-    # First iptables: its names are kube-proxy's too, and it serves node ports at the same addresses.
+    # iptables first: it has the same chain names and serves node ports at the same addresses.
     fallback=("iptables", "nftables", "userspace"),
     differences=(
         Difference(

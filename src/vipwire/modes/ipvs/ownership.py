@@ -1,4 +1,4 @@
-"""Tells rules of ipvs mode, ours or kube-proxy's, from all others. Pure."""
+"""Recognises the rules of ipvs mode, of vipwire or kube-proxy. Pure."""
 
 from functools import cache
 from typing import Final, cast
@@ -17,8 +17,7 @@ GUARDS: Final = frozenset(
         *(ChainName("mangle", chain) for chain in ("KUBE-ROUTED", ranges.MARKS)),
     }
 )
-"""Keep the host's own ports off the addresses of kube-ipvs0, and lead open connections to IPVS: they stay with these.
-"""
+"""The chains that keep the host's own ports off kube-ipvs0 and lead open connections to IPVS."""
 
 
 _KUBE_PROXY_HAS: Final = frozenset(
@@ -32,7 +31,7 @@ _KUBE_PROXY_HAS: Final = frozenset(
 
 
 class IpvsOwner(WholeChainOwner):
-    """Knows the chains and rules of one family."""
+    """Recognises the chains and rules of one family."""
 
     trial: Final = "KUBE-IPVS-PROBE"
 
@@ -40,15 +39,14 @@ class IpvsOwner(WholeChainOwner):
         self._family = family
 
     def owns(self, table: str, chain: str) -> bool:
-        """Report whether a chain has a name of this mode's."""
         return ChainName(table, chain) in _chains(self._family) and chain not in BUILT_IN
 
     def vipwires(self, table: str, chain: str) -> bool:
-        """Report whether a chain is none of kube-proxy's."""
+        """Report whether only vipwire has this chain, not kube-proxy."""
         return self.owns(table, chain) and (table, chain) not in _KUBE_PROXY_HAS
 
     def words(self, table: str) -> frozenset[ChainRule]:
-        """Return the words of the jumps that we write."""
+        """Return the jumps that vipwire inserts into built-in chains."""
         return frozenset(
             ChainRule(chain, rule)
             for (where, chain), rules in _chains(self._family).items()

@@ -1,4 +1,4 @@
-"""From a Service's plan to virtual servers, real servers, VIPs and elements of sets.
+"""Renders a Service's plan to virtual servers, real servers, VIPs and set elements.
 
     Forward                  virtual server and real servers
     Reject                   the set of those that reject, and for TCP a virtual server without any
@@ -6,14 +6,12 @@
     external policy Local    two pools: see `marks`
     range of ports           marks in any case: see `ranges`
 
-A TCP virtual server, of an address or of a mark, stays when the last endpoint goes: IPVS forgets the open connections
-of one that is deleted. One of UDP stays as long as an endpoint serves that gets no new clients, such as one that is
-drained. Of a frontend without endpoints the plan does not say whether its policy is Local, so it keeps the virtual
-servers of both pools.
+A TCP virtual server stays when its last endpoint goes, because IPVS drops open connections with their virtual server.
+A UDP one stays while a drained endpoint serves. A plan without endpoints does not tell its policy, so it keeps both
+pools' virtual servers.
 
-kube-ipvs0 has ClusterIPs only. Any host may have an external or load balancer IP, and any object may name it. So this
-node takes in packets to such an address at the Service's port alone: KUBE-ROUTED marks them, and a `VipRoute` leads
-them to IPVS.
+kube-ipvs0 holds ClusterIPs only. Other hosts may have an external or load balancer IP, so this node accepts packets
+to such an address only at the Service's port: KUBE-ROUTED marks them and a `VipRoute` leads them to IPVS.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -69,7 +67,7 @@ _DIRECT = (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
 
 
 def render(family: Family, scheduler: str, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
-    """Render one Service; `scheduler` is that of Services whose annotations name none."""
+    """Render one Service; `scheduler` applies if its annotations name none."""
     writer = _Writer(family, scheduler, marks, plan)
     for address in plan.cluster_ips:
         writer.vip(address)
@@ -98,7 +96,7 @@ class _Writer:
             self._entry(Set.IPVS_IPS, IpsetEntry(address), shared=True)
 
     def frontend(self, frontend: Frontend) -> None:
-        """Write one frontend: on its address, or on each that serves node ports."""
+        """Write one frontend: on its address, or on each node port address."""
         key = frontend.key
         addresses = self._plan.node_port_addresses if key.address is None else (key.address,)
         if key.address in self._plan.own_addresses:
@@ -124,9 +122,9 @@ class _Writer:
             self._entry(which, element)
 
     def _lead(self, frontend: Frontend, place: IpsetEntry) -> None:
-        """Take packets to a frontend in: at an address of kube-ipvs0, or by a mark.
+        """Accept packets to a frontend: by an address of kube-ipvs0, or by a mark.
 
-        Where nothing has open connections, packets are refused on their way past.
+        Without open connections, the forward hook refuses packets instead.
         """
         if place.address in self._plan.cluster_ips:
             self.vip(place.address)
@@ -135,12 +133,15 @@ class _Writer:
             self._route(place.address, routing_mark(self._marks.avoid))
 
     def _route(self, address: Address, mark: int) -> None:
-        """Route packets with a mark to IPVS, with the bit that asks for masquerading and without."""
+        """Route packets with a mark to IPVS, with the masquerade bit and without."""
         self.shared[VipRoute(address)] = None
         self.shared.update((MarkRule(each), None) for each in (mark, mark | self._marks.avoid))
 
     def wide(self, wide: RangeFrontend) -> None:
-        """Write a range of ports; see `ranges`. At an address of this node nobody's range is left to what listens."""
+        """Write a port range; see `ranges`.
+
+        At a node's own address, a range without endpoints leaves packets to local sockets.
+        """
         frontend, address = wide.frontend, wide.key.address
         own = address in self._plan.own_addresses
         bound = address in self._plan.cluster_ips
@@ -174,10 +175,10 @@ class _Writer:
         local: bool = False,
         marked: bool = False,
     ) -> None:
-        """Write a pool of a range: see `keeps_server` for the virtual server of one without endpoints.
+        """Write a pool of a range; `keeps_server` decides about the virtual server of an empty pool.
 
-        What is masqueraded has the bit that says so, when it comes to the virtual server. `marked`: packets need the
-        mark as long as there is the virtual server, or this node does not take them in.
+        Masqueraded packets reach the virtual server with the masquerade bit. `marked`: without the mark this node
+        does not accept the packets, so the mark stays as long as the virtual server.
         """
         if not keeps_server(wide.frontend, action):
             return
@@ -200,9 +201,9 @@ class _Writer:
         self.own.update((rule, 1) for rule in rules)
 
     def _return_directly(self, frontend: Frontend, method: Method) -> None:
-        """Note a frontend whose endpoints answer clients directly, or did for the connections that are still open.
+        """Note a frontend with direct return, also one whose open connections still use it.
 
-        The mark of its entry only leads to IPVS.
+        The mark of its set element only leads to IPVS.
         """
         key = frontend.key
         if (address := key.address) is not None and keeps_server(frontend, frontend.action):
@@ -211,16 +212,16 @@ class _Writer:
             self._receive(frontend.action, address, method)
 
     def _receive(self, action: Action, vip: Address, method: Method) -> None:
-        """Have the Pods of this node take packets to a VIP for their own."""
+        """Make this node's Pods accept packets to a VIP."""
         for target in action.pool if isinstance(action, Forward) else ():
             if target.local:
                 self.shared[Receiver(target.address, vip)] = method
 
     def _at_the_node(self, frontend: Frontend) -> None:
-        """Write a frontend at an address that this node has as well: a node port may be at the same place.
+        """Write a frontend at an address of this node, which a node port may share.
 
-        IPVS looks for the virtual server of a mark first, so this frontend gets one. Where nobody answers, the packet
-        is left to the node port.
+        IPVS looks a mark up first, so this frontend gets a virtual server of a mark. Without endpoints, the packet is
+        left to the node port.
         """
         key, action = frontend.key, frontend.action
         if key.address is None:
@@ -233,7 +234,7 @@ class _Writer:
         if frontend.short_circuit is not None:
             self._two_pools_at_the_node(frontend, frontend.short_circuit, place)
         elif isinstance(action, Forward):
-            # With the bit that asks for masquerading, which the rules would set in a connection's first packet only.
+            # With the masquerade bit from the start: the rules would set it in a connection's first packet only.
             self._marked(frontend, action, self._marks.mark(key) | self._marks.avoid)
             self._entry(Set.DIRECT_RETURN, place, self._marks.mark(key) | self._marks.avoid)
         else:
@@ -242,9 +243,9 @@ class _Writer:
             self._entry(which, element)
 
     def _rest_at_the_node(self, frontend: Frontend, place: IpsetEntry) -> None:
-        """Keep the virtual servers of both pools for open connections; no packet gets their marks.
+        """Keep both pools' virtual servers for open connections; no packet gets their marks.
 
-        The entries only say that they are ours.
+        The set elements only mark them as vipwire's.
         """
         if not keeps_server(frontend, frontend.action):
             return
@@ -256,7 +257,7 @@ class _Writer:
         self._entry(Set.NODE_NO_ENDPOINTS, place)
 
     def _two_pools_at_the_node(self, frontend: Frontend, inside: Forward, place: IpsetEntry) -> None:
-        """Write both pools. Clients on this node have the mark of the greater one, its own processes masqueraded."""
+        """Write both pools. Clients on this node get the cluster pool's mark, local processes with masquerading."""
         mark = self._marks.mark(frontend.key, MarkScope.INSIDE)
         for each in (mark, mark | self._marks.avoid):
             self._marked(frontend, inside, each)
@@ -264,7 +265,7 @@ class _Writer:
         self._local_pool(frontend, Set.LOCAL_POOL_NODE, place)
 
     def _local_pool(self, frontend: Frontend, which: Set, place: IpsetEntry) -> None:
-        """Write the pool of this node: clients outside have its mark."""
+        """Write the pool of this node: clients outside get its mark."""
         if keeps_server(frontend, frontend.action):
             mark = self._marks.mark(frontend.key)
             self._marked(frontend, frontend.action, mark)
@@ -299,10 +300,10 @@ class _Writer:
         self._hairpins(action.pool, frontend.key)
 
     def _sticky(self, virtual: VirtualServer, action: Forward, key: FrontendKey) -> Scheduling:
-        """Choose the scheduling, with affinity if it is asked for.
+        """Return the scheduling, with affinity if the Service asks for it.
 
-        A persistent virtual server of a mark leaves the destination port as it is (ip_vs_sched_persist, which knows
-        no port of the service then). Where an endpoint has another, a hash of the client's address binds it.
+        A persistent virtual server of a mark keeps the destination port (ip_vs_sched_persist). If an endpoint's port
+        differs, a hash of the client's address replaces persistence.
         """
         seconds, chosen = action.affinity_seconds, self._scheduling
         if not seconds:
@@ -312,7 +313,7 @@ class _Writer:
         return chosen._replace(flags=chosen.flags | ServiceFlag.PERSISTENT, persistence=seconds)
 
     def _method(self, frontend: Frontend) -> Method:
-        """Choose how packets get there. Where an endpoint does not go by the VIP's port they need translation."""
+        """Return the forwarding method: translation if an endpoint's port differs from the VIP's."""
         action = frontend.action
         if frontend.kind not in _DIRECT:
             return Method.MASQUERADE
@@ -345,9 +346,9 @@ class _Writer:
 
 
 def _registers(frontend: Frontend, addresses: tuple[Address, ...]) -> Iterator[tuple[Set, IpsetEntry]]:
-    """Yield the entries by which the rules know a frontend, and we our virtual servers.
+    """Yield the set elements of a frontend, which rules match and which mark its virtual servers as vipwire's.
 
-    With two pools, clients outside must keep their source, and those on the node must not.
+    With two pools, clients outside keep their source address and clients on the node do not.
     """
     key, masked = frontend.key, frontend.short_circuit is None
     place = IpsetEntry(key.address or Address(b""), key.protocol, key.port)
@@ -370,7 +371,7 @@ def _registers(frontend: Frontend, addresses: tuple[Address, ...]) -> Iterator[t
 
 @dataclass(frozen=True, slots=True)
 class IpvsSettings:
-    """The operator's choices: the scheduler of Services that name none, and the addresses never to touch."""
+    """The operator's settings: the default scheduler, and the addresses that vipwire never touches."""
 
     scheduler: str = "rr"
     exclude: tuple[Prefix, ...] = ()
@@ -380,10 +381,7 @@ DEFAULTS: Final = IpvsSettings()
 
 
 class Writing:
-    """What ipvs mode would write for one family, without a kernel.
-
-    `resting`: nothing finishes its connections where there is no kernel.
-    """
+    """Renders ipvs mode's objects of one family without a kernel; `resting` is empty."""
 
     def __init__(self, family: Family, settings: IpvsSettings) -> None:
         self.marks = Marks(avoid=0)
@@ -391,27 +389,24 @@ class Writing:
         self._family, self._settings = family, settings
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
-        """Render what belongs to no Service."""
         self.marks.avoid = node.masquerade_mark
         return node_objects(node)
 
     def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
-        """Render one Service."""
         rendered = render(self._family, self._settings.scheduler, self.marks, plan)
         if not self._settings.exclude:
             return rendered
         return replace(rendered, own={k: v for k, v in rendered.own.items() if not self.is_excluded(k)})
 
     def is_excluded(self, key: ObjectKey) -> bool:
-        """Report whether a virtual server, or that of a real server, is one that we keep our hands off."""
+        """Report whether the operator excluded the address of this virtual or real server."""
         server = key.server if isinstance(key, RealServer) else key
         return isinstance(server, VirtualServer) and any(
             server.address in prefix for prefix in self._settings.exclude
         )
 
     def describe(self, key: ObjectKey) -> str:
-        """Name an object for a person."""
         return describe_object(key)
 
     def close(self) -> None:
-        """Do nothing: it holds no socket."""
+        """Do nothing: no socket is open."""

@@ -1,10 +1,8 @@
-"""Chooses how IPVS balances a Service: its annotations decide the scheduler, its flags and the forwarding method.
+"""Chooses a Service's IPVS scheduler, its flags and the forwarding method from annotations.
 
-A scheduler that is named counts; else that of the algorithm, where IPVS has one: random, which is the default, is
-nothing that it has. Else it is the node's.
-
-Where weights can occur, a scheduler that knows none is replaced by the one that is the same with weights. Annotations
-decide that, not the weights of the moment: while its scheduler is exchanged, a virtual server answers nobody.
+A named scheduler wins, then the one for the algorithm (IPVS has none for random, the default), then the node's. If
+annotations allow weights, vipwire takes the weighted variant of a scheduler from the start, because a virtual server
+answers no client while the kernel exchanges its scheduler.
 """
 
 from collections.abc import Iterable
@@ -22,8 +20,8 @@ _FLAGS: Final = {
     SchedulerFlag.ONE_PACKET: ServiceFlag.ONE_PACKET,
 }
 _DEFAULT_FLAGS: Final = {
-    # Without fallback, clients whose server drains are turned away, although others could answer. kube-proxy sets
-    # the port flag for mh, so that one client's connections spread.
+    # Without fallback (SCHEDULER_1), IPVS refuses clients of a draining server. kube-proxy sets the port flag
+    # (SCHEDULER_2) for mh, so that one client's connections spread.
     "mh": ServiceFlag.SCHEDULER_1 | ServiceFlag.SCHEDULER_2,
     "sh": ServiceFlag.SCHEDULER_1,
 }
@@ -42,7 +40,7 @@ _METHODS: Final = {
 
 
 def scheduling_of(asked: Wishes, default_scheduler: str) -> Scheduling:
-    """Translate what is asked for; `default_scheduler` is the node's."""
+    """Return the scheduling for a Service's wishes; `default_scheduler` is the node's."""
     algorithm = _ALGORITHMS.get(asked.balancing, "") if asked.balancing is not None else ""
     scheduler = asked.scheduler or algorithm or default_scheduler
     if "weights" in asked.given or asked.slow_start is not None:
@@ -51,7 +49,6 @@ def scheduling_of(asked: Wishes, default_scheduler: str) -> Scheduling:
 
 
 def method_of(asked: Wishes) -> Method:
-    """Translate how packets are to get to endpoints."""
     return _METHODS[asked.forwarding]
 
 

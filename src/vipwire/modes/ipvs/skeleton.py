@@ -13,10 +13,10 @@
             FORWARD      ▶ KUBE-FORWARD, KUBE-PROXY-FIREWALL
             all three    ▶ KUBE-NO-ENDPOINTS     rejects what nobody answers
 
-A packet to a VIP: mangle, nat PREROUTING, filter INPUT, IPVS, mangle and nat OUTPUT, POSTROUTING. One that starts
-here: mangle OUTPUT, nat OUTPUT, IPVS, the same once more with the endpoint's address, POSTROUTING.
+A packet to a VIP passes mangle, nat PREROUTING, filter INPUT, IPVS, mangle and nat OUTPUT, POSTROUTING. A local
+process's packet passes mangle OUTPUT, nat OUTPUT, IPVS, both again with the endpoint's address, POSTROUTING.
 
-Rules stand as iptables-save prints them, so that what is there can be compared.
+Rules have the words of iptables-save, so that vipwire can compare them.
 """
 
 from collections.abc import Iterable
@@ -42,11 +42,13 @@ from vipwire.modes.xtables.words import (
 from vipwire.plan.node import NodePlan
 
 KUBE_PROXYS: Final = frozenset({ChainName("filter", "KUBE-IPVS-OUT-FILTER")})
-"""What kube-proxy's ipvs mode has beside: rules for frontends with source ranges. They go, as does the jump there."""
+"""A chain of kube-proxy's ipvs mode that vipwire lacks: frontends with source ranges.
+
+vipwire removes it and its jump.
+"""
 
 
 def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
-    """Render everything that belongs to no Service."""
     objects: dict[ObjectKey, Object] = {SetName(set_name(node.family, which)): set_spec(which) for which in Set}
     objects.update((ChainName(*chain), ()) for chain in ranges.DYNAMIC)
     objects[RangeRule("filter", ranges.MARKS, f"-j {ranges.STRAYS}")] = 1
@@ -59,7 +61,7 @@ def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
 
 
 class _Rules:
-    """The rules of one family."""
+    """Writes the rules of one family."""
 
     def __init__(self, node: NodePlan) -> None:
         self._node = node
@@ -71,10 +73,10 @@ class _Rules:
     def mangle(self) -> dict[str, Iterable[str]]:
         """Write the chains of table mangle.
 
-        What a Pod answers directly tells the client how long its segments may be, lest they outgrow the tunnel.
+        KUBE-DIRECT-RETURN limits the segment size that a client sees, so that its packets fit into the tunnel.
         """
         routed = _asking("kubernetes addresses of no node", "KUBE-ROUTED")
-        direct = _jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")  # at a Pod's node no flow is tracked
+        direct = _jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")  # the Pod's node tracks no connection
         wide = _asking("kubernetes port ranges", ranges.MARKS)
         answers = f"-p tcp {self._match(Set.DIRECT_RETURN, 'src,src')}"
         others = f"-m set ! --match-set {self._name(Set.NODE_NO_ENDPOINTS)} dst,dst"
@@ -89,18 +91,18 @@ class _Rules:
                 wide,
                 _jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS"),
             ],
-            # Only counts: a connection from here that nobody answers IPVS itself refuses, without a word to anybody.
+            # Only counts: IPVS itself refuses local connections without endpoints, silently.
             "KUBE-NO-ENDPOINTS": [f"-p tcp {NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN"],
             "KUBE-ROUTED": [
-                # IPVS has sent it on from here: the endpoint's address may be that of another frontend.
+                # IPVS has sent the packet already: the endpoint's address may be another frontend's.
                 f"-m mark --mark {self._routing:#x}/{0xFFFFFFFF ^ self._node.masquerade_mark:#x} -j RETURN",
-                # It is rejected on its way past: an ICMP error of this node cannot come from the VIP.
+                # The forward hook rejects the packet: an ICMP error of INPUT could not come from the VIP.
                 f"{NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN",
                 f"{self._match(Set.ROUTED)} -j MARK --set-xmark {self._routing:#x}/0xffffffff",
             ],
             "KUBE-DIRECT-RETURN": [
-                f"{ANSWERING} {LOCAL_DESTINATION} -j RETURN",  # to this node's own connection, begun at such a port
-                f"{self._match(Set.NODE_NO_ENDPOINTS)} -j RETURN",  # to node ports, or to who listens there
+                f"{ANSWERING} {LOCAL_DESTINATION} -j RETURN",  # an answer to this node's own connection
+                f"{self._match(Set.NODE_NO_ENDPOINTS)} -j RETURN",  # to node ports, or to local sockets
                 f"-j SET --map-set {self._name(Set.DIRECT_RETURN)} dst,dst --map-mark",
             ],
             "KUBE-DIRECT-SEGMENTS": [
@@ -196,7 +198,7 @@ class _Rules:
         }
 
     def _strays(self) -> Rules:
-        """Drop what is sent to the service CIDRs, but not to a Service."""
+        """Drop packets to a ServiceCIDR address that no Service has."""
         cidrs, ips = self._node.service_cidrs, self._name(Set.IPVS_IPS)
         served = (f"{self._match(which)} -j RETURN" for which in (Set.ROUTED, Set.NO_ENDPOINTS) if cidrs)
         return (*served, *(f"-d {cidr} -m set ! --match-set {ips} dst -j DROP" for cidr in cidrs))
@@ -218,7 +220,10 @@ class _Rules:
         )
 
     def _cluster_ip(self) -> Rules:
-        """Mark whatever is no Pod's. A process on this node has the VIP itself as its source, if it chose none."""
+        """Mark packets to ClusterIPs that come from no Pod.
+
+        A local process without a bound source has the VIP itself as its source.
+        """
         if self._node.masquerade_all:
             return ("-j KUBE-MARK-MASQ",)
         own = f"{self._match(Set.CLUSTER_IP, 'src,dst')} -j KUBE-MARK-MASQ"
@@ -242,7 +247,7 @@ class _Rules:
         return tuple(rules)
 
     def _access(self) -> Rules:
-        """Protect the host's own ports at the VIPs; reject what no Service serves."""
+        """Protect the host's own ports at the VIPs; reject ports that no Service serves."""
         passes = (Set.LOAD_BALANCER, Set.CLUSTER_IP, Set.EXTERNAL_IP, Set.EXTERNAL_IP_LOCAL, Set.DIRECT_RETURN)
         others = f"{NEW} {self._match(Set.IPVS_IPS, 'dst')}"
         return (
@@ -252,11 +257,11 @@ class _Rules:
         )
 
     def _nobody(self) -> Rules:
-        """Reject what nobody answers, for this node or on its way past."""
+        """Reject packets to frontends without endpoints, in INPUT and in FORWARD."""
         reset, unreachable = (refuse(self._node.family, protocol) for protocol in (Protocol.TCP, None))
         nobody = f"{NEW} {self._match(Set.NO_ENDPOINTS)}"
         return (
-            # A reset reaches a client that is still inside connect(); Linux ignores an ICMP error so early.
+            # A reset reaches a client inside connect(); Linux ignores an ICMP error at that point.
             f"-p tcp {nobody} {reset}",
             f"{nobody} {unreachable}",
             f"-j {ranges.NO_ENDPOINTS}",
@@ -274,7 +279,10 @@ class _Rules:
 
 
 def _asking(note: str, target: str) -> str:
-    """Jump with packets of the side that began it: IPVS would take answers to a host for a client's packets."""
+    """Jump with packets of the connection's original direction.
+
+    IPVS would take answers to a host for a client's packets.
+    """
     return f"{ASKING} {_jump(note, target)}"
 
 

@@ -1,13 +1,9 @@
 """Graceful termination: keeps a removed real server with weight 0 until its connections have ended.
 
-Pure bookkeeping; `now` is seconds of a monotonic clock. A look at the kernel costs a request for each virtual server
-concerned. What has just begun to drain is looked at at once, for most have no connections, and without the others: an
-event costs what its own Service costs. Looking at all is rarer the longer it takes, and never takes more than a
-twentieth of the time.
+Pure bookkeeping; `now` is seconds of a monotonic clock. Each look costs a kernel request per virtual server: servers
+that begin to drain get an early look of their own, and looks at all servers take at most a twentieth of the time.
 
-A real server of TCP may terminate gracefully: its connections go on. One of UDP may as long as its endpoint serves,
-for instance while it terminates; a flow to one that does not is better taken elsewhere at once. SCTP's go at once, as
-kube-proxy has it.
+TCP real servers drain; UDP ones only while the endpoint serves; SCTP ones go at once, as in kube-proxy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +20,7 @@ LOOK_SECONDS = 1.0
 
 @dataclass(slots=True)
 class GracefulTermination:
-    """Which real servers drain, and until when at the latest (None: until their last connection has ended)."""
+    """The draining real servers, each with its deadline (None: until its last connection has ended)."""
 
     _until: dict[VirtualServer, dict[RealServer, float | None]] = field(default_factory=dict)
     _begun: dict[VirtualServer, None] = field(default_factory=dict)
@@ -37,19 +33,19 @@ class GracefulTermination:
         return (real for reals in self._until.values() for real in reals)
 
     def begin(self, real: RealServer, now: float, seconds: int | None) -> None:
-        """Start to drain a real server, for at most so many seconds."""
+        """Start to drain a real server, for at most `seconds`."""
         self._until.setdefault(real.server, {}).setdefault(real, None if seconds is None else now + seconds)
         self._begun[real.server] = None
 
     def end(self, real: RealServer) -> None:
-        """Forget a real server: it is gone, or wanted again."""
+        """Forget a real server that is gone or wanted again."""
         if reals := self._until.get(real.server):
             reals.pop(real, None)
             if not reals:
                 self.forget_servers((real.server,))
 
     def forget_servers(self, servers: Iterable[VirtualServer]) -> None:
-        """Forget the real servers of virtual servers that are gone."""
+        """Forget the real servers of deleted virtual servers."""
         for server in servers:
             self._until.pop(server, None)
             self._begun.pop(server, None)
@@ -61,17 +57,16 @@ class GracefulTermination:
         return max(0.0, self._look_at - now) if self._until else None
 
     def servers(self, now: float) -> Mapping[VirtualServer, tuple[RealServer, ...]]:
-        """Group what is to be looked at now by its virtual server: all that drains, or what has begun meanwhile."""
+        """Return the real servers to look at now, by virtual server: all draining ones, or the new ones."""
         wanted = self._until if now >= self._look_at else self._begun
         return {server: tuple(self._until[server]) for server in wanted}
 
     def expired(self, real: RealServer, now: float) -> bool:
-        """Report whether its time is up."""
         until = self._until.get(real.server, {}).get(real)
         return until is not None and now >= until
 
     def looked(self, began: float, now: float) -> None:
-        """Note that what `servers` gave at `began` has been looked at."""
+        """Note that the result of `servers` at time `began` has been looked at."""
         if began >= self._look_at:
             self._look_at = now + max(LOOK_SECONDS, 20 * (now - began))
         self._begun.clear()
@@ -82,7 +77,7 @@ _DATAGRAMS = frozenset({Protocol.UDP, Protocol.SCTP})
 
 @dataclass(slots=True)
 class TerminationPolicy:
-    """Which virtual servers are ours, and the termination time of each, until it goes."""
+    """vipwire's virtual servers, each with its termination time."""
 
     _servers: set[VirtualServer] = field(default_factory=set)
     _seconds: dict[VirtualServer, int] = field(default_factory=dict)
@@ -92,7 +87,7 @@ class TerminationPolicy:
         return server in self._servers
 
     def note(self, plan: ServicePlan, own: Mapping[ObjectKey, Object], seconds: int | None) -> None:
-        """Store a Service and its objects. `seconds` is how long its connections may go on at most."""
+        """Store a Service and its objects; `seconds` limits the termination of its connections."""
         servers = [key for key in own if isinstance(key, VirtualServer)]
         self._servers.update(servers)
         for server in servers:
@@ -113,7 +108,7 @@ class TerminationPolicy:
                 self._serving[server] = serving
 
     def committed(self, added: Iterable[ObjectKey], removed: Iterable[ObjectKey]) -> None:
-        """Update the virtual servers by a commit; those that are gone are forgotten."""
+        """Update the virtual servers after a commit; forget the deleted ones."""
         self._servers.update(key for key in added if isinstance(key, VirtualServer))
         for key in removed:
             if isinstance(key, VirtualServer):
@@ -122,26 +117,26 @@ class TerminationPolicy:
                 self._serving.pop(key, None)
 
     def may_finish(self, real: RealServer) -> bool:
-        """Report whether a real server that leaves may finish what it carries."""
+        """Report whether a real server that leaves may keep its connections."""
         serving = self._serving.get(real.server)
         if serving is not None:
             return (real.address, real.port) in serving
         return real.server.protocol not in _DATAGRAMS
 
     def seconds(self, real: RealServer) -> int | None:
-        """Return how long at most; None if until the last connection has ended."""
+        """Return the termination time; None: until the last connection has ended."""
         return self._seconds.get(real.server)
 
 
 def keeps_server(frontend: Frontend, action: Action) -> bool:
-    """Report whether a virtual server has endpoints, or may have connections of endpoints that get no new ones.
+    """Report whether a frontend keeps its virtual server: it has endpoints, or may have connections of draining ones.
 
-    What starts on this node meets IPVS first, and of a virtual server without real servers a process that uses UDP
-    hears "operation not permitted". The rules say it better, so one of UDP goes when no endpoint serves any more.
+    Local packets meet IPVS before the filter rules, and IPVS without real servers answers UDP with EPERM. The rules
+    refuse better, so a UDP virtual server goes when no endpoint serves any more.
     """
     return isinstance(action, Forward) or frontend.key.protocol is Protocol.TCP or bool(frontend.serving)
 
 
 def _left_alone(wide: RangeFrontend) -> frozenset[tuple[Address, int]]:
-    """Name the endpoints of a range that keep the client's port as real servers have them: with port 0."""
+    """Return a range's endpoints that keep the client's port, as real servers with port 0."""
     return frozenset((address, 0) for address, port in wide.frontend.serving if port == wide.frontend.key.port)

@@ -1,1 +1,1 @@
-"""ipvs mode explained: a packet's way through chains, sets and virtual servers."""
+"""Explains ipvs mode: a packet's way through chains, ipsets and virtual servers."""

@@ -1,4 +1,4 @@
-"""ipvs mode for people: its objects as the tools write them, and a packet's way through those that were observed."""
+"""Prints ipvs mode's objects as ipset, iptables and ipvsadm do, and follows a packet through the observed ones."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,13 +18,13 @@ from vipwire.reconcile.steps import End, ObjectState, Step
 def find_template(
     lines: Iterable[str], server: VirtualServer, client: Address, taking: Mapping[Address, int]
 ) -> tuple[Address, int, float] | None:
-    """Find to which real server a template among IPVS's connections binds a client, for how many more seconds.
+    """Find the real server to which an IPVS persistence template binds a client, and the seconds that it still lasts.
 
-    `taking` are the real servers that take connections, address and port: who is bound to another is free.
+    `taking` lists the real servers that accept connections: IPVS ignores a template of any other.
 
-    A line of /proc/net/ip_vs_conn (ip_vs_conn_seq_show in net/netfilter/ipvs/ip_vs_conn.c) has addresses and ports in
-    hex. A template has no client's port. That of a virtual server of a mark has the protocol IP, and the mark as the
-    first four bytes of the VIP's place.
+    The lines come from /proc/net/ip_vs_conn (ip_vs_conn_seq_show in net/netfilter/ipvs/ip_vs_conn.c), with addresses
+    and ports in hex. A template has client port 0. The template of a mark's virtual server has protocol IP and the
+    mark in the first four bytes of the VIP.
 
         Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
         TCP C0A80001 0000 0A600001 0050 0AF4010B 0050 NONE             97
@@ -61,14 +61,14 @@ Resting = Callable[[], Mapping[VirtualServer, Mapping[RealServer, Forwarding]]]
 
 
 class IpvsExplainer(Explainer[ObjectKey, Object, IpvsNode]):
-    """Explains ipvs mode's objects of one family, in the network namespace of the calling thread.
+    """Explains ipvs mode's objects of one family, in the calling thread's network namespace.
 
-    What is observed lacks the real servers that finish their connections. `resting` tells of them, as they were when
-    the objects were observed: `IpvsBackend.resting`.
+    Observed objects lack draining real servers. `resting` returns them as of the same observation:
+    `IpvsBackend.resting`.
     """
 
     def __init__(self, family: Family, resting: Resting = dict) -> None:
-        super().__init__("sh")  # the commands are of ipset, iptables, ipvsadm and ip
+        super().__init__("sh")
         self.family, self._resting = family, resting
 
     def script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
@@ -78,13 +78,12 @@ class IpvsExplainer(Explainer[ObjectKey, Object, IpvsNode]):
     def arrange(
         self, observed: Mapping[ObjectKey, Object], wanted: Mapping[ObjectKey, Object], own: frozenset[Address]
     ) -> IpvsNode:
-        """Arrange the objects by kind."""
         held = KernelObjects.of(observed)
         held.reals.update((server, dict(reals)) for server, reals in self._resting().items())
         return IpvsNode(self.family, held, KernelObjects.of(wanted), own)
 
     def follow(self, objects: IpvsNode, packet: Packet) -> Walk:
-        """Follow a packet, with what IPVS remembers of its client."""
+        """Follow a packet, with the persistence that IPVS remembers for its client."""
         held = objects.held
         if held == KernelObjects():
             return Walk(End.UNTOUCHED, (Step("", DEVICE, state=ObjectState.MISSING),))
@@ -103,5 +102,5 @@ def _connections() -> Iterable[str]:
     try:
         with _CONNECTIONS.open(encoding="ascii") as lines:
             yield from lines
-    except OSError:  # it went while it was read: then nothing is remembered
+    except OSError:  # the file changed during the read: assume no template
         return

@@ -1,4 +1,4 @@
-"""All objects of ipvs mode, arranged for looking up what a packet meets. Pure."""
+"""All objects of ipvs mode, arranged by kind for the walk of a packet. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ _Place = tuple[Address, int, int]
 
 @dataclass(slots=True)
 class KernelObjects:
-    """The kernel's objects, observed or wanted. Observed real servers are in the kernel's order."""
+    """The kernel's objects, observed or wanted. Observed real servers keep the kernel's order."""
 
     chains: dict[ChainName, Rules] = field(default_factory=dict)
     sets: dict[str, IpsetSpec] = field(default_factory=dict)
@@ -43,7 +43,6 @@ class KernelObjects:
 
     @classmethod
     def of(cls, objects: Mapping[ObjectKey, Object]) -> Self:
-        """Arrange objects."""
         held = cls()
         for key, value in objects.items():
             held._put(key, value)
@@ -82,9 +81,9 @@ class KernelObjects:
                 self.routes.add(address)
 
     def find(self, name: str, addresses: tuple[Address, ...], protocol: int, port: int) -> IpsetEntry | None:
-        """Find the element of a set that a packet meets; `addresses` are those that its fields are compared with.
+        """Find the element of a set that matches a packet.
 
-        Which there are the set's type says: one, and where it has two, a second one.
+        `addresses` are compared with the element's address fields: one or two, as the set's type says.
         """
         spec = self.sets.get(name)
         held = self.elements.get(name)
@@ -115,11 +114,10 @@ class IpvsNode(Surroundings):
     own: frozenset[Address] = frozenset()
 
     def owns(self, address: Address) -> bool:
-        """Report whether an address is this node's, VIPs included."""
         return address in self.held.vips or address in self.own
 
     def rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
-        """List a chain; None if it is neither there nor planned."""
+        """List the rules of a chain; None if the kernel and the plan both lack the chain."""
         del header
         key = ChainName(table, chain)
         if chain not in BUILT_IN and key not in self.held.chains and key not in self.wanted.chains:
@@ -128,7 +126,7 @@ class IpvsNode(Surroundings):
         return compare_rules(self.held.chains.get(key), self.wanted.chains.get(key, ()), strange)
 
     def look_up(self, name: str, fields: str, header: PacketHeader) -> Lookup | None:
-        """Look an element up in a set; return what was found or should have been, or None where that is unknown."""
+        """Look an element up in a set, observed or planned; None if the packet's fields are unknown."""
         if name not in self.held.sets and name not in self.wanted.sets:
             return None
         addresses, protocol = _addresses(fields, header), header.packet.protocol
@@ -148,9 +146,9 @@ def _element(name: str, element: IpsetEntry, state: ObjectState) -> Step:
 
 
 def _addresses(fields: str, header: PacketHeader) -> tuple[Address, ...] | None:
-    """Choose what a set's addresses are compared with; None for words that sets do not have.
+    """Return the packet's addresses for a set's fields; None for fields that ipvs mode's sets lack.
 
-    The second field is the port's. Of the client's port nothing is known; it is of no Service, so nothing is found.
+    The second field belongs to the port. A client's port is unknown and belongs to no Service, so it matches nothing.
     """
     words = fields.split(",")
     if not set(words) <= {"src", "dst"}:

@@ -1,12 +1,12 @@
-"""To whom a virtual server sends a new connection, as far as that can be told without asking it. Pure.
+"""Computes each real server's share of new connections from the scheduler and the weights alone. Pure.
 
     rr, lc, dh, lblc, lblcr, twos    equal shares: in turn, by what is open, or (dh) by the VIP
     wrr, wlc, sed, nq, mh            by weight: in turn, by what is open, or by the client's address and port
     sh                               by the client's address alone: one real server, which is computed
     fo, ovf                          the heaviest, for as long as it is there (ovf: has room)
 
-What is open now shifts the shares of schedulers that count connections; over time they come out as told here.
-Sources: net/netfilter/ipvs/ip_vs_*.c.
+Schedulers that count connections deviate for a moment; over time the shares are these. Source:
+net/netfilter/ipvs/ip_vs_*.c.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN
 _EQUAL = frozenset({"rr", "lc", "dh", "lblc", "lblcr", "twos"})
 _HEAVIEST = frozenset({"fo", "ovf"})
 _BUCKETS, _GOLDEN = 256, 0x61C88647  # IP_VS_SH_TAB_SIZE, GOLDEN_RATIO_32
-_SHIFT = 24  # what hash_32 keeps 8 bits with
+_SHIFT = 24  # hash_32 keeps the top 8 bits
 
 
 _CHOICES: Final = {
@@ -45,7 +45,7 @@ _WITH_PORT: Final = {"mh": ServiceFlag.SCHEDULER_2, "sh": ServiceFlag.SCHEDULER_
 
 
 def choice(scheduling: Scheduling) -> str:
-    """Describe in a sentence how a virtual server chooses; "" for an unknown scheduler."""
+    """Describe in one sentence how a virtual server chooses a real server; "" for an unknown scheduler."""
     name = scheduling.scheduler
     if scheduling.flags & _WITH_PORT.get(name, ServiceFlag(0)):
         return BY_ADDRESS_AND_PORT
@@ -55,9 +55,9 @@ def choice(scheduling: Scheduling) -> str:
 def connection_shares(
     scheduling: Scheduling, reals: Mapping[RealServer, Forwarding], client: Address
 ) -> dict[RealServer, Fraction]:
-    """Return the shares of the real servers in a client's new connections; empty if none of them takes any.
+    """Return each real server's share of a client's new connections; empty if no real server accepts any.
 
-    `reals` must be in the kernel's order for `sh`.
+    `sh` needs `reals` in the kernel's order.
     """
     taking = {real: how.weight for real, how in reals.items() if how.weight}
     if not taking:
@@ -76,7 +76,7 @@ def connection_shares(
 def _by_source(
     reals: Sequence[tuple[RealServer, Forwarding]], client: Address, *, falls_back: bool
 ) -> RealServer | None:
-    """Hash as ip_vs_sh_hashkey does, into buckets that ip_vs_sh_reassign has dealt to the real servers by weight."""
+    """Hash as ip_vs_sh_hashkey does, into buckets that ip_vs_sh_reassign assigned to the real servers by weight."""
     buckets = [real for real, how in reals for _ in range(max(1, how.weight))]
     weights = dict(reals)
     first = (_folded(client) * _GOLDEN & 0xFFFFFFFF) >> _SHIFT
@@ -95,5 +95,5 @@ def _by_source(
 
 
 def _folded(address: Address) -> int:
-    """Fold an address into 32 bits; IPv6's four words are combined by exclusive or."""
+    """Fold an address into 32 bits: the exclusive or of its words."""
     return reduce(xor, (int.from_bytes(address[at : at + 4]) for at in range(0, len(address), 4)))

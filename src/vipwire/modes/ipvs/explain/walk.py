@@ -1,10 +1,10 @@
-"""A packet's way in ipvs mode: chains with their sets, the virtual server, its real servers, masquerading. Pure.
+"""Follows a packet in ipvs mode: chains with their sets, the virtual server, its real servers, masquerading. Pure.
 
     from elsewhere      mangle and nat PREROUTING ▸ is the address ours, or its mark's? ▸ mangle, filter INPUT ▸ IPVS
     a process here      mangle and nat OUTPUT ▸ IPVS; what IPVS does not take: filter OUTPUT, for this node INPUT
     a chosen server     nat POSTROUTING, with the server's address
 
-Each real server that takes new connections is a path of its own.
+Each real server that accepts new connections is one path.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _METHODS = {Method.MASQUERADE: "by translation", Method.ROUTE: "as it is", Metho
 
 
 def follow(node: IpvsNode, packet: Packet) -> tuple[VirtualServer | None, list[Path]]:
-    """Follow the first packet of a connection: to the virtual server that takes it, and from there on each path."""
+    """Follow the first packet of a connection to its virtual server, and from there along each path."""
     walker = _Walker(node, packet)
     server = walker.pass_hooks()
     if server is None:
@@ -35,7 +35,7 @@ def follow(node: IpvsNode, packet: Packet) -> tuple[VirtualServer | None, list[P
 
 
 class _Walker:
-    """Takes a packet from hook to hook. `end` is that of a packet that is refused on the way."""
+    """Takes a packet from hook to hook. `end` is set when a rule refuses the packet."""
 
     def __init__(self, node: IpvsNode, packet: Packet) -> None:
         self.node, self.packet, self.header = node, packet, PacketHeader.of(packet)
@@ -46,7 +46,7 @@ class _Walker:
         return Path(list(self.tables.steps), uncertain=self.tables.uncertain, **more)
 
     def pass_hooks(self) -> VirtualServer | None:
-        """Pass the hooks in order until one of them decides; return the virtual server that takes the packet."""
+        """Pass the hooks until one decides; return the virtual server that takes the packet."""
         first = "OUTPUT" if self.packet.from_node else "PREROUTING"
         if self.refused("mangle", first) or self.refused("nat", first):
             return None
@@ -70,7 +70,7 @@ class _Walker:
         return True
 
     def delivered_here(self) -> bool:
-        """Report whether routing delivers the packet here; note by which object, and which are missing."""
+        """Report whether routing delivers the packet locally; note the object that decides and the missing ones."""
         node, address, mark = self.node, self.packet.destination, self.header.mark
         marked = [mark in each.marks and address in each.routes for each in (node.held, node.wanted)]
         owned = [address in each.vips for each in (node.held, node.wanted)]
@@ -85,7 +85,7 @@ class _Walker:
         return self.packet.to_node or address in node.own
 
     def virtual_server(self) -> VirtualServer | None:
-        """Find the virtual server, by mark first, and note it; note those that are missing if there is none."""
+        """Find the virtual server, by mark first, and note it; note the missing ones if none is found."""
         place = VirtualServer(self.packet.protocol, self.packet.destination, self.packet.port)
         marked = VirtualServer(0, Address(b""), 0, self.header.mark)
         candidates = [marked, place] if self.header.mark else [place]
@@ -102,7 +102,7 @@ class _Walker:
         return None
 
     def balanced(self, server: VirtualServer) -> Iterator[Path]:
-        """Follow a packet to each real server; it passes POSTROUTING unless it keeps its source or stays here."""
+        """Follow the packet to each real server; POSTROUTING applies to packets that leave with a changed source."""
         reals, shares = self.node.held.reals.get(server, {}), self.shares(server)
         self.tables.steps += self.real_steps(server, shares)
         how_chosen = choice(self.node.held.servers[server])
@@ -124,8 +124,8 @@ class _Walker:
     def shares(self, server: VirtualServer) -> dict[RealServer, Fraction]:
         """Return the shares of real servers.
 
-        A process here that chose no source sends to a VIP from the VIP itself. The rules do the same to it as to this
-        node's address, which is the packet's source then, but a hash does not: either may be meant.
+        A local process without a bound source sends to a VIP from the VIP itself. The rules treat both sources alike,
+        but a hash does not: the packet may have either one.
         """
         how, sources = self.node.held.servers[server], {self.packet.source}
         if self.packet.from_node and self.packet.destination in self.node.held.vips:
@@ -137,7 +137,7 @@ class _Walker:
         return found
 
     def real_steps(self, server: VirtualServer, shares: dict[RealServer, Fraction]) -> Iterator[Step]:
-        """Yield each real server with its weight and its share, and those that are missing."""
+        """Yield each real server with its weight and share, then the missing ones."""
         held, wanted = (each.reals.get(server, {}) for each in (self.node.held, self.node.wanted))
         for real, how in (held | {real: how for real, how in wanted.items() if real not in held}).items():
             state, effect = state_of(real, held, wanted), Effect(Verdict.IDLE)

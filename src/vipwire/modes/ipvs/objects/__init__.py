@@ -1,1 +1,1 @@
-"""The kinds of kernel objects that ipvs mode has, each read and written in one place."""
+"""The kinds of kernel objects of ipvs mode; one module reads and writes each kind."""

@@ -1,7 +1,7 @@
-"""The chains of iptables: what iptables-save printed, and what iptables-restore is to do. Pure.
+"""Reads iptables-save output and writes iptables-restore input for ipvs mode's chains. Pure.
 
-Our chains are ours wholly. Of the built-in ones only the jumps to our chains are, in order; everyone else's rules
-stay where they are. Chains that Services share have rules that come and go one by one.
+vipwire owns its chains whole. Of a built-in chain it owns only the jumps to its chains, in order. In chains that
+Services share it adds and removes single rules.
 """
 
 from collections import Counter
@@ -17,9 +17,9 @@ TABLES: Final = ("mangle", "nat", "filter")
 
 
 def parse_save(text: str, ours: frozenset[ChainName]) -> dict[ChainName, Rules]:
-    """Collect our chains from the output of iptables-save; a built-in chain only if it jumps to one of ours.
+    """Collect vipwire's chains from iptables-save output, and built-in chains that jump to them.
 
-    Raise DecodeError for what iptables-save does not print.
+    Raise DecodeError for text that iptables-save does not print.
     """
     found: dict[ChainName, Rules] = {}
     for table, chains in read_tables(text).items():
@@ -35,14 +35,14 @@ def parse_save(text: str, ours: frozenset[ChainName]) -> dict[ChainName, Rules]:
 
 
 def parted(found: Mapping[ChainName, Rules]) -> tuple[dict[ChainName, Rules], dict[RangeRule, int]]:
-    """Tell the rules of chains that Services share from those that belong to their chain."""
+    """Separate the rules of chains that Services share from whole chains."""
     chains = {chain: () if chain in DYNAMIC else rules for chain, rules in found.items()}
     shared = (rule for chain, rules in found.items() if chain in DYNAMIC for rule in _members(chain, rules))
     return chains, dict(Counter(shared))
 
 
 def _members(chain: ChainName, rules: Iterable[str]) -> Iterator[RangeRule]:
-    """Read the rules of a chain; one that has to lead and does not counts as another, which is replaced."""
+    """Yield the rules of a shared chain; one at a wrong place is marked `stray`, so that vipwire replaces it."""
     at_head = True
     for words in rules:
         at_head = at_head and leads(words)
@@ -55,7 +55,7 @@ def rules_text(delta: Delta[RangeRule, int]) -> str:
 
 
 def single(table: str, delta: Delta[RangeRule, int]) -> Iterator[str]:
-    """Write a difference of single rules of one table, with its first and last line."""
+    """Write a difference of one table's single rules, from `*table` to COMMIT."""
     changes = [(rule, -times) for rule, times in delta.removed.items()]
     changes += [(rule, new - old) for rule, (old, new) in delta.changed.items()]
     changes += delta.added.items()
@@ -70,7 +70,7 @@ def _times(rule: RangeRule, more: int) -> Iterator[str]:
 
 
 def restore_text(delta: Delta[ChainName, Rules]) -> str:
-    """Write a difference for `iptables-restore --noflush`: a table is changed as a whole or not at all."""
+    """Write a difference for `iptables-restore --noflush`, which commits each table as a whole."""
     return "".join(line + "\n" for table in TABLES for line in _table(table, delta))
 
 
@@ -100,4 +100,4 @@ def _of(table: str, chains: Mapping[ChainName, Rules]) -> dict[str, Rules]:
 
 
 PROBE: Final = "*filter\n:KUBE-IPVS-PROBE - [0:0]\n-X KUBE-IPVS-PROBE\nCOMMIT\n"
-"""Makes a chain and removes it: iptables-nft reads well even where it cannot write."""
+"""Creates and deletes a chain, because iptables-nft may read where it cannot write."""

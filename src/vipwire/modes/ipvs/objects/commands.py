@@ -1,7 +1,6 @@
-"""A difference of ipvs mode's objects as commands of ipset, iptables, ipvsadm and ip, in the order of a commit. Pure.
+"""Writes a difference as commands of ipset, iptables, ipvsadm and ip, in the order of a commit. Pure.
 
-What direct return needs inside of Pods is told as remarks: those commands belong into namespaces of which only the
-node knows the names.
+The output describes changes inside Pods' network namespaces in comments, because only the node knows their names.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,7 +35,6 @@ _FLAGS = {ServiceFlag.SCHEDULER_1: "flag-1", ServiceFlag.SCHEDULER_2: "flag-2", 
 
 
 def commands(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
-    """Write a difference, a command a line."""
     writer, parts = _Writer(family), partition(delta)
     yield from (writer.create(name, spec) for name, spec in parts.sets.added.items())
     for entry, (_, mark) in parts.entries.changed.items():
@@ -83,7 +81,7 @@ class _Writer:
         return f"ipset {verb} {entry.set} {describe_element(entry.element)}{f' skbmark {mark:#x}' if mark else ''}"
 
     def chains(self, delta: Delta[ChainName, Rules]) -> Iterator[str]:
-        """Create and fill chains: all of them exist before a rule jumps to one."""
+        """Create all chains, then fill them, because rules jump between them."""
         new = {**delta.added, **{key: rules for key, (_, rules) in delta.changed.items()}}
         ours = [key for key in new if key.chain not in BUILT_IN]
         yield from (self._table(key, "-N") for key in ours if key in delta.added)
@@ -97,7 +95,7 @@ class _Writer:
                 yield self._table(key, "-I", f"{number} {rule}") if built_in else self._table(key, "-A", rule)
 
     def without(self, chains: Mapping[ChainName, Rules]) -> Iterator[str]:
-        """Remove chains: all are emptied before the first goes, for they jump to each other."""
+        """Empty all chains, then delete them, because rules jump between them."""
         ours = [key for key in chains if key.chain not in BUILT_IN]
         for key, rules in chains.items():
             if key.chain in BUILT_IN:
@@ -135,7 +133,7 @@ class _Writer:
         return f"{_SERVICES[Protocol(server.protocol)]} {format_endpoint(server.address, server.port)}"
 
     def vips(self, verb: str, vips: Iterable[Vip]) -> Iterator[str]:
-        """Add or delete addresses of the device, which is made where there is none."""
+        """Add or delete addresses of kube-ipvs0; create the device if it is missing."""
         texts = [f"{format_address(vip.address)}/{self._family.bits}" for vip in vips]
         if texts and verb == "add":
             yield f"ip link show {DEVICE} >/dev/null 2>&1 || ip link add {DEVICE} type dummy"
@@ -149,13 +147,13 @@ class _Writer:
         )
 
     def routes(self, verb: str, routes: Iterable[VipRoute]) -> Iterator[str]:
-        """Add or delete routes by which marked packets come to this node; an earlier vipwire had one for all."""
+        """Add or delete the local routes for marked packets, and the default route of earlier vipwires."""
         for address in (route.address for route in routes):
             place = format_address(address) if any(address) else "default"
             yield f"{self._ip} route {verb} local {place} dev lo table {ROUTE_TABLE}"
 
     def receiver(self, verb: str, key: Receiver, how: Method) -> str:
-        """Remark what a Pod needs."""
+        """Describe in a comment the configuration that a Pod needs."""
         device = TUNNELS[self._family] if how is Method.TUNNEL else "lo"
         what = f"{self._ip} address {verb} {format_address(key.vip)}/{self._family.bits} dev {device}"
         return f"# in the network namespace of the Pod {format_address(key.pod)}: {what}"

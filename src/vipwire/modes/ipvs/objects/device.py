@@ -1,7 +1,7 @@
-"""kube-ipvs0, the dummy device that holds the VIPs: with an address of its own a node takes packets to it in.
+"""kube-ipvs0, the dummy device that holds the VIPs, so that the kernel delivers their packets locally.
 
-The device stays down, as kube-proxy has it: Linux takes addresses of a down device for local all the same, and a
-device that is down neither answers ARP nor gets link-local addresses. Sources: rtnetlink(7), net/ipv4/fib_frontend.c.
+The device stays down, as in kube-proxy: Linux treats addresses of a down device as local, and a down device neither
+answers ARP nor gets link-local addresses. Sources: rtnetlink(7), net/ipv4/fib_frontend.c.
 """
 
 import errno
@@ -41,7 +41,7 @@ from vipwire.modes.ipvs.objects.names import DEVICE
 
 
 def link_index(netlink: NetlinkSocket, name: str) -> int | None:
-    """Find a link; None if there is none of that name."""
+    """Return a link's index; None if no link has the name."""
     try:
         answers = netlink.request(GET_LINK, link(name=name))
     except NetlinkError as error:
@@ -52,46 +52,44 @@ def link_index(netlink: NetlinkSocket, name: str) -> int | None:
 
 
 def create_link(netlink: NetlinkSocket, name: str, kind: str, data: bytes = b"", *, up: bool = False) -> None:
-    """Create a link of a kind, with attributes of that kind. Raise NetlinkError; EEXIST where there is one."""
+    """Create a link of a kind, with attributes of that kind. Raise NetlinkError; EEXIST if it exists."""
     netlink.request(NEW_LINK, link(name=name, kind=kind, data=data, up=up or None), NLM_F_CREATE | NLM_F_EXCL)
 
 
 def delete_link(netlink: NetlinkSocket, index: int) -> None:
-    """Delete a link."""
     netlink.request(DELETE_LINK, link(index))
 
 
 def link_names(netlink: NetlinkSocket) -> dict[int, str]:
-    """Read all links: the name of each index."""
+    """Return the name of each link by its index."""
     links = (decode_link(payload) for payload in netlink.dump(GET_LINK, link()))
     return {each.number: each.name for each in links}
 
 
 def link_addresses(netlink: NetlinkSocket, family: Family) -> Iterator[InterfaceAddress]:
-    """Read the addresses of one family on all links."""
     decoded = [decode_address(payload) for payload in netlink.dump(GET_ADDRESS, addresses_request(family))]
     return (item for item in decoded if item is not None)
 
 
 def vip_on(index: int, vip: Address) -> bytes:
-    """Encode the addition of a VIP to a link or its deletion, so that no packet takes it for its source by itself.
+    """Encode adding or deleting a VIP on a link, so that the kernel never chooses it as a source address.
 
-    For that in IPv4 it has the scope of the link, and in IPv6 it is deprecated from the start.
+    In IPv4 the address gets scope link; in IPv6 it is deprecated.
     """
     if family_of(vip) is Family.IPV4:
         return address(index, vip, scope=SCOPE_LINK)
-    return address(index, vip, flags=NO_DETECTION, deprecated=True)  # a VIP is on every node on purpose
+    return address(index, vip, flags=NO_DETECTION, deprecated=True)  # no detection: every node has the VIP
 
 
 _NET: Final = Path("/proc/thread-self/net")
 _SOCKETS_OVER: Final = frozenset({"06", "07", "0A"})
-"""TIME_WAIT, CLOSE and LISTEN, as /proc/net/tcp writes states."""
+"""TIME_WAIT, CLOSE and LISTEN in /proc/net/tcp."""
 _MAPPED: Final = bytes(10) + b"\xff\xff"
-"""How the address of an IPv4 connection of an IPv6 socket begins."""
+"""The prefix of an IPv4 address in an IPv6 socket."""
 
 
 def socket_sources() -> frozenset[Address]:
-    """Read the addresses of this node's connected sockets."""
+    """Read the local addresses of this node's connected sockets."""
     tables = (_NET / name for name in ("tcp", "udp", "tcp6", "udp6"))
     return frozenset(
         each for table in tables if table.exists() for each in parse_sources(table.read_text(encoding="ascii"))
@@ -101,7 +99,7 @@ def socket_sources() -> frozenset[Address]:
 def parse_sources(text: str) -> frozenset[Address]:
     """Read the local addresses of connected sockets from a table of /proc/net. Pure.
 
-    Format: Documentation/networking/proc_net_tcp.rst; an address is in words of 32 bits in this machine's order.
+    Format: Documentation/networking/proc_net_tcp.rst; an address consists of 32-bit words in host byte order.
     """
     found: set[Address] = set()
     for line in text.splitlines()[1:]:
@@ -121,23 +119,22 @@ _LOOKS, _PAUSE, _LAST = 100, 0.001, 64
 
 
 class Device:
-    """The VIPs of one family on kube-ipvs0, in the network namespace in which this was made."""
+    """The VIPs of one family on kube-ipvs0, in the network namespace of its creation."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
         self._link = NetlinkSocket(NETLINK_ROUTE)
 
     def close(self) -> None:
-        """Close the socket; the device stays."""
         self._link.close()
 
     def addresses(self) -> list[Address]:
-        """Read the family's addresses on the device; none if there is no device."""
+        """Read the family's addresses on the device; empty without a device."""
         index = self._index()
         return [] if index is None else self._addresses(index, self._family)
 
     def add(self, addresses: Sequence[Address]) -> int:
-        """Add addresses, and the device if there is none; return the bytes sent."""
+        """Add addresses, and the device if it is missing; return the bytes sent."""
         if not addresses:
             return 0
         index = self._index()
@@ -149,9 +146,10 @@ class Device:
         return size
 
     def _settle(self, addresses: Iterable[Address]) -> None:
-        """Wait until the kernel takes new addresses for its own: in IPv6 a worker of it does that a moment later.
+        """Wait until the kernel delivers new addresses locally.
 
-        Bounded: a node whose worker hangs has other troubles, and packets find the addresses when it is done.
+        For IPv6 a worker of the kernel does this a moment later. The wait is bounded: if the worker hangs, the
+        addresses work as soon as it finishes.
         """
         waiting = list(addresses)
         for _ in range(_LOOKS):
@@ -174,7 +172,7 @@ class Device:
         return 0 if index is None else self._change(DELETE_ADDRESS, index, addresses, errno.EADDRNOTAVAIL)
 
     def delete(self) -> bool:
-        """Remove the family's addresses, and the device once it holds none of the other's; tell if there was any."""
+        """Remove the family's addresses, and the device if the other family has none; report whether any existed."""
         index = self._index()
         if index is None:
             return False

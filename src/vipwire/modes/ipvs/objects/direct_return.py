@@ -1,10 +1,8 @@
-"""The receiving side of direct return: a Pod that gets packets for a VIP has to take them for its own.
+"""Configures local Pods for direct return, so that their kernel accepts packets for a VIP.
 
-In the Pod's network namespace the VIP is put on `lo` (packets that are only routed there), or on a tunnel device that
-unwraps them (IP in IP). Each node does so for its own Pods. Their namespaces are found among those that the container
-runtimes keep in a directory, by the Pod's address.
-
-Reverse path filtering is switched off for the tunnel: the packets inside come from anywhere.
+In the Pod's network namespace vipwire puts the VIP on `lo` (routed packets) or on a tunnel device (IP in IP), and
+turns off reverse path filtering for the tunnel. It finds the namespace by the Pod's address, in the directories of
+the container runtimes.
 """
 
 import contextlib
@@ -35,9 +33,9 @@ DIRECTORIES = (Path("/run/netns"), Path("/run/docker/netns"))
 
 _CLONE_NEWNET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_KINDS = {Family.IPV4: ("ipip", b""), Family.IPV6: ("ip6tnl", attribute(9, b"\x29"))}  # IFLA_IPTUN_PROTO: IPv6 in it
+_KINDS = {Family.IPV4: ("ipip", b""), Family.IPV6: ("ip6tnl", attribute(9, b"\x29"))}  # IFLA_IPTUN_PROTO: IPv6
 _LO = 1
-_LINK_LOCAL = b"\xfe\x80"  # of IPv6, whose every device has one
+_LINK_LOCAL = b"\xfe\x80"  # every IPv6 device has one
 
 
 class Pods:
@@ -47,7 +45,7 @@ class Pods:
         self._family, self._name = family, TUNNELS[family]
 
     def read(self) -> dict[tuple[Address, Address], Method]:
-        """Read which Pods receive for which VIPs."""
+        """Read the VIPs that each Pod receives for, as (Pod, VIP) to method."""
         found: dict[tuple[Address, Address], Method] = {}
         for path in _namespaces():
             with contextlib.suppress(OSError), _inside(path), NetlinkSocket(NETLINK_ROUTE) as link:
@@ -59,7 +57,7 @@ class Pods:
         return found
 
     def prepare(self, wanted: Mapping[tuple[Address, Address], Method]) -> None:
-        """Configure Pods to receive for VIPs; raise CommitError for a Pod whose namespace is not found."""
+        """Configure Pods to receive for VIPs; raise CommitError if a Pod's network namespace is not found."""
         where = self._where({pod for pod, _ in wanted}) if wanted else {}
         for (pod, vip), method in wanted.items():
             if pod not in where:
@@ -75,7 +73,7 @@ class Pods:
                 raise CommitError(f"cannot prepare the Pod {format_address(pod)}: {error}") from error
 
     def release(self, unwanted: Iterable[tuple[Address, Address]]) -> None:
-        """Stop Pods from receiving; one that is gone needs nothing."""
+        """Remove the configuration from Pods; skip Pods that no longer exist."""
         pairs = list(unwanted)
         where = self._where({pod for pod, _ in pairs}) if pairs else {}
         for pod, vip in pairs:

@@ -1,4 +1,4 @@
-"""iptables as ipvs mode uses it: only when a chain changes, and in a variant that is tried first."""
+"""Runs iptables for ipvs mode, only when a chain changes. `ChainTool` tries the variant first."""
 
 from vipwire.errors import CommitError, UnsupportedError
 from vipwire.model.net import Family
@@ -10,7 +10,7 @@ from vipwire.reconcile.delta import Delta
 
 _PURPOSE = "ipvs mode"
 _LIMIT_SECONDS = 60.0
-"""For rules that are few whatever the number of Services."""
+"""Enough for ipvs mode's rules, whose number does not grow with the Services."""
 
 
 class ChainTool:
@@ -21,28 +21,28 @@ class ChainTool:
         self._chosen: xtables.IptablesTool | None = None
 
     def require(self) -> xtables.IptablesTool:
-        """Choose the variant, once. Raise UnsupportedError unless one of them works."""
+        """Choose the variant, once. Raise UnsupportedError if neither works."""
         if self._chosen is None:
             self._chosen = self._choose()
         return self._chosen
 
     def read(self, ours: frozenset[ChainName]) -> tuple[dict[ChainName, Rules], dict[RangeRule, int]]:
-        """Read our chains, and the rules of those that Services share. Raise CommitError or DecodeError."""
+        """Read vipwire's chains, and the rules of chains that Services share. Raise CommitError or DecodeError."""
         return parted(parse_save(self.require().save(), ours) if ours else {})
 
     def counted(self) -> str:
-        """Print all rules with their counters; raise UnsupportedError without a tool that works."""
+        """Print all rules with counters. Raise UnsupportedError if neither variant works."""
         return self.require().save(counted=True)
 
     def write(self, delta: Delta[ChainName, Rules]) -> int:
-        """Apply a difference; return its size in bytes. Raise CommitError if a table is refused."""
+        """Apply a difference; return the bytes sent. Raise CommitError if iptables refuses a table."""
         text = restore_text(delta)
         if text:
             self.require().restore(text)
         return len(text)
 
     def write_rules(self, delta: Delta[RangeRule, int]) -> int:
-        """Apply a difference of single rules; return its size in bytes. Raise CommitError if a table is refused."""
+        """Apply a difference of single rules; return the bytes sent. Raise CommitError if refused."""
         text = rules_text(delta)
         if text:
             self.require().restore(text)

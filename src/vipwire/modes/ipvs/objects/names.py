@@ -1,4 +1,4 @@
-"""The names of ipvs mode and the kinds of its objects, which are kube-proxy's where it has the same thing.
+"""The kinds of ipvs mode's objects and their names, which are kube-proxy's where kube-proxy has the same object.
 
     VirtualServer   -> Scheduling       a VIP, a node port on one address, or a mark
     RealServer      -> Forwarding
@@ -11,8 +11,8 @@
     ChainName       -> rules            as iptables-save prints them; of a base chain only the jumps to ours
     RangeRule       -> how often        a rule of a range of ports, in a chain that holds nothing else
 
-Which virtual servers are ours the kernel itself remembers: those that an entry of our sets names. So entries come
-before virtual servers and go after them, and nobody else's virtual server is ever touched.
+vipwire owns the virtual servers that an element of its sets names. So elements come before virtual servers and go
+after them, and vipwire never touches any other virtual server.
 """
 
 import enum
@@ -26,28 +26,28 @@ from vipwire.modes.xtables.save import ChainName
 
 DEVICE: Final = "kube-ipvs0"
 TUNNELS: Final = {Family.IPV4: "vipwire-tunnel4", Family.IPV6: "vipwire-tunnel6"}
-"""The devices in Pods that take packets out of tunnels: one for each family, for a kind of tunnel carries one."""
+"""The tunnel devices in Pods, one for each family, because one kind of tunnel carries one family."""
 ROUTE_TABLE: Final = 78
-"""The table of routes to which marks lead; the number is kube-router's."""
+"""The routing table for marked packets; kube-router uses the same number."""
 RULE_PRIORITY: Final = 32764
 
 
 class Vip(NamedTuple):
-    """An address that this node has on kube-ipvs0, so that packets to it come to IPVS."""
+    """An address on kube-ipvs0, which brings packets to IPVS."""
 
     address: Address
 
 
 class MarkRule(NamedTuple):
-    """A routing rule: packets with this mark look for their route in ROUTE_TABLE first."""
+    """A routing rule: packets with this mark use ROUTE_TABLE first."""
 
     mark: int
 
 
 class VipRoute(NamedTuple):
-    """A route of ROUTE_TABLE: packets to the address come to IPVS although it is not this node's.
+    """A local route of ROUTE_TABLE: brings packets for an address that this node does not have to IPVS.
 
-    The table tells it from a `Vip`: tuples with the same fields are equal.
+    The field `table` keeps it different from a `Vip`, because tuples with equal fields are equal.
     """
 
     address: Address
@@ -55,7 +55,7 @@ class VipRoute(NamedTuple):
 
 
 class Receiver(NamedTuple):
-    """A Pod on this node that takes packets to a VIP for its own; see `receive`."""
+    """A local Pod that accepts packets for a VIP; see `direct_return`."""
 
     pod: Address
     vip: Address
@@ -75,9 +75,9 @@ class SetEntry(NamedTuple):
 
 
 class RangeRule(NamedTuple):
-    """A rule, in the words of iptables-save without `-A CHAIN`. Where it has to stand its target says; see `leads`.
+    """A rule, in the words of iptables-save without `-A CHAIN`.
 
-    `stray`: it was read behind rules that it has to precede.
+    Its target decides its place in the chain; see `leads`. `stray`: the kernel has the rule at a wrong place.
     """
 
     table: str
@@ -94,7 +94,7 @@ Object: TypeAlias = Scheduling | Forwarding | Method | IpsetSpec | Rules | int |
 
 
 class Set(enum.Enum):
-    """The ipsets; the value is the name of the IPv4 one. The last nine are ours alone."""
+    """The ipsets; the value is the IPv4 name. kube-proxy lacks the last nine."""
 
     LOOP_BACK = "KUBE-LOOP-BACK"
     CLUSTER_IP = "KUBE-CLUSTER-IP"
@@ -138,20 +138,20 @@ _TYPES: Final = {
 
 
 def set_name(family: Family, which: Set) -> str:
-    """Name a set of a family: `KUBE-6-…` for IPv6, cut to what the kernel takes as kube-proxy cuts it."""
+    """Return the name of a family's set: `KUBE-6-…` for IPv6, cut to the kernel's limit as kube-proxy cuts it."""
     name = which.value
     return name if family is Family.IPV4 else f"KUBE-6-{name.removeprefix('KUBE-')}"[:31]
 
 
 def set_spec(which: Set) -> IpsetSpec:
-    """Return what a set is."""
     return IpsetSpec(_TYPES.get(which, SetType.ADDRESS_PORT), which in MARKING)
 
 
 MARKING: Final = frozenset({Set.LOCAL_POOL, Set.LOCAL_POOL_NODE, Set.DIRECT_RETURN, Set.RANGES, Set.RANGES_LOCAL})
-"""The sets whose elements carry marks, each that of a virtual server of ours.
+"""The sets whose elements carry the mark of a virtual server.
 
-Rules give the marks of the last two, for no set holds ranges of ports. These sets only say what is ours.
+For the last two the rules set the mark, because no set holds port ranges; their elements only mark a virtual server
+as vipwire's.
 """
 
 OWNING: Final = (
@@ -167,7 +167,7 @@ OWNING: Final = (
     Set.NODE_PORT_LOCAL_SCTP,
     Set.ROUTED,
 )
-"""The sets by whose entries a virtual server is known as ours."""
+"""The sets whose elements mark a virtual server as vipwire's."""
 
 PORT_PROTOCOLS: Final = {
     Set.NODE_PORT_TCP: 6,
@@ -175,11 +175,11 @@ PORT_PROTOCOLS: Final = {
     Set.NODE_PORT_UDP: 17,
     Set.NODE_PORT_LOCAL_UDP: 17,
 }
-"""The protocol that a set of bare ports stands for."""
+"""The protocol of each set that holds only ports."""
 
 
 def owning_entries(family: Family, keys: Iterable[ObjectKey]) -> Iterator[tuple[Set, IpsetEntry]]:
-    """Yield the elements by which a virtual server of one family is known as ours, each with its set."""
+    """Yield the set elements that mark a virtual server of this family as vipwire's."""
     owning = {set_name(family, which): which for which in OWNING}
     for key in keys:
         if isinstance(key, SetEntry) and (which := owning.get(key.set)) is not None:
@@ -187,7 +187,6 @@ def owning_entries(family: Family, keys: Iterable[ObjectKey]) -> Iterator[tuple[
 
 
 def describe_object(key: ObjectKey) -> str:
-    """Name an object."""
     if isinstance(key, VirtualServer | RealServer):
         return describe_server(key)
     if isinstance(key, SetName | SetEntry | ChainName | RangeRule):

@@ -1,4 +1,4 @@
-"""A difference of ipvs mode's objects, sorted by what writes them."""
+"""Splits a difference of ipvs mode's objects by kind."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,7 +39,6 @@ class DeltaByKind:
 
 
 def partition(delta: Delta[ObjectKey, Object]) -> DeltaByKind:
-    """Sort a difference."""
     parts = DeltaByKind()
     by_type: Mapping[type, Delta[Any, Any]] = {
         SetName: parts.sets,

@@ -1,8 +1,8 @@
-"""Routes packets to IPVS though their address is not this node's: by a mark, a rule and a routing table.
+"""Routes packets for addresses that this node does not have to IPVS, with a mark, a routing rule and a routing table.
 
-Some host may have the address, or endpoints answer clients directly, whose packets the kernel would take for forged
-if the VIP were an address of the node. So it is none: a rule sends what carries the mark into a table that has a
-local route to each VIP. It has no default route: a packet with the mark that other rules have translated passes.
+External IPs and VIPs of direct return must not be addresses of the node: another host may have them, or the kernel
+would drop the endpoints' packets as forged. The table has a local route for each VIP and no default route, so a
+marked packet that other rules translated passes.
 """
 
 import errno
@@ -20,14 +20,13 @@ from vipwire.modes.ipvs.objects.names import RULE_PRIORITY as PRIORITY
 
 
 class PolicyRouting:
-    """The rules of one family, in the network namespace in which this was made."""
+    """The routing rules of one family, in the network namespace of its creation."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
         self._link = NetlinkSocket(NETLINK_ROUTE)
 
     def close(self) -> None:
-        """Close the socket; the rules stay."""
         self._link.close()
 
     def marks(self) -> list[int]:
@@ -46,7 +45,7 @@ class PolicyRouting:
         return self._change_rules(rtnetlink.DELETE_RULE, marks, errno.ENOENT)
 
     def routes(self) -> list[Address]:
-        """Read the addresses that have a local route in the table; a default route's is 0.0.0.0 or ::."""
+        """Read the addresses with a local route in the table; 0.0.0.0 or :: is a default route."""
         self._link.drain()
         request = rtnetlink.routes_request(self._family, TABLE)
         routes = [rtnetlink.decode_route(payload) for payload in self._link.dump(rtnetlink.GET_ROUTE, request)]
@@ -59,7 +58,7 @@ class PolicyRouting:
         return self._change_routes(rtnetlink.NEW_ROUTE, addresses, payloads, errno.EEXIST)
 
     def remove_routes(self, addresses: Sequence[Address]) -> int:
-        """Remove local routes of any protocol (0) and scope, whatever tool has made them; return the bytes sent."""
+        """Remove local routes of any protocol (0) and scope, also those of other tools; return the bytes sent."""
         payloads = [_local_route(each, 0, rtnetlink.SCOPE_ANY) for each in addresses]
         return self._change_routes(rtnetlink.DELETE_ROUTE, addresses, payloads, errno.ESRCH)
 
@@ -86,7 +85,7 @@ class PolicyRouting:
 
 
 def _local_route(address: Address, protocol: int, scope: int) -> bytes:
-    """Encode a route of the table; 0.0.0.0 and :: stand for the default route."""
+    """Encode a route of the table; 0.0.0.0 and :: are the default route."""
     to = Prefix(address, len(address) * 8 if any(address) else 0)
     route = rtnetlink.Route(to, rtnetlink.LOOPBACK, None, None, TABLE, protocol, scope, rtnetlink.LOCAL)
     return rtnetlink.encode_route(route)

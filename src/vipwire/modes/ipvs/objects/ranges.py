@@ -1,8 +1,7 @@
-"""Writes a range of ports (`vipwire.io/port-range`): virtual servers of marks, and rules that mark the range. Pure.
+"""Writes a port range (`vipwire.io/port-range`): virtual servers of marks, and rules that set the mark. Pure.
 
-A virtual server takes one port, and one of a mark takes whatever carries it. To a real server with port 0 a packet
-goes with the port that it was sent to. No ipset holds a range of ports without an element for each of them. So a
-range has rules of its own, each in a chain that holds nothing else (`skeleton` jumps there):
+Only the virtual server of a mark takes several ports; a real server with port 0 keeps the packet's port. An ipset
+would need one element for each port, so each range has rules, in chains without other rules:
 
     mangle  KUBE-IPVS-RANGES       gives the mark, of clients on this node where they have a pool of their own
             -LOCAL                 gives clients outside that of this node's pool
@@ -46,33 +45,33 @@ _LAST: Final = frozenset({"ACCEPT", "DROP", STRAYS})
 
 
 def leads(words: str) -> bool:
-    """Report whether a rule has to stand before those that end a packet's way through its chain for good."""
+    """Report whether a rule has to precede the rules that end the chain."""
     return target(words) not in _LAST
 
 
 def segment(family: Family) -> int:
-    """Return how much of TCP a link of 1500 bytes carries behind two headers of the family."""
+    """Return the TCP segment size for a link of 1500 bytes with two IP headers of this family."""
     return 1440 if family is Family.IPV4 else 1400
 
 
 def marking(wide: RangeFrontend, mark: int, *, local: bool = False) -> RangeRule:
-    """Mark what is sent to a range; `local`: only of clients outside, for the pool of this node."""
+    """Mark packets to a range; `local`: only those of clients outside, for the pool of this node."""
     words = _served(wide)
     return RangeRule("mangle", LOCAL_MARKS if local else MARKS, f"{words} -j MARK --set-xmark {mark:#x}/0xffffffff")
 
 
 def segments(wide: RangeFrontend, family: Family) -> RangeRule:
-    """Bound the segments of connections whose answers do not come back this way."""
+    """Limit the TCP segment size of connections with direct return."""
     key = wide.key
     words = f"-s {host(key.address)} -p tcp -m tcp --sport {ports(key.first, key.last)} --tcp-flags SYN,RST SYN"
     return RangeRule("mangle", SEGMENTS, f"{words} -j TCPMSS --set-mss {segment(family)}")
 
 
 def masquerading(wide: RangeFrontend) -> Iterator[RangeRule]:
-    """Ask for masquerading as the port itself does, and keep others' rules from translating; see KUBE-SERVICES."""
+    """Mark for masquerading as for the port itself, and stop other translation; see KUBE-SERVICES."""
     frontend, here = wide.frontend, host(wide.key.address)
     if frontend.kind is FrontendKind.CLUSTER_IP:
-        # A process of this node has the VIP itself as its source, if it chose none.
+        # A local process without a bound source has the VIP itself as its source.
         yield RangeRule("nat", MARKS, f"{_served(wide, source=f'-s {here}')} -j KUBE-MARK-MASQ")
         yield RangeRule("nat", MARKS, f"{_served(wide)} -j KUBE-CLUSTER-IP")
     elif frontend.short_circuit is None:
@@ -83,7 +82,7 @@ def masquerading(wide: RangeFrontend) -> Iterator[RangeRule]:
 
 
 def hairpins(wide: RangeFrontend, forward: Forward) -> Iterator[RangeRule]:
-    """Masquerade endpoints that reach themselves at the port that they have named."""
+    """Masquerade endpoints that reach themselves at the port of the endpoint."""
     for each in forward.pool:
         if wide.keeps_port(each):
             words = served(
@@ -97,9 +96,10 @@ def hairpins(wide: RangeFrontend, forward: Forward) -> Iterator[RangeRule]:
 
 
 def filtering(wide: RangeFrontend, *, own: bool, bound: bool) -> Iterator[RangeRule]:
-    """Pass, refuse or drop. Only at an address of kube-ipvs0 (`bound`) other ports are refused.
+    """Pass, refuse or drop packets to a range.
 
-    At an address of this node itself (`own`) a range without endpoints leaves packets to whoever listens.
+    `bound`: the address is on kube-ipvs0, where other ports are refused. `own`: the address is the node's, where a
+    range without endpoints leaves packets to local sockets.
     """
     frontend = wide.frontend
     if isinstance(frontend.action, Reject) and not own:

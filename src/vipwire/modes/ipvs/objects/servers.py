@@ -1,4 +1,4 @@
-"""IPVS of one family in the kernel: read, written in batches, and what the kernel refuses put in words."""
+"""Reads and writes IPVS of one family, in batches, and explains the kernel's refusals."""
 
 import errno
 import os
@@ -47,23 +47,23 @@ class Row(NamedTuple):
 
 
 class ServerTable(NamedTuple):
-    """The real servers of one family, and the virtual servers that are listed with all that they have."""
+    """The real servers of one family, and the virtual servers whose listing is complete."""
 
     rows: list[Row]
     listed: set[VirtualServer]
 
 
 def parse_table(text: str, family: Family) -> ServerTable:
-    """Read from /proc/net/ip_vs the real servers of one family: many virtual servers at the price of one read. Pure.
+    """Read the real servers of one family from /proc/net/ip_vs. Pure.
 
-    Over netlink that takes a dump for each virtual server. What the file lacks (flags, timeouts) a dump of the
-    virtual servers alone has. A virtual server of a mark does not say its family; its real servers do. One that has
-    none is not seen.
+    Netlink would need a dump for each virtual server. The file lacks flags and timeouts; a dump of the virtual
+    servers has them. Only real servers show the family of a mark's virtual server, so one without real servers is not
+    seen.
 
-    The file may lack whole virtual servers, though. The kernel hands it out in pieces of a page; where it goes on it
-    counts the virtual servers of this network namespace (ip_vs_info_array), but where it has stopped it has counted
-    those of all (ip_vs_info_seq_next). So each piece but the first begins too late where other network namespaces
-    have any: those of other nodes on the same machine, for instance. What the file does not list has to be asked for.
+    The file can lack virtual servers. The kernel prints it a page at a time and counts virtual servers to continue:
+    those of all network namespaces where it stopped (ip_vs_info_seq_next), those of this one where it resumes
+    (ip_vs_info_array). So other network namespaces shift each later page. The caller asks for unlisted ones by
+    netlink.
 
     Format: ip_vs_info_seq_show in net/netfilter/ipvs/ip_vs_ctl.c; addresses and ports in hex.
 
@@ -92,7 +92,7 @@ def parse_table(text: str, family: Family) -> ServerTable:
 
 
 def with_resting(rows: Iterable[Row]) -> dict[VirtualServer, dict[RealServer, Forwarding]]:
-    """Choose the virtual servers of which a real server takes nothing new; all that they have, in the same order."""
+    """Return the virtual servers with a real server of weight 0, each with all its real servers in order."""
     servers: dict[VirtualServer, dict[RealServer, Forwarding]] = {}
     for row in rows:
         servers.setdefault(row.real.server, {})[row.real] = row.forwarding
@@ -123,12 +123,12 @@ def _place(text: str) -> tuple[Address, int]:
 
 _ATTEMPTS = 5
 _NAMED = 52
-"""Bytes of a listed virtual server that tell which it is; what it has counted comes behind them."""
+"""The bytes of a listed virtual server before its statistics; they identify it."""
 _TABLE = Path("/proc/thread-self/net/ip_vs")
 
 
 class ServerCommand(NamedTuple):
-    """One command about a virtual server (with its scheduling) or about a real server (with its forwarding)."""
+    """One command for a virtual server (with scheduling) or a real server (with forwarding)."""
 
     command: Command
     key: VirtualServer | RealServer
@@ -136,7 +136,7 @@ class ServerCommand(NamedTuple):
 
 
 class IpvsServers:
-    """IPVS of one family, in the network namespace in which this was made. Raise UnsupportedError without IPVS."""
+    """IPVS of one family, in the network namespace of its creation. Raise UnsupportedError without IPVS."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
@@ -144,26 +144,25 @@ class IpvsServers:
         try:
             (answer,) = self._generic.request(CONTROL, ask_family(ipvs.FAMILY))
             self._number = family_number(answer.payload)
-            # Opened here, it stays the file of this network namespace, wherever the thread goes.
+            # An open file stays bound to the network namespace of the opening thread.
             self._table: TextIO = _TABLE.open(encoding="ascii")
         except OSError as error:
             self._generic.close()
             raise UnsupportedError(_missing(error)) from error
 
     def close(self) -> None:
-        """Close the socket; virtual servers stay."""
         self._table.close()
         self._generic.close()
 
     def services(self) -> dict[VirtualServer, tuple[Scheduling, TrafficStats]]:
-        """Read all virtual servers of the family, whoever made them."""
+        """Read all virtual servers of the family, of vipwire and others."""
         self._generic.drain()
         payloads = settled(lambda: list(self._generic.dump(self._number, ipvs.list_services())))
         decoded = [ipvs.decode_service(payload) for payload in payloads]
         return {server: (how, counters) for family, server, how, counters in decoded if family is self._family}
 
     def rows(self, servers: Collection[VirtualServer]) -> Iterator[Row]:
-        """Read the real servers of these virtual servers: all in one read, then each that this has left out."""
+        """Read the real servers of these virtual servers: one read, then one request for each that it lacks."""
         self._table.seek(0)
         table = parse_table(self._table.read(), self._family)
         yield from (row for row in table.rows if row.real.server in servers)
@@ -174,7 +173,7 @@ class IpvsServers:
                     yield Row(real, each.forwarding, each.active, each.inactive)
 
     def reals(self, server: VirtualServer) -> list[RealServerState]:
-        """Read one virtual server's real servers; none if there is no such virtual server."""
+        """Read one virtual server's real servers; empty if the virtual server does not exist."""
         self._generic.drain()
         request = ipvs.list_dests(self._family, server)
         try:
@@ -190,15 +189,14 @@ class IpvsServers:
             self._generic.request(self._number, ipvs.set_timeouts(timeouts))
 
     def timeouts(self) -> Timeouts:
-        """Read the timeouts."""
         (answer,) = self._generic.request(self._number, ipvs.ask_timeouts())
         return ipvs.decode_timeouts(answer.payload)
 
     def apply(self, changes: Iterable[ServerCommand]) -> int:
-        """Carry out changes in order; return the bytes sent. Raise CommitError with the first that is refused.
+        """Apply changes in order; return the bytes sent. Raise CommitError for the first one that the kernel refuses.
 
-        What is there already is set instead of added, what is absent is added instead of set, and what is gone need
-        not be deleted: so a half-finished earlier try is finished, and what somebody removed is there again.
+        An existing object is set instead of added, a missing one is added instead of set, and deleting a missing one
+        succeeds. So a second try completes an interrupted one.
         """
         todo = list(changes)
         size = 0
@@ -236,10 +234,10 @@ class IpvsServers:
 
 
 def settled(read: Callable[[], list[memoryview]]) -> list[memoryview]:
-    """List virtual servers until two lists in a row name the same ones; return the last one.
+    """List virtual servers until two lists in a row have the same names; return the last one.
 
-    The kernel lists in pieces, and counts how far it has come. What goes meanwhile lets it pass over others, and of
-    that it says nothing (ip_vs_genl_dump_services sets no sequence): those would seem to be gone.
+    The kernel lists in pieces and resumes by count. A deletion in between makes it skip entries without a sign of
+    interruption (ip_vs_genl_dump_services sets no sequence).
     """
     payloads = read()
     for _ in range(_ATTEMPTS):
@@ -254,7 +252,7 @@ _SET = {Command.SET_SERVICE: (Command.NEW_SERVICE, errno.ESRCH), Command.SET_DES
 
 
 def _other_way(change: ServerCommand, code: int) -> list[ServerCommand] | None:
-    """Find what to do instead of a refused change; an empty list if nothing remains to be done."""
+    """Return the commands to send instead of a refused one; empty if the goal is already reached."""
     if change.command in (Command.DEL_SERVICE, Command.DEL_DEST) and code in (errno.ENOENT, errno.ESRCH):
         return []
     if change.command in _ADDED and code == errno.EEXIST:

@@ -1,4 +1,4 @@
-"""The ipsets of one family in the kernel: read, created, filled, emptied, destroyed; by netlink."""
+"""Reads and writes the ipsets of one family by netlink."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ _REASONS = {
 
 
 class Sets:
-    """The sets of one family, in the network namespace in which this was made."""
+    """The sets of one family, in the network namespace of its creation."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
@@ -39,11 +39,10 @@ class Sets:
         self._revisions: dict[SetType, int] = {}
 
     def close(self) -> None:
-        """Close the socket; the sets stay."""
         self._netfilter.close()
 
     def require(self) -> None:
-        """Raise UnsupportedError unless the kernel has every type of set that is needed."""
+        """Raise UnsupportedError if the kernel lacks a set type."""
         for kind in SetType:
             try:
                 self._revision(kind)
@@ -55,7 +54,6 @@ class Sets:
                 ) from error
 
     def read(self) -> dict[ObjectKey, Object]:
-        """Read our sets and their elements."""
         objects: dict[ObjectKey, Object] = {}
         self._netfilter.drain()
         for which in Set:
