@@ -1,1 +1,1 @@
-"""vipwire without a cluster: an API server with its store, and what Services need around it, in one process."""
+"""vipwire without a cluster: an API server, its store, and the controllers and agents of Services, in one process."""

@@ -1,4 +1,4 @@
-"""Sets up the listener of `vipwire up`: its address, its certificate, and the Services that lead there."""
+"""Sets up the listener of `vipwire up`: its address, its certificate, and the Services that lead to it."""
 
 import asyncio
 import dataclasses
@@ -40,9 +40,9 @@ _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The address of the API server; `names` are further ones for its certificate, `node` this machine's Node.
+    """The address of the API server; `names` are further names in its certificate, `node` this machine's Node.
 
-    `own` are the Node's addresses. `life` is for how long certificates of servers and machines are good.
+    `own` are the Node's addresses. `life` is the validity of certificates of servers and machines.
     """
 
     folder: Path
@@ -56,9 +56,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server that listens: what to close, its credentials, its URL, and the admin's kubeconfig.
+    """A listening server: its closer, its credentials, its URL, and the admin's kubeconfig.
 
-    `shared` are the credentials that all servers share; `move` is told the Node's addresses when they are others.
+    All servers share the credentials `shared`; `move` is called with the Node's new addresses when they change.
     """
 
     serving: Serving
@@ -77,10 +77,10 @@ async def serve_api(
     supervisor: Supervisor,
     addresses: AddressKeeper,
 ) -> Served:
-    """Open the API server, and have Service `kubernetes` lead to it. Raise ConfigError.
+    """Open the API server, and point Service `kubernetes` to it. Raise ConfigError.
 
-    `supervisor` tells of each part of this process what is wrong, and how often it has failed; `addresses` tells
-    which of them are silent.
+    `supervisor` reports each part's problem and its number of failures; `addresses` reports which addresses are
+    silent.
     """
     keys = Keys(place.folder, _names(place, services.address(API_NUMBER)), clock, place.life)
     tls = keys.tls
@@ -118,14 +118,14 @@ async def serve_api(
 
 
 class _ApiEndpoint:
-    """Has Service `kubernetes` lead to the API server; `listen` opens a socket for this machine at an address."""
+    """Points Service `kubernetes` to the API server; `listen` opens a socket for this machine at an address."""
 
     def __init__(self, place: Place, services: OwnServices, port: int, listen: Callable[[str], bool]) -> None:
         self._place, self._services, self._port, self._listen = place, services, port, listen
         self._inner = set[str]()
 
     async def reach(self, own: tuple[str, ...]) -> None:
-        """Lead there by the Node's addresses, as they are now."""
+        """Point the Service to the Node's current addresses."""
         found = reachable_address((self._place.address,), own, self._services.version)
         if found is not None and found.inner and found.address not in self._inner:
             if self._listen(found.address):
@@ -138,7 +138,7 @@ class _ApiEndpoint:
 async def serve_names(
     settings: DnsSettings, registry: Registry, services: OwnServices, place: Place, begun: Callable[[], None]
 ) -> None:
-    """Answer DNS until cancelled, and have Service `kube-dns` lead to it. Raise UnsupportedError.
+    """Answer DNS until cancelled, and point Service `kube-dns` to it. Raise UnsupportedError.
 
     `begun` is called once the sockets are open.
     """
@@ -161,7 +161,7 @@ def _listed(found: ReachableAddress | None) -> tuple[str, ...]:
 
 
 def _listen_within(server: ApiServer, serving: Serving, address: str, port: int, tls: ssl.SSLContext) -> bool:
-    """Serve this machine at one more address of it; tell whether that can be."""
+    """Listen at one more address of this machine; report success."""
     try:
         server.listen_too(serving, inner_socket(address, port), tls)
     except OSError as error:
@@ -176,7 +176,7 @@ def _listen_within(server: ApiServer, serving: Serving, address: str, port: int,
 
 
 def _names(place: Place, service: str) -> Iterable[str]:
-    """List all that the server's certificate has to be good for."""
+    """Yield all names and addresses of the server's certificate."""
     found = (*_NAMES, *_NAMES_BELOW, place.address, socket.gethostname().lower(), *place.names, *place.own, service)
     return (name for name in found if name and name not in _WILDCARDS)
 

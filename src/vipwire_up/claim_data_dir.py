@@ -17,9 +17,9 @@ from vipwire_up.up import Setting
 
 @contextlib.contextmanager
 def claim_up(setting: Setting, *, takeover: bool) -> Iterator[None]:
-    """Claim what this `up` is going to write; end it as a signal does when a successor wants its place.
+    """Claim all that this `up` writes; end this process like a signal when a successor takes over.
 
-    Raise AlreadyRunningError if another process has it.
+    Raise AlreadyRunningError if another process holds the claim.
     """
     details = (f"API server at {setting.address} port {setting.port}",)
     with claim_folder(setting.folder, setting.proxy, "vipwire up", details, takeover=takeover):
@@ -30,7 +30,7 @@ def claim_up(setting: Setting, *, takeover: bool) -> Iterator[None]:
 def claim_folder(
     folder: Path, proxy: Config | None, command: str, details: Iterable[str] = (), *, takeover: bool
 ) -> Iterator[None]:
-    """Claim a data directory and, if a proxy is run, the network namespace, for a command. As above."""
+    """Claim a data directory for a command and, with a proxy, the network namespace; errors as in `claim_up`."""
     check_owner(folder, "--data-dir")
     name, details = _name(folder), (f"data directory {folder.resolve()}", *details)
     with contextlib.ExitStack() as stack:
@@ -44,7 +44,7 @@ def claim_folder(
 
 
 def end_holder(folder: Path) -> None:
-    """End the process that has a data directory, and wait until it has. Raise AlreadyRunningError if it does not."""
+    """End the process that holds a data directory, and wait for its end. Raise AlreadyRunningError on timeout."""
     with claimed((_name(folder),), "vipwire leave", ready=lambda: None):
         pass
 

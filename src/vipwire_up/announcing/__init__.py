@@ -1,1 +1,1 @@
-"""LoadBalancer addresses that move: which machine has which, who takes over, and what it tells its neighbours."""
+"""LoadBalancer addresses that move between nodes: which node announces each, takeover, ARP and NDP."""

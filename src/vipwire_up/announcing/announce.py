@@ -1,11 +1,11 @@
-"""Announces LoadBalancer addresses to neighbours by ARP and NDP, and answers those who ask.
+"""Announces LoadBalancer addresses to neighbours by ARP and NDP, and answers requests for them.
 
     IPv4   gratuitous ARP (RFC 5227): a request and a reply that name the address; replies to requests for it
     IPv6   an unsolicited neighbour advertisement with the override flag to all nodes (RFC 4861 7.2.6); advertisements
-           to who solicits, which come to the address's solicited-node group
+           in answer to solicitations, which arrive at the address's solicited-node group
 
-The kernel would do this for addresses of its own. These are none: no interface has them, and packets for them are
-translated before routing. So they are answered here, from raw sockets, which needs CAP_NET_RAW.
+No interface has these addresses: rules translate their packets before routing. So the kernel does not answer for
+them; vipwire answers from raw sockets, which need CAP_NET_RAW.
 """
 
 import asyncio
@@ -25,61 +25,61 @@ _SOLICITATION, _ADVERTISEMENT = 135, 136
 _SOLICITED, _OVERRIDE = 0x40000000, 0x20000000
 _ICMP6_FILTER: Final = 1
 Claimed: TypeAlias = Callable[[bytes, bytes], None]
-"""Is told an address, and the hardware address of who else has it."""
+"""Called with an address and the hardware address of another machine that claims it."""
 
 
 def arp(operation: int, hardware: bytes, address: bytes, to: bytes, to_address: bytes) -> bytes:
-    """Write an Ethernet frame with an ARP message: operation 1 asks, 2 answers (RFC 826)."""
+    """Build an Ethernet frame with an ARP message: operation 1 is a request, 2 a reply (RFC 826)."""
     head = to + hardware + struct.pack("!H", _ETH_ARP)
     target = bytes(6) if operation == 1 else to
     return head + struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) + hardware + address + target + to_address
 
 
 def asked_by_arp(frame: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Read who asks for which address: its hardware address, its address, the wanted one; None for other frames."""
+    """Read an ARP request: the sender's two addresses, the requested address. None for other frames."""
     if len(frame) < 42 or frame[12:14] != b"\x08\x06" or frame[20:22] != b"\0\1":
         return None
     return frame[22:28], frame[28:32], frame[38:42]
 
 
 def advertisement(address: bytes, hardware: bytes, *, solicited: bool) -> bytes:
-    """Write a neighbour advertisement; the kernel fills in the checksum."""
+    """Build a neighbour advertisement without a checksum: the kernel fills in that."""
     flags = _OVERRIDE | (_SOLICITED if solicited else 0)
     return struct.pack("!BBHI", _ADVERTISEMENT, 0, 0, flags) + address + b"\x02\x01" + hardware
 
 
 def solicitation(address: bytes, hardware: bytes) -> bytes:
-    """Write a neighbour solicitation, which asks who has an address (RFC 4861 4.3)."""
+    """Build a neighbour solicitation (RFC 4861 4.3)."""
     return struct.pack("!BBHI", _SOLICITATION, 0, 0, 0) + address + b"\x01\x01" + hardware
 
 
 def solicited_group(address: bytes) -> bytes:
-    """Name the group that who asks for an address asks in: ff02::1:ffXX:XXXX (RFC 4291 2.7.1)."""
+    """Return an address's solicited-node multicast group, ff02::1:ffXX:XXXX (RFC 4291 2.7.1)."""
     return bytes.fromhex("ff0200000000000000000001ff") + address[13:]
 
 
 def claimed_by_arp(frame: bytes) -> tuple[bytes, bytes] | None:
-    """Read which hardware address says to have which address; None for other frames, and for who only asks."""
+    """Read the hardware address and the address that an ARP frame claims; None for other frames and ARP probes."""
     if len(frame) < 42 or frame[12:14] != b"\x08\x06" or frame[28:32] == bytes(4):
         return None
     return frame[22:28], frame[28:32]
 
 
 def claimed_by_advertisement(message: bytes) -> tuple[bytes, bytes] | None:
-    """Read the same of a neighbour advertisement that names its hardware address."""
+    """Read the hardware address and the address that an advertisement claims; None without a hardware address."""
     if len(message) < 32 or message[0] != _ADVERTISEMENT or message[24:26] != b"\x02\x01":
         return None
     return message[26:32], message[8:24]
 
 
 class Announcer:
-    """Speaks for addresses on one interface. Raise ConfigError if it cannot.
+    """Announces addresses on one interface. Raise ConfigError if the sockets cannot be opened.
 
-    `claimed` is told an address of ours and the hardware address of another machine that says to have it. `speaks` is
-    asked before every word: while it says no, nothing is told or answered.
+    The announcer calls `claimed` with an address of this machine that another machine claims. It calls `speaks`
+    before every packet, and sends none while that returns False.
 
-    An address that is handed on is answered for until its next owner is heard, so that no question is lost between
-    the two; but not to who only looks whether it is free.
+    After `hand_on`, the announcer answers for an address until it hears the next owner, so that no request is lost in
+    between. It does not answer probes for such an address.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ class Announcer:
         self._prepare()
 
     def _prepare(self) -> None:
-        passed = bytearray(b"\xff" * 32)  # a bit set is a type that is not wanted
+        passed = bytearray(b"\xff" * 32)  # a set bit blocks a type
         for wanted in (_SOLICITATION, _ADVERTISEMENT):
             passed[wanted // 8] &= ~(1 << wanted % 8) & 0xFF
-        # The filter's words are in the machine's order, its bits counted within them: little-endian fits bytes.
+        # The kernel's filter has native words with bits counted inside each: on little-endian machines bytes fit.
         self._icmp.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, bytes(passed))
         for option in (socket.IPV6_MULTICAST_HOPS, socket.IPV6_UNICAST_HOPS):
-            self._icmp.setsockopt(socket.IPPROTO_IPV6, option, 255)  # others are refused (RFC 4861 7.1.2)
+            self._icmp.setsockopt(socket.IPPROTO_IPV6, option, 255)  # receivers drop other hop limits
         self._icmp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, self._index)
         self._icmp.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._interface.encode())
         for each in (self._arp, self._icmp):
@@ -118,21 +118,18 @@ class Announcer:
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """The sockets to read from."""
         return self._arp, self._icmp
 
     def close(self) -> None:
-        """Fall silent."""
         self._arp.close()
         self._icmp.close()
 
     def listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Answer from now on who asks."""
         loop.add_reader(self._arp, self._hear_arp)
         loop.add_reader(self._icmp, self._hear_solicitation)
 
     def speak_for(self, addresses: Iterable[str], not_for: Iterable[str] = ()) -> frozenset[bytes]:
-        """Announce these addresses from now on, and no others; return the new ones."""
+        """Announce exactly these addresses from now on; return the new ones."""
         new = frozenset(map(_packed, addresses)) - self._addresses
         self._release(self._handed & new)
         self._join(socket.IPV6_JOIN_GROUP, new)
@@ -143,18 +140,17 @@ class Announcer:
         return new
 
     def hand_on(self, addresses: Iterable[str]) -> None:
-        """Announce these addresses no more, but answer for them until their next owner is heard, or `release`."""
+        """Stop announcing these addresses, but answer for them until the next owner is heard or until `release`."""
         going = self._addresses.intersection(map(_packed, addresses))
         self._addresses -= going
         self._handed |= going
         self._released.clear()
 
     def release(self, addresses: Iterable[str]) -> None:
-        """Answer for these addresses no more, if they are still handed on."""
+        """Stop answering for those of these addresses that are still handed on."""
         self._release(self._handed.intersection(map(_packed, addresses)))
 
     async def released(self) -> None:
-        """Wait until no address is being handed on."""
         while self._handed:
             await self._released.wait()
 
@@ -166,10 +162,7 @@ class Announcer:
             self._released.set()
 
     async def probe(self, addresses: Iterable[str], times: int, seconds: float) -> dict[str, bytes]:
-        """Ask who has addresses that are to be announced; give those that somebody answers for, with its hardware's.
-
-        Ask so many times, and wait so many seconds after each.
-        """
+        """Probe `times` times, waiting `seconds` after each; return used addresses with their hardware addresses."""
         packed = {_packed(each): each for each in addresses}
         for each in packed:
             self._probed[each] = b""
@@ -185,7 +178,7 @@ class Announcer:
 
     def _ask(self, address: bytes) -> None:
         if len(address) == 4:
-            self._send(arp(1, self._hardware, bytes(4), _EVERYBODY, address))  # from nobody: no table changes by it
+            self._send(arp(1, self._hardware, bytes(4), _EVERYBODY, address))  # sender 0.0.0.0: no table changes
             return
         group = socket.inet_ntop(socket.AF_INET6, solicited_group(address))
         with contextlib.suppress(OSError):  # the link is down, or has no address of its own yet
@@ -199,7 +192,7 @@ class Announcer:
                     self._icmp.setsockopt(socket.IPPROTO_IPV6, option, group)
 
     def tell(self, addresses: Iterable[bytes]) -> None:
-        """Announce to all neighbours the addresses that are still ours."""
+        """Announce those of the addresses that this machine still has."""
         if not self._speaks():
             return
         for address in self._addresses.intersection(addresses):
@@ -231,7 +224,7 @@ class Announcer:
             self._probed[claim[1]] = claim[0]
         if claim[1] in self._handed:
             self._release((claim[1],))
-        if claim[1] in self._addresses and self._speaks():  # else it is as it should be
+        if claim[1] in self._addresses and self._speaks():
             self._claimed(claim[1], claim[0])
 
     def _hear_solicitation(self) -> None:
@@ -241,18 +234,18 @@ class Announcer:
             return
         self._hear_claim(claimed_by_advertisement(message))
         host = sender[0].partition("%")[0]
-        nobody = host == "::"  # a machine that looks whether it may have the address: RFC 4862 5.4
+        nobody = host == "::"  # duplicate address detection (RFC 4862 5.4)
         if len(message) < 24 or message[0] != _SOLICITATION or not self._answers(message[8:24], probing=nobody):
             return
         if not self._speaks():
             return
-        if nobody or not self._advertise(message[8:24], host, solicited=True):  # there may be no route to it
+        if nobody or not self._advertise(message[8:24], host, solicited=True):  # the sender may be unreachable
             self._advertise(message[8:24], _ALL_NODES, solicited=False)
 
     def _advertise(self, address: bytes, to: str, *, solicited: bool) -> bool:
         try:
             self._icmp.sendto(advertisement(address, self._hardware, solicited=solicited), (to, 0, 0, self._index))
-        except OSError:  # the link is down, or has no address of its own yet: it is told again
+        except OSError:  # the link is down, or has no address of its own yet: the keeper announces again
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""Reports announced addresses in the log and in Events: which machine announces one, and that another one has it."""
+"""Reports announced addresses in the log and in Events: which machine announces each, and conflicts."""
 
 import asyncio
 import ipaddress
@@ -22,10 +22,10 @@ _MOST_TOLD: Final = 1000
 
 
 class Announced:
-    """Tells of the addresses of Services on one interface of a machine.
+    """Reports the addresses of Services that one interface of a machine announces.
 
-    Events are written by `tasks`, about the Services that `holders` names; both are set by who announces. `proxy` is
-    the configuration of the proxy beside it: in its state directory the addresses are written for `vipwire view`.
+    The announcer sets `tasks`, which write the Events, and `holders`, which names the Services of an address. `proxy`
+    is the configuration of the proxy on this machine: its state directory gets the addresses for `vipwire view`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Announced:
         self._told: dict[tuple[bytes, bytes], float] = {}
 
     def began(self, addresses: Iterable[bytes]) -> None:
-        """Record an Event about addresses that are announced from now on."""
+        """Record an Event for each Service whose address this machine now announces."""
         for address in addresses:
             text = str(ipaddress.ip_address(address))
             self._note(text, AnnouncedAddress(self._interface))
@@ -48,25 +48,25 @@ class Announced:
             self._report(text, "AddressAnnounced", message, "Normal")
 
     def ended(self, addresses: Iterable[str]) -> None:
-        """Log addresses that are not announced from now on: whose they are then, the next machine tells."""
+        """Log addresses that this machine no longer announces. The next machine reports that it announces them."""
         for address in addresses:
             self._note(address, None)
             log.info("an address is not announced here any more", address=address, interface=self._interface)
 
     def claimed(self, address: bytes, hardware: bytes) -> None:
-        """Report another machine that has an address of ours."""
+        """Report another machine that claims an address of this machine."""
         text, other = str(ipaddress.ip_address(address)), hardware.hex(":")
         self._note(text, AnnouncedAddress(self._interface, other=other))
         self._conflict(address, hardware, "another machine announces an address of ours", "too")
 
     def in_use(self, address: str, hardware: bytes) -> None:
-        """Report a machine that answers for an address which was to be announced here; it is left to that one."""
+        """Report a machine that already answers for an address. vipwire does not announce that address."""
         packed = ipaddress.ip_address(address).packed
         self._note(address, AnnouncedAddress(self._interface, here=False, other=hardware.hex(":")))
         self._conflict(packed, hardware, "an address is in use already; it is not announced", "and so not by us")
 
     def _note(self, address: str, announced: AnnouncedAddress | None) -> None:
-        """Write how an address stands, if it stands otherwise."""
+        """Write the state of an address if it changed."""
         if self._path is None or self._addresses.get(address) == announced:
             return
         if announced is None:
@@ -76,7 +76,7 @@ class Announced:
         write_announced(self._path, self._addresses)
 
     def _conflict(self, address: bytes, hardware: bytes, said: str, more: str) -> None:
-        """Report a conflict, every ten minutes at most."""
+        """Report a conflict, at most every ten minutes."""
         now = time.monotonic()
         last = self._told.get((address, hardware))
         if len(self._told) >= _MOST_TOLD or (last is not None and last > now - _TOLD_AGAIN):
@@ -97,5 +97,5 @@ class Announced:
             if service is not None:
                 event = event_of(SERVICES, service, reason, message, self._now(), kind=kind)
                 await self._objects.create(EVENTS, name.namespace, event)
-        except (ApiError, UnreachableError):  # to have said it is not worth failing for
+        except (ApiError, UnreachableError):  # the Event only informs
             return

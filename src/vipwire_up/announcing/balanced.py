@@ -1,4 +1,4 @@
-"""Tells which Services get LoadBalancer addresses from us, and which they have. Pure."""
+"""Which Services get LoadBalancer addresses from vipwire, and which addresses they have. Pure."""
 
 from typing import Final
 
@@ -11,28 +11,27 @@ CLASS: Final = "vipwire.io/pool"
 
 
 def status_addresses(service: Object) -> list[str]:
-    """List the addresses in a Service's status."""
     entries = at(service, "status", "loadBalancer", "ingress") or ()
     return [entry["ip"] for entry in entries if family_of(entry.get("ip") or "")]
 
 
 def is_ours(service: Object) -> bool:
-    """Report whether a Service wants an address of us."""
+    """Report whether vipwire assigns this Service's load balancer address."""
     spec = service.get("spec") or {}
     return spec.get("type") == "LoadBalancer" and not is_foreign(service)
 
 
 def is_foreign(service: Object) -> bool:
-    """Report whether a Service wants its address of somebody else."""
+    """Report whether another implementation (`loadBalancerClass`) assigns this Service's load balancer address."""
     return at(service, "spec", "loadBalancerClass") not in (None, "", CLASS)
 
 
 def mode_of(service: Object) -> str:
-    """Return the ipMode of a Service's addresses: HAProxy listens at those of a Gateway, and no proxy takes them."""
+    """Return the ipMode of a Service's addresses: Proxy for a Gateway's, at which HAProxy listens."""
     return "Proxy" if is_listened_at(at(service, "metadata", "annotations") or {}) else "VIP"
 
 
 def has_its_mode(service: Object) -> bool:
-    """Report whether no proxy takes the addresses of a Gateway for its own."""
+    """Report whether the status has the ipMode that `mode_of` returns."""
     entries = at(service, "status", "loadBalancer", "ingress") or ()
     return mode_of(service) != "Proxy" or all(entry.get("ipMode") == "Proxy" for entry in entries)

@@ -1,7 +1,8 @@
-"""Chooses the machine that should have each address: evenly, and so that few move when a machine comes or goes. Pure.
+"""Chooses the machine that announces each address: evenly, with few moves when a machine comes or goes. Pure.
 
 Rendezvous hashing: each eligible machine draws a number from its name and the address; the greatest wins. All
-machines see the same objects and so choose alike; that no two of them announce one address, claims.py makes sure of.
+machines see the same objects, so all make the same choice. claims.py makes sure that no two machines announce one
+address.
 """
 
 import hashlib
@@ -12,16 +13,16 @@ from vipwire_up.announcing.kinds import Balanced, Machine
 
 
 def choose(address: str, machines: Iterable[str]) -> str:
-    """Choose one of some machines for an address; "" if there are none."""
+    """Choose a machine for an address; "" if there are none."""
     return max(machines, key=lambda name: (_draw(address, name), name), default="")
 
 
 def eligible(
     service: Balanced, machines: Mapping[str, Machine], alive: Mapping[str, str], placed: Collection[str]
 ) -> list[str]:
-    """Name the machines that may announce a Service.
+    """Return the machines that may announce a Service.
 
-    `alive` are those that announce now, with their interfaces; `placed` those with ready endpoints of it.
+    `alive` are the announcing machines with their interfaces; `placed` those with ready endpoints of the Service.
     """
     return [
         name
@@ -36,7 +37,7 @@ def eligible(
 
 
 class View:
-    """What is known of Services, endpoints and Nodes."""
+    """The Services, endpoints and Nodes that decide which machine announces an address."""
 
     def __init__(self) -> None:
         self.services: dict[ObjectName, Balanced] = {}
@@ -44,9 +45,9 @@ class View:
         self.slices: dict[ObjectName, tuple[ObjectName, frozenset[str]]] = {}
 
     def wanted(self, alive: Mapping[str, str]) -> dict[str, str]:
-        """Choose for each address the machine that should have it, "" for none.
+        """Return the machine that should have each address, "" for none.
 
-        Services that share an address also share the machine: it is the choice of all that each allows.
+        Services that share an address share the machine, which must be eligible for all of them.
         """
         placed: dict[ObjectName, set[str]] = {}
         for service, nodes in self.slices.values():
@@ -59,7 +60,7 @@ class View:
         return {address: choose(address, sorted(names)) for address, names in able.items()}
 
     def holders(self, address: str) -> list[ObjectName]:
-        """Name the Services that have an address."""
+        """Return the Services that have an address."""
         return sorted(name for name, each in self.services.items() if address in each.addresses)
 
 

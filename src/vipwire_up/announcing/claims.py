@@ -1,22 +1,24 @@
-"""Which addresses this machine has: by Leases, so that no two machines have one at a time.
+"""Which addresses this machine has. Leases make sure that no two machines have one address at a time.
 
-    vipwire-announcer-NODE    the machine's own: renewed several times a second
-    vipwire-address-ADDRESS   who has the address; written only when that changes
+    vipwire-announcer-NODE    the machine's own Lease, renewed several times a second
+    vipwire-address-ADDRESS   the holder of the address; written only when the holder changes
 
-A machine speaks for its addresses until FENCE of its Lease's seconds after the last renewal that was acknowledged,
-counted from before it was sent, by a clock that also runs while the machine sleeps. Then it is silent, whatever
-happens. Another machine takes its addresses only after it has seen its Lease unchanged for all of these seconds, and
-then fences it first: it writes into that Lease that nobody holds it, on condition that it is still the state which it
-saw. If the first machine had renewed meanwhile, that write is refused; if not, the first one's next renewal is. A
-machine that was fenced takes each address anew by a write, or finds that another has it.
+A machine announces its addresses until FENCE of its Lease's seconds have passed since it began its last acknowledged
+renewal, by a clock that also runs while the machine sleeps. Then it falls silent.
 
-While the store is full it refuses the writes of all machines. So nobody can fence this one: it reads its own Lease,
-and speaks for a moment after each reading that shows the Lease as its own. Once there is space again, others give it
-time to renew, longer than that moment.
+Another machine takes the addresses only after it has seen that Lease unchanged for all of these seconds. It first
+fences the old machine: it writes an empty holder into that Lease, on condition of the resourceVersion that it saw. If
+the old machine renewed meanwhile, the API server refuses this write; if not, it refuses the old machine's next
+renewal. A fenced machine takes each of its addresses again by a write, or finds that another machine has it.
 
-So the order of writes at the store decides. No machine's clock is compared with another's; only their seconds must be
-equally long. A renewal may come late, such as one that a new leader of etcd finds in its log. So each says when it
-was begun, by a clock of its process: it counts from when the one before it was seen, and the seconds between the two.
+While the store is full, the API server refuses the writes of all machines, so none can fence another. A machine then
+reads its own Lease, and announces for a moment after each reading that shows its own name. When the store has space
+again, the others wait longer than that moment before they fence a machine.
+
+So the order of writes in the store decides. No machine's clock is compared with another's; only their seconds must be
+equally long. A renewal may become visible late, such as one that a new leader of etcd finds in its log. So each
+renewal says when it began, by a clock of its process; others count from when they saw the one before, plus the
+seconds between the two.
 """
 
 import asyncio
@@ -53,29 +55,29 @@ SECONDS: Final = 2
 FENCE: Final = 0.75
 RENEW_TIMEOUT: Final = 0.5
 PARTS: Final = 5
-"""How many renewals fit into a Lease's time."""
+"""Renewals per duration of a Lease."""
 _SLOW: Final = 0.3
-"""A renewal that takes this part of a Lease's time means that the store was away, for others as well."""
+"""If a renewal takes this part of a Lease's duration, the store was slow, for other machines as well."""
 _GRACE: Final = 0.25
-"""The part of a Lease's time that others are given to renew when the store is back, or has space again."""
+"""The part of a Lease's duration that other machines get to renew when the store is back or has space again."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A machine's Lease, when it was seen first, and a time before which it was not begun to be written."""
+    """A machine's Lease, when it was first seen, and the earliest time at which its write can have begun."""
 
     lease: Held
     at: float
     since: float
 
     def followed_by(self, lease: Held, now: float) -> "_Seen":
-        """Return the next state, seen now: it was begun as long after this one as its process says."""
+        """Return the state after a newer Lease, seen now. The Lease tells how long after this one its write began."""
         same = bool(lease.life) and lease.life == self.lease.life and lease.begun >= self.lease.begun
         return _Seen(lease, now, min(now, self.at + lease.begun - self.lease.begun) if same else now)
 
 
 class Claims:
-    """The Leases of addresses as a machine sees them, and its own. `clock` gives seconds that never go back."""
+    """The Leases of addresses, and this machine's own. `clock` returns seconds and never goes back."""
 
     def __init__(
         self,
@@ -92,26 +94,26 @@ class Claims:
         self._life = secrets.token_hex(8)
         self._own: Object | None = None
         self._unsure = False
-        """Whether nobody has told what became of the last renewal."""
+        """Whether the outcome of the last renewal is unknown."""
         self._machines: dict[str, _Seen] = {}
         self._addresses: dict[str, Held] = {}
         self.mine: set[str] = set()
-        """Addresses that this machine has taken since it was last fenced, or late."""
+        """Addresses that this machine has taken since it was last fenced or late."""
         self.given: set[str] = set()
-        """Addresses that another machine, which announced them, has given to this one."""
+        """Addresses that another machine handed to this one while announcing them."""
         self._writing = asyncio.Lock()
         self._leaving = self._full = False
         self._epoch = 0
         self._interrupted = clock()
         self.until = float("-inf")
-        """The time when it falls silent unless it renews."""
+        """The time at which this machine falls silent unless it renews."""
 
     def speaks(self) -> bool:
-        """Report whether this machine may speak for its addresses now."""
+        """Report whether this machine may announce its addresses now."""
         return self._clock() < self.until
 
     def note(self, lease: Held) -> None:
-        """Learn of a Lease's state."""
+        """Record a Lease's state, as the watch tells it."""
         if lease.name.name.startswith(ADDRESSES):
             if self._is_old(lease):
                 return
@@ -131,17 +133,17 @@ class Claims:
             self._machines[name] = seen.followed_by(lease, self._clock())
 
     def forget(self, name: str) -> None:
-        """Learn that a Lease is gone, by its name. A machine whose Lease is gone may yet speak until it learns it."""
+        """Forget a deleted Lease. The machine of a deleted Lease may still announce until it notices."""
         for address in [each for each, lease in self._addresses.items() if lease.name.name == name]:
             del self._addresses[address]
             self.mine.discard(address)
 
     def clear(self) -> None:
-        """Forget the Leases of addresses, before all are told anew. What was seen when stays."""
+        """Forget the Leases of addresses before a new list. The times at which machines' Leases were seen stay."""
         self._addresses.clear()
 
     def alive(self) -> dict[str, str]:
-        """Name the machines whose Leases are not over, with the interfaces that they announce on."""
+        """Return the machines whose Leases have not expired, with the interfaces that they announce on."""
         now = self._clock()
         found = {
             name: seen.lease.interface
@@ -152,16 +154,15 @@ class Claims:
         return found | ({self.node: self._interface} if self.speaks() and not self._leaving else {})
 
     def named(self) -> list[str]:
-        """List the addresses whose Leases name this machine, whether it announces them or not."""
+        """Return the addresses whose Leases name this machine, whether this machine announces them or not."""
         return [address for address, lease in self._addresses.items() if lease.holder == self.node]
 
     def holder(self, address: str) -> str:
-        """Tell who has an address."""
         lease = self._addresses.get(address)
         return lease.holder if lease is not None else ""
 
     def next_end(self) -> float:
-        """Return in how many seconds the next machine's Lease, or the time of grace, is over; at most one's time."""
+        """Return the seconds until the next Lease of a machine or the grace period ends; at most one duration."""
         now = self._clock()
         ends = [seen.since + seen.lease.seconds - now for seen in self._machines.values() if seen.lease.holder]
         ends.append(self._interrupted + self._seconds * _GRACE - now)
@@ -173,14 +174,14 @@ class Claims:
             await self._renew_in_turn()
 
     async def leave(self) -> None:
-        """Renew it once more, and say that this machine takes no address any more."""
+        """Renew the Lease and mark this machine as leaving: it takes no more addresses."""
         self._leaving = True
         await self.renew()
 
     async def _renew_in_turn(self) -> None:
         began = self._clock()
         if self._own is None or (began >= self.until and not self._full):
-            self._begin_anew()  # it was silent: each address is taken anew, or is another's by now
+            self._begin_anew()  # this machine was silent: it must take each address again
         try:
             await self._renew(began)
         except ApiError as error:
@@ -195,7 +196,7 @@ class Claims:
         self.until, self._full = began + self._seconds * FENCE, False
 
     async def _keep_by_reading(self) -> None:
-        """Speak on for a moment if this machine's own Lease, as all machines read it now, is still its own.
+        """Announce for a moment longer if the API server shows this machine as the holder of its own Lease.
 
         Raise ApiError, UnreachableError.
         """
@@ -213,8 +214,9 @@ class Claims:
     async def _renew(self, began: float) -> None:
         """Write this machine's own Lease.
 
-        After a write whose outcome nobody told, the Lease is read again. If it names this machine, nobody has fenced
-        it, since only this machine writes that. What is read may be an old state: then the next write is refused.
+        After a write with an unknown outcome, read the Lease first. If the Lease names this machine, no other machine
+        has fenced it, because only this machine writes that. If the read state is old, the API server refuses the
+        next write.
         """
         if self._own is None or self._unsure:
             self._own = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
@@ -237,7 +239,7 @@ class Claims:
         self._unsure = False
 
     def fall_silent(self) -> None:
-        """Have nothing from now on."""
+        """Drop all addresses."""
         self.until = float("-inf")
         self._own, self._unsure, self._full = None, False, False
         self._begin_anew()
@@ -249,7 +251,7 @@ class Claims:
         self.given.clear()
 
     async def take(self, address: str) -> bool:
-        """Take an address that nobody has, or whose holder is silent; report whether it is this machine's now."""
+        """Take an address that has no holder or a silent one; report success."""
         epoch, holder = self._epoch, self.holder(address)
         if not self.speaks():
             return False
@@ -262,23 +264,23 @@ class Claims:
                 raise
             return False
         if not found or epoch != self._epoch or self.holder(address) != self.node:
-            return False  # fenced meanwhile, or another has taken it since
+            return False  # another machine fenced this one, or took the address meanwhile
         if holder not in ("", self.node):
-            self.given.discard(address)  # it was taken, whatever the watch made of it
+            self.given.discard(address)  # this machine took it, even if the watch has not told so yet
         self.mine.add(address)
         return True
 
     async def give(self, address: str, to: str) -> None:
-        """Give an address to another machine, or "" to nobody; who calls has fallen silent about it."""
+        """Write another machine, or "" for none, as the holder of an address that is no longer announced here."""
         self.mine.discard(address)
         try:
             await self._write(address, to)
         except ApiError as error:
-            if error.code not in (403, 404, 409):  # it is another's already
+            if error.code not in (403, 404, 409):  # another machine already has it
                 raise
 
     async def resign(self) -> None:
-        """Say of this machine that it announces nothing any more, so that nobody needs to wait for it."""
+        """Empty the holder of this machine's own Lease, so that other machines need not wait."""
         async with self._writing:
             own = self._own
             self.fall_silent()
@@ -287,7 +289,7 @@ class Claims:
                 await self._objects.replace(LEASES, SYSTEM, released(own, self._now()))
 
     async def _write(self, address: str, holder: str) -> bool:
-        """Write who has an address, if it is as it was seen. Raise ApiError."""
+        """Write the holder of an address if its Lease is as last seen; report success. Raise ApiError."""
         name, lease = _name(address), self._addresses.get(address)
         if lease is None:
             value = new_lease(name, holder, self._seconds, self._now())
@@ -296,26 +298,26 @@ class Claims:
         else:
             found = await self._objects.read(LEASES, SYSTEM, name)
             if found is None or found["metadata"]["resourceVersion"] != lease.version:
-                return False  # there is news of it, which comes by the watch
+                return False  # a newer state, which the watch will tell
             made = await self._objects.replace(LEASES, SYSTEM, with_holder(found, holder, self._seconds, self._now()))
         written = _read(made, address)
-        if not self._is_old(written):  # the watch may have told of it by now, and of what came after it
+        if not self._is_old(written):  # the watch may have told this state and later ones already
             self._addresses[address] = written
         return True
 
     def _is_old(self, lease: Held) -> bool:
-        """Report whether a later state of an address's Lease is known. An API server counts its versions."""
+        """Report whether a later resourceVersion of an address's Lease is known."""
         known = self._addresses.get(lease.address)
         return known is not None and _number(lease.version) < _number(known.version)
 
     async def _fence(self, node: str) -> bool:
-        """Make sure that a machine is silent; report whether it is."""
+        """Fence a machine; report whether it is silent now."""
         now = self._clock()
         nothing = Held(ObjectName(SYSTEM, f"{MACHINES}{node}"), node, float(self._seconds), "", "", "")
         seen = self._machines.setdefault(node, _Seen(nothing, now, now))
         if not seen.lease.holder:
             return True
-        # Where the store itself was away, nobody could renew: they are given time to.
+        # While the store was away no machine could renew: give them time.
         if now - seen.since < seen.lease.seconds or now - self._interrupted < self._seconds * _GRACE:
             return False
         found = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{node}")

@@ -1,16 +1,16 @@
-"""Announces the addresses that this machine has, and sees to it that it has those that it should.
+"""Announces the addresses that this machine has, and takes and gives addresses as `View` chooses.
 
-    source ─▶ View ─▶ who should have which ─▶ Claims: take, give ─▶ probe ─▶ Announcer
-                                                ▲
-    renewing the machine's own Lease ───────────┘
+    source ─▶ View ─▶ wanted machines ─▶ Claims: take, give ─▶ probe ─▶ Announcer
+                                           ▲
+    renewing the machine's own Lease ──────┘
 
-An address that is taken is probed for first (RFC 5227, RFC 4862): a machine that answers for it, although it should
-not, keeps it, and an Event says so. One that another machine gives to this one while it announces it is not probed
-for: it is announced at once, and the other answers until it hears that, so that clients notice nothing. Packets that
-still come to the other are served, since all machines have the rules of all Services.
+A machine probes for an address that it takes (RFC 5227, RFC 4862). If another host answers, vipwire does not announce
+the address and records an Event. An address that the old machine hands over is announced at once without a probe: the
+old one answers until it hears that, so that no connection breaks. All machines have the rules of all Services, so
+packets that still reach the old machine are served.
 
-A machine announces nothing before its proxy has programmed its rules, nor while the interface has no carrier, nor
-while another machine may have the name of its Node.
+A machine announces nothing before its proxy has programmed its rules, while the interface has no carrier, or while
+another machine may have its Node's name.
 """
 
 import asyncio
@@ -30,24 +30,24 @@ from vipwire_up.announcing.claims import PARTS, SECONDS, Claims
 from vipwire_up.announcing.kinds import AnnounceKind, Balanced, Held, Machine, Object, Placed
 
 AGAIN: Final = (0.3, 1.0, 2.0, 4.0)
-"""When new addresses are told to neighbours once more, in seconds: the first may be lost while a switch learns."""
+"""Seconds after which new addresses are announced again: a switch may lose the first frames while it learns."""
 PROBES: Final = 2
 PROBE_SECONDS: Final = 0.05
 _RETRY: Final = 1.0
 _AGAIN_SOON: Final = 0.1
 _FAREWELL: Final = 5.0
 LINGER: Final = 1.0
-"""Seconds for which an address that was given away is answered for, unless its next owner is heard before."""
+"""Seconds for which this machine answers for an address that it gave away, unless it hears the next owner before."""
 Emit: TypeAlias = Callable[[EventOf[AnnounceKind, Object]], None]
 Follow: TypeAlias = Callable[[Emit], Awaitable[None]]
-"""Tells of all objects and then of every change, until it is cancelled."""
+"""Emits all objects, then every change, until cancelled."""
 
 
 class AddressKeeper:
-    """Announces on one interface what `claims` has.
+    """Announces on one interface the addresses that `claims` has.
 
-    It begins when `serves` says that the proxy beside it does; None where there is none. `named` reports whether this
-    process holds the name of its Node.
+    The keeper begins when `serves` reports that this machine's proxy has programmed its rules; `serves` is None
+    without a proxy. `named` reports whether this process holds the name of its Node.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class AddressKeeper:
         announced.holders = self._view.holders
 
     async def run(self, follow: Follow, begun: Callable[[], None]) -> None:
-        """Announce until cancelled. `follow` emits what is the case. Raise ConfigError for the interface."""
+        """Announce until cancelled. `follow` emits objects and changes. Raise ConfigError for the interface."""
         loop = asyncio.get_running_loop()
         self._listed.clear()
         self._announcer = announcer = Announcer(self._interface, self._announced.claimed, self._speaks)
@@ -111,11 +111,11 @@ class AddressKeeper:
 
     @property
     def note(self) -> str:
-        """Why no address can move, though this machine announces those that it has; "" for nothing."""
+        """Why no address can move, although this machine announces the addresses it has; "" for nothing."""
         return f"addresses stay where they are: {self._told}" if self._told and self._speaks() else ""
 
     async def hand_over(self) -> None:
-        """Give all addresses to the machines that should have them next, and announce nothing any more."""
+        """Give all addresses to the next machines and announce nothing more."""
         if self._announcer is None or not self._named():
             return
         self._leaving = True
@@ -135,7 +135,6 @@ class AddressKeeper:
         await follow(self._take)
 
     def _take(self, event: EventOf[AnnounceKind, Object]) -> None:
-        """Note an event."""
         if isinstance(event, Listed):
             self._listed.add(event.kind)
             self._clear(event.kind)
@@ -182,7 +181,7 @@ class AddressKeeper:
                 self._claims.forget(event.name.name)
 
     async def _renew(self) -> None:
-        """Renew the Lease until cancelled. Raise VipwireError when all is to begin anew, with other sockets."""
+        """Renew the Lease until cancelled. Raise VipwireError if the keeper must start again with new sockets."""
         number = self._carrier.number if self._carrier is not None else 0
         while not self._leaving:
             self._link_news.clear()
@@ -208,7 +207,7 @@ class AddressKeeper:
         return self._claims.speaks() and self._named()
 
     async def _renew_once(self) -> float:
-        """Renew the Lease; return after how many seconds that is to be done again."""
+        """Renew the Lease; return the seconds until the next renewal."""
         spoke, error = self._claims.speaks(), ""
         try:
             await self._claims.renew()
@@ -221,7 +220,7 @@ class AddressKeeper:
         return _AGAIN_SOON if error else SECONDS / PARTS
 
     async def _withdraw(self) -> float | None:
-        """Say that others may take the addresses; return after how many seconds to try that again, None for never."""
+        """Resign, so that other machines may take the addresses; return seconds until the next try, or None."""
         try:
             await self._claims.resign()
         except (ApiError, UnreachableError):
@@ -229,7 +228,7 @@ class AddressKeeper:
         return None
 
     def _look_at_carrier(self) -> None:
-        """Announce nothing from the moment on when the interface has no carrier."""
+        """Stop announcing while the interface has no carrier."""
         carrier = self._carrier
         if carrier is None or not carrier.refresh():
             return
@@ -261,7 +260,7 @@ class AddressKeeper:
             self._news.clear()
 
     async def _settle(self) -> bool:
-        """Take and give addresses; report whether some are waited for."""
+        """Take and give addresses; report whether this machine still waits for some."""
         claims = self._claims
         self._fall_silent_about(self._speaking - claims.mine)
         if not self._speaks() or (self._carrier is not None and not self._carrier.up):
@@ -279,7 +278,7 @@ class AddressKeeper:
         return address in self._claims.mine or await self._claims.take(address)
 
     async def _begin(self, addresses: Iterable[str]) -> None:
-        """Probe for addresses that this machine has now, and announce those that nobody else answers for."""
+        """Probe for new addresses of this machine, and announce those that no other host answers for."""
         assert self._announcer is not None  # noqa: S101  # it runs
         addresses = [each for each in addresses if each in self._claims.mine]
         if not addresses:
@@ -303,9 +302,9 @@ class AddressKeeper:
         return await self._announcer.probe(addresses, PROBES, PROBE_SECONDS) if addresses else {}
 
     async def _give(self, going: Mapping[str, str]) -> None:
-        """Give addresses to other machines, or "" to nobody. Raise ApiError, UnreachableError.
+        """Give addresses to other machines, or "" to none. Raise ApiError, UnreachableError.
 
-        What is not announced here, since somebody answers for it, is given to nobody, for the next one to probe.
+        Addresses that another host answers for are given to no machine, so that the next one probes for them.
         """
         handed = [address for address, to in going.items() if to and address in self._speaking]
         self._fall_silent_about(address for address in going if address not in handed)

@@ -1,4 +1,4 @@
-"""The kinds that decide who announces an address, for a store in this process or an API server elsewhere. Pure."""
+"""The kinds that decide which machine announces an address, read from the store or an API server. Pure."""
 
 import enum
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from vipwire_up.announcing.balanced import is_ours, status_addresses
 
 FROM: Final = "announce.vipwire.io/from"
 INTERFACE: Final = "announce.vipwire.io/interface"
-"""Annotations of a Service: labels of the machines that may announce it, and the interface that they announce on."""
+"""Annotations of a Service: labels of machines that may announce its addresses, and the interface to use."""
 EXCLUDED: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
 LEASE_INTERFACES: Final = "vipwire.io/interface"
 LEASE_BEGUN: Final = "vipwire.io/renewed"
-"""Annotation of a machine's Lease: a name of its process's own, and when it began to renew, in seconds of its own."""
+"""Annotation of a machine's Lease: a random name of the process, and its clock when the renewal began."""
 LEASE_LEAVING: Final = "vipwire.io/leaving"
-"""Annotation of a machine's Lease: it hands its addresses over, and takes none."""
+"""Annotation of a machine's Lease: the machine hands its addresses over and takes none."""
 LEASE_ADDRESS: Final = "vipwire.io/address"
 MACHINES: Final = "vipwire-announcer-"
 ADDRESSES: Final = "vipwire-address-"
-"""How Leases in kube-system begin that say that a machine announces, and who has an address."""
+"""Prefixes of Leases in kube-system: of announcing machines, and of addresses."""
 SYSTEM: Final = "kube-system"
 
 
@@ -40,7 +40,7 @@ class AnnounceKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Balanced:
-    """A LoadBalancer Service of ours. `wanted` are labels of machines, `local` if only endpoints' machines may."""
+    """A LoadBalancer Service of vipwire. `wanted` are labels of machines; `local` needs a local endpoint."""
 
     name: ObjectName
     addresses: tuple[str, ...]
@@ -60,7 +60,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A Node that is Ready, or not; `excluded` from load balancers by its label."""
+    """A Node, Ready or not; `excluded` by the label that keeps a Node out of load balancers."""
 
     name: str
     ready: bool
@@ -70,9 +70,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A Lease of ours: of a machine or of an address. `holder` "" is nobody.
+    """A Lease of a machine or of an address; `holder` is "" for none.
 
-    A machine's was `begun` to be written then, by the clock of a process of which `life` is the name.
+    `begun` is when a machine began to write the Lease, by the clock of the process named `life`.
     """
 
     name: ObjectName
@@ -89,18 +89,18 @@ class Held:
 Object: TypeAlias = Balanced | Placed | Machine | Held
 T = TypeVar("T")
 Found: TypeAlias = tuple[T | None, tuple[Problem, ...]]
-"""What reading gives: the object, if it is one to read, and what is wrong with it."""
+"""The object, None if it does not matter here, and the problems found in it."""
 
 
 class Meta(wire.Meta, gc=False, rename="camel"):
-    """The metadata that matter here."""
+    """The metadata that are read."""
 
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
 
 
 class Plain(Struct, gc=False):
-    """Any of these objects, as far as it is read."""
+    """The fields that are read of any of these kinds."""
 
     metadata: Meta | None = None
     spec: dict[str, Any] | None = None
@@ -164,7 +164,6 @@ def _begun(text: str) -> tuple[str, float]:
 
 
 def name_of(meta: Meta) -> ObjectName:
-    """Return an object's name."""
     return ObjectName(meta.namespace or "", meta.name or "")
 
 

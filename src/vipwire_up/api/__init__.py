@@ -1,1 +1,1 @@
-"""The API server: declarations of kinds, a registry that holds to them, and HTTP around it."""
+"""The API server: declarations of kinds, a registry that validates and stores objects, and the HTTP server."""

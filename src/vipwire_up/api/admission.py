@@ -1,11 +1,11 @@
-"""Hooks between a request and the store: what allocates addresses and ports, and what forbids.
+"""Admission hooks: allocators of addresses and ports, and checks that refuse a request.
 
-A hook is called after defaults and before the checks, with the object that would be stored; it may change it, ask for
-further writes in the same transaction, or raise ApiError. Nothing is awaited from the first hook to the moment when
-the store has accepted the writes, so that an allocator needs no lock: what it has seen in the store's `head` holds.
+A hook runs after defaults and before validation, with the object to be stored. It may change the object, ask for
+further writes in the same transaction, or raise ApiError. Nothing is awaited between the first hook and the store's
+acceptance of the writes, so an allocator needs no lock: the store's `head` does not change meanwhile.
 
-A hook that keeps state of its own gives an `undo`, called if the write does not come to pass: because it is refused,
-was only a dry run, or the disk did not take it.
+A hook with state of its own returns an `undo`, which is called if the write is refused, was only a dry run, or fails
+on disk.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ class Operation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """A change that is about to be made. `new` is None for a deletion, `old` for a creation.
+    """A change before it is stored. `new` is None for a deletion, `old` for a creation.
 
-    `caller` is the user who sends the request; None for what a part of this process does.
+    `caller` is the user of the request; None for changes by parts of this process.
     """
 
     operation: Operation
@@ -47,13 +47,12 @@ class AdmissionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The additions of a hook: what is committed, or must hold, with the object's write; and how to undo them."""
+    """A hook's additions: writes and conditions that are committed together with the object, and how to undo them."""
 
     also: tuple[Step, ...] = ()
     undo: Callable[[], None] | None = None
 
     def take_back(self) -> None:
-        """Undo what the hook has noted for itself."""
         if self.undo is not None:
             self.undo()
 
@@ -67,7 +66,7 @@ class Admitted:
             raise
 
     def joined(self, later: "Admitted") -> "Admitted":
-        """Join what two steps have added; the later one is taken back first."""
+        """Join the additions of two hooks; the later one is undone first."""
 
         def undo() -> None:
             later.take_back()
@@ -80,14 +79,14 @@ NOTHING_ADDED: Final = Admitted()
 
 
 class Admission(Protocol):
-    """A hook."""
+    """A hook between a request and the store."""
 
     def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Change `attempt.new`, ask for more, or raise ApiError."""
+        """Change `attempt.new`, return additions, or raise ApiError."""
 
 
 def admit_all(hooks: Iterable[Admission], attempt: AdmissionRequest) -> Admitted:
-    """Run hooks in their order; if one refuses, those before it are undone, the last one first."""
+    """Run hooks in order; if one refuses, undo those before it, the last one first."""
     admitted = NOTHING_ADDED
     for hook in hooks:
         with admitted.taken_back_on_error():

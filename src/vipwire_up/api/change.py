@@ -1,4 +1,4 @@
-"""The steps of a change: from what is stored and what a client sends to the next state of an object. Pure."""
+"""The steps of a change: from the stored object and the client's body to the next state of the object. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ DEFAULT_MANAGER: Final = "vipwire"
 class Options:
     """The options of a change. `validation` is for unknown fields: Strict, Warn or Ignore.
 
-    `caller` is the user who sends the request; None for what a part of this process does.
+    `caller` is the user of the request; None for changes by parts of this process.
     """
 
     manager: str = DEFAULT_MANAGER
@@ -33,7 +33,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Remarks:
-    """What there is to say of one attempt at a change: warnings, and values that the body's type does not allow."""
+    """Warnings and validation errors of one attempt at a change."""
 
     warnings: list[str] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)
@@ -42,9 +42,9 @@ class Remarks:
 def decode_sent(
     resource: Resource, value: Object, options: Options, remarks: Remarks, old: Object | None = None
 ) -> Object:
-    """Read a body as its kind, defaults filled in; remark on wrong values. Raise ApiError 400 for wrong types.
+    """Decode a body as its kind, with defaults; note invalid values in `remarks`. Raise ApiError 400 for wrong types.
 
-    `old` is the object as it is stored: what is wrong there already may stay.
+    `old` is the stored object: invalid values that it already has are allowed.
     """
     findings = Findings()
     try:
@@ -58,7 +58,7 @@ def decode_sent(
 
 
 def check_version(resource: Resource, name: str, value: Object, record: Record) -> None:
-    """Raise ApiError 409 for a body that is about another state, or another object, than there is."""
+    """Raise ApiError 409 if a body names another resourceVersion or UID than the stored object's."""
     meta = value["metadata"]
     sent = meta.get("resourceVersion")
     if sent and sent not in ("0", str(record.revision)):
@@ -69,18 +69,18 @@ def check_version(resource: Resource, name: str, value: Object, record: Record) 
 
 
 def give_first_status(resource: Resource, new: Object) -> None:
-    """Set a new object's status to its kind's first one, whatever was sent, unless it is declared."""
+    """Set a new object's status to the initial status of its kind, unless the kind takes the client's."""
     if resource.has_status and not resource.declares_status:
         new["status"] = decode_sent(resource, {"metadata": {}}, Options(), Remarks()).get("status", {})
 
 
 def unknown_warnings(resource: Resource, unknown: Sequence[str], options: Options) -> list[str]:
-    """Return warnings of fields that a kind does not have; raise ApiError 400 where that is asked for."""
+    """Return warnings about unknown fields; raise ApiError 400 for Strict validation."""
     return strict_warnings(resource, [f'unknown field "{path}"' for path in unknown], options)
 
 
 def undeclared(resource: Resource, namespace: str, name: str, path: str) -> ApiError:
-    """Refuse an apply of a field that its kind does not have: nobody could own it. As Kubernetes does, with a 500."""
+    """Build the 500 for an apply of an unknown field, which no manager can own. Kubernetes answers 500, too."""
     about = f"{namespace}/{name}" if namespace else name
     kind = f"{resource.api_version if resource.group else '/v1'}, Kind={resource.kind}"
     why = f"failed to create typed patch object ({about}; {kind}): .{path}: field not declared in schema"
@@ -88,7 +88,7 @@ def undeclared(resource: Resource, namespace: str, name: str, path: str) -> ApiE
 
 
 def strict_warnings(resource: Resource, texts: Sequence[str], options: Options) -> list[str]:
-    """Return warnings of what is wrong with a body's fields, none where nothing is asked for. Raise ApiError 400."""
+    """Return warnings about a body's fields, none for Ignore. Raise ApiError 400 for Strict validation."""
     if not texts or options.validation == "Ignore":
         return []
     if options.validation == "Strict":
@@ -107,7 +107,7 @@ class Preconditions:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The options of a deletion. Without `grace` its kind has a default, in seconds; `propagation` is the API's."""
+    """The options of a deletion. `grace` is in seconds, None for the kind's default; `propagation` is the API's."""
 
     preconditions: Preconditions = Preconditions()
     grace: int | None = None
@@ -118,17 +118,17 @@ PLAIN_DELETION: Final = Deletion()
 
 
 def unknown_fields(resource: Resource, value: Object) -> list[str]:
-    """List the fields of a value that its type does not have; raise ApiError 400 for wrong types."""
+    """Return the fields of a value that its type does not have; raise ApiError 400 for wrong types."""
     findings = Findings()
     decode(value, resource.type, findings)
     return findings.unknown
 
 
 def with_defaults(resource: Resource, old: Object) -> Object:
-    """Fill in what a stored object has by default now, and had not when it was stored."""
+    """Fill in defaults that a stored object lacks because an older version stored it."""
     try:
         filled: Object = decode(old, resource.type, Findings(), old=old)
-    except ApiError:  # it is no object of its kind: it is compared as it is
+    except ApiError:  # the stored object is damaged: compare as stored
         return old
     resource.default(filled)
     resource.prepare(filled, old)
@@ -136,7 +136,7 @@ def with_defaults(resource: Resource, old: Object) -> Object:
 
 
 def addressed(wanted: Object, resource: Resource, subresource: str) -> Object:
-    """Select what a path may change of what is applied to it: the status, or all else."""
+    """Return the part of an applied object that a path may change: the status, or all else."""
     if subresource:
         return {key: part for key, part in wanted.items() if key in ("apiVersion", "kind", "metadata", subresource)}
     drops = resource.has_status and not resource.declares_status
@@ -154,14 +154,14 @@ def split(new: Object, old: Object, subresource: str) -> Object:
         }
     if subresource == "finalize":
         return old | {"spec": new["spec"]}
-    if "finalizers" in (old.get("spec") or {}):  # a namespace's: only its subresource changes them
+    if "finalizers" in (old.get("spec") or {}):  # only a namespace's `finalize` subresource changes these
         new = new | {"spec": new["spec"] | {"finalizers": old["spec"]["finalizers"]}}
     kept = {"status": old["status"]} if "status" in old else {}
     return {key: part for key, part in new.items() if key != "status"} | kept
 
 
 def same(new: Object, old: Object) -> bool:
-    """Report whether nothing but the times of managers differs."""
+    """Report whether two states differ at most in the times of managers."""
 
     def plain(value: Object) -> Object:
         fields = [{k: v for k, v in e.items() if k != "time"} for e in value["metadata"].get("managedFields") or ()]
@@ -171,7 +171,7 @@ def same(new: Object, old: Object) -> bool:
 
 
 def is_sound(resource: Resource, record: Record) -> bool:
-    """Report whether a stored object has its kind's form: without it there are no finalizers to wait for."""
+    """Report whether a stored object can be decoded. One that cannot has no finalizers to wait for."""
     try:
         value = decoded(record)
         decode(value, resource.type, Findings())
@@ -182,7 +182,7 @@ def is_sound(resource: Resource, record: Record) -> bool:
 
 
 def record_of_dry_run(key: Key, new: Object, record: Record | None) -> Record:
-    """Build the record of a state that is answered and not stored: it keeps `record`'s resourceVersion."""
+    """Build the record that a dry run answers: the new state with the resourceVersion of `record`."""
     if record is not None:
         return Record(key, record.revision, encoder(new)(record.revision))
     new["metadata"].pop("resourceVersion", None)
@@ -190,7 +190,7 @@ def record_of_dry_run(key: Key, new: Object, record: Record | None) -> Record:
 
 
 def finished(value: Object) -> bool:
-    """Report whether nothing is left to wait for, so that a marked object goes."""
+    """Report whether a deleted object has no finalizers and no grace period left."""
     meta = value["metadata"]
     going = meta.get("deletionTimestamp") and not meta.get("deletionGracePeriodSeconds")
     return bool(going) and not meta.get("finalizers") and not (value.get("spec") or {}).get("finalizers")

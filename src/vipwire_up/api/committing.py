@@ -1,8 +1,8 @@
-"""Hands changes to the store: refusals are said in Kubernetes' words, and what others have overtaken is done anew.
+"""Commits changes to the store, and repeats a change that another API server's write has overtaken.
 
-In one process nobody overtakes: a change is made from the store's head. Where several API servers write, one may find
-that the object has changed meanwhile, or that the address it chose has been given elsewhere. It then waits until it
-sees that, and makes its change from there. A client that has named a resourceVersion is refused by this, as it asked.
+With one API server no change is overtaken: a change starts from the store's head. With several, another server may
+have changed the object or allocated the chosen address. The change then waits until that write is visible, and starts
+again from there. If the client named a resourceVersion, the API server answers 409 instead.
 """
 
 import asyncio
@@ -49,9 +49,9 @@ class Commits:
         self._fence = (fence,) if fence else ()
 
     async def submit(self, write: Write, admitted: Admitted) -> Record:
-        """Hand a write to the store with what hooks have added. Who stops waiting for it does not take it back.
+        """Commit a write together with the hooks' additions. Cancelling the caller does not undo the write.
 
-        Raise ConflictError if it is not made from the newest state, ApiError for all else that fails.
+        Raise ConflictError if the write does not start from the newest state, ApiError for all other failures.
         """
         try:
             with admitted.taken_back_on_error():
@@ -71,7 +71,7 @@ class Commits:
             raise internal(str(error)) from error
 
     async def made(self, key: Key | None, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Make a change of an object; again, from what is visible then, if another server's has come between."""
+        """Make a change of an object; repeat from the newest state if another API server's write came first."""
         for left in reversed(range(_ATTEMPTS if self._store.shared else 1)):
             if key is not None:
                 await self._store.settled(key)
@@ -84,11 +84,11 @@ class Commits:
         raise AssertionError  # pragma: no cover  # the last attempt returns or raises
 
     def own(self, body: Any) -> Any:
-        """Copy a body that may be used more than once: an attempt fills in what it allocates."""
+        """Copy a body for one attempt, which fills in the addresses and ports that it allocates."""
         return copy.deepcopy(body) if self._store.shared else body
 
     async def _catch_up(self, error: ConflictError) -> None:
-        """Wait until what has come between is visible; if it takes long, another attempt says so."""
+        """Wait until the other server's write is visible. If that takes long, return: the next attempt reports it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CATCH_UP_SECONDS):
                 await self._store.settled(error.key)

@@ -1,10 +1,10 @@
-"""Decides whether a stored record can be read as an object of its kind, as a typed client will read it. Pure.
+"""Decides whether a client can read a stored record as an object of its kind. Pure.
 
-The API stores nothing that it could not read itself. But a file that was damaged, or edited, may hold JSON with sound
-metadata and, say, text where a number belongs. One such object in a list, and a client in Go reads none of them.
+The API server stores no object that it could not read itself. But a damaged or edited file may hold JSON with sound
+metadata and, say, text where a number belongs. If a list holds one such object, a client in Go cannot read the list.
 
-A kind's type becomes a class of msgspec's, which reads bytes and checks them at once. It refuses what `decode`
-answers with 400, and nothing else: fields that are unknown, missing or out of range are read by everybody.
+msgspec checks the bytes against a class made from the kind's type. It refuses exactly the values to which `decode`
+answers 400; every client can read fields that are unknown, missing or out of range.
 """
 
 import keyword
@@ -40,7 +40,7 @@ _SCALARS: Final[dict[str, Any]] = {
 
 
 def is_readable(record: Record) -> bool:
-    """Tell whether a record holds an object of the kind, and of the name, that it is stored as."""
+    """Report whether a record holds an object of the kind and name that it is stored under."""
     read = _reader(record.key.resource)
     if read is None:
         return is_object(record)
@@ -53,13 +53,13 @@ def is_readable(record: Record) -> bool:
 
 @cache
 def _reader(resource: str) -> Callable[[bytes], Any] | None:
-    """Make what reads the objects of a resource; None for one that is not known here."""
+    """Return the decoder of a resource's objects; None for an unknown resource."""
     return msgspec.json.Decoder(_annotation(BY_ID[resource].type)).decode if resource in BY_ID else None
 
 
 @cache
 def _annotation(kind: Type) -> Any:
-    """Write a type as annotations have it; null may stand for everything."""
+    """Return the annotation of a type for msgspec; null may stand for every value."""
     if kind.shape is Shape.OBJECT:
         parts = [(_attribute(name), _annotation(field.type) | None, None) for name, field in kind.fields.items()]
         names = {_attribute(name): name for name in kind.fields}

@@ -1,9 +1,9 @@
-"""Lists: which revision is shown, and in what pages.
+"""Lists: the revision of a list, and its pages.
 
     resourceVersion   ""          the newest state
                       "0"         any state; here the newest
                       "N"         at least as new as N, unless resourceVersionMatch says Exact, or a limit is set
-    continue          the same state as the pages before; 410 when that has been forgotten
+    continue          the same state as the pages before; 410 when the store has compacted that
 
 (kubernetes.io/docs/reference/using-api/api-concepts, "Resource versions")
 """
@@ -27,19 +27,19 @@ from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Re
 from vipwire_up.store.store import Store
 
 _LONGEST_NUMBER: Final = 20  # digits
-_PATIENCE: Final = 3.0  # seconds that a request waits for a revision that is not there yet
+_PATIENCE: Final = 3.0  # seconds that a request waits for a future revision
 
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """Records with the metadata of the list that they are."""
+    """The records of a page, and the metadata of the list."""
 
     records: list[Record]
     meta: Mapping[str, Any]
 
 
 class _Cursor(msgspec.Struct, frozen=True):
-    """The start of the next page: after a name, in the state of a revision."""
+    """The content of a `continue` token: the last name, and the revision of the first page."""
 
     rv: int
     namespace: str
@@ -70,7 +70,7 @@ async def list_page(
 
 
 def parse_number(query: Mapping[str, str], name: str, default: int = 0) -> int:
-    """Read a number that is not negative; raise ApiError 400."""
+    """Parse a non-negative number; raise ApiError 400."""
     text = query.get(name, "")
     if not text:
         return default
@@ -80,7 +80,7 @@ def parse_number(query: Mapping[str, str], name: str, default: int = 0) -> int:
 
 
 def parse_signed(query: Mapping[str, str], name: str) -> int:
-    """Read a number of 64 bits; raise ApiError 400."""
+    """Parse a number of 64 bits; raise ApiError 400."""
     text = query.get(name, "")
     if text == str(-1 << 63):
         return -1 << 63
@@ -99,7 +99,7 @@ async def wait_for_revision(store: Store, revision: int) -> None:
 
 
 async def wait_for_newest(store: Store, resource: Resource, verb: str) -> None:
-    """Wait until everything acknowledged is visible; raise ApiError 500 if the store cannot tell."""
+    """Wait until all acknowledged writes are visible; raise ApiError 500 if the store cannot tell."""
     try:
         async with asyncio.timeout(_PATIENCE):
             await store.newest()

@@ -17,7 +17,7 @@ _FINALIZERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
 def name_new(resource: Resource, value: Object, namespace: str, now: str) -> None:
-    """Set what the server decides of a new object: its namespace, UID and time, and a generated name if asked for."""
+    """Set a new object's namespace, UID, creation time, and the name from generateName."""
     meta: dict[str, Any] = value["metadata"]
     for key in (*_SET_BY_DELETION, "resourceVersion", "selfLink", "generation"):
         meta.pop(key, None)
@@ -33,7 +33,7 @@ def name_new(resource: Resource, value: Object, namespace: str, now: str) -> Non
 
 
 def keep_metadata(new: Object, old: Object) -> None:
-    """Restore what a change cannot touch; managedFields stay if the change leaves them out."""
+    """Restore immutable metadata; managedFields stay if the change leaves them out."""
     meta, before = new["metadata"], old["metadata"]
     for key in (*KEPT_META, *_SET_BY_DELETION, "generation", "resourceVersion"):
         meta.pop(key, None)
@@ -44,9 +44,9 @@ def keep_metadata(new: Object, old: Object) -> None:
 
 
 def mark_deleted(resource: Resource, value: Object, now: datetime, *, grace: int | None, propagation: str) -> bool:
-    """Mark an object that has to wait before it goes: for its finalizers, or a Pod's grace period. Tell whether.
+    """Set deletionTimestamp on an object with finalizers or a Pod's grace period; report whether it has to wait.
 
-    A Pod that is on no node, or has ended, needs no grace (pkg/registry/core/pod/strategy.go).
+    A Pod that has no node, or has ended, needs no grace period (pkg/registry/core/pod/strategy.go).
     """
     meta = value["metadata"]
     if propagation in _FINALIZERS and not meta.get("deletionTimestamp"):
@@ -62,14 +62,14 @@ def mark_deleted(resource: Resource, value: Object, now: datetime, *, grace: int
         meta["deletionGracePeriodSeconds"] = seconds
         if resource.plural == "namespaces":
             value["status"] = (value.get("status") or {}) | {"phase": "Terminating"}
-    elif grace is not None and before and seconds < before:  # it may be shortened, not extended
+    elif grace is not None and before and seconds < before:  # the grace period can be shortened, not extended
         meta["deletionTimestamp"] = format_time(later(now, seconds))
         meta["deletionGracePeriodSeconds"] = seconds
     return True
 
 
 def later(now: datetime, seconds: int) -> datetime:
-    """Return the time so many seconds from now, or the last one that can be written."""
+    """Return the time `seconds` from now, or the last one that can be written."""
     try:
         return now + timedelta(seconds=seconds)
     except OverflowError:
@@ -83,11 +83,11 @@ def _grace(resource: Resource, value: Object, grace: int | None) -> int:
     if ended or not value["spec"].get("nodeName"):
         return 0
     wanted = value["spec"].get("terminationGracePeriodSeconds", 30) if grace is None else grace
-    return int(wanted) if wanted >= 0 else 1  # as Kubernetes means a negative one (registry/rest/delete.go)
+    return int(wanted) if wanted >= 0 else 1  # Kubernetes' meaning of a negative one (registry/rest/delete.go)
 
 
 def check_metadata(resource: Resource, value: Object, old: Object | None) -> Iterator[Cause]:
-    """Find what is wrong in metadata. `old` is what the object was before, None for a new one."""
+    """Validate metadata. `old` is the stored object, None for a new one."""
     meta = value["metadata"]
     if not meta.get("name"):
         yield required("metadata.name", "name or generateName is required")

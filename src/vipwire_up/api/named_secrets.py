@@ -24,11 +24,11 @@ from vipwire_up.store.store import Store
 
 _NAMING: Final = (INGRESSES.id, *(each.id for each in GATEWAY_RESOURCES))
 _LOGIN: Final = "/auth-secret"
-"""How an annotation ends that names a Secret, whoever's annotation it is."""
+"""The suffix of annotations that name a Secret, under any prefix."""
 
 
 class NamedSecrets:
-    """What a store's objects name, kept up to date by their changes."""
+    """The Secrets that a store's objects name, kept current."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -38,17 +38,16 @@ class NamedSecrets:
         self._look()
 
     def __contains__(self, key: Key) -> bool:
-        """Report whether a Secret is named now."""
         self._look()
         return self._named[key] > 0
 
     def changed(self) -> int:
-        """Return the revision since when the same Secrets are named. Those that do not exist count for nothing."""
+        """Return the revision of the last change of the named Secrets. Secrets that do not exist do not count."""
         self._look()
         return self._changed
 
     async def bounded(self, events: AsyncGenerator[bytes, None], since: int) -> AsyncGenerator[bytes, None]:
-        """Pass on the events of a watch that begins after a revision, 0 for now, until what is named changes."""
+        """Pass on a watch's events after revision `since` (0: now), until the set of named Secrets changes."""
         since = since or self._store.revision
         async with contextlib.aclosing(events):
             if self.changed() <= since:
@@ -81,7 +80,7 @@ class NamedSecrets:
             return
         try:
             self._follow() if self._seen >= 0 else self._begin()
-        except (CompactedError, FutureRevisionError):  # too long ago for what the store remembers
+        except (CompactedError, FutureRevisionError):  # the store has compacted that revision
             self._begin()
         self._seen = until
 
@@ -103,7 +102,7 @@ class NamedSecrets:
 
 
 def _names(record: Record) -> Iterator[Key]:
-    """List the Secrets that an object names, each once. What it holds may be anything."""
+    """Yield the Secrets that an object names, each once. The object's fields may have any type."""
     value = readable(record)
     found = _of_ingress(value) if record.key.resource == INGRESSES.id else _references(value.get("spec"))
     yield from {

@@ -1,9 +1,9 @@
-"""Objects as Kubernetes means them: created, changed, deleted under its rules. Controllers and HTTP use the same one.
+"""Creates, changes and deletes objects under Kubernetes' rules, for controllers and the HTTP server.
 
     body ─▶ identity ─▶ types, defaults ─▶ ownership ─▶ prepare ─▶ admission ─▶ checks ─▶ store
 
-Everything up to the store's acceptance happens without waiting, on the newest state, including what is still on its
-way to the disk: a change that names no resourceVersion cannot lose another's.
+Nothing is awaited before the store accepts a write. A change starts from the newest state, including writes that are
+not yet on disk: so a change without a resourceVersion cannot lose another one.
 
 In-process use, by controllers:
 
@@ -77,7 +77,7 @@ from vipwire_up.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a request: the object's state, as bytes; whether it was created, or is gone; warnings."""
+    """The result of a request: the object's state as bytes, whether it was created or deleted, warnings."""
 
     record: Record
     created: bool = False
@@ -86,7 +86,7 @@ class Result:
 
 
 class Registry:
-    """The objects of a store under the rules of their kinds. `clock` tells the time, in UTC."""
+    """The objects of a store under the rules of their kinds. `clock` returns the time in UTC."""
 
     def __init__(self, store: Store, clock: Callable[[], datetime], hooks: Sequence[Admission] = ()) -> None:
         self.store = store
@@ -95,18 +95,17 @@ class Registry:
         self._commits = Commits(store)
 
     def fenced(self, fence: Check) -> "FencedRegistry":
-        """Return the registry of an elected writer, which the store refuses once another one is elected."""
+        """Return the registry of an elected writer. The store refuses its writes once another one is elected."""
         return FencedRegistry(self.store, self.clock, self._hooks, fence)
 
     def read(self, resource: Resource, namespace: str, name: str) -> Record:
-        """Read an object; raise ApiError 404."""
+        """Return an object's record; raise ApiError 404."""
         record = self.store.read(key_of(resource, namespace, name))
         if record is None:
             raise not_found(resource.id, name)
         return record
 
     async def create(self, resource: Resource, namespace: str, body: Any, options: Options) -> Result:
-        """Create an object."""
         return await self._commits.made(
             None, lambda: self._create(resource, namespace, self._commits.own(body), options)
         )
@@ -120,7 +119,7 @@ class Registry:
     async def _store_new(
         self, resource: Resource, namespace: str, value: Object, options: Options, owned: ssa.Ownership | None = None
     ) -> Result:
-        """Store a new object. An apply says which fields are `owned`; else the manager owns all that it sends."""
+        """Store a new object. An apply passes the fields it `owned`; else the manager owns all fields in the body."""
         remarks = Remarks()
         new = decode_sent(resource, value, options, remarks)
         name_new(resource, new, namespace, self._now())
@@ -162,9 +161,9 @@ class Registry:
         *,
         subresource: str = "",
     ) -> Result:
-        """Change an object: `edit` makes its next state from a copy of its current one.
+        """Change an object: `edit` makes the next state from a copy of the current one.
 
-        Where others have written meanwhile, it is called again.
+        If another server writes meanwhile, `edit` is called again.
         """
         key = key_of(resource, namespace, name)
         return await self._commits.made(
@@ -200,7 +199,7 @@ class Registry:
     async def apply(
         self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str = ""
     ) -> Result:
-        """Apply what a manager wants; create the object if there is none. Raise ApiError 409 for others' fields."""
+        """Apply a manager's configuration; create the object if missing. Raise ApiError 409 for conflicts."""
         key = key_of(resource, namespace, name)
         return await self._commits.made(
             key,
@@ -249,7 +248,7 @@ class Registry:
         options: Options | None = None,
         deletion: Deletion = PLAIN_DELETION,
     ) -> Result:
-        """Delete an object; one with finalizers, or a grace period, is marked only and goes when they are over."""
+        """Delete an object; one with finalizers or a grace period is only marked, and removed when they are over."""
         given = options or Options()
         key = key_of(resource, namespace, name)
         return await self._commits.made(key, lambda: self._delete(resource, namespace, name, given, deletion))
@@ -282,7 +281,7 @@ class Registry:
         writer: ssa.Writer | None,
         record: Record | None = None,
     ) -> Result:
-        """Run admission and checks on a change, and store it. `writer`, if given, owns what it changes."""
+        """Run admission and validation on a change, and store it. `writer`, if given, owns the changed fields."""
         result = await self._put(attempt, options, remarks, writer, record)
         return dataclasses.replace(result, warnings=tuple(remarks.warnings))
 
@@ -297,7 +296,7 @@ class Registry:
         resource, new, old = attempt.resource, attempt.new, attempt.old
         assert new is not None  # noqa: S101  # only deletions have none, and come by another way
         resource.default(new)
-        if writer is not None:  # before anything is allocated: that is nobody's
+        if writer is not None:  # before allocation: no manager owns allocated fields
             new["metadata"]["managedFields"] = ssa.note_write(resource, old or {}, new, writer, self._now())
         resource.prepare(new, old)
         if remarks.causes:
@@ -325,7 +324,7 @@ class Registry:
         return Result(stored, created=old is None)
 
     def _check(self, resource: Resource, new: Object, old: Object | None, found: Sequence[Cause] = ()) -> None:
-        """Raise ApiError 422 for what is wrong, with what was `found` in the body; what was wrong before may stay."""
+        """Raise ApiError 422 for errors, including those `found` in the body; errors of the old state may stay."""
         causes = [*check_metadata(resource, new, old), *resource.check(new, old)]
         if causes and old is not None:
             causes = _added(resource, new, old) and _added(resource, new, with_defaults(resource, old))
@@ -355,7 +354,7 @@ class Registry:
         return Result(stored, deleted=True)
 
     async def _drop(self, resource: Resource, record: Record, value: Object, options: Options) -> Result:
-        """Remove what is no object of its kind, past hooks: they could not read it."""
+        """Remove a damaged record without admission hooks, which could not decode it."""
         if options.dry_run:
             return Result(record_of_dry_run(record.key, value, record), deleted=True)
         value = {"apiVersion": resource.api_version, "kind": resource.kind} | value
@@ -365,7 +364,7 @@ class Registry:
         return Result(stored, deleted=True)
 
     def _sound(self, resource: Resource, namespace: str, name: str) -> Record | None:
-        """Return the newest state of an object, None if there is none; raise ApiError 500 if it is damaged."""
+        """Return an object's newest state, None if missing; raise ApiError 500 if it is damaged."""
         record = self.store.head(key_of(resource, namespace, name))
         if record is not None and self.store.is_damaged(record):
             raise damaged(resource.id, name)

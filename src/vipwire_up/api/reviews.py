@@ -1,7 +1,7 @@
-"""Questions of a user about itself, which kubectl auth asks: may I, what may I, who am I. Nothing of them is stored.
+"""The reviews of a user's own rights, for kubectl auth can-i and whoami. They are not stored.
 
-They are the three self reviews of authorization.k8s.io/v1 and authentication.k8s.io/v1: posted like an object, and
-answered by the same with its status filled in. They stand in no discovery: clients that ask know where.
+These are the three self reviews of authorization.k8s.io/v1 and authentication.k8s.io/v1: a client posts one like an
+object, and gets it back with its status filled in. Discovery does not list them: clients know their paths.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ _TYPES: Final = read_types(_TABLE, "io.k8s.api.authorization.v1", META)
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """A kind of question; `answer` makes its status."""
+    """A kind of review; `answer` makes its status."""
 
     group: str
     kind: str
@@ -58,7 +58,6 @@ class Review:
 
     @property
     def types(self) -> Mapping[str, Type]:
-        """List the types that a body can have."""
         return {self.kind: _TYPES[self.kind]}
 
 
@@ -97,11 +96,11 @@ REVIEWS: Final = {
         Review(_AUTHENTICATION, "SelfSubjectReview", _identity),
     )
 }
-"""The questions by the path that they are posted to."""
+"""The reviews by the path that they are posted to."""
 
 
 def check_asker(review: Review, user: User) -> None:
-    """Raise ApiError 403 for nobody: before a question is so much as read."""
+    """Raise ApiError 403 for an anonymous user, before the body is parsed."""
     if user == authorization.ANONYMOUS:
         plural = f"{review.kind.lower()}s"
         why = (
@@ -111,7 +110,7 @@ def check_asker(review: Review, user: User) -> None:
 
 
 def answer(review: Review, user: User, body: Any, named: NamedSecrets) -> Object:
-    """Answer a question of who may ask. Raise ApiError 400 for a body that is none."""
+    """Answer a review. Raise ApiError 400 for an invalid body."""
     said = {"apiVersion": f"{review.group}/v1", "kind": review.kind}
     if not isinstance(body, dict) or any(body.get(name, text) != text for name, text in said.items()):
         raise bad_request(f"the body of the request is not of kind {review.kind} of {review.group}/v1")

@@ -26,27 +26,27 @@ _FIELD: Final = re.compile(r"([^=!]+)(==|=|!=)(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A condition on one label: its value is in `values` or not; None as a value means the label is not there."""
+    """A condition on one label: its value is in `values`, or not; None in `values` means a missing label."""
 
     key: str
     values: frozenset[str | None]
     inverted: bool = False
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Report whether labels meet it. A label that is missing is unequal to every value."""
+        """Report whether labels match. A missing label differs from every value."""
         return (labels.get(self.key) in self.values) != self.inverted
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A condition on one label: its value is a whole number greater, or less, than another."""
+    """A condition on one label: its value is an integer greater, or less, than another."""
 
     key: str
     bound: int
     greater: bool
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Report whether labels meet it. A label that is missing or no number does not."""
+        """Report whether labels match. A label that is missing or not a number does not match."""
         text = labels.get(self.key) or ""
         if not _INTEGER.fullmatch(text):
             return False
@@ -65,16 +65,16 @@ _LABELS: Final = msgspec.json.Decoder(_Labelled)
 
 
 class KeySet(Protocol):
-    """A set of objects, by where they are in the store."""
+    """A set of objects, by their keys in the store."""
 
     def __contains__(self, key: Key, /) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """The selection of a list or watch. Cursors hold its text, so that pages belong together.
+    """The selection of a list or watch. Cursors hold its text, so that all pages have the same selection.
 
-    `allowed` has the keys that the asker may see; None is all.
+    `allowed` has the keys that the caller may read; None is all.
     """
 
     namespace: str = ""
@@ -85,15 +85,14 @@ class Selector:
 
     @property
     def everything(self) -> bool:
-        """Whether it selects all objects."""
         return not (self.namespace or self.name or self.labels or self.fields or self.allowed is not None)
 
     def shows(self, key: Key) -> bool:
-        """Report whether the asker may see an object at all."""
+        """Report whether the caller may read an object."""
         return self.allowed is None or key in self.allowed
 
     def matches(self, record: Record) -> bool:
-        """Report whether an object is meant. Decodes no more than it must."""
+        """Report whether an object matches. Decodes the record only for conditions that need that."""
         if (self.namespace and record.key.namespace != self.namespace) or (
             self.name and record.key.name != self.name
         ):
@@ -103,7 +102,7 @@ class Selector:
         try:
             return self._holds(record.value)
         except (AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError):
-            return False  # it holds other things than its kind has: nothing can be said of it
+            return False  # a damaged record matches no condition
 
     def _holds(self, value: bytes) -> bool:
         if self.labels:
@@ -117,7 +116,7 @@ class Selector:
 
 
 def parse_labels(text: str) -> tuple[Requirement | Comparison, ...]:
-    """Read a label selector; raise ApiError 400."""
+    """Parse a label selector; raise ApiError 400."""
     found, position = list[Requirement | Comparison](), 0
     while position < len(text):
         if match := _SET.match(text, position):
@@ -158,7 +157,7 @@ def _unreadable(text: str) -> Exception:
 
 
 def select(resource: Resource, namespace: str, labels: str, fields: str, allowed: KeySet | None = None) -> Selector:
-    """Read the selector of a request; raise ApiError 400 for one that is invalid or not supported."""
+    """Parse the selector of a request; raise ApiError 400 if it is invalid or unsupported."""
     conditions = []
     name = ""
     for part in filter(None, fields.split(",")):
@@ -179,4 +178,4 @@ def _reader(resource: Resource, key: str) -> Callable[[Object], str]:
         return lambda value: str(value["metadata"].get(part) or "")
     if key in resource.fields:
         return resource.fields[key]
-    raise bad_request(f"field label not supported: {key}")  # kubectl itself adds of what
+    raise bad_request(f"field label not supported: {key}")  # kubectl adds the kind

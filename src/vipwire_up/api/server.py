@@ -1,9 +1,9 @@
-"""The API server: requests in, through authentication and authorization, to lists, watches and the registry.
+"""The API server: authenticates and authorizes requests, and passes them to lists, watches and the registry.
 
-    connection ─▶ headers ─▶ who is it? ─▶ may it? ─▶ is there room? ─▶ body ─▶ answer
+    connection ─▶ headers ─▶ authentication ─▶ authorization ─▶ limits ─▶ body ─▶ answer
 
-Nothing is read of a body, and nothing of it is parsed, before the caller is known and allowed. How much anybody may
-have of connections, requests, time and memory is in `serving/limits.py`.
+The server reads no body before the caller is known and allowed. `serving/limits.py` bounds connections, requests,
+time and memory.
 """
 
 import asyncio
@@ -47,18 +47,17 @@ from vipwire_up.store.record import Record
 _LOG: Final = logging.getLogger("vipwire.api")
 
 Identify = Callable[[Exchange], authorization.User]
-"""Tells who sends a request; raises ApiError 401 for credentials that are wrong."""
+"""Return the user of a request; raise ApiError 401 for invalid credentials."""
 _EXTRA: Final = "/vipwire.io/"
 
 
 class Extra(Protocol):
-    """Answers what is about no object and only vipwire asks. Both methods raise ApiError."""
+    """Answers vipwire's own requests about no object. Both methods raise ApiError."""
 
     def check(self, user: authorization.User, method: str, path: str) -> None:
-        """Decide whether the user may send such a request."""
+        """Raise ApiError unless the user may send such a request."""
 
-    async def answer(self, user: authorization.User, path: str, body: bytes) -> Mapping[str, Any]:
-        """Answer it."""
+    async def answer(self, user: authorization.User, path: str, body: bytes) -> Mapping[str, Any]: ...
 
 
 class ApiServer:
@@ -88,7 +87,7 @@ class ApiServer:
         self.extra: Extra | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Serving, int]:
-        """Serve at an address; port 0 is any. Give what to close, and the port. Raise OSError."""
+        """Listen at an address, port 0 for any; return the closer and the port. Raise OSError."""
         serving = Serving(self, Room(self.bounds))
         for opened in await bound(host, port):
             self.listen_too(serving, opened, tls)
@@ -96,11 +95,10 @@ class ApiServer:
 
     @staticmethod
     def listen_too(serving: Serving, opened: socket.socket, tls: ssl.SSLContext | None) -> None:
-        """Serve at one more socket."""
         serving.listen(opened, opening(tls), BACKLOG)
 
     def end_withdrawn(self) -> None:
-        """End the watches of those whose credentials do not hold any more, or make somebody else of them."""
+        """End the watches of users whose credentials are revoked or now name another user."""
         for request, user in tuple(self._watching.items()):
             if self._user_now(request) != user:
                 request.connection.abort()
@@ -112,7 +110,7 @@ class ApiServer:
             return None
 
     def refuse(self, code: HTTPStatus) -> Reply:
-        """Answer what is no HTTP, or too much of it, in the API's form."""
+        """Answer malformed or oversized HTTP with a Status."""
         error = bad_request(f"the request is not HTTP: {code.phrase}").status()
         return Reply(encode(error | {"code": code.value}), code, json_fields())
 
@@ -148,7 +146,7 @@ class ApiServer:
 
     async def _extra(self, request: Exchange, user: authorization.User, extra: Extra) -> Reply:
         extra.check(user, request.method, request.path)
-        if request.method == "GET":  # anybody may ask for the authority: no body is waited for, and no write counted
+        if request.method == "GET":  # every user may read the CA: read no body, count no write
             with self.in_flight.request(Sort.READ, user, ""):
                 return _json(encode(await extra.answer(user, request.path, b"")))
         with self.in_flight.request(Sort.WRITE, user, ""):
@@ -156,7 +154,7 @@ class ApiServer:
                 return _json(encode(await extra.answer(user, request.path, sent)))
 
     async def _about_object(self, request: Exchange, route: Route, user: authorization.User) -> int:
-        """Send the answer while it counts as a request; return its status."""
+        """Send the answer while the request counts as in flight; return its status code."""
         if not authorization.allows(user, route):
             raise authorization.refusal(user, route)
         named = self._named if authorization.only_named(user, route.resource.plural) else None
@@ -276,7 +274,7 @@ class ApiServer:
 
 
 def _is_page(path: str) -> bool:
-    """Report whether a path names no object: it is none of /api/v1/KIND, /apis/GROUP/v1/KIND, or below these."""
+    """Report whether a path is not one of /api/v1/KIND, /apis/GROUP/v1/KIND, or below these."""
     path = path.rstrip("/")
     if not path.startswith(("/api/", "/apis/")) or path.count("/") < 3 or path == CUSTOM_KINDS:
         return True

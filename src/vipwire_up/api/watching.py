@@ -1,7 +1,7 @@
 """Watches: a stream of events from a revision on, as lines of JSON.
 
-An object that comes to match a selector is ADDED for its watcher, one that ceases to match is DELETED. A watch that
-falls behind what the store remembers ends with an ERROR that says 410: list again.
+An object that begins to match a selector is ADDED for its watcher, one that no longer matches is DELETED. If the
+store compacts the revision of a slow watch, the watch ends with an ERROR 410: the client lists again.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from vipwire_up.store.store import Store
 
 BOOKMARK_SECONDS: Final = 60.0
 _LAG_SECONDS: Final = 5.0
-_SHORTEST, _LONGEST = 1800, 3600  # how long a watch lasts that does not say: clients should not all come back at once
-_ENOUGH: Final = 1 << 14  # bytes that are written at once; what is larger is passed on as it is, without a copy
+_SHORTEST, _LONGEST = 1800, 3600  # default seconds of a watch, random: clients should not all return at once
+_ENOUGH: Final = 1 << 14  # bytes per write; larger pieces are passed on without a copy
 
 Line: TypeAlias = tuple[bytes, ...]
-"""An event as parts of a line: watchers share those of an object."""
+"""An event in parts: all watchers share the parts of an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """A watch: the selection, the first revision (0: the state now, then all that follows), and the form."""
+    """A watch: the selection, the first revision (0: the current objects, then all changes), and the form."""
 
     resource: Resource
     selector: Selector
@@ -48,7 +48,7 @@ class WatchRequest:
 def read_watch(
     resource: Resource, selector: Selector, form: Representation, query: Mapping[str, str]
 ) -> WatchRequest:
-    """Read the parameters of a watch; raise ApiError 400."""
+    """Parse the parameters of a watch; raise ApiError 400."""
     since = parse_number(query, "resourceVersion")
     match, initial = query.get("resourceVersionMatch", ""), query.get("sendInitialEvents", "")
     if initial and match != "NotOlderThan":
@@ -73,13 +73,13 @@ def read_watch(
 async def follow(
     store: Store, request: WatchRequest, clock: Callable[[], datetime], bookmark_every: float = BOOKMARK_SECONDS
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the events' lines, several at once where they come together, until the watch's time is over."""
+    """Yield the lines of events, several at once if they come together, until the watch's time is over."""
     write = shower(request.resource, request.form, clock)
     since = request.since
     try:
         if since > store.revision:
             with contextlib.suppress(TimeoutError):
-                # a version that is still to come; with several servers, one that came elsewhere a moment ago
+                # A future revision; with several servers, one that another server has just written.
                 async with asyncio.timeout(min(request.seconds, _LAG_SECONDS) if store.shared else request.seconds):
                     await store.until(since)
         since = since or store.revision
@@ -122,7 +122,7 @@ async def _onwards(
 
 
 def event(change: RecordChange, selector: Selector, write: Callable[[Record], bytes]) -> Line:
-    """Return what a change is to a watcher: a line, or nothing."""
+    """Return the line of a change for a watcher, () for none."""
     was = change.previous is not None and selector.matches(change.previous)
     now = not change.deleted and selector.matches(change.record)
     if now:
@@ -133,12 +133,12 @@ def event(change: RecordChange, selector: Selector, write: Callable[[Record], by
 
 
 def error_line(error: ApiError) -> bytes:
-    """Write an ERROR event."""
+    """Encode an ERROR event."""
     return b"".join(_line("ERROR", encode(error.status())))
 
 
 def _initial(store: Store, request: WatchRequest, write: Callable[[Record], bytes]) -> Iterator[bytes]:
-    tables = request.form.view is RepresentationKind.TABLE  # they show people what is damaged, too
+    tables = request.form.view is RepresentationKind.TABLE  # tables show damaged objects, too
     records = (record for record in store.scan(request.resource.id) if tables or not store.is_damaged(record))
     matching = (record for record in records if request.selector.matches(record))
     return _joined(_line("ADDED", write(record)) for record in matching)
@@ -164,7 +164,7 @@ def _line(kind: str, value: bytes) -> Line:
 
 
 def _at(record: Record, revision: int) -> Record:
-    """Set a state's revision to the one at which the watcher lost sight of it."""
+    """Copy a state with the revision at which the object stopped matching."""
     value = decoded(record)
     value["metadata"]["resourceVersion"] = str(revision)
     return Record(record.key, revision, encode(value))

@@ -1,4 +1,4 @@
-"""Requests that change something: from headers, query and body to the registry, and what is answered."""
+"""Requests that change objects: from headers, query and body through the registry to the answer."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ _TYPES: Final = ("application/json", "application/yaml", "text/json", "")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that changes something. `content` is the body's media type, `agent` the client's name for itself."""
+    """A request that changes objects. `content` is the body's media type, `agent` the User-Agent."""
 
     user: User
     route: Route
@@ -54,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class WriteAnswer:
-    """The answer: a state of an object, or a Status; and warnings for the caller."""
+    """The answer: an object's state or a Status, and warnings."""
 
     code: int
     result: Result | None = None
@@ -71,7 +71,6 @@ class _DeleteOptions(msgspec.Struct, rename="camel"):
 
 
 async def perform(registry: Registry, request: Request) -> WriteAnswer:
-    """Perform a request; raise ApiError."""
     route = request.route
     if not _has_method(route):
         raise not_allowed()
@@ -87,7 +86,7 @@ async def perform(registry: Registry, request: Request) -> WriteAnswer:
 
 
 def _has_method(route: Route) -> bool:
-    """Report whether a path takes a method: of objects in all namespaces, nothing can be changed at once."""
+    """Report whether a path has the method: paths of all namespaces have none that change objects."""
     if route.verb == "deletecollection" and not route.resource.deletes_many:
         return False
     if route.subresource:
@@ -109,7 +108,7 @@ async def _write(registry: Registry, request: Request, options: Options, remarks
 
 
 def _strict(parsed: Parsed, resource: Resource, options: Options, remarks: Remarks) -> Any:
-    """Return the value of a body, and remark on duplicate fields as `fieldValidation` says. Raise ApiError 400."""
+    """Return the value of a body; note duplicate fields as `fieldValidation` says. Raise ApiError 400."""
     texts = [f'duplicate field "{path}"' for path in parsed.repeated]
     remarks.warnings.extend(strict_warnings(resource, texts, options))
     return parsed.value
@@ -167,7 +166,7 @@ async def _delete_all(registry: Registry, request: Request) -> WriteAnswer:
                 route.resource, record.key.namespace, record.key.name, options=options, deletion=deletion
             )
 
-    for start in range(0, len(page.records), _TOGETHER):  # what goes together shares a commit
+    for start in range(0, len(page.records), _TOGETHER):  # writes of one group share a commit
         part = page.records[start : start + _TOGETHER]
         results = await asyncio.gather(*map(delete, part), return_exceptions=True)
         for error in filter(None, results):
@@ -181,7 +180,7 @@ def _gone_already() -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        if error.code != 404:  # somebody else was quicker
+        if error.code != 404:  # another client deleted the object first
             raise
 
 
@@ -235,7 +234,7 @@ async def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
 
 
 async def read_object(content: str, body: bytes, types: Mapping[str, Type], *, strictly: bool = False) -> Parsed:
-    """Read a body of a media type; `types` are those that protobuf may hold, by kind. Raise ApiError."""
+    """Parse a body by its media type; `types` are the protobuf types by kind. Raise ApiError."""
     if content == protobuf.MEDIA_TYPE:
         return await read_protobuf(body, types)
     if content not in _TYPES:

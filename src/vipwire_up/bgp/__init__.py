@@ -1,1 +1,1 @@
-"""Announces the addresses of Services to routers by BGP: which routes is decided here, BIRD speaks the protocol."""
+"""Announces the addresses of Services to routers by BGP: vipwire chooses the routes, BIRD speaks the protocol."""

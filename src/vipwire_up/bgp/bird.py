@@ -1,11 +1,10 @@
-"""BIRD 2 as a child: its configuration for a set of routes, its start, its end.
+"""BIRD 2 as a child process: its configuration for a set of routes, its start, its end.
 
-The routes are static ones that lead nowhere: BIRD tells them to its peers, and nothing of it reaches this machine's
-kernel, since no protocol kernel is configured. Nothing is learned from the peers either.
+The routes are static ones that lead nowhere. BIRD tells them to its peers; the kernel gets none, because no protocol
+`kernel` is configured. BIRD imports no routes from the peers.
 
-A BIRD that an earlier vipwire has left, since it was killed, is found by its control socket and goes on: its routes
-are still true, as the rules in the kernel are. BIRD checks each configuration, and keeps the one before if that is
-wrong.
+A BIRD that an earlier, killed vipwire left is found by its control socket and continues: its routes are still true,
+as the rules in the kernel are. BIRD checks each configuration, and keeps the old one if the new one is invalid.
 """
 
 import asyncio
@@ -23,7 +22,6 @@ from vipwire_up.bgp.settings import BgpSettings, Peer
 
 
 def render(settings: BgpSettings, router_id: str, routes: Iterable[str]) -> str:
-    """Write the file."""
     routes = tuple(routes)
     lines = [
         "# written by vipwire; changes are lost",
@@ -61,7 +59,7 @@ _LOOK: Final = 0.02
 
 
 class Bird:
-    """The child and its folder."""
+    """The BIRD process and its folder."""
 
     def __init__(self, folder: Path, program: str = "bird", control: str = "birdc") -> None:
         found = [shutil.which(each, path=f"{os.environ.get('PATH', '')}:/usr/sbin") for each in (program, control)]
@@ -72,7 +70,7 @@ class Bird:
         self._child: asyncio.subprocess.Process | None = None
 
     async def apply(self, configuration: str) -> None:
-        """Run it with a configuration. Raise VipwireError with what it says."""
+        """Start BIRD with a configuration, or reload it. Raise VipwireError with BIRD's message."""
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(self._file, configuration.encode("ascii"))
@@ -86,11 +84,10 @@ class Bird:
             raise VipwireError(f"BIRD does not take its configuration: {said}")
 
     async def answers(self) -> bool:
-        """Report whether it runs."""
         return "ready" in await self._ask("show", "status") if self._socket.exists() else False
 
     async def end(self) -> None:
-        """End it: the routers forget its routes."""
+        """End BIRD: the routers withdraw its routes."""
         await self._ask("down")
         self._socket.unlink(missing_ok=True)
         if self._child is not None:
@@ -118,7 +115,7 @@ class Bird:
                 await asyncio.sleep(_LOOK)
 
     async def _ask(self, *words: str) -> str:
-        """Ask it by birdc; "" if it does not answer."""
+        """Run a birdc command; "" if BIRD does not answer."""
         asking = await asyncio.create_subprocess_exec(
             self._control,
             "-s",

@@ -1,17 +1,17 @@
 """Decides which addresses this machine announces. Pure.
 
-Every machine announces every address, and routers spread over them (ECMP); but
+Every machine announces every address, and routers spread connections over the machines (ECMP), except:
 
     the machine is not Ready, or excluded from load balancers    nothing
     the Service has no ready endpoint                            none of its addresses
     externalTrafficPolicy: Local                                 external IPs and LoadBalancer addresses only from
                                                                  machines with a ready endpoint
     internalTrafficPolicy: Local                                 likewise the ClusterIPs
-    it is a Gateway's, served by HAProxy and by no proxy         LoadBalancer addresses from machines where a program
+    the address is a Gateway's, served by HAProxy and no proxy   LoadBalancer addresses from machines where a program
                                                                  listens at one of its ports; nothing else
 
-A Service's annotation `announce.vipwire.io/bgp` names the kinds of its addresses that are announced, with commas, in
-place of those of the flags: ClusterIP, ExternalIP, LoadBalancer; or it says none.
+A Service's annotation `announce.vipwire.io/bgp` overrides the flags: the kinds of its addresses to announce, with
+commas: ClusterIP, ExternalIP, LoadBalancer; or none.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -32,18 +32,17 @@ BGP: Final = "announce.vipwire.io/bgp"
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """A Service: its addresses by kind, and the kinds that it wants announced, None for the flags'."""
+    """A Service: its addresses by kind, and the kinds to announce, None for the flags'."""
 
     name: ObjectName
     addresses: tuple[tuple[str, tuple[str, ...]], ...]
     local: frozenset[str]
     kinds: tuple[str, ...] | None
     gateway: frozenset[int] = frozenset()
-    """The ports, if it has a Gateway's address (`vipwire gateway` listens there itself)."""
+    """The ports, if the Service has a Gateway's address (`vipwire gateway` listens there itself)."""
 
 
 def routed(value: Plain) -> Found[Routed]:
-    """Read a Service."""
     meta, spec = value.metadata or Meta(), value.spec or {}
     balanced = status_addresses({"status": value.status or {}}) if spec.get("type") == "LoadBalancer" else []
     found = (
@@ -75,9 +74,9 @@ def routes(
     kinds: Iterable[str],
     waiting: Collection[tuple[str, int]] = (),
 ) -> tuple[str, ...]:
-    """List the addresses that a machine announces, sorted. `placed` are the nodes of Services' ready endpoints.
+    """Return the sorted addresses that a machine announces. `placed` are the nodes of Services' ready endpoints.
 
-    `waiting` are the places where programs of this machine listen.
+    `waiting` are the addresses and ports at which programs of this machine listen.
     """
     machine = machines.get(node)
     if machine is None or not machine.ready or machine.excluded:

@@ -1,4 +1,4 @@
-"""Follows Services and endpoints, and has BIRD announce what should be announced from this machine."""
+"""Follows Services and endpoints, and configures BIRD with the routes of this machine."""
 
 import asyncio
 import contextlib
@@ -21,13 +21,13 @@ Event: TypeAlias = EventOf[AnnounceKind, Object]
 Follow: TypeAlias = Callable[[Callable[[Event], None]], Awaitable[None]]
 RESOURCES: Final[tuple[Resource[AnnounceKind, Object], ...]] = (SERVICES, SLICES, NODES)
 _LOOK_SECONDS: Final = 5.0
-"""How often is looked whether BIRD runs, and whether Gateways are served here."""
+"""Seconds between checks that BIRD runs and which Gateways listen here."""
 _GATHER_SECONDS: Final = 0.05
 NO_ROUTER_ID: Final = "--bgp-router-id is missing: this machine has no IPv4 address to take it from"
 
 
 class BgpSpeaker:
-    """Announces from a machine. `addresses` are its own."""
+    """Announces routes from a machine. `addresses` are its own."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class BgpSpeaker:
         bird: Callable[[], Bird],
         waiting: Callable[[], frozenset[tuple[str, int]]] = waiting_places,
     ) -> None:
-        """Set up; `waiting` looks where programs of this machine listen."""
+        """Set up; `waiting` returns the sockets at which programs of this machine listen."""
         own = next((each for each in addresses if ":" not in each), "")
         if not own and not settings.router_id:
             raise VipwireError(NO_ROUTER_ID)
@@ -49,10 +49,10 @@ class BgpSpeaker:
         self._news = asyncio.Event()
         self._applied: tuple[str, ...] | None = None
         self._found: tuple[frozenset[tuple[str, int]], tuple[str, ...]] | None = None
-        """Where programs listened at the last look, and the routes for that; None once an object has changed."""
+        """The listening sockets at the last check, and the routes for them; None once an object changes."""
 
     async def run(self, follow: Follow, begun: Callable[[], None]) -> None:
-        """Announce until cancelled; then nothing is announced any more. Raise UnsupportedError without BIRD."""
+        """Announce until cancelled, then withdraw all routes. Raise UnsupportedError without BIRD."""
         bird = self._make()
         begun()
         self._applied = None
@@ -92,7 +92,7 @@ class BgpSpeaker:
         self._applied = wanted
 
     def _routes(self) -> tuple[str, ...]:
-        """List what is to be announced; worked out again only where an object or a listening program has changed."""
+        """Return the routes; computed again only after a change of an object or of a listening socket."""
         places = self._places()
         if self._found is None or self._found[0] != places:
             placed: dict[ObjectName, set[str]] = {}
@@ -104,7 +104,7 @@ class BgpSpeaker:
         return self._found[1]
 
     def _places(self) -> frozenset[tuple[str, int]]:
-        """Look where programs listen, if that matters to any Service."""
+        """Return the listening sockets, if any Service depends on them."""
         if not any(each.gateway for each in self._services.values()):
             return frozenset()
         try:

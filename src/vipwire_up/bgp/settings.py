@@ -1,4 +1,4 @@
-"""The flags of BGP: our AS, the routers, what is announced. Pure."""
+"""The flags of BGP: the AS, the routers, the kinds of addresses. Pure."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class BgpSettings:
-    """How routes are announced. `kinds` of addresses are announced of Services that say nothing else."""
+    """Settings of BGP. `kinds` are announced for Services without the annotation."""
 
     number: int
     peers: tuple[Peer, ...]
@@ -32,7 +32,7 @@ class BgpSettings:
 
 
 def read_bgp_settings(number: int, peers: Iterable[str], kinds: Iterable[str], router_id: str) -> BgpSettings | None:
-    """Read the flags; None where BGP is not asked for. Raise ConfigError."""
+    """Parse the flags; None if BGP is off. Raise ConfigError."""
     peers = tuple(peers)
     if not number and not peers:
         return None

@@ -1,1 +1,1 @@
-"""The controllers that Services need: addresses, ports, EndpointSlices, LoadBalancer addresses, leases."""
+"""The controllers of Services: addresses, ports, EndpointSlices, LoadBalancer addresses, Leases."""

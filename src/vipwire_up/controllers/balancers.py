@@ -1,9 +1,9 @@
-"""LoadBalancer addresses: given from the operator's ranges, in the Service's status, and taken back.
+"""LoadBalancer addresses: allocates them from the operator's ranges, writes them to Services' status, frees them.
 
-Of the Services of type LoadBalancer, those without loadBalancerClass are ours, and those of class `vipwire.io/pool`.
-Each gets an address of each of its families that there is a range of. spec.loadBalancerIP is honoured if it is free
-and within a range. Whoever has an address keeps it as long as the ranges hold it. What cannot be given is told in an
-Event, and tried again when an address is given back.
+vipwire serves Services of type LoadBalancer without loadBalancerClass or with class `vipwire.io/pool`. Each gets an
+address of each of its families that has a range. spec.loadBalancerIP is honoured if it is free and in a range. A
+Service keeps its address while a range contains it. If no address is free, an Event says so, and vipwire tries again
+when one becomes free.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ _OPTIONS: Final = Options(manager="vipwire-load-balancer", validation="Ignore")
 
 
 class Balancers:
-    """Follows the Services of a registry. `networks` are the ranges, the first that fits is used first."""
+    """Follows the Services of a registry. `networks` are the ranges; the first free address is used first."""
 
     def __init__(self, registry: Registry, networks: Sequence[Network], guard: Guard[Key] | None = None) -> None:
         self._registry, self._pool, self._guard = registry, Pool(networks), guard or Guard("LoadBalancer addresses")
@@ -39,14 +39,13 @@ class Balancers:
         self._freed = False
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
-        """Update each Service that has changed; report whether something is left to do.
+        """Update each changed Service; report whether some are left to do.
 
-        Two passes: who has an address keeps it before others choose. Who was told that there is none for it is looked
-        at again when one is free.
+        Two passes: Services with an address keep it before others choose. Services without a free address are tried
+        again when one becomes free.
         """
         changes, anew = self._feed.look()
         if anew:
@@ -81,7 +80,7 @@ class Balancers:
         await self._report(value, problem)
 
     def _kept(self, service: Object) -> list[str]:
-        """List the addresses that a Service has and may keep."""
+        """Return the addresses that a Service has and may keep."""
         asked = at(service, "spec", "loadBalancerIP")
         families = at(service, "spec", "ipFamilies") or ["IPv4"]
         return [
@@ -91,7 +90,7 @@ class Balancers:
         ]
 
     def _wanted(self, service: Object) -> tuple[list[str], str]:
-        """Choose a Service's addresses; give them, and what is to be said."""
+        """Choose a Service's addresses; return them and the text of an Event."""
         kept, asked = self._kept(service), at(service, "spec", "loadBalancerIP")
         if asked:
             problem = "" if kept else self._refusal(asked)
@@ -119,7 +118,7 @@ class Balancers:
             await self._registry.replace(SERVICES, *_name(service), value, _OPTIONS, subresource="status")
         except ApiError as error:
             self._put(_name(service), self._kept(service))
-            if error.code not in (404, 409):  # gone or changed: there will be another look
+            if error.code not in (404, 409):  # gone or changed: its event brings another check
                 self._unwritten[_name(service)] = None
 
     async def _report(self, service: Object, problem: str) -> None:

@@ -1,15 +1,15 @@
-"""Of several API servers, one runs the controllers: whoever holds the Lease kube-system/vipwire-controllers.
+"""Elects the one API server that runs the controllers: the holder of the Lease kube-system/vipwire-controllers.
 
-    QUICK     renewed every 0.4 s; over after 2 s without a change; who cannot renew it for 1.5 s stops by itself
+    QUICK     renewed every 0.4 s; expires after 2 s; a holder that cannot renew it for 1.5 s stops by itself
     CAREFUL   the same with 1, 6 and 4 s
-    a server that ends gives it back, and the next one begins at once
+    a server that ends frees the Lease, and the next one begins at once
 
-A holder is QUICK, so that a lost machine is replaced before its clients notice more than its loss, once it has
-renewed in time for a while. It is CAREFUL while it begins, which may hold up a process with many objects for seconds,
-and while the store or its own process is slow: else a busy cluster would elect all the time. The Lease says which.
+A holder becomes QUICK after some renewals in time, so that a lost machine is replaced before clients notice more than
+its loss. It is CAREFUL while it begins, which can block a process with many objects for seconds, and while the store
+or its own process is slow: else a busy cluster would elect all the time. The Lease says which.
 
-A process that was stopped for a while does not know that it has lost the Lease. So whoever gets it also writes a
-fence (store/record.py), and what its controllers write holds only while that fence stands.
+A process that was stopped for a while does not know that it has lost the Lease. So the new holder also writes a fence
+(store/record.py): the store accepts controllers' writes only while their fence stands.
 """
 
 import asyncio
@@ -40,28 +40,26 @@ class LocalLease:
         self._registry, self._name = registry, name
 
     async def create(self, value: Object) -> None:
-        """Create it."""
         await self._registry.create(LEASES, NAMESPACE, value, _OPTIONS)
 
     async def update(self, edit: Callable[[Object], Object]) -> None:
-        """Edit its current state."""
         await self._registry.change(LEASES, NAMESPACE, self._name, edit, _OPTIONS)
 
     def seconds_left(self, observer: LeaseObserver, now: float) -> float:
-        """Return in how many seconds it expires unless it changes; 0 if nobody holds it."""
+        """Return the seconds until the Lease expires unless it changes; 0 without a holder."""
         record = self._registry.store.read(key_of(LEASES, NAMESPACE, self._name))
         return 0.0 if record is None else observer.seconds_left(self._name, readable(record), now)
 
 
 NAME: Final = "vipwire-controllers"
 _LOOK: Final = 1.0
-"""Seconds after which a Lease is looked at again, whatever is heard."""
+"""Seconds between looks at a Lease, besides its events."""
 _FAREWELL: Final = 1.0
 _LATE: Final = 0.3
 _IN_TIME: Final = 5
-"""A renewal that is made so many seconds late is late; so many that are not make a holder quick."""
+"""A renewal this many seconds late is late; this many renewals in time make a holder quick."""
 _LAST: Final = 0.5
-"""Seconds for a last try of a holder that was held up. What it writes holds only if nobody else is elected."""
+"""Seconds for the last try of a holder that was held up. The fence refuses its writes if another is elected."""
 Lead: TypeAlias = Callable[[FencedRegistry], Coroutine[Any, Any, None]]
 _FENCE: Final = Key(FENCES, "", NAME)
 _FAILURES: Final = (ApiError, StoreError, ConflictError, TimeoutError)
@@ -69,7 +67,7 @@ _FAILURES: Final = (ApiError, StoreError, ConflictError, TimeoutError)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a Lease is kept: it is over after `seconds`, is renewed `every` so many, and given up after `patience`."""
+    """How a Lease is kept: it expires after `seconds`, is renewed `every` so many, and given up after `patience`."""
 
     seconds: int
     patience: float
@@ -81,19 +79,18 @@ CAREFUL: Final = Pace(6, 4.0, 1.0)
 
 
 class Pacing:
-    """Chooses the pace of a holder by how late its renewals are made."""
+    """Chooses the pace of a holder by the delay of its renewals."""
 
     def __init__(self, careful: Pace = CAREFUL, quick: Pace = QUICK) -> None:
         self._careful, self._quick = careful, quick
         self._in_time = 0
 
     def heard(self, late: float) -> None:
-        """Note how many seconds later than it was due a renewal was made."""
+        """Record how many seconds late a renewal was."""
         self._in_time = self._in_time + 1 if late < _LATE else 0
 
     @property
     def pace(self) -> Pace:
-        """The pace for the next renewal."""
         return self._quick if self._in_time >= _IN_TIME else self._careful
 
 
@@ -106,7 +103,7 @@ class Election:
         self._lease, self._observer = LocalLease(registry, NAME), LeaseObserver()
 
     async def run(self, lead: Lead) -> None:
-        """Take part until cancelled, and call `lead` while elected; then give the Lease back."""
+        """Take part until cancelled, and call `lead` while elected; then free the Lease."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -123,7 +120,7 @@ class Election:
                     await release(self._lease, self._identity, self._registry.clock)
 
     async def _term(self, lead: Lead, renewed: float) -> None:
-        """Lead until the Lease is lost. Whatever the last holder has written before our fence is visible then."""
+        """Lead until the Lease is lost. All writes of the last holder are visible after this holder's fence."""
         try:
             async with asyncio.timeout(self._careful.patience):
                 fence = await self._raise_fence()
@@ -140,7 +137,7 @@ class Election:
         log.warning("another server runs the controllers, or nobody can renew the Lease", lease=NAME)
 
     async def _hold(self, renewed: float) -> None:
-        """Renew the Lease until that has not succeeded for too long, or another has it."""
+        """Renew the Lease until renewals fail for too long, or another process holds it."""
         loop, pacing, kept = asyncio.get_running_loop(), Pacing(self._careful, self._quick), self._careful
         while (left := renewed + kept.patience - loop.time()) > 0:
             due = loop.time() + min(kept.every, left)
@@ -154,7 +151,7 @@ class Election:
                 renewed, kept = began, wanted
 
     async def _renewed(self, pace: Pace, patience: float) -> bool | None:
-        """Claim or renew the Lease; False if that fails, None if another has it."""
+        """Claim or renew the Lease; False on failure, None if another process holds it."""
         request, clock = LeaseRequest(NAME, self._identity, pace.seconds), asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(patience):

@@ -1,1 +1,1 @@
-"""The form of the API server's answers: tables, metadata, pages, health."""
+"""The form of the API server's answers: tables, metadata, discovery, health."""

@@ -1,4 +1,4 @@
-"""Lists the groups and resources that are served, as old discovery (many documents) and as the new one."""
+"""Discovery: the groups and resources that the API server serves, in the old form (many documents) and aggregated."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -8,13 +8,12 @@ from vipwire import __version__
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.objects.resource import Resource
 
-KUBERNETES: Final = "1.36"  # the version of the API that is spoken
+KUBERNETES: Final = "1.36"  # the version of the Kubernetes API
 
 _STATUS_VERBS: Final = ["get", "patch", "update"]
 
 
 def version() -> dict[str, str]:
-    """Return the version, as /version does."""
     major, minor = KUBERNETES.split(".")
     return {
         "major": major,
@@ -30,19 +29,19 @@ def version() -> dict[str, str]:
 
 
 def groups() -> dict[str, list[Resource]]:
-    """List the resources of each group; the core group is "" ."""
+    """Return the resources of each group; the core group is ""."""
     ordered = sorted(RESOURCES, key=lambda resource: (resource.group, resource.plural))
     return {group: list(members) for group, members in groupby(ordered, key=lambda resource: resource.group)}
 
 
 def api_versions(address: str) -> dict[str, Any]:
-    """Write /api."""
+    """Build the answer to /api."""
     addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": addresses}
 
 
 def api_group(group: str) -> dict[str, Any]:
-    """Write one group, as at /apis/GROUP."""
+    """Build the answer to /apis/GROUP."""
     preferred = {"groupVersion": f"{group}/v1", "version": "v1"}
     return {
         "kind": "APIGroup",
@@ -54,19 +53,19 @@ def api_group(group: str) -> dict[str, Any]:
 
 
 def api_groups() -> dict[str, Any]:
-    """Write /apis."""
+    """Build the answer to /apis."""
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [api_group(group) for group in groups() if group]}
 
 
 def resource_list(group: str) -> dict[str, Any]:
-    """Write the resources of a group's version."""
+    """Build the APIResourceList of a group's version."""
     entries = [entry for resource in groups()[group] for entry in _entries(resource)]
     group_version = f"{group}/v1" if group else "v1"
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
 
 
 def aggregated(names: Iterable[str], version_name: str) -> dict[str, Any]:
-    """Write groups with all their resources: aggregated discovery (KEP-3352)."""
+    """Build aggregated discovery (KEP-3352)."""
     items = []
     for group in names:
         resources = [_described(resource) for resource in groups()[group]]
@@ -96,7 +95,7 @@ def _entries(resource: Resource) -> list[dict[str, Any]]:
 
 
 def subresources(resource: Resource) -> list[tuple[str, list[str]]]:
-    """List a resource's subresources with their verbs."""
+    """Return a resource's subresources with their verbs."""
     found = [("finalize", ["update"])] if resource.plural == "namespaces" else []
     return found + ([("status", _STATUS_VERBS)] if resource.has_status else [])
 

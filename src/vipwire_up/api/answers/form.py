@@ -1,7 +1,7 @@
-"""In what form an answer is given: the object, a table for people, or metadata; by the Accept header. Pure.
+"""Chooses the form of an answer by the Accept header: the object, a table, or metadata only. Pure.
 
-kubectl asks for `application/json;as=Table;v=v1;g=meta.k8s.io`, with plain JSON as a second choice. Protobuf is not
-spoken; clients that offer it always take JSON as well.
+kubectl asks for `application/json;as=Table;v=v1;g=meta.k8s.io`, with plain JSON as a second choice. The API server
+does not answer in protobuf; clients that accept protobuf also accept JSON.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ class RepresentationKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """The form of an answer. `include` says what a table's rows carry: Metadata, Object or None."""
+    """The form of an answer. `include` is what a table's rows carry: Metadata, Object or None."""
 
     view: RepresentationKind = RepresentationKind.OBJECT
     version: str = "v1"
@@ -43,7 +43,7 @@ class Representation:
 
 
 def choose_form(accept: str, query: Mapping[str, str]) -> Representation:
-    """Choose the first form that is known; raise ApiError 406."""
+    """Choose the first supported media type; raise ApiError 406."""
     include = query.get("includeObject") or "Metadata"
     for choice in (accept or "*/*").split(","):
         media, *parameters = (part.strip() for part in choice.split(";"))
@@ -60,7 +60,7 @@ def choose_form(accept: str, query: Mapping[str, str]) -> Representation:
 
 
 def show(record: Record, resource: Resource, form: Representation, now: datetime) -> bytes:
-    """Write one object in a form."""
+    """Encode one object in a form."""
     if form.view is RepresentationKind.TABLE:
         return encode(
             _table(resource, form, [_row(record, resource, form, now)], {"resourceVersion": str(record.revision)})
@@ -69,7 +69,7 @@ def show(record: Record, resource: Resource, form: Representation, now: datetime
 
 
 def shower(resource: Resource, form: Representation, clock: Callable[[], datetime]) -> Callable[[Record], bytes]:
-    """Build the writer of a watch's objects; a table has its columns in the first only, and each object its age."""
+    """Return the encoder of a watch's objects. Only the first table has column definitions, as in kube-apiserver."""
     first = True
 
     def write(record: Record) -> bytes:
@@ -89,7 +89,7 @@ def shower(resource: Resource, form: Representation, clock: Callable[[], datetim
 def show_list(
     records: Iterable[Record], resource: Resource, form: Representation, meta: Mapping[str, Any], now: datetime
 ) -> Iterator[bytes]:
-    """Write a list of objects in a form, piece by piece; `meta` is the list's own metadata."""
+    """Encode a list of objects in a form, piece by piece; `meta` is the list's own metadata."""
     if form.view is RepresentationKind.TABLE:
         head = _table(resource, form, [], meta)
         del head["rows"]
@@ -112,7 +112,7 @@ def show_list(
     comma = b""
     for record in records:
         value = write(record)
-        if len(value) >= _PIECE:  # as it is stored: lists that nobody reads share it
+        if len(value) >= _PIECE:  # the stored bytes, shared by all lists
             yield piece + comma
             yield value
             piece = b""
@@ -126,7 +126,7 @@ def show_list(
 
 
 def bookmark(resource: Resource, form: Representation, revision: int, *, initial_end: bool) -> bytes:
-    """Write the object of a BOOKMARK: nothing but a revision."""
+    """Encode the object of a BOOKMARK, which has only a resourceVersion."""
     meta: dict[str, Any] = {"resourceVersion": str(revision), "creationTimestamp": None}
     if initial_end:
         meta["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -175,7 +175,7 @@ def _row(record: Record, resource: Resource, form: Representation, now: datetime
 
 
 def _cell(column: Column, value: Object, now: datetime) -> Any:
-    """Compute a cell. A value of a wrong type in the object is shown as unknown, so that others are still listed."""
+    """Compute a cell. A value of a wrong type shows as unknown, so that the list still works."""
     try:
         return column.cell(value, now)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):

@@ -1,8 +1,8 @@
-"""The OpenAPI documents that clients read types from: version 2 for all, version 3 for each group.
+"""The OpenAPI documents: version 2 for all groups, version 3 for each group.
 
 kubectl explains and validates by them, and looks at operations for the parameters fieldValidation and dryRun. It asks
-for version 2 in protobuf, by gnostic's openapiv2/OpenAPIv2.proto, and for the media type with an `@`, which is none
-by RFC 2045: Go cannot parse it in an answer, so that the answer has a dot there, as kube-apiserver's has.
+for version 2 in protobuf (gnostic's openapiv2/OpenAPIv2.proto), with an `@` in the media type, which RFC 2045
+forbids: Go cannot parse that in an answer, so the answer has a dot there, like kube-apiserver's.
 """
 
 import hashlib
@@ -49,7 +49,6 @@ _LIST_META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"
 
 @cache
 def document_v2() -> dict[str, Any]:
-    """Write the document of OpenAPI 2 for everything."""
     info = {"title": "vipwire", "version": version()["gitVersion"]}
     return {
         "swagger": "2.0",
@@ -61,7 +60,6 @@ def document_v2() -> dict[str, Any]:
 
 @cache
 def document_v3(group: str) -> bytes:
-    """Write the document of OpenAPI 3 for a group."""
     resources = groups()[group]
     return encode(
         {
@@ -75,7 +73,7 @@ def document_v3(group: str) -> bytes:
 
 @cache
 def index_v3() -> bytes:
-    """Write where the documents of OpenAPI 3 are, with a hash by which clients may keep them."""
+    """Build the index of the version 3 documents, with a hash in each URL so that clients can cache them."""
     paths = {}
     for group in groups():
         path = f"apis/{group}/v1" if group else "api/v1"
@@ -250,7 +248,7 @@ Extensions (x-...) are repeated pairs of a name and an Any, whose second field h
 
 @cache
 def document_proto() -> bytes:
-    """Write the whole document."""
+    """Encode the version 2 document in protobuf."""
     return _message("Document", document_v2())
 
 
@@ -290,7 +288,7 @@ def _value(what: str, value: Any) -> bytes:  # noqa: PLR0911  # one return for e
         case "Responses":  # pairs of a code and a oneof, whose first choice is a response
             codes = ((key, _bytes(1, _message("Response", part))) for key, part in value.items())
             return b"".join(_bytes(1, _pair(key, part)) for key, part in codes)
-        case "Parameter":  # a parameter, not of the body, in the query: oneofs within each other
+        case "Parameter":  # a non-body parameter in the query: nested oneofs
             return _bytes(1, _bytes(2, _bytes(3, _message("Query", value))))
     return _message(what, value)
 

@@ -1,11 +1,11 @@
-"""Pages about no object: discovery, OpenAPI, version; and health, as kube-apiserver writes it.
+"""Pages about no object: discovery, OpenAPI, version, and health as kube-apiserver writes it.
 
     /livez, /healthz     200: the server answers
-    /readyz              200 ok, or 500 with all checks: its parts run
+    /readyz              200 ok if all parts run, else 500 with all checks
     /readyz?verbose      all checks in any case; exclude=NAME leaves one out
     /readyz/NAME         one check
 
-Only users with a role see why a check fails; others read `reason withheld`.
+Only users with a role see why a check fails; others see `reason withheld`.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ from vipwire_up.api.objects.errors import no_such_page
 from vipwire_up.api.objects.object import encode
 
 _JSON: Final = "application/json"
-_OLD_PROTOBUF: Final = "/swagger-2.0.0.pb-v1"  # where clients look that were refused at /openapi/v2
+_OLD_PROTOBUF: Final = "/swagger-2.0.0.pb-v1"  # the path that clients try after a refusal at /openapi/v2
 _AGGREGATED: Final = "apidiscovery.k8s.io"
 CUSTOM_KINDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-"""Where kubectl looks for a kind that it does not know, before it applies the others of a file: there are none."""
+"""kubectl looks here for kinds that it does not know before it applies the others of a file: the list is empty."""
 _ROOTS: Final = (
     "/api",
     "/api/v1",
@@ -47,7 +47,6 @@ class Page:
 
     @property
     def tag(self) -> str:
-        """The ETag of the content."""
         return f'"{_digest(self.body)}"'
 
 
@@ -57,7 +56,7 @@ def _digest(body: bytes) -> str:
 
 
 def read_page(path: str, accept: str, host: str) -> Page:
-    """Return a page; raise ApiError 404 if there is none, 406 if not in a form that is asked for."""
+    """Return a page; raise ApiError 404 for an unknown path, 406 for an unsupported media type."""
     path = path.rstrip("/") or "/"
     if path in ("/api", "/apis"):
         return _root(path, accept, host)
@@ -141,10 +140,10 @@ def read_health(
     trusted: bool,
     notes: Mapping[str, str],
 ) -> tuple[int, str] | None:
-    """Answer a health page by code and text, None for other pages; raise ApiError 404 for a check that is none.
+    """Answer a health page with code and text, None for other paths; raise ApiError 404 for an unknown check.
 
-    `troubles` tells of each part what is wrong, "" for nothing; `notes` what is wrong within a part that works.
-    `trusted` callers read both.
+    `troubles` maps each part to its problem, "" for none; `notes` has problems inside of working parts. `trusted`
+    callers see both.
     """
     page, _, one = path.strip("/").partition("/")
     if page not in _PAGES:

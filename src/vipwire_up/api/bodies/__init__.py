@@ -1,1 +1,1 @@
-"""Request bodies: JSON, YAML and protobuf, decoded and held against a type."""
+"""Request bodies in JSON, YAML and protobuf: parsed and checked against a type."""

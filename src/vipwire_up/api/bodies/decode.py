@@ -1,11 +1,11 @@
-"""A body as JSON has it, held against a type: what is unknown, wrong or missing; and defaults.
+"""Checks a JSON value against a type: unknown fields, wrong types, missing values; fills in defaults.
 
-Three outcomes, as in Kubernetes: a value of a wrong type makes the body unreadable (400), unknown fields are dropped
-and reported to the caller's taste (`fieldValidation`), and what is missing or out of range is a cause of a 422. null
-and the empty string of an enumeration mean "not said".
+There are three outcomes, as in Kubernetes: a value of a wrong type makes the body unreadable (400), unknown fields
+are dropped and reported as `fieldValidation` asks, and values that are missing or out of range are causes of a 422.
+null and the empty string of an enumeration mean "not set".
 
-What was stored when less was refused can still be changed: a value that an update leaves as it was (`old`) is held
-against its shape only, as Kubernetes' ratcheting has it.
+A value that an update leaves unchanged (`old`) is checked for its type only, so that objects stored under looser
+rules can still be changed, like Kubernetes' ratcheting validation.
 """
 
 import base64
@@ -35,9 +35,9 @@ class Findings:
 
 
 def decode(value: Any, kind: Type, findings: Findings, path: str = "", old: Any = None) -> Any:
-    """Copy a value as a type has it: without unknown fields and nulls, with defaults. Raise ApiError 400.
+    """Copy a value by its type: without unknown fields and nulls, with defaults. Raise ApiError 400.
 
-    `old` is what is stored in its place, None for nothing.
+    `old` is the stored value in its place, None for nothing.
     """
     if kind.shape is Shape.OBJECT:
         return _decode_object(value, kind, findings, path, old if isinstance(old, dict) else None)
@@ -71,7 +71,7 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: M
         elif part is not None and not (part == "" and _may_be_empty(known)):
             result[name] = decode(part, known.type, findings, f"{prefix}{name}", before.get(name))
             if not result[name] and known.type.element and not known.required:
-                del result[name]  # Go's omitempty: an empty list or map is none
+                del result[name]  # Go's omitempty drops empty lists and maps
                 continue
             if (known.one_of or known.range or known.longest) and part != before.get(name):
                 _check_field(result[name], known, findings, f"{prefix}{name}")
@@ -82,14 +82,14 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: M
 
 
 def _may_be_empty(known: Field) -> bool:
-    """Tell whether the empty text means that nothing is said."""
+    """Report whether the empty string means "not set" for this field."""
     return known.type.name == "string" and not known.is_pointer and bool(known.one_of or known.default)
 
 
 def _fill(result: dict[str, Any], known: Field, findings: Findings, path: str, *, needed: bool) -> None:
     if known.default is not None:
         result[known.name] = decode({}, known.type, findings, path) if known.default == {} else known.default
-    elif known.required and needed and known.range and known.range[0] > 0:  # Go's zero, which is out of range
+    elif known.required and needed and known.range and known.range[0] > 0:  # Go's zero value is out of range
         _check_field(0, known, findings, path)
     elif known.required and needed:
         findings.causes.append(required(path, f"{known.name} must be specified" if known.is_named else ""))

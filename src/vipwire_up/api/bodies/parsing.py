@@ -1,9 +1,4 @@
-"""Reads bodies of requests, bounded in size and depth: small texts can become large values, deep ones exhaust stacks.
-
-What is large or slow to read is read in a thread, one body at a time: the thread shares the interpreter with the
-event loop, and two would take two thirds of it. Fields that stand twice in an object, of which a decoder takes one,
-are named for `fieldValidation`.
-"""
+"""Parses request bodies within limits: small texts can become large values, deep ones exhaust stacks."""
 
 import asyncio
 import json
@@ -21,9 +16,10 @@ from vipwire_up.api.objects.object import parse
 from vipwire_up.api.objects.schema import Type
 
 MOST_VALUES: Final = 50_000
-"""Values of one body, all looked at on the event loop. An EndpointSlice with a thousand endpoints has a quarter."""
+"""Values of one body, which the event loop walks. An EndpointSlice with a thousand endpoints has a quarter of this.
+"""
 _NESTED: Final = (dict, list)
-_LARGEST: Final = 1 << 64  # what can be written as JSON again
+_LARGEST: Final = 1 << 64  # larger integers cannot be written as JSON again
 Value = TypeVar("Value")
 
 
@@ -49,16 +45,16 @@ def check_size(value: Value) -> Value:
 
 
 def repeated_fields(body: bytes) -> list[str]:
-    """List the paths of fields that stand twice in JSON; none in what is no JSON."""
+    """Return the paths of duplicate fields in JSON; none if the body is not JSON."""
     try:
         found = _of_json(body)
-    except (ValueError, RecursionError):  # whoever decodes it will say what is wrong
+    except (ValueError, RecursionError):  # the decoder reports the error
         return []
     return list(dict.fromkeys(found))
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object of JSON as it was written."""
+    """A JSON object as written, with duplicates."""
 
 
 def _of_json(body: bytes) -> list[str]:
@@ -87,7 +83,7 @@ def _of_pairs(value: Any, path: str) -> Iterator[str]:
 
 
 def parse_yaml(body: bytes) -> tuple[Any, list[str]]:
-    """Read YAML; give it with the paths of fields that stand twice. Raise ApiError 400."""
+    """Parse YAML; return the value and the paths of duplicate fields. Raise ApiError 400."""
     if body.lstrip()[:1] == b"{":
         return check_size(parse(body)), []
     repeated: list[str] = []
@@ -107,26 +103,26 @@ _THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A body as values, with the paths of fields that stand in it twice."""
+    """A parsed body, with the paths of its duplicate fields."""
 
     value: Any
     repeated: tuple[str, ...] = ()
 
 
 async def read_json(body: bytes, *, strictly: bool = False) -> Parsed:
-    """Read JSON; `strictly` looks for fields that stand twice. Raise ApiError 400 or 413."""
+    """Parse JSON; `strictly` looks for duplicate fields. Raise ApiError 400 or 413."""
     return await _apart(lambda: _json(body, strictly=strictly), len(body) > AT_ONCE_BYTES)
 
 
 async def read_yaml(body: bytes, *, strictly: bool = False) -> Parsed:
-    """Read YAML, or JSON."""
+    """Parse YAML, or JSON."""
     if body.lstrip()[:1] == b"{":
         return await read_json(body, strictly=strictly)
     return await _apart(lambda: _yaml(body, strictly=strictly), len(body) > _YAML_AT_ONCE_BYTES)
 
 
 async def read_protobuf(body: bytes, types: Mapping[str, Type]) -> Parsed:
-    """Read protobuf: an object of one of the types, by their kinds."""
+    """Parse a protobuf object of one of the types, by their kinds."""
     return await _apart(lambda: Parsed(check_size(protobuf.decode_body(body, types))), len(body) > AT_ONCE_BYTES)
 
 

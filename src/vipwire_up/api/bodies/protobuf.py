@@ -1,10 +1,10 @@
-"""Bodies in Kubernetes' protobuf, which current Go clients send for kinds that they know: into the same form as JSON.
+"""Decodes Kubernetes' protobuf, which Go clients send for built-in kinds, into the same form as JSON.
 
     "k8s" 0x00 Unknown{ typeMeta{apiVersion, kind}, raw: the object }   (apimachinery/pkg/runtime/generated.proto)
 
-The numbers of fields stand in the tables of types; `2.5` is field 5 of the message in field 2, which JSON does not
-show. proto2 as Go writes it says zero for much that is not set: zeros are left out, unless the field is required or
-one of those that Go keeps behind a pointer. Answers are JSON: every client that sends protobuf takes it.
+The tables of types have the field numbers; `2.5` is field 5 of the message in field 2, a message that JSON leaves
+out. Go writes zero for many unset proto2 fields: zeros are dropped, unless the field is required or is a pointer in
+Go. Answers are JSON, which every client that sends protobuf accepts.
 """
 
 import base64
@@ -29,15 +29,15 @@ _POINTERS: Final = frozenset(
         "shareProcessNamespace", "started", "terminating", "terminationGracePeriodSeconds",
     }
 )  # fmt: skip
-"""Fields whose zero says something."""
+"""Fields whose zero has a meaning."""
 
 
 class _BrokenError(Exception):
-    """Bytes that are no protobuf, or not of the type."""
+    """The bytes are not protobuf, or not of the type."""
 
 
 def decode_body(body: bytes, types: Mapping[str, Type]) -> Any:
-    """Read a body: an object of one of the types, by their kinds. Raise ApiError 400."""
+    """Decode an object of one of the types, by their kinds. Raise ApiError 400."""
     try:
         return _open(body, types)
     except (_BrokenError, UnicodeDecodeError, IndexError, OverflowError) as error:
@@ -57,7 +57,7 @@ def _open(body: bytes, types: Mapping[str, Type]) -> dict[str, Any]:
 
 @cache
 def numbered(kind: Type) -> dict[int, Field | dict[int, Field]]:
-    """Find the fields of a type by their numbers; one with a dot stands as another such table."""
+    """Return the fields of a type by number; numbers with a dot form a nested table."""
     found: dict[int, Any] = {}
     for field in kind.fields.values():
         if field.number:
@@ -124,7 +124,7 @@ def _value(part: int | bytes, kind: Type, name: str, depth: int) -> Any:  # noqa
 
 
 def _opaque(body: bytes, name: str) -> Any:
-    """Read what this server does not look into: fieldsV1, which holds JSON, and messages that are empty."""
+    """Decode values that this server does not look into: fieldsV1, which holds JSON, and empty messages."""
     if name == "fieldsV1":
         try:
             return json.loads(_bytes(dict(_fields(body)).get(1, b"{}")))
@@ -149,7 +149,7 @@ def _time(body: bytes, *, micro: bool) -> str | None:
 
 
 def _fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Split a message into numbers and values: a number for a varint, else bytes."""
+    """Split a message into field numbers and values: an int for a varint, else bytes."""
     at = 0
     while at < len(body):
         tag, at = _varint(body, at)

@@ -1,1 +1,1 @@
-"""The kinds of objects that are served: one declaration each."""
+"""The kinds of objects that the API server serves: one declaration each."""

@@ -1,4 +1,4 @@
-"""All kinds that are served, in the order in which a namespace is emptied."""
+"""All kinds that the API server serves, in the order in which a namespace is emptied."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""EndpointSlices and Endpoints: types, columns, and what Kubernetes refuses (pkg/apis/*/validation)."""
+"""EndpointSlices and Endpoints: types, columns and validation (pkg/apis/*/validation)."""
 
 import ipaddress
 from collections.abc import Iterator
@@ -127,7 +127,7 @@ def _endpoints_cell(value: Object, _now: datetime) -> str:
 
 
 def _check_endpoints(new: Object, old: Object | None) -> Iterator[Cause]:
-    """Find what is wrong in the subsets; what was there before may stay."""
+    """Validate the subsets; subsets that were there before may stay."""
     subsets = new.get("subsets") or []
     if old is not None and subsets == (old.get("subsets") or []):
         return

@@ -1,6 +1,6 @@
-"""The Gateway API: custom resources in a cluster, served here from the start, at v1.
+"""The Gateway API, v1: built in here, custom resources in a cluster.
 
-What is refused is what their custom resource definitions refuse (bounds, CEL rules).
+Validation follows their custom resource definitions (bounds, CEL rules).
 """
 
 import re
@@ -37,7 +37,7 @@ def _hostnames(value: Object, _now: datetime) -> str:
 
 
 def _default_http_route(value: Object) -> None:
-    """Fill in matches: a rule without any is for all paths."""
+    """Fill in the default of `matches`: all paths."""
     spec = value.setdefault("spec", {})
     rules = spec["rules"] if spec.get("rules") else spec.setdefault("rules", [{}])
     for rule in rules:
@@ -48,7 +48,7 @@ def _default_http_route(value: Object) -> None:
 
 
 def _default_listeners(value: Object) -> None:
-    """Fill in which routes may attach, those of the same namespace; and which ListenerSets, none."""
+    """Fill in the default of allowedRoutes (same namespace) and of allowed ListenerSets (none)."""
     if (sets := at(value, "spec", "allowedListeners")) is not None:
         sets.setdefault("namespaces", {}).setdefault("from", "None")
     for listener in at(value, "spec", "listeners") or ():
@@ -245,7 +245,7 @@ def _check_path(path: Object, where: str) -> Iterator[Cause]:
 
 
 def _check_prefixes(rule: Object, filters: Any, path: str) -> Iterator[Cause]:
-    """Refuse to replace a prefix where it is not the one thing that is matched."""
+    """Refuse ReplacePrefixMatch unless the rule has exactly one match, of type PathPrefix."""
     matches: list[Object] = rule.get("matches") or []
     is_prefix = len(matches) == 1 and at(matches[0], "path", "type") in (None, "PathPrefix")
     for index, each in enumerate(filters):

@@ -1,4 +1,4 @@
-"""Ingresses and their classes: types, columns, and what Kubernetes refuses (pkg/apis/networking/validation)."""
+"""Ingresses and IngressClasses: types, columns and validation (pkg/apis/networking/validation)."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -107,7 +107,6 @@ _ENDINGS: Final = ("/..", "/.")
 
 
 def check_ingress(new: Object, old: Object | None) -> Iterator[Cause]:
-    """Find what is wrong in an Ingress."""
     spec, before = new.get("spec") or {}, at(old, "status", "loadBalancer", "ingress") or []
     if not spec.get("rules") and spec.get("defaultBackend") is None:
         yield invalid("spec", None, "either `defaultBackend` or `rules` must be specified")
@@ -219,7 +218,7 @@ def _check_parameters(parameters: Object, path: str) -> Iterator[Cause]:
 
 
 def check_class(new: Object, old: Object | None) -> Iterator[Cause]:
-    """Find what is wrong in a class: its controller is a path with a domain before it, and stays."""
+    """Validate an IngressClass: its controller is a domain with a path, and immutable."""
     controller = at(new, "spec", "controller") or ""
     if old is not None and controller != (at(old, "spec", "controller") or ""):
         yield invalid("spec.controller", controller, "field is immutable")
@@ -232,7 +231,7 @@ def check_class(new: Object, old: Object | None) -> Iterator[Cause]:
 
 
 def warn_ingress(new: Object, old: Object | None) -> Iterator[str]:
-    """Warn about a class that is named by annotation."""
+    """Warn about the deprecated annotation that names a class."""
     if old is None and at(new, "metadata", "annotations", CLASS):
         yield f"annotation \"{CLASS}\" is deprecated, please use 'spec.ingressClassName' instead"
 

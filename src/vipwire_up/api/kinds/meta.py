@@ -1,4 +1,4 @@
-"""The types that every kind shares: ObjectMeta and what stands in it, and label selectors."""
+"""The types that all kinds share: ObjectMeta and its parts, and label selectors."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Nodes: types, columns, and what Kubernetes refuses (pkg/apis/core/validation, ValidateNode)."""
+"""Nodes: types, columns and validation (pkg/apis/core/validation, ValidateNode)."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -92,7 +92,7 @@ def _address(kind: str, value: Object) -> str:
 
 
 def _default_node(new: Object) -> None:
-    """Copy podCIDR to podCIDRs or back where only one was given."""
+    """Copy podCIDR to podCIDRs or back if only one of them is given."""
     spec = new["spec"]
     if spec.get("podCIDRs"):
         spec["podCIDR"] = spec["podCIDRs"][0]

@@ -1,4 +1,4 @@
-"""Pods: columns, and what is refused. A Pod here is a workload that already runs, declared with its address."""
+"""Pods: columns and validation. A Pod is a workload that already runs, declared with its address."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -154,7 +154,7 @@ def _status(value: Object, _now: datetime) -> str:
 def _ready(value: Object, _now: datetime) -> str:
     statuses = at(value, "status", "containerStatuses")
     total = len(at(value, "spec", "containers") or ())
-    if statuses is None:  # nobody but a readiness condition tells
+    if statuses is None:  # only a readiness condition says whether the Pod is ready
         return f"{total if _condition(value, 'Ready') == 'True' else 0}/{total}"
     return f"{sum(bool(status.get('ready')) for status in statuses)}/{total}"
 

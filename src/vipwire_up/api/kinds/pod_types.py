@@ -1,7 +1,7 @@
-"""The types of Pods. Complete enough that a Deployment's Pod is taken as it is.
+"""The types of Pods, complete enough to accept a Deployment's Pod as it is.
 
-Nothing here runs Pods: what only a kubelet reads (volumes' sources, security, scheduling) is kept and shown, not
-looked into, and therefore of type `any`.
+vipwire does not run Pods: fields that only a kubelet reads (volumes' sources, security, scheduling) have type `any`:
+they are stored and shown without validation.
 """
 
 from typing import Final

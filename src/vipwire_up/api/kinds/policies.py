@@ -1,4 +1,4 @@
-"""Our own policies for Gateways and Services: types, and what their custom resource definitions refuse."""
+"""vipwire's own policies for Gateways and Services: types, and validation as in their definitions."""
 
 import ipaddress
 import re
@@ -82,7 +82,7 @@ PATTERNS: Final[Mapping[tuple[str, ...], tuple[re.Pattern[str], str]]] = {
     ("healthCheck", "interval"): _DURATION,
     **{("timeouts", name): _DURATION for name in ("connect", "server", "queue", "tunnel")},
 }
-"""What a text must be, by the path of its field in `spec`."""
+"""The pattern of a text field, by its path in `spec`."""
 SERVICES: Final = (("", "Service"),)
 ROUTES: Final = tuple(
     ("gateway.networking.k8s.io", kind) for kind in ("Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute")

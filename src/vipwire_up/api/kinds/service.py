@@ -1,6 +1,6 @@
-"""Services: types, defaults, what an update keeps, columns and warnings. `service_rules.py` has what is refused.
+"""Services: types, defaults, columns and warnings. `service_rules.py` has the validation.
 
-Which addresses and ports a Service gets is not decided here: allocators are admission hooks of the registry.
+Allocators of addresses and ports are admission hooks of the registry.
 """
 
 from collections.abc import Iterator
@@ -143,7 +143,7 @@ _WITH_PORTS: Final = ("NodePort", "LoadBalancer")
 
 
 def _default(new: Object) -> None:
-    """Fill in what Kubernetes does for whoever writes (pkg/apis/core/v1/defaults.go, SetDefaults_Service)."""
+    """Fill in defaults (pkg/apis/core/v1/defaults.go, SetDefaults_Service)."""
     spec = new["spec"]
     for port in spec.get("ports") or ():
         if port.get("nodePort") == 0:
@@ -167,7 +167,7 @@ def _default(new: Object) -> None:
 
 
 def _prepare(new: Object, old: Object | None) -> None:
-    """Take over what the server has chosen before, as Kubernetes does (pkg/registry/core/service/storage)."""
+    """Keep the addresses and ports that the server allocated (pkg/registry/core/service/storage)."""
     spec = new["spec"]
     if not spec.get("clusterIP"):
         spec.pop("clusterIP", None)
@@ -178,7 +178,7 @@ def _prepare(new: Object, old: Object | None) -> None:
 
 
 def _join_addresses(spec: Object, old: Object | None) -> None:
-    """Copy clusterIP to clusterIPs, for clients that know only the one; nothing is copied back."""
+    """Copy clusterIP to clusterIPs for clients that know only clusterIP; never the other way."""
     first, addresses = spec.get("clusterIP"), spec.get("clusterIPs")
     if old is None:
         if first and not addresses:
@@ -194,7 +194,7 @@ def _join_addresses(spec: Object, old: Object | None) -> None:
 
 
 def _keep_allocated(spec: Object, old: Object) -> None:
-    """Keep what the server has allocated before and an update leaves out, as Kubernetes does."""
+    """Keep allocated values that an update leaves out, as Kubernetes does."""
     if spec.get("type") in _VIRTUAL and old.get("type") in _VIRTUAL:
         if not spec.get("clusterIP") and old.get("clusterIP"):
             spec["clusterIP"] = old["clusterIP"]
@@ -211,7 +211,7 @@ def _keep_allocated(spec: Object, old: Object) -> None:
 
 
 def _keep_node_ports(ports: list[Object], old: list[Object]) -> None:
-    """Give each port the node port that the one of its name had, unless another names it now."""
+    """Give each port the node port of the old port of its name, unless another port now has that node port."""
     given = {port.get("nodePort") for port in ports}
     before = {port.get("name"): port.get("nodePort") for port in old}
     for port in ports:

@@ -1,4 +1,4 @@
-"""ServiceCIDRs and IPAddresses, where Services' addresses come from (pkg/apis/networking/validation)."""
+"""ServiceCIDRs and IPAddresses, from which Services get their addresses (pkg/apis/networking/validation)."""
 
 import ipaddress
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ _STAYS = "field is immutable"
 
 
 def check_cidrs(new: Object, old: Object | None) -> Iterator[Cause]:
-    """Find what is wrong in the ranges of a ServiceCIDR; a second family may come to the first, and nothing else."""
+    """Validate a ServiceCIDR: immutable, except that a second family may be added."""
     cidrs, before = at(new, "spec", "cidrs") or [], at(old, "spec", "cidrs") or []
     if before and len(cidrs) == len(before):
         for index, (was, now) in enumerate(zip(before, cidrs, strict=True)):
@@ -68,7 +68,7 @@ def _check_ranges(cidrs: list[str]) -> Iterator[Cause]:
 
 
 def check_address(new: Object, old: Object | None) -> Iterator[Cause]:
-    """Find what is wrong in an IPAddress: what has it is named, and stays."""
+    """Validate an IPAddress: `parentRef` is required and immutable."""
     parent, path = at(new, "spec", "parentRef"), "spec.parentRef"
     if old is not None:
         if parent != at(old, "spec", "parentRef"):
@@ -88,7 +88,7 @@ def check_address(new: Object, old: Object | None) -> Iterator[Cause]:
 
 
 def address_name(value: str) -> str:
-    """Names of IPAddresses: the address, in its usual form."""
+    """Check an IPAddress's name: the address in canonical form."""
     if problem := address_problem(value):
         return problem
     usual = str(ipaddress.ip_address(value))

@@ -23,18 +23,16 @@ _LONGEST_REST: Final = 86400  # seconds
 
 
 def is_reached_from_outside(spec: Object) -> bool:
-    """Report whether a Service has addresses or ports for clients that are not in the cluster."""
+    """Report whether a Service has addresses or ports for clients outside of the cluster."""
     kind = spec.get("type")
     return kind in ("NodePort", "LoadBalancer") or (kind == "ClusterIP" and bool(spec.get("externalIPs")))
 
 
 def wants_health_check(spec: Object) -> bool:
-    """Report whether a Service has a health check node port."""
     return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
 
 
 def check_service(new: Object, old: Object | None) -> Iterator[Cause]:
-    """Find what is wrong in a Service."""
     spec = new["spec"]
     if old is not None:
         yield from _check_kept_addresses(spec, old.get("spec") or {})
@@ -100,7 +98,7 @@ def _check_ports(spec: Object) -> Iterator[Cause]:
 
 
 _UNSAID: Final = {"Name": "", "Protocol": "", "AppProtocol": None, "Port": 0, "TargetPort": 0, "NodePort": 0}
-"""A port of which nothing is said, in the letters that Kubernetes prints."""
+"""A port with all fields at their zero values, in the order in which Kubernetes prints it."""
 
 
 def _check_twice(ports: list[Object]) -> Iterator[Cause]:
@@ -166,7 +164,7 @@ _STAYS: Final = "may not change once set"
 
 
 def check_cluster_ips(spec: Object) -> Iterator[Cause]:
-    """Find what is wrong in clusterIP, clusterIPs and ipFamilies of a Service that has them."""
+    """Validate clusterIP, clusterIPs and ipFamilies of a Service that has them."""
     if spec.get("type") == "ExternalName":
         return
     first, addresses = spec.get("clusterIP"), spec.get("clusterIPs") or []
@@ -212,14 +210,14 @@ def _wrong_addresses(addresses: list[str]) -> Iterator[Cause]:
 
 
 def moves(spec: Object, old: Object) -> bool:
-    """Report whether a Service's first address would become another one, which is refused."""
+    """Report whether the update changes a Service's first address, which is immutable."""
     before, now = old.get("clusterIPs") or [], spec.get("clusterIPs") or []
     differs = bool(before and now) and before[0] != now[0]
     return differs and "ExternalName" not in (spec.get("type"), old.get("type"))
 
 
 def _check_kept_addresses(spec: Object, old: Object) -> Iterator[Cause]:
-    """Find what a change takes away or replaces that a Service keeps: all but a second address or family."""
+    """Refuse to remove or replace the addresses and families of a Service, except the second ones."""
     if "ExternalName" in (spec.get("type"), old.get("type")):
         return
     if spec.get("clusterIP") == NONE == old.get("clusterIP"):
@@ -250,7 +248,7 @@ BALANCED: Final = "LoadBalancer"
 
 
 def settle_status(new: Object, old: Object | None) -> None:
-    """Take the addresses from a Service that is no load balancer's any more; say how nodes treat those of another."""
+    """Clear the status of a Service that is no longer of type LoadBalancer; else fill in ipMode."""
     if _is_balanced(old) and not _is_balanced(new):
         new["status"] = (new.get("status") or {}) | {"loadBalancer": {}}
     for entry in at(new, "status", "loadBalancer", "ingress") or ():
@@ -283,7 +281,7 @@ def _check_health_port(spec: Object, before: Object) -> Iterator[Cause]:
 
 
 def check_ingress_addresses(entries: list[Object], path: str) -> Iterator[Cause]:
-    """Find what is wrong in the addresses that a load balancer, or an Ingress, is reached at."""
+    """Validate the addresses of a load balancer or an Ingress."""
     for index, entry in enumerate(entries):
         yield from _check_entry(entry, f"{path}[{index}]")
 

@@ -1,4 +1,4 @@
-"""ConfigMaps, Secrets, Events, Leases and Namespaces: types, columns, and what Kubernetes refuses."""
+"""ConfigMaps, Secrets, Events, Leases and Namespaces: types, columns and validation."""
 
 import base64
 import json
@@ -251,7 +251,7 @@ EVENTS: Final = Resource(
     created_by_put=True,
     type=_TYPES["Event"],
     short_names=("ev",),
-    lifetime=3600,  # as with kube-apiserver's --event-ttl
+    lifetime=3600,  # seconds: kube-apiserver's default of --event-ttl
     check=_check_event,
     fields={
         **text_fields("reason", "reportingComponent", "type", *(f"involvedObject.{name}" for name in _INVOLVED)),

@@ -1,4 +1,4 @@
-"""Reads addresses and networks of objects; warns of forms that Kubernetes takes and does not recommend. Pure."""
+"""Parses addresses and networks of objects; warns of forms that Kubernetes accepts but does not recommend. Pure."""
 
 import ipaddress
 import re
@@ -15,7 +15,7 @@ _LEADING_ZEROS: Final = re.compile(r"(?<![0-9a-fA-F:])0+(?=[0-9])")
 
 
 def family_of(address: str) -> str:
-    """Name an address's family, "" for what is no address."""
+    """Return IPv4 or IPv6; "" if the text is not an address."""
     try:
         return f"IPv{ipaddress.ip_address(address).version}"
     except ValueError:
@@ -23,14 +23,14 @@ def family_of(address: str) -> str:
 
 
 def address_problem(text: str) -> str:
-    """Return why a text is no address as Kubernetes takes them (StrictIPCIDRValidation), "" if it is one."""
+    """Return why Kubernetes refuses a text as an address (StrictIPCIDRValidation), "" if it accepts."""
     if not family_of(text):
         return "must not have leading 0s" if family_of(_LEADING_ZEROS.sub("", text)) else NO_ADDRESS
     return "must not be an IPv4-mapped IPv6 address" if _is_mapped(text) else ""
 
 
 def network_problem(text: str) -> str:
-    """Return why a text is no network as Kubernetes takes them, "" if it is one."""
+    """Return why Kubernetes refuses a text as a network, "" if it accepts."""
     if not is_network(text):
         return (
             "must not have leading 0s in IP or prefix length" if is_network(_LEADING_ZEROS.sub("", text)) else NO_CIDR
@@ -50,7 +50,7 @@ def _is_mapped(text: str) -> bool:
 
 
 def is_network(text: str) -> bool:
-    """Report whether a text is an address with the length of a prefix."""
+    """Report whether a text is an address with a prefix length."""
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:
@@ -59,7 +59,7 @@ def is_network(text: str) -> bool:
 
 
 def warn_of_address(path: str, addresses: Iterable[str]) -> Iterator[str]:
-    """Warn about addresses that are not written as RFC 5952 says."""
+    """Warn about addresses that are not in the canonical form of RFC 5952."""
     for index, text in enumerate(addresses):
         if family_of(text) == "IPv6" and str(ipaddress.ip_address(text)) != text:
             usual = ipaddress.ip_address(text)
@@ -67,15 +67,15 @@ def warn_of_address(path: str, addresses: Iterable[str]) -> Iterator[str]:
 
 
 def warn_of_network(path: str, networks: Iterable[str]) -> Iterator[str]:
-    """Warn about networks that are not written as RFC 5952 says."""
+    """Warn about networks that are not in the canonical form of RFC 5952."""
     for index, text in enumerate(networks):
         if is_network(text) and ":" in text and str(usual := ipaddress.ip_network(text, strict=False)) != text:
             yield f'{path}[{index}]: IPv6 CIDR value "{text}" should be in RFC 5952 canonical format ("{usual}")'
 
 
-@lru_cache(1 << 14)  # asked for each endpoint of a Service whenever one of them changes
+@lru_cache(1 << 14)  # called for all endpoints of a Service whenever one changes
 def endpoint_problem(address: str) -> str:
-    """Return why an address cannot be one of these, "" if it can."""
+    """Return why an address cannot be an endpoint's, "" if it can."""
     if problem := address_problem(address):
         return problem
     parsed = ipaddress.ip_address(address)
@@ -87,7 +87,7 @@ def endpoint_problem(address: str) -> str:
 
 
 def no_host_problem(address: str) -> str:
-    """Return why an address can be no machine's and no Pod's, not even inside of it; "" if it can."""
+    """Return why an address cannot belong to a node or Pod, not even inside of it; "" if it can."""
     if problem := address_problem(address):
         return problem
     parsed = ipaddress.ip_address(address)

@@ -1,4 +1,4 @@
-"""The columns that `kubectl get` prints for many kinds, and what their cells are made of: ages, lists, fields."""
+"""The columns that `kubectl get` prints for many kinds, and their cells: ages, lists, fields."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -13,7 +13,7 @@ UNKNOWN: Final = "<unknown>"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _YEAR: Final = 365 * _DAY
 
-# Up to which age, in what unit, and with which smaller unit: Kubernetes' duration.HumanDuration.
+# Up to this age, this unit, and this smaller unit: Kubernetes' duration.HumanDuration.
 _STEPS: Final = (
     (2 * _MINUTE, 1, "s", 0, ""),
     (10 * _MINUTE, _MINUTE, "m", 1, "s"),
@@ -27,13 +27,13 @@ _STEPS: Final = (
 
 
 def age(text: Any, now: datetime) -> str:
-    """Return how long ago something was, in one or two units."""
+    """Return the age of a timestamp, in one or two units."""
     moment = time_or_none(text)
     return duration((now - moment).total_seconds()) if moment else UNKNOWN
 
 
 def duration(length: float) -> str:
-    """Write seconds as a person would say them."""
+    """Format seconds as Kubernetes' duration.HumanDuration does."""
     seconds = max(int(length), 0)
     for limit, unit, name, smaller, smaller_name in _STEPS:
         if seconds < limit:
@@ -43,7 +43,7 @@ def duration(length: float) -> str:
 
 
 def joined(values: Iterable[Any], most: int = 0) -> str:
-    """Join values by commas; `most` of them at most, with a note how many there are beside."""
+    """Join values by commas; at most `most` of them, with a note how many more there are."""
     texts = [str(value) for value in values]
     if most and len(texts) > most:
         return f"{','.join(texts[:most])} + {len(texts) - most} more..."
@@ -51,12 +51,12 @@ def joined(values: Iterable[Any], most: int = 0) -> str:
 
 
 def labels_text(labels: Mapping[str, str] | None) -> str:
-    """Write labels as a selector."""
+    """Format labels as a selector."""
     return joined(f"{key}={value}" for key, value in sorted((labels or {}).items()))
 
 
 def path_cell(*path: str | int, absent: Any = NONE) -> Callable[[Object, datetime], Any]:
-    """Build a cell that shows one field."""
+    """Return a cell that shows one field."""
 
     def cell(value: Object, _now: datetime) -> Any:
         found = at(value, *path)
@@ -66,7 +66,7 @@ def path_cell(*path: str | int, absent: Any = NONE) -> Callable[[Object, datetim
 
 
 def text_fields(*paths: str) -> dict[str, Callable[[Object], str]]:
-    """Build readers of fields that selectors name, such as `spec.type`; what an object does not have is ""."""
+    """Return readers of fields for selectors, such as `spec.type`; "" for a missing field."""
 
     def reader(path: str) -> Callable[[Object], str]:
         return lambda value: str(at(value, *path.split(".")) or "")

@@ -1,6 +1,6 @@
 """The API server's errors as Kubernetes' Status: code, reason, and a message that names the object and the field.
 
-The sentences are those that its API machinery forms (apimachinery/pkg/api/errors and util/validation/field), since
+The sentences are those of Kubernetes' API machinery (apimachinery/pkg/api/errors and util/validation/field), because
 clients and people search for them.
 """
 
@@ -22,54 +22,47 @@ class Cause:
 
     @property
     def text(self) -> str:
-        """The field with the sentence."""
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
 def required(field: str, detail: str = "") -> Cause:
-    """Build the error of a missing field."""
     return Cause(field, "FieldValueRequired", f"Required value{_colon(detail)}")
 
 
 def invalid(field: str, value: Any, detail: str) -> Cause:
-    """Build the error of a value that is not allowed, naming what is."""
+    """Build the error of an invalid value; `detail` says the rule."""
     return Cause(field, "FieldValueInvalid", f"Invalid value: {_json(value)}{_colon(detail)}")
 
 
 def unsupported(field: str, value: Any, allowed: Iterable[str]) -> Cause:
-    """Build the error of a value that does not exist."""
     choices = ", ".join(f'"{choice}"' for choice in allowed)
     detail = f"supported values: {choices}"
     return Cause(field, "FieldValueNotSupported", f"Unsupported value: {_json(value)}: {detail}")
 
 
 def duplicate(field: str, value: Any) -> Cause:
-    """Build the error of a value that is twice in a list."""
     return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_json(value)}")
 
 
 def missing(field: str, value: Any) -> Cause:
-    """Build the error of a field that names something that does not exist."""
+    """Build the error of a reference to a missing object."""
     return Cause(field, "FieldValueNotFound", f"Not found: {_json(value)}")
 
 
 def forbidden(field: str, detail: str) -> Cause:
-    """Build the error of a field that may not be set."""
     return Cause(field, "FieldValueForbidden", f"Forbidden{_colon(detail)}")
 
 
 def too_long(field: str, most: int) -> Cause:
-    """Build the error of a text that is too long."""
     return Cause(field, "FieldValueTooLong", f"Too long: may not be more than {most} bytes")
 
 
 def too_many(field: str, count: int, most: int) -> Cause:
-    """Build the error of a list that is too long."""
     return Cause(field, "FieldValueTooMany", f"Too many: {count}: must have at most {most} items")
 
 
 def not_valid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiError:
-    """Refuse an object for what is wrong in it: 422."""
+    """Build the 422 of an invalid object."""
     listed = tuple(dict.fromkeys(causes))
     texts = [cause.text for cause in listed]
     what = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
@@ -84,40 +77,39 @@ def not_valid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiE
 
 
 def not_found(resource: str, name: str) -> ApiError:
-    """Build the 404 for an object that does not exist; `resource` with its group."""
+    """Build the 404 of a missing object; `resource` with its group."""
     return ApiError(404, "NotFound", f'{resource} "{name}" not found', _about(resource, name))
 
 
 def already_exists(resource: str, name: str) -> ApiError:
-    """Build the 409 for a name that is taken."""
+    """Build the 409 of a name that is in use."""
     return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', _about(resource, name))
 
 
 def conflict(resource: str, name: str, why: str = "") -> ApiError:
-    """Build the 409 for an object that has changed since the caller saw it."""
+    """Build the 409 of an object that changed since the caller read it."""
     why = why or ("the object has been modified; please apply your changes to the latest version and try again")
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
     return ApiError(409, "Conflict", message, _about(resource, name))
 
 
 def bad_request(message: str) -> ApiError:
-    """Build the 400 for a request that makes no sense."""
     return ApiError(400, "BadRequest", message)
 
 
 def expired(message: str) -> ApiError:
-    """Build the 410 for a revision that is gone: the client lists again."""
+    """Build the 410 of a compacted revision: the client lists again."""
     return ApiError(410, "Expired", message)
 
 
 def refused(resource: str, name: str, why: str) -> ApiError:
-    """Build the 403 for a caller who may not do something."""
+    """Build the 403 of a forbidden request."""
     about = f'{resource} "{name}"' if name else resource
     return ApiError(403, "Forbidden", f"{about} is forbidden: {why}", _about(resource, name))
 
 
 def namespace_going(resource: str, name: str, namespace: str) -> ApiError:
-    """Build the 403 for a creation in a namespace that is being deleted."""
+    """Build the 403 of a creation in a namespace that is being deleted."""
     why = f"unable to create new content in namespace {namespace} because it is being terminated"
     error = refused(resource, name, why)
     cause = {"reason": "NamespaceTerminating", "message": f"namespace {namespace} is being terminated"}
@@ -126,7 +118,6 @@ def namespace_going(resource: str, name: str, namespace: str) -> ApiError:
 
 
 def internal(message: str) -> ApiError:
-    """Build the 500 for a fault of the server."""
     details = {"causes": [{"message": message}]}
     return ApiError(500, "InternalError", f"Internal error occurred: {message}", details)
 
@@ -135,14 +126,14 @@ _NO_SPACE: Final = "NoSpace"
 
 
 def no_space(message: str) -> ApiError:
-    """Build the 500 for a change that was not made, since the store takes no more: no client's changes are made."""
+    """Build the 500 for a change that was refused because the store is full."""
     error = internal(message)
     error.details["causes"][0]["reason"] = _NO_SPACE
     return error
 
 
 def is_no_space(error: ApiError) -> bool:
-    """Report whether a server refused a change since its store takes no more."""
+    """Report whether a server refused a change because its store is full."""
     causes = error.details.get("causes")
     return isinstance(causes, list) and any(
         isinstance(each, dict) and each.get("reason") == _NO_SPACE for each in causes
@@ -150,33 +141,33 @@ def is_no_space(error: ApiError) -> bool:
 
 
 def damaged(resource: str, name: str) -> ApiError:
-    """Say of a stored object that it cannot be read, and what to do about it."""
+    """Build the error of a stored object that cannot be decoded, with the remedy."""
     return internal(f'what is stored of {resource} "{name}" is damaged: delete it, and make it anew')
 
 
 def no_such_page(why: str = "") -> ApiError:
-    """Answer a path that leads nowhere."""
+    """Build the 404 of an unknown path."""
     return ApiError(404, "NotFound", f"the server could not find the requested resource{_colon(why)}")
 
 
 def not_allowed() -> ApiError:
-    """Answer a method that a path does not have."""
+    """Build the 405 of a method that a path does not have."""
     return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def too_large(most: int) -> ApiError:
-    """Refuse a body for its size: 413."""
+    """Build the 413 of a body of more than `most` bytes."""
     return ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {most}")
 
 
 def too_slow() -> ApiError:
-    """Build the 504 for a request that took longer than one may."""
+    """Build the 504 of a request that timed out."""
     details = {"retryAfterSeconds": 1}
     return ApiError(504, "Timeout", "Timeout: request did not complete within the allotted timeout", details)
 
 
 def server_timeout(resource: str, verb: str, why: str) -> ApiError:
-    """Say that the store does not answer now, so that nothing was done: 500, and try again."""
+    """Build the 500 of an unavailable store: nothing changed, and the client may repeat the request."""
     said = f"The {verb} operation against {resource} could not be completed at this time, please try again."
     message = f"{said} ({why})"
     details = _about(resource, "") | {"causes": [{"message": why}], "retryAfterSeconds": 1}
@@ -184,7 +175,7 @@ def server_timeout(resource: str, verb: str, why: str) -> ApiError:
 
 
 def unknown_outcome(why: str) -> ApiError:
-    """Build the 504 for a change of which nobody knows whether it was made."""
+    """Build the 504 of a change with an unknown outcome."""
     details = {"causes": [{"message": why}], "retryAfterSeconds": 1}
     message = f"Timeout: the change may have been made, or may still be: look before you repeat it ({why})"
     return ApiError(504, "Timeout", message, details)

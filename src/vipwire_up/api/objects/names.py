@@ -1,6 +1,6 @@
-"""Validates names, labels and annotations, with Kubernetes' sentences for those it refuses.
+"""Validates names, labels and annotations, with Kubernetes' error messages.
 
-A rule takes a value and gives what is wrong with it, "" for nothing (apimachinery/pkg/util/validation).
+A rule takes a value and returns its error, "" for none (apimachinery/pkg/util/validation).
 """
 
 import re
@@ -17,7 +17,7 @@ _SUBDOMAIN: Final = re.compile(rf"{_LABEL_TEXT}(\.{_LABEL_TEXT})*")
 _QUALIFIED: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _PORT: Final = re.compile("(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*")
 CONTROLLER: Final = re.compile(rf"{_LABEL_TEXT}(\.{_LABEL_TEXT})*/[A-Za-z0-9/\-._~%!$&'()*+,;=:]+")
-"""Names of controllers in classes: a domain and a path."""
+"""Controller names in classes: a domain and a path."""
 _ANNOTATIONS_BYTES: Final = 256 << 10
 _MOST_PORT: Final = 65535
 
@@ -49,7 +49,7 @@ def label(value: str) -> str:
 
 
 def wildcard(value: str) -> str:
-    """Names of hosts of which the first part may be any: *.example.com."""
+    """Host names with a wildcard first label: *.example.com."""
     if len(value) > 253:
         return "must be no more than 253 characters"
     if value.startswith("*.") and _SUBDOMAIN.fullmatch(value[2:]):
@@ -63,7 +63,7 @@ def wildcard(value: str) -> str:
 
 
 def host(value: str) -> str:
-    """Names of hosts: subdomains, of which the first part may be any."""
+    """Host names, with or without a wildcard first label."""
     return wildcard(value) if "*" in value else subdomain(value)
 
 
@@ -78,13 +78,13 @@ def port_name(value: str) -> str:
 
 
 def anything(value: str) -> str:
-    """Names that are paths' segments only."""
+    """Names that only have to be valid path segments."""
     bad = value in (".", "..") or "/" in value or "%" in value
     return "may not be '.' or '..', or contain '/' or '%'" if bad else ""
 
 
 def qualified(value: str) -> str:
-    """Names of labels and annotations: a name, with a prefix or without."""
+    """Keys of labels and annotations: a name, with a prefix or without."""
     prefix, slash, name = value.partition("/")
     if not slash:
         prefix, name = "", value
@@ -111,7 +111,6 @@ def qualified(value: str) -> str:
 
 
 def label_value(value: str) -> str:
-    """Values of labels."""
     if len(value) > 63:
         return "must be no more than 63 characters"
     if not value or _QUALIFIED.fullmatch(value):
@@ -124,13 +123,12 @@ def label_value(value: str) -> str:
 
 
 def check(value: str | None, rule: NameRule, path: str) -> Iterator[Cause]:
-    """Find what a rule refuses in a value, unless there is none."""
+    """Yield the rule's error about a value; None is valid."""
     if value and (problem := rule(value)):
         yield invalid(path, value, problem)
 
 
 def check_labels(labels: Mapping[str, str], path: str) -> Iterator[Cause]:
-    """Find what is wrong in a map of labels."""
     for key, value in labels.items():
         if problem := qualified(key):
             yield invalid(path, key, problem)
@@ -139,7 +137,6 @@ def check_labels(labels: Mapping[str, str], path: str) -> Iterator[Cause]:
 
 
 def check_annotations(annotations: Mapping[str, str], path: str) -> Iterator[Cause]:
-    """Find what is wrong in annotations."""
     for key in annotations:
         if problem := qualified(key.lower()):
             yield invalid(path, key, problem)
@@ -148,7 +145,7 @@ def check_annotations(annotations: Mapping[str, str], path: str) -> Iterator[Cau
 
 
 def check_port(port: Any, path: str) -> Iterator[Cause]:
-    """Find what is wrong in a port that is a number or the name of one."""
+    """Validate a port: a number, or a port's name."""
     if isinstance(port, int) and not 0 < port <= _MOST_PORT:
         yield invalid(path, port, "must be between 1 and 65535, inclusive")
     elif isinstance(port, str) and (problem := port_name(port)):

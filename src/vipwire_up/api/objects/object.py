@@ -1,4 +1,4 @@
-"""Objects between bytes and dicts: encoding with a revision, names that the server makes, what the server keeps.
+"""Objects between bytes and dicts: encoding with a revision, generated names, fields that the server keeps.
 
 An object is encoded once, when its revision is known; readers and watchers share these bytes.
 """
@@ -16,16 +16,16 @@ from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.store.record import Key, Record
 
 MOST_BYTES: Final = 3 << 20
-"""Bytes of one object with its metadata: patches and applies can add to it again and again."""
+"""Bytes of one object with its metadata: repeated patches and applies could grow it without end."""
 _ENCODER: Final = msgspec.json.Encoder()
-_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own: no vowels, so that no words come out
+_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' alphabet: no vowels, so that no words come out
 NO_SUCH_UID: Final = "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
 KEPT_META: Final = ("name", "namespace", "uid", "creationTimestamp", "generateName", "selfLink")
-"""Metadata that stays as it was created."""
+"""Metadata that never changes after creation."""
 
 
 def at(value: Any, *path: str | int) -> Any:
-    """Return the value at a path of an object; None where the path ends early."""
+    """Return the value at a path of an object; None if the path ends early."""
     for step in path:
         if isinstance(step, int):
             value = value[step] if isinstance(value, list) and len(value) > step else None
@@ -35,12 +35,11 @@ def at(value: Any, *path: str | int) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """Write JSON."""
     return _ENCODER.encode(value)
 
 
 def parse(body: bytes) -> Any:
-    """Read JSON; raise ApiError 400."""
+    """Decode JSON; raise ApiError 400."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
@@ -48,13 +47,12 @@ def parse(body: bytes) -> Any:
 
 
 def decoded(record: Record) -> Object:
-    """Read a record's object."""
     value: Object = msgspec.json.decode(record.value)
     return value
 
 
 def readable(record: Record) -> Object:
-    """Read a record that may hold anything, such as a damaged or older one; what is no object is an empty one."""
+    """Decode a record that may hold any JSON, such as a damaged or older one; {} if it is not an object."""
     try:
         value = decoded(record)
         meta = value["metadata"]
@@ -64,14 +62,14 @@ def readable(record: Record) -> Object:
 
 
 def shown(record: Record) -> Object:
-    """Read a record that may hold anything, with the name that it is stored under."""
+    """Decode a record that may hold any JSON, and set the name that it is stored under."""
     value = readable(record)
     place = {"namespace": record.key.namespace} if record.key.namespace else {}
     return value | {"metadata": {"name": record.key.name} | place | value["metadata"]}
 
 
 def encoder(value: Object) -> Callable[[int], bytes]:
-    """Build the function that the store calls with an object's revision."""
+    """Return the function that the store calls with an object's revision."""
 
     def encode_at(revision: int) -> bytes:
         value["metadata"]["resourceVersion"] = str(revision)
@@ -84,27 +82,26 @@ def encoder(value: Object) -> Callable[[int], bytes]:
 
 
 def key_of(resource: Resource, namespace: str, name: str) -> Key:
-    """Return where an object is in the store."""
+    """Return an object's key in the store."""
     return Key(resource.id, namespace if resource.namespaced else "", name)
 
 
 def new_uid() -> str:
-    """Generate a UID."""
     return str(uuid.uuid4())
 
 
 def random_name(beginning: str) -> str:
-    """Generate a name from generateName."""
+    """Append a random suffix to a generateName."""
     return beginning[: 63 - 5] + "".join(secrets.choice(_LETTERS) for _ in range(5))
 
 
 def content(value: Object) -> Object:
-    """Select what is wanted of an object: all but metadata and status."""
+    """Return all fields except metadata and status."""
     return {key: part for key, part in value.items() if key not in ("metadata", "status", "apiVersion", "kind")}
 
 
 def check_identity(resource: Resource, value: Any, namespace: str) -> Object:
-    """Compare a body's kind and namespace with the path it was sent to; raise ApiError 400."""
+    """Check that a body's kind and namespace match the path; raise ApiError 400."""
     if not isinstance(value, dict):
         raise bad_request(f"the body of the request is not of kind {resource.kind}")
     kind, version = value.get("kind", resource.kind), value.get("apiVersion", resource.api_version)
@@ -123,14 +120,14 @@ def check_identity(resource: Resource, value: Any, namespace: str) -> Object:
 
 
 def check_name(value: Object, name: str) -> None:
-    """Compare a body's name with that of its path; raise ApiError 400."""
+    """Check that a body's name matches the path; raise ApiError 400."""
     sent = value["metadata"].get("name")
     if sent not in (None, name):
         raise bad_request(f"the name of the object ({sent}) does not match the name on the URL ({name})")
 
 
 def check_creatable(resource: Resource, name: str, value: Object, why: str = "") -> None:
-    """Raise ApiError where a body is about an object that has been, 409, or about a state of it, 404."""
+    """Raise ApiError if a body names a UID (409) or a resourceVersion (404) of an object that does not exist."""
     uid = value["metadata"].get("uid")
     if uid:
         why = why.format(uid=uid) or f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
@@ -141,7 +138,7 @@ def check_creatable(resource: Resource, name: str, value: Object, why: str = "")
 
 
 def wrong_uid(resource: Resource, name: str, wanted: str, found: str) -> ApiError:
-    """Refuse a change of an object that has been replaced by another of its name."""
+    """Build the 409 of a precondition on the UID: another object now has this name."""
     why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
     message = f'Operation cannot be fulfilled on {resource.id} "{name}": {why}'
     return ApiError(409, "Conflict", message, {"name": name, "group": resource.group, "kind": resource.plural})

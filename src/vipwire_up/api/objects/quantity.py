@@ -1,8 +1,8 @@
-"""Amounts with units, such as 100m and 2Gi, as exact numbers; what Kubernetes refuses of CPU, memory and the like.
+"""Amounts with units, such as 100m and 2Gi, as exact numbers, and the validation of CPU, memory and the like.
 
-What is beyond 2**63 - 1 becomes that, and what is finer than a billionth the next billionth, as Kubernetes caps and
-rounds (apimachinery/pkg/api/resource/quantity.go): so that nobody who reckons with it meets a number of a thousand
-digits, or infinity. Checks are those of pkg/apis/core/validation, ValidateResourceRequirements. Pure.
+Larger amounts than 2**63 - 1 become that, and finer ones than a billionth are rounded up, as in Kubernetes
+(apimachinery/pkg/api/resource/quantity.go), so that no amount has a thousand digits or is infinite. The checks are
+those of pkg/apis/core/validation, ValidateResourceRequirements. Pure.
 """
 
 import re
@@ -33,7 +33,7 @@ _HIGHEST: Final = 400
 
 @lru_cache(1 << 12)
 def read_quantity(text: str) -> Fraction | None:
-    """Read an amount; None for what is none."""
+    """Parse an amount; None if it is not one."""
     match = PATTERN.fullmatch(text) if len(text) <= _LONGEST and text.isascii() else None
     if match is None:
         return None
@@ -76,7 +76,7 @@ def written(text: str) -> str:
 
 
 def _shortest(value: int, power: int, base: int, step: int, suffixes: Mapping[int, str]) -> str:
-    """Take out the base as often as it goes into a value."""
+    """Divide a value by the base as often as possible; append the suffix."""
     while value and value % base == 0 and power + step in suffixes:
         value, power = value // base, power + step
     return f"{value}{suffixes[power]}" if value else "0"
@@ -85,13 +85,13 @@ def _shortest(value: int, power: int, base: int, step: int, suffixes: Mapping[in
 _WHOLE: Final = (
     "pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps",
     "persistentvolumeclaims", "services.nodeports", "services.loadbalancers",
-)  # fmt: skip  # what there are no parts of
+)  # fmt: skip  # these have no fractions
 _OF_CONTAINERS: Final = ("cpu", "memory", "ephemeral-storage")
 _OF_KUBERNETES: Final = "kubernetes.io/"
 
 
 def check_amounts(amounts: Mapping[str, str], path: str) -> Iterator[Cause]:
-    """Find amounts that are less than nothing, or parts of what has none."""
+    """Find negative amounts, and fractions of resources that have none."""
     for name, text in amounts.items():
         yield from _check_amount(name, text, f"{path}[{name}]")
 
@@ -107,7 +107,7 @@ def _check_amount(name: str, text: str, path: str) -> Iterator[Cause]:
 
 
 def _is_extended(name: str) -> bool:
-    """Report whether a resource is somebody's own: a device, which is there as a whole."""
+    """Report whether a resource is an extended resource, such as a device, which has no fractions."""
     return "/" in name and _OF_KUBERNETES not in name and not name.startswith("requests.")
 
 
@@ -121,7 +121,7 @@ def _check_name(name: str, path: str) -> Iterator[Cause]:
 
 
 def check_resources(resources: Object, path: str) -> Iterator[Cause]:
-    """Find what is wrong in the amounts that a container needs and may have."""
+    """Validate a container's requests and limits."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for part, amounts in (("limits", limits), ("requests", requests)):
         for name in amounts:
@@ -135,7 +135,7 @@ def check_resources(resources: Object, path: str) -> Iterator[Cause]:
 
 
 def check_node_amounts(new: Object) -> Iterator[Cause]:
-    """Find what is wrong in what a Node says that it has."""
+    """Validate a Node's capacity and allocatable."""
     for part in ("capacity", "allocatable"):
         for name, text in (at(new, "status", part) or {}).items():
             yield from _check_amount(name, text, f"status.{part}.{name}")

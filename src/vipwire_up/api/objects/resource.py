@@ -1,8 +1,8 @@
 """Declares a kind for the API server: one generic handler serves all of them.
 
-`columns` are what `kubectl get` shows, `fields` what a field selector can ask, `check` what Kubernetes refuses beyond
-the types. A check is given the object as it would be stored and the one before (None at creation).
-`warn` has texts for whoever writes what is right, and perhaps not what was meant.
+`columns` are the columns of `kubectl get`, `fields` the fields of field selectors, `check` Kubernetes' validation
+beyond the types. A check gets the object to be stored and the one before (None at creation). `warn` returns warnings
+about valid but doubtful values.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ Check: TypeAlias = Callable[[Object, Object | None], Iterable[Cause]]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table. Columns of priority 1 are shown by `-o wide`; `cell` is given the object and now."""
+    """One column of a table. `-o wide` shows columns of priority 1; `cell` gets the object and the time."""
 
     name: str
     cell: Callable[[Object, datetime], Any]
@@ -37,15 +37,16 @@ class Column:
 class Resource:
     """The declaration of one kind.
 
-    `default` fills in what no constant default can, for whoever writes, who owns it then as if it had been sent;
-    `prepare` what is the server's, at creation and update, which nobody owns. `declares_status` keeps the status that
-    an object is created with: a Node tells its own, and a Pod here is a workload that runs already.
-    `shown_when_deleted` answers a deletion with the object's last state in place of a Status, as typed clients of
-    Kubernetes expect.
-    `deletes_many` says whether one request may delete all that a path or a selector names, `created_by_put` whether a
-    PUT to what is not there makes it, `put_needs_version` whether it must name the state that it replaces.
-    `deprecated` is told to everybody who asks for the kind. `lifetime` is after how many seconds without a change an
-    object goes, 0 for never.
+    `default` fills in defaults that are not constant; the client owns these fields as if it had sent them. `prepare`
+    sets the server's fields at creation and update, which no manager owns.
+
+    `declares_status` keeps the status of a creation: a Node reports its own status, and a Pod is a workload that
+    already runs. `shown_when_deleted` answers a deletion with the object's last state in place of a Status, as typed
+    clients of Kubernetes expect.
+
+    `deletes_many` allows deletecollection, `created_by_put` lets a PUT create an object, `put_needs_version` makes
+    resourceVersion required in a PUT. `deprecated` is a warning in every answer. `lifetime` is the seconds without a
+    change after which an object is deleted, 0 for never.
     """
 
     kind: str
@@ -80,7 +81,6 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """The group and version as they stand in an object."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property

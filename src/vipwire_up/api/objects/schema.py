@@ -6,20 +6,20 @@
       targetPort intstr | ...
 
 A line without indent begins a type; `kind NAME` one that has apiVersion, kind and metadata. A field's line holds its
-name, its type, marks, and after a bar what it is for. Types are `string int32 int64 bool time microtime quantity
+name, its type, marks, and after a bar its description. Types are `string int32 int64 bool time microtime quantity
 intstr bytes any`, a type's name, and `[]T`, `{}T` (a map from strings) of those. Marks:
 
     #7                  its number in protobuf (k8s.io/api); #2.7 inside a message that JSON leaves out
-    required            must be there             key=a,b   a list that is a map by these fields of its elements
-    default=V           what it is if not said    set       a list without duplicates
+    required            must be set               key=a,b   a list that is a map by these fields of its elements
+    default=V           value if not set          set       a list without duplicates
     one=A,B             allowed values            atomic    a list or object that is owned and replaced as one
     range=1..65535      allowed numbers           merge=f   strategic merge joins elements by field f (`-`: values)
     max=N               allowed length of text    retain    strategic merge patch knows $retainKeys here
-    pointer             the empty text is a value of its own, as of Go's pointers, and not "not said"
-    named               where it is missing, the error names it once more, as Kubernetes' does
+    pointer             a pointer in Go: the empty string is a value, and not "not set"
+    named               if missing, the error names the field once more, as Kubernetes' does
 
-OpenAPI documents, checks of bodies, defaults, strategic merge and server-side apply are all driven by these types.
-The marks mean what Kubernetes' x-kubernetes-* extensions say (its "API conventions" and KEP-555).
+OpenAPI documents, validation, defaults, strategic merge and server-side apply all use these types. The marks mean the
+same as Kubernetes' x-kubernetes-* extensions (its "API conventions" and KEP-555).
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ SCALARS: Final = ("string", "int32", "int64", "bool", "time", "microtime", "quan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Type:
-    """A type. `fields` of an object, `element` of a list or a map. `name` is the full name of an object type."""
+    """A type: `fields` of an object, `element` of a list or map. `name` is the full name of an object type."""
 
     shape: Shape
     name: str = ""
@@ -75,7 +75,7 @@ class Field:
 
     @property
     def merges(self) -> bool:
-        """Whether a strategic merge patch joins this list's elements, instead of replacing the list."""
+        """Whether a strategic merge patch joins this list's elements instead of replacing the list."""
         return bool(self.merge_key)
 
 
@@ -83,7 +83,7 @@ _SCALAR_TYPES: Final = {name: Type(Shape.SCALAR, name) for name in SCALARS} | {"
 
 
 def read_types(text: str, prefix: str, known: Mapping[str, Type]) -> dict[str, Type]:
-    """Read a table: its types by their short names. `known` are types of other tables that it may use."""
+    """Parse a table into types by their short names. `known` are types of other tables that it may use."""
     types: dict[str, Type] = {}
     lines: list[tuple[str, str]] = []
     current, meta = "", known.get("ObjectMeta")

@@ -1,8 +1,8 @@
-"""Server-side apply: what a manager wants, merged into what is, with conflicts and ownership (KEP-555). Pure.
+"""Server-side apply: merges a manager's configuration into the live object (KEP-555). Pure.
 
-An apply says all that its manager wants. What it named before and does not name now goes, unless somebody else owns
-it. What it names and somebody else owns with another value is a conflict, unless forced. All other writes own what
-they change.
+An apply lists all fields that its manager wants. Fields that the manager applied before and now leaves out are
+removed, unless another manager owns them. Fields that another manager owns with another value are a conflict, unless
+forced. All other writes own the fields that they change.
 """
 
 import json
@@ -49,7 +49,7 @@ Ownership = dict[Writer, Owned]
 
 
 def read_ownership(entries: Any) -> Ownership:
-    """Read an object's managedFields."""
+    """Parse managedFields."""
     found: Ownership = {}
     for entry in entries or ():
         writer = Writer(
@@ -64,7 +64,7 @@ def read_ownership(entries: Any) -> Ownership:
 
 
 def write_ownership(ownership: Ownership) -> list[dict[str, Any]]:
-    """Write managedFields: applies first, then by time and name, as Kubernetes orders them."""
+    """Build managedFields: applies first, then by time and name, as Kubernetes orders them."""
     ordered = sorted(ownership.items(), key=lambda item: (item[0].operation, item[1].time, item[0].manager))
     return [
         {
@@ -82,9 +82,9 @@ def write_ownership(ownership: Ownership) -> list[dict[str, Any]]:
 
 
 def note_update(ownership: Ownership, writer: Writer, before: Any, after: Any, kind: Type, now: str) -> Ownership:
-    """Assign the fields that a write has changed to its writer, and drop those that are gone. `before` may be {}.
+    """Assign the fields that a write changed to its writer; drop removed fields. `before` may be {}.
 
-    What stands in both but is not the writer's to change (a status, for one who writes the object) must be the same.
+    Fields that the writer cannot change (such as the status for a write of the object) must be equal in both.
     """
     old, new = members(before, kind, whole=True), members(after, kind, whole=True)
     changed = frozenset(path for path, value in new.items() if path not in old or old[path] != value)
@@ -101,7 +101,7 @@ def note_update(ownership: Ownership, writer: Writer, before: Any, after: Any, k
 
 
 def owned_before(live: Object, resource: Resource, now: str) -> Ownership:
-    """Assign the fields of an object without managers to one that stands for all before the first apply."""
+    """Assign the fields of an object without managers to a manager `before-first-apply`, as Kubernetes does."""
     before = Writer("before-first-apply", version=resource.api_version)
     return {before: Owned(frozenset(members(live, resource.type)), now)}
 
@@ -109,8 +109,8 @@ def owned_before(live: Object, resource: Resource, now: str) -> Ownership:
 def note_write(resource: Resource, old: Object, new: Object, writer: Writer, now: str) -> list[dict[str, Any]]:
     """Return the managedFields of an object that is written. `old` is {} at creation.
 
-    Who sends other ones than there are has its way; an empty list resets them. A status that the kind begins with is
-    not the creator's.
+    managedFields in the body replace the stored ones; an empty list resets them. The creator does not own the initial
+    status of the kind.
     """
     entries = old.get("metadata", {}).get("managedFields") or []
     sent = new["metadata"].get("managedFields")
@@ -125,10 +125,7 @@ def note_write(resource: Resource, old: Object, new: Object, writer: Writer, now
 def apply(
     live: Any, wanted: Any, kind: Type, writer: Writer, ownership: Ownership, *, force: bool | Paths, now: str
 ) -> tuple[Any, Ownership]:
-    """Merge what a manager wants into the live object. Raise ApiError 409 that names each conflict and its owner.
-
-    `force` takes over what others own: all of it, or the fields that it lists.
-    """
+    """Merge a manager's configuration into the live object. Raise ApiError 409 that lists the conflicts."""
     wants, has = members(wanted, kind), members(live, kind)
     contested = {
         other: frozenset(p for p in owned.paths & wants.keys() if p in has and has[p] != wants[p])
@@ -193,7 +190,7 @@ def _merge(live: Any, wanted: Any, known: Field) -> Any:
 
 
 def _merge_elements(live: list[Any], wanted: list[Any], known: Field, element: Type) -> list[Any]:
-    """Join by keys. What is wanted stands in its own order; what only others want keeps its place after them."""
+    """Join lists by keys. Wanted elements come in their order; those of other managers keep their place."""
     rest = list(live)
     result = []
     for part in wanted:
@@ -205,7 +202,7 @@ def _merge_elements(live: list[Any], wanted: list[Any], known: Field, element: T
 
 
 def _without(value: Any, path: Path, known: Field) -> Any:
-    """Copy a value without what a path leads to, and without maps that are empty because of that."""
+    """Copy a value without the field at a path, and without maps that become empty."""
     kind, (step, *rest) = known.type, path
     if isinstance(value, dict) and step.startswith("f:"):
         name = step[2:]
@@ -223,7 +220,7 @@ def _without(value: Any, path: Path, known: Field) -> Any:
 
 
 def _without_element(value: list[Any], step: str, rest: Path, known: Field, element: Type) -> list[Any]:
-    """Leave out an element, or a field of it; an element that others keep there stays one, with its keys."""
+    """Remove an element, or a field of it; an element that other managers own stays, with its keys."""
     result = []
     for part in value:
         key = part if step.startswith("v:") else element_key(part, known)
@@ -238,21 +235,21 @@ def _without_element(value: list[Any], step: str, rest: Path, known: Field, elem
 ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _KUBECTL: Final = "kubectl"
 _MOST: Final = 256 << 10
-"""Bytes of all annotations that an object may have."""
+"""Bytes of all annotations of an object."""
 
 
 def undisputed(live: Object, resource: Resource, writer: Writer) -> Paths:
-    """List the fields that kubectl's apply may change, whoever owns them: those that its client-side apply has set.
+    """Return the fields that kubectl's apply may take over: those that client-side apply set before.
 
-    To the server client-side apply is an update by another manager, so a later `--server-side` with another manifest
-    would conflict with the user's own fields. So the manager `kubectl` may change what the object still has as the
-    annotation says, and `renewed` updates the annotation, for the way back
+    To the server, client-side apply is an update by another manager, so a later `--server-side` with another manifest
+    would conflict with the user's own fields. So the manager `kubectl` may change fields that still have the value in
+    the annotation, and `renewed` updates the annotation, for the way back
     (apimachinery/pkg/util/managedfields/internal, lastappliedmanager.go and lastappliedupdater.go).
     """
     text = _annotation(live, writer)
     try:
         said = json.loads(text) if text else {}
-        decode(said, resource.type, Findings())  # for its refusals: somebody may have written anything
+        decode(said, resource.type, Findings())  # raises for an invalid annotation, which any client may write
     except (ValueError, RecursionError, ApiError):
         return frozenset()
     has = members(live, resource.type)
@@ -262,7 +259,7 @@ def undisputed(live: Object, resource: Resource, writer: Writer) -> Paths:
 
 
 def renewed(merged: Object, wanted: Object, writer: Writer) -> Object:
-    """Update the annotation, if there is one, to what a writer has applied."""
+    """Update the last-applied annotation, if it exists, to the applied configuration."""
     if not _annotation(merged, writer):
         return merged
     meta = wanted["metadata"]

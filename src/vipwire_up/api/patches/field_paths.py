@@ -1,8 +1,8 @@
-"""The fields that an object has, as a set of paths: server-side apply works on these sets. Pure.
+"""The fields of an object as a set of paths, which server-side apply works on. Pure.
 
-A path is a tuple of elements as `fieldsV1` writes them: `f:NAME` a field or a key of a map, `k:{...}` an element of
-a list by its keys, `v:...` a value of a set. Lists and objects that are atomic, and empty ones, are members
-themselves. An element of a list is a member besides its fields, since it can be there without them.
+A path is a tuple of elements as `fieldsV1` writes them: `f:NAME` a field or a key of a map, `k:{...}` an element of a
+list by its keys, `v:...` a value of a set. Atomic and empty lists and objects are members themselves. An element of a
+list is a member besides its fields, because it can exist without them.
 """
 
 import json
@@ -21,13 +21,13 @@ _UNOWNED_META: Final = (
 UNOWNED: Final[frozenset[Path]] = frozenset(
     {("f:apiVersion",), ("f:kind",)} | {("f:metadata", f"f:{name}") for name in _UNOWNED_META}
 )
-"""Paths that the server keeps, and nobody owns."""
+"""Paths that the server keeps and no manager owns."""
 
 
 def members(value: Any, kind: Type, *, whole: bool = False) -> dict[Path, Any]:
-    """List the paths of an object that can be owned, with their values (None for elements of lists).
+    """Return the paths of an object that managers can own, with their values (None for elements of lists).
 
-    `whole`: maps and lists that are not empty are among them, as who makes one by an update owns it.
+    `whole` includes maps and lists that are not empty: an update that creates one owns it.
     """
     found: dict[Path, Any] = {}
     for name, part in value.items():
@@ -40,7 +40,7 @@ def members(value: Any, kind: Type, *, whole: bool = False) -> dict[Path, Any]:
 def _members(value: Any, known: Field, path: Path, whole: bool) -> Iterator[tuple[Path, Any]]:  # noqa: FBT001 - as its callers'
     kind = known.type
     if known.default == value == {} and kind.shape is Shape.OBJECT:
-        return  # a part that every object of the kind has
+        return  # every object of the kind has this part
     if known.atomic or not value or kind.shape in (Shape.ANY, Shape.SCALAR):
         yield path, value
         return
@@ -75,7 +75,7 @@ def element_key(value: Any, known: Field) -> dict[str, Any]:
 
 
 def to_fields(paths: Iterable[Path]) -> dict[str, Any]:
-    """Write paths as fieldsV1."""
+    """Encode paths as fieldsV1."""
     tree: dict[str, Any] = {}
     listed = set(paths)
     for path in sorted(listed):
@@ -92,7 +92,7 @@ def to_fields(paths: Iterable[Path]) -> dict[str, Any]:
 
 
 def from_fields(tree: Any, path: Path = ()) -> Iterator[Path]:
-    """Read fieldsV1."""
+    """Decode fieldsV1."""
     if not isinstance(tree, dict) or not tree:
         if path:
             yield path
@@ -105,7 +105,7 @@ def from_fields(tree: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def spell(path: Path) -> str:
-    """Write a path for people, as Kubernetes does: .spec.ports[port=80,protocol="TCP"].name."""
+    """Format a path as Kubernetes does in messages: .spec.ports[port=80,protocol="TCP"].name."""
     text = ""
     for step in path:
         kind, _, name = step.partition(":")
@@ -123,5 +123,5 @@ def _sorted(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def compact(value: Any) -> str:
-    """Write a value as elements of paths hold it."""
+    """Encode a value as in elements of paths."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""The two patches that know no types: JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386). Pure.
+"""The two patches that need no types: JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386). Pure.
 
-They give a new value and leave what they were given as it was. All that `copy` operations of one patch add
-is bounded, as in kube-apiserver: each can double the document.
+They return a new value and do not change their arguments. The growth by all `copy` operations of one patch is
+bounded, as in kube-apiserver: each can double the document.
 """
 
 from typing import Any, Final
@@ -18,7 +18,7 @@ _MISSING: Final = object()
 
 
 def merge_patch(value: Any, patch: Any) -> Any:
-    """Apply a merge patch: maps are joined, null removes, all else replaces."""
+    """Apply a merge patch: objects are merged, null removes, any other value replaces."""
     if not isinstance(patch, dict):
         return patch
     result = dict(value) if isinstance(value, dict) else {}
@@ -31,7 +31,7 @@ def merge_patch(value: Any, patch: Any) -> Any:
 
 
 def json_patch(value: Any, operations: Any) -> Any:
-    """Apply operations, all or none. Raise ApiError: 400 for what is no patch, 422 for what does not fit."""
+    """Apply all operations or none. Raise ApiError 400 for an invalid patch, 422 if it does not fit the value."""
     if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
         raise bad_request("a JSON patch is a list of operations")
     if len(operations) > _MOST_OPERATIONS:
@@ -44,7 +44,7 @@ def json_patch(value: Any, operations: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Copy a value of JSON."""
+    """Copy a JSON value."""
     if isinstance(value, dict):
         return {key: copied(part) if type(part) in _NESTED else part for key, part in value.items()}
     return [copied(part) for part in value] if isinstance(value, list) else value
@@ -56,7 +56,7 @@ class _Patching:
         self._copied = 0
 
     def operate(self, operation: dict[str, Any]) -> None:
-        """Apply the next operation. Each is applied once, so that its value needs no copy."""
+        """Apply one operation. The patch is used once, so its values need no copy."""
         name, path = operation.get("op"), _pointer(operation.get("path"))
         if name in ("add", "replace", "test") and "value" not in operation:
             raise bad_request(f"JSON patch: {name} {operation.get('path')}: no value")

@@ -1,12 +1,12 @@
-"""Strategic merge patch: a merge patch that knows which lists are maps in truth. Pure.
+"""Strategic merge patch: a merge patch that knows which lists are maps. Pure.
 
 A list whose type has a merge key is joined element by element; the others are replaced. Directives stand in the
 patch:
 
     $patch: replace | delete | merge       on a map, or on an element of a list
-    $deleteFromPrimitiveList/NAME: [...]   values to take out of a list of values
-    $setElementOrder/NAME: [...]           the order in which a joined list shall stand
-    $retainKeys: [...]                     which keys of a map are kept, all others go
+    $deleteFromPrimitiveList/NAME: [...]   values to remove from a list of values
+    $setElementOrder/NAME: [...]           the order of a joined list
+    $retainKeys: [...]                     keys of a map that stay; all others go
 
 (kubernetes/community: contributors/devel/sig-api-machinery/strategic-merge-patch.md)
 """
@@ -24,7 +24,7 @@ _RETAIN: Final = "$retainKeys"
 
 
 def strategic_patch(value: Any, patch: Any, kind: Type) -> Any:
-    """Apply a patch to a value of a type; give a new value. Raise ApiError 400."""
+    """Apply a patch to a value of a type; return a new value. Raise ApiError 400."""
     if not isinstance(patch, dict):
         return patch
     directive = patch.get(_PATCH)
@@ -88,7 +88,7 @@ def _merge_list(current: list[Any], patch: list[Any], known: Field, order: Any) 
 
 
 def _ordered(values: list[Any], order: Any, key: Any, wanted: Any = lambda part: part) -> list[Any]:
-    """Sort what the order names in that order; the rest keeps its place relative to its neighbours."""
+    """Sort the elements that the order names; the rest keep their place relative to their neighbours."""
     if not isinstance(order, list):
         return values
     places: dict[Hashable, int] = {wanted(part): index for index, part in enumerate(order)}
@@ -106,7 +106,7 @@ def _delete_values(result: dict[str, Any], patch: dict[str, Any]) -> None:
 
 
 def _order_rest(result: dict[str, Any], patch: dict[str, Any], kind: Type) -> None:
-    """Follow orders of lists that the patch does not touch otherwise."""
+    """Apply $setElementOrder of lists that the patch does not change otherwise."""
     for key, order in patch.items():
         name = key.removeprefix(_ORDER)
         if key.startswith(_ORDER) and name not in patch and isinstance(result.get(name), list):

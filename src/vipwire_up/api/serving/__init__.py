@@ -1,1 +1,1 @@
-"""Takes connections and requests for the API server, and limits what one client may use."""
+"""Accepts connections and requests for the API server, and limits each client."""

@@ -1,7 +1,7 @@
 """Opens the API server's sockets, and TLS on the connections there.
 
-TLS begins with the client's first byte, if that is one of TLS. A connection leaves no cyclic garbage of TLS: it would
-be of so few objects that the collector would not look for it before there is half a gigabyte.
+TLS begins with the client's first byte, if that is one of TLS. A connection leaves no cyclic garbage: such garbage
+has so few objects that Python's collector would start only at half a gigabyte.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from vipwire.http_server.server import Opening, open_plain
 BACKLOG: Final = 512
 _HANDSHAKE_SECONDS: Final = 10
 _CLOSING_SECONDS: Final = 2
-_BUFFER: Final = memoryview(bytearray(32 << 10))  # two records of TLS; every connection reads into it, and copies
-_HANDSHAKE: Final = b"\x16"  # how every TLS connection begins (RFC 8446, 5.1)
+_BUFFER: Final = memoryview(bytearray(32 << 10))  # two TLS records; all connections read into it, then copy
+_HANDSHAKE: Final = b"\x16"  # the first byte of a TLS connection (RFC 8446, 5.1)
 
 
 async def bound(host: str, port: int) -> list[socket.socket]:
-    """Bind sockets to all addresses of a host; port 0 is any, the same for all. Raise OSError."""
+    """Bind sockets to all addresses of a host, all with the same port; 0 for any. Raise OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     opened: list[socket.socket] = []
@@ -37,7 +37,7 @@ async def bound(host: str, port: int) -> list[socket.socket]:
 
 
 def opening(tls: ssl.SSLContext | None) -> Opening:
-    """Return what begins a connection, with TLS where there is a context for it."""
+    """Return the function that begins a connection, with TLS if there is a context."""
     return open_plain if tls is None else TlsOpening(tls)
 
 
@@ -59,7 +59,7 @@ class _Tls(SSLProtocol):
         self._ssl_buffer_view = _BUFFER
 
     def _wakeup_waiter(self, exc: BaseException | None = None) -> None:
-        """Tell whether TLS was agreed on. The frames of an error's traceback have the error: cyclic garbage."""
+        """Report the handshake's result without the exception: its traceback would make cyclic garbage."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(exc is None)
         if exc is not None:
@@ -67,13 +67,13 @@ class _Tls(SSLProtocol):
 
 
 class TlsOpening:
-    """Begins TLS on connections that have been accepted."""
+    """Begins TLS on accepted connections."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         self._tls = tls
 
     async def __call__(self, connection: ServerConnection, accepted: socket.socket) -> None:
-        """Begin with the client's first byte. Raise OSError for a connection that does not come to be."""
+        """Begin TLS at the client's first byte. Raise OSError if the connection fails."""
         if await _first_byte(accepted) != _HANDSHAKE:
             raise ConnectionAbortedError
         loop = asyncio.get_running_loop()
@@ -89,7 +89,7 @@ class TlsOpening:
 
 
 async def _first_byte(opened: socket.socket) -> bytes:
-    """Wait for the first byte of a connection, and leave it there; b"" if it ends. Raise OSError."""
+    """Wait for a connection's first byte and leave it in the socket; b"" at the end. Raise OSError."""
     loop = asyncio.get_running_loop()
     came = asyncio.Event()
     loop.add_reader(opened, came.set)

@@ -10,13 +10,12 @@ from vipwire_up.api.objects.object import encode
 
 _JSON: Final = {"Content-Type": "application/json"}
 WATCHED: Final = 16 << 10
-"""Bytes that are written at once to who watches: of watches one client has many more at a time than of lists."""
-_MOST_WARNINGS: Final = 50  # headers that common clients take
-_LONGEST_WARNING, _ALL_WARNINGS = 256, 4096  # characters, as kube-apiserver's (apiserver/pkg/endpoints/filters)
+"""Bytes per write to a watch: a client has many more watches than lists at a time."""
+_MOST_WARNINGS: Final = 50  # header fields that common clients accept
+_LONGEST_WARNING, _ALL_WARNINGS = 256, 4096  # characters, as in kube-apiserver (apiserver/pkg/endpoints/filters)
 
 
 def status(error: ApiError) -> Reply:
-    """Build the answer to an error."""
     headers = dict(_JSON)
     if "retryAfterSeconds" in error.details:
         headers["Retry-After"] = str(error.details["retryAfterSeconds"])
@@ -28,7 +27,7 @@ def status(error: ApiError) -> Reply:
 def json_fields(warnings: Iterable[str] = ()) -> Fields:
     """Build the header fields of JSON with warnings.
 
-    What of 4,096 characters of warnings is too much is cut to 256 each, and then left out.
+    Beyond 4,096 characters in total, warnings are cut to 256 characters each, and the rest is left out.
     """
     texts = ["".join(char if char.isprintable() else " " for char in text) for text in warnings]
     if sum(map(len, texts)) > _ALL_WARNINGS:

@@ -1,12 +1,12 @@
-"""Decides who may do what: four roles, which follow from a user's groups. Pure.
+"""Authorization: four roles, which follow from a user's groups. Pure.
 
     admin   group system:masters     everything
     node    group system:nodes       what a service proxy and a kubelet of this system read and report
     view    group vipwire:view       reads everything but Secrets
-    ingress group vipwire:ingress    what an Ingress or Gateway controller reads, and reports; of Secrets those that
-                                     Ingresses and Gateways name (named_secrets.py)
+    ingress group vipwire:ingress    what an Ingress or Gateway controller reads and reports; of Secrets only
+                                     those that Ingresses and Gateways name (named_secrets.py)
 
-Nobody else may do anything but ask for version, health and discovery's root.
+All other users may only read version, health and the root of discovery.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,12 +24,12 @@ from vipwire_up.api.serving.route import Route
 _READ: Final = frozenset({"get", "list", "watch"})
 _WRITE: Final = frozenset({"create", "update", "patch"})
 _ALL: Final = _READ | _WRITE | {"delete"}
-_NOT_SHOWN: Final = ("secrets", "*")  # to who may read the rest; all of everything has them too
+_NOT_SHOWN: Final = ("secrets", "*")  # not for role view; `*` would include Secrets
 
 _NODE_RIGHTS: Final = {
     **dict.fromkeys(("services", "endpoints", "endpointslices", "namespaces", "configmaps"), _READ),
     **dict.fromkeys(("servicecidrs", "ipaddresses", "ingresses", "ingressclasses"), _READ),
-    "nodes": _ALL,  # controllers/node_restriction.py lets a machine delete its own only
+    "nodes": _ALL,  # controllers/node_restriction.py limits a machine to its own Node
     "pods": _READ | _WRITE,
     "nodes/status": _READ | _WRITE,
     "pods/status": _READ | _WRITE,
@@ -61,7 +61,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The caller: a name and groups, as a certificate or a token has them, and the certificate's serial number."""
+    """The caller: name and groups of a certificate or token, and the certificate's serial number."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -74,28 +74,26 @@ _OPEN: Final = frozenset({"/version", "/healthz", "/livez", "/readyz"})
 
 
 def may_ask(user: User, path: str) -> bool:
-    """Report whether somebody may read a page that is about no object: discovery, OpenAPI, version, health."""
+    """Report whether a user may read a page about no object: discovery, OpenAPI, version, health."""
     return path.rstrip("/") in _OPEN or path.startswith(("/livez/", "/readyz/")) or has_role(user)
 
 
 def has_role(user: User) -> bool:
-    """Report whether somebody has any role."""
     return bool(_roles(user.groups))
 
 
 def pages(user: User) -> tuple[str, ...]:
-    """Name the pages that somebody may read."""
+    """Return the pages that a user may read."""
     return ("*",) if _roles(user.groups) else tuple(sorted((*_OPEN, "/livez/*", "/readyz/*")))
 
 
 def allows(user: User, route: Route) -> bool:
-    """Report whether somebody may do something to an object."""
     plural = route.resource.plural
     return may(user, route.verb, f"{plural}/{route.subresource}" if route.subresource else plural)
 
 
 def may(user: User, verb: str, what: str) -> bool:
-    """Report whether a user may use a verb on a kind, by its plural, or on a subresource of it: `nodes/status`."""
+    """Report whether a user may use a verb on a kind, by its plural, or on a subresource: `nodes/status`."""
     roles = _roles(user.groups)
     if Role.ADMIN in roles:
         return True
@@ -107,7 +105,7 @@ def may(user: User, verb: str, what: str) -> bool:
 
 
 def only_named(user: User, what: str) -> bool:
-    """Report whether somebody who may read a kind may read only what others name: Secrets, by the role ingress."""
+    """Report whether a user who may read a kind may read only named objects: Secrets, for the role ingress."""
     return what == "secrets" and Role.ADMIN not in _roles(user.groups)
 
 
@@ -121,7 +119,7 @@ class Rule:
 
 
 def rules(user: User) -> Iterator[Rule]:
-    """List all that somebody may do to objects."""
+    """Yield all rules of a user, for SelfSubjectRulesReview."""
     roles = _roles(user.groups)
     if Role.ADMIN in roles:
         yield Rule(("*",), "*", "*")
@@ -134,7 +132,7 @@ def rules(user: User) -> Iterator[Rule]:
 
 
 def refusal(user: User, route: Route, reason: str = "") -> ApiError:
-    """Write Kubernetes' sentence for what a user may not do."""
+    """Build Kubernetes' 403 for a request about an object."""
     resource = route.resource
     what = f"{resource.plural}/{route.subresource}" if route.subresource else resource.plural
     where = f' in the namespace "{route.namespace}"' if route.namespace else " at the cluster scope"
@@ -143,13 +141,13 @@ def refusal(user: User, route: Route, reason: str = "") -> ApiError:
 
 
 def page_refusal(user: User, path: str, method: str) -> ApiError:
-    """Write the sentence for a page that a user may not read."""
+    """Build the 403 for a page."""
     why = f'User "{user.name}" cannot {method.lower()} path "{path}"'
     return ApiError(403, "Forbidden", f"forbidden: {why}")
 
 
 def impersonation_refusal(user: User, wanted: str) -> ApiError:
-    """Write the refusal of impersonation: to act as oneself instead would be worse."""
+    """Build the 403 for impersonation: to ignore the headers would act with the caller's own rights."""
     return refused("users", wanted, f'User "{user.name}" cannot impersonate: vipwire serves each user as who it is')
 
 

@@ -1,6 +1,7 @@
-"""Reading bodies of requests: as many bytes as one may have, in the time that it may take, and all of them together.
+"""Reads bodies of requests: limits each body's bytes and seconds, and the bytes of all bodies together.
 
-Who announces too many bytes is refused before any is read; who announces none is counted as if it were the most.
+A request whose Content-Length is too large is refused before its body is read. One without Content-Length counts as
+the largest allowed.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from vipwire_up.api.serving.limits import InFlight
 
 @contextlib.asynccontextmanager
 async def read_body(exchange: Exchange, in_flight: InFlight, most: int, user: User) -> AsyncIterator[bytes]:
-    """Read a body, counted while it is in use. Raise ApiError: 408, 413, 415, 429, or 400 if it breaks off."""
+    """Read a body, counted while in use. Raise ApiError: 408, 413, 415, 429, or 400 if the connection breaks off."""
     announced = exchange.length
     if announced is not None and announced > most:
         raise too_large(most)

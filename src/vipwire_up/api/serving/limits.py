@@ -1,11 +1,11 @@
-"""The limits of one client of the API server: connections, requests, seconds and bytes; and what is in flight.
+"""The limits of one client of the API server: connections, requests, seconds and bytes; and the requests in flight.
 
-Where kube-apiserver has a bound, it is the same: 3 MiB of body, 400 requests that read and 200 that write at a time
-(--max-requests-inflight, --max-mutating-requests-inflight), a minute for a request (--request-timeout). A request
-over a limit gets 429 and the advice to come again in a second; members of system:masters are never refused. The
-others are for a server that is one process with one event loop: a client without credentials gets little of
-everything, one user alone never gets all, and bodies in memory have a bound, so that a client that begins bodies and
-does not end them keeps nobody else from writing.
+Bounds that kube-apiserver also has are the same: 3 MiB of body, 400 reads and 200 writes in flight
+(--max-requests-inflight, --max-mutating-requests-inflight), 60 s for a request (--request-timeout). A request over a
+limit gets 429 with Retry-After: 1; members of system:masters are never refused.
+
+The others protect one process with one event loop: anonymous clients get a small part, one user never gets all, and
+bodies in memory have a bound, so that a client that begins bodies and does not end them cannot block other writes.
 """
 
 import contextlib
@@ -20,13 +20,14 @@ from vipwire.kube.errors import ApiError
 from vipwire_up.api.serving.authorization import Role, User
 
 BODY_BYTES: Final = 3 << 20
-_RESERVE: Final = 256  # files that connections never get: the store, the kernel, DNS, probes
+_RESERVE: Final = 256  # files that connections never use: for the store, the kernel, DNS, probes
 
 
 class Bounds(Limits, frozen=True):
     """The bounds of one server.
 
-    `of_one` are parts that one user may have of the requests, `one_watcher` the watches of one user from one address.
+    `of_one` are the parts of all requests that one user may have in flight, `one_watcher` the watches of one user
+    from one address.
     """
 
     connections: int = 10_000
@@ -35,7 +36,7 @@ class Bounds(Limits, frozen=True):
     first_seconds: float = 10.0
     idle_seconds: float = 90.0
     stall_seconds: float = 30.0
-    head_bytes: int = 96 << 10  # selectors stand in the request line
+    head_bytes: int = 96 << 10  # the request line holds selectors
     field_bytes: int = 8 << 10
     buffered: int = 64 << 10
     ignored: int = 4 << 20
@@ -50,7 +51,7 @@ class Bounds(Limits, frozen=True):
     one_watcher: int = 1_000
 
     def fitting(self, files: int) -> "Bounds":
-        """Lower the number of connections to what a limit of open files allows."""
+        """Lower the number of connections to fit the limit of open files."""
         most = max(files - _RESERVE, 32)
         if most >= self.connections:
             return self
@@ -73,7 +74,7 @@ class Sort(Enum):
 
 
 class InFlight:
-    """Counts requests, and the bytes of their bodies."""
+    """Counts requests in flight, and the bytes of their bodies."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -84,7 +85,7 @@ class InFlight:
 
     @contextlib.contextmanager
     def request(self, sort: Sort, user: User, host: str) -> Iterator[None]:
-        """Count a request while it lasts. Raise ApiError 429."""
+        """Count a request in flight. Raise ApiError 429."""
         who = (sort, user.name, host if sort is Sort.WATCH else "")
         most, most_of_one = self._most(sort)
         if not _exempt(user) and (self._all[sort] >= most or self._of[who] >= most_of_one):
@@ -101,7 +102,7 @@ class InFlight:
 
     @contextlib.contextmanager
     def body(self, size: int, user: User) -> Iterator[None]:
-        """Count the bytes of a body while it is in memory. Raise ApiError 429. One alone is never too much."""
+        """Count a body's bytes in memory. Raise ApiError 429, but never for a single body."""
         most = self._bounds.all_bodies
         too_much = self._bytes and self._bytes + size > most
         too_much_of_one = self._bytes_of[user.name] and self._bytes_of[user.name] + size > most * self._bounds.of_one
@@ -118,7 +119,6 @@ class InFlight:
                 del self._bytes_of[user.name]
 
     def count(self, sort: Sort) -> int:
-        """Count the requests of a sort."""
         return self._all[sort]
 
     def _most(self, sort: Sort) -> tuple[int, int]:
@@ -134,6 +134,5 @@ def _exempt(user: User) -> bool:
 
 
 def too_many() -> ApiError:
-    """Build the 429 that tells a client to try again later."""
     message = "Too many requests, please try again later."
     return ApiError(429, "TooManyRequests", message, {"retryAfterSeconds": 1})

@@ -1,4 +1,4 @@
-"""The API server's metrics, by the names of kube-apiserver's, so that its dashboards and alerts fit."""
+"""The API server's metrics, under the names of kube-apiserver's, so that its dashboards and alerts fit."""
 
 import contextlib
 import time
@@ -29,7 +29,7 @@ class Outcome:
 
 
 class ApiMetrics:
-    """Counts requests, and tells what is in flight and stored at the moment."""
+    """Counts requests; reports the requests in flight and the stored objects."""
 
     def __init__(self, registry: CollectorRegistry, in_flight: InFlight, store: Store) -> None:
         ProcessCollector(registry=registry)
@@ -60,7 +60,7 @@ class ApiMetrics:
 
     @contextlib.contextmanager
     def measured(self, route: Route, *, dry_run: bool) -> Iterator[Outcome]:
-        """Count a request, which is told its outcome or raises ApiError."""
+        """Count a request; the block sets the outcome or raises ApiError."""
         outcome, begun = Outcome(), time.perf_counter()
         try:
             yield outcome
@@ -69,7 +69,7 @@ class ApiMetrics:
             raise
         finally:
             about = _about(route, dry_run=dry_run)
-            self._requests.labels(*about, str(outcome.code or 499)).inc()  # 499: the client has gone
+            self._requests.labels(*about, str(outcome.code or 499)).inc()  # 499: the client closed the connection
             if route.verb != "watch":
                 self._seconds.labels(*about).observe(time.perf_counter() - begun)
 

@@ -1,7 +1,7 @@
-"""ClusterIPs: chosen from the ServiceCIDRs, noted in IPAddress objects (KEP-1880).
+"""ClusterIPs: allocated from the ServiceCIDRs, recorded in IPAddress objects (KEP-1880).
 
-An address is taken if there is an IPAddress of its name: no other state is kept. The object is written together with
-the Service, so that the store itself refuses an address that two Services want.
+An address is taken if an IPAddress of its name exists: there is no other state. The object is written together with
+the Service, so the store refuses an address that two Services want.
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ _LABEL: Final = "ipaddress.kubernetes.io"
 
 
 class Addresses:
-    """Gives ClusterIPs. Asks the store's head, so that what is on its way to the disk counts."""
+    """Allocates ClusterIPs. Reads the store's head, so that writes on their way to disk count."""
 
     def __init__(self, store: Store, draw: Draw) -> None:
         self._store, self._draw = store, draw
@@ -32,7 +32,7 @@ class Addresses:
         self._networks: tuple[Network, ...] = ()
 
     def networks(self) -> tuple[Network, ...]:
-        """List the ranges that addresses are given from, oldest ServiceCIDR first."""
+        """Return the ranges of all ServiceCIDRs, the oldest first."""
         records = self._store.scan(SERVICE_CIDRS.id)
         seen = tuple(record.revision for record in records)
         if seen != self._seen:
@@ -40,11 +40,11 @@ class Addresses:
         return self._networks
 
     def families(self) -> tuple[str, ...]:
-        """Name the families that there are ranges of, the default first."""
+        """Return the families of the ranges, the default first."""
         return tuple(dict.fromkeys(f"IPv{network.version}" for network in self.networks()))
 
     def give(self, owner: Object, now: str) -> tuple[Step, ...]:
-        """Fill a Service's clusterIPs for its ipFamilies; give the writes that note what is new. Raise ApiError."""
+        """Fill a Service's clusterIPs for its ipFamilies; return the writes of new IPAddresses. Raise ApiError."""
         spec, writes = owner["spec"], list[Step]()
         addresses = list(spec.get("clusterIPs") or ())
         if addresses[:1] == [NONE]:
@@ -61,9 +61,10 @@ class Addresses:
         return tuple(writes)
 
     def _stays(self, address: str) -> Iterator[Check]:
-        """Require that the ServiceCIDR of an address is as we see it, where another server may be ending it.
+        """Require that the ServiceCIDR of an address is unchanged, because another server may be deleting it.
 
-        Whoever ends it looks for its addresses after it is marked: those given before are seen, and none after.
+        The deleting server marks the ServiceCIDR first and then looks for its addresses: so it sees those allocated
+        before the mark, and none are allocated after.
         """
         if self._store.shared:
             parsed = ipaddress.ip_address(address)
@@ -110,7 +111,7 @@ class Addresses:
 
 
 def address_object(owner: Object, address: str, now: str) -> Object:
-    """Write the IPAddress of a Service's address."""
+    """Build the IPAddress of a Service's address."""
     family = f"IPv{ipaddress.ip_address(address).version}"
     return {
         "apiVersion": IP_ADDRESSES.api_version,
@@ -126,7 +127,7 @@ def address_object(owner: Object, address: str, now: str) -> Object:
 
 
 def is_noted_by_us(note: Object) -> bool:
-    """Report whether the allocator has made an IPAddress, so that it may also delete it."""
+    """Report whether the allocator made an IPAddress, so that it may also delete it."""
     return (note["metadata"].get("labels") or {}).get(f"{_LABEL}/managed-by") == MANAGED_BY
 
 

@@ -1,11 +1,11 @@
-"""ServiceCIDRs: they tell that they are ready, and do not go while addresses of theirs are in use (KEP-1880).
+"""ServiceCIDRs: sets condition Ready, and keeps a deleted ServiceCIDR while its addresses are in use (KEP-1880).
 
-    there is one        the finalizer, and condition Ready
-    it is to go         Ready is false; nothing is given from it any more (addresses.py); it goes when each of its
-                        addresses that is in use is also in another ServiceCIDR, which stays
+    present    the finalizer, and condition Ready
+    deleted    Ready is false, no address is allocated from it (addresses.py); vipwire removes the finalizer when each
+               of its addresses in use is also in another ServiceCIDR that stays
 
-Kubernetes' controller waits 10 seconds before it lets one go, for allocators elsewhere that have not heard of it yet.
-There are none here: the allocator is in this process.
+Kubernetes' controller waits 10 seconds before it removes the finalizer, for allocators in other processes. vipwire
+does not wait: its allocator is in this process.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class ServiceCidrs:
         self._held = False
 
     async def run(self) -> None:
-        """Work until cancelled. Addresses come and go often, and matter only while a ServiceCIDR waits for them."""
+        """Work until cancelled. Changes of addresses matter only while a deleted ServiceCIDR waits for them."""
         while True:
             with self._guard.step():
                 await self.step()
@@ -56,7 +56,7 @@ class ServiceCidrs:
                     await (self._all if self._held else self._cidrs).wait()
 
     async def step(self) -> None:
-        """Examine every ServiceCIDR; there are few."""
+        """Check every ServiceCIDR; there are few."""
         self._cidrs.look()
         self._all.look()
         values: dict[Key, Object] = {}
@@ -66,7 +66,7 @@ class ServiceCidrs:
         stay = [network for value in values.values() if not _is_going(value) for network in networks_of(value)]
         self._held = any(map(_is_going, values.values()))
         for key, value in values.items():
-            with self._guard.of(key), contextlib.suppress(ApiError):  # changed just now: there will be another look
+            with self._guard.of(key), contextlib.suppress(ApiError):  # a change brings another check
                 await self._settle(value, stay)
 
     async def _settle(self, value: Object, stay: Sequence[Network]) -> None:
@@ -93,7 +93,7 @@ class ServiceCidrs:
         await self._registry.change(SERVICE_CIDRS, "", value["metadata"]["name"], edit, _OPTIONS)
 
     async def _report(self, value: Object, state: tuple[str, str, str]) -> None:
-        """Write the condition Ready, unless it says this already."""
+        """Write the condition Ready if it differs."""
         before = [each for each in at(value, "status", "conditions") or () if each.get("type") == "Ready"]
         if any((each["status"], each.get("reason", ""), each.get("message", "")) == state for each in before):
             return

@@ -1,7 +1,7 @@
-"""Chooses a Service's address families and their order: the defaults, and what is refused. Pure.
+"""Chooses a Service's address families and their order: defaults and refusals. Pure.
 
-KEP-563, and pkg/registry/core/service/storage/alloc.go for what Kubernetes does where the fields contradict. The
-lists themselves have been checked before (`kinds/service_rules.py`).
+KEP-563; for contradictory fields pkg/registry/core/service/storage/alloc.go. The lists themselves are already valid
+(`kinds/service_rules.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ _OTHER: Final = {"IPv4": "IPv6", "IPv6": "IPv4"}
 def settle_families(spec: Object, available: Sequence[str], old: Object) -> tuple[Cause, ...]:
     """Fill in ipFamilyPolicy and ipFamilies; `available` are the cluster's families, its default first.
 
-    `old` is the spec before, empty at creation. What cannot be is returned, and no families filled in then.
+    `old` is the spec before, {} at creation. Return the errors; with errors, no families are filled in.
     """
     if _keeps_preference(spec, old):
         return ()
@@ -44,13 +44,13 @@ def _is_open(spec: Object) -> bool:
 
 
 def _keeps_preference(spec: Object, old: Object) -> bool:
-    """Report whether a change leaves a Service alone that has what it prefers, or had when there was no more."""
+    """Report whether a change keeps the families of a PreferDualStack Service."""
     same = all((spec.get(name) or None) == (old.get(name) or None) for name in ("clusterIPs", "ipFamilies"))
     return same and spec.get("ipFamilyPolicy") == old.get("ipFamilyPolicy") == PREFER and bool(old.get("clusterIPs"))
 
 
 def _released(spec: Object, old: Object) -> Iterator[Cause]:
-    """Drop the second address and family where a single one is asked for; refuse a shorter list without that."""
+    """Drop the second address and family for SingleStack; refuse a shorter list without that."""
     for name, what in (("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")):
         before, now = old.get(name) or [], spec.get(name) or []
         if spec["ipFamilyPolicy"] != SINGLE:
@@ -67,7 +67,7 @@ def _too_many(spec: Object) -> Iterator[Cause]:
 
 
 def _not_here(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
-    """Find addresses whose family nobody named, and the cluster does not have."""
+    """Find addresses of a family that the cluster does not have, unless ipFamilies names it."""
     addresses, named = spec.get("clusterIPs") or [], len(spec.get("ipFamilies") or ())
     for index, address in enumerate(addresses):
         family = family_of(address)
@@ -84,7 +84,7 @@ def _unavailable(spec: Object, available: Sequence[str]) -> Iterator[Cause]:
 
 
 def _named(spec: Object) -> list[str]:
-    """List the families that a Service names, by itself and then by its addresses."""
+    """Return the families of a Service: those in ipFamilies, then those of its addresses."""
     families = list(spec.get("ipFamilies") or ())
     addresses = (spec.get("clusterIPs") or [])[len(families) :]
     return families + [family for address in addresses if (family := family_of(address))]

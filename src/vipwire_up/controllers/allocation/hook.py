@@ -1,12 +1,12 @@
-"""Allocates what a Service needs when it is created or changed, and frees it at the end: an admission hook.
+"""Admission hook: allocates addresses and ports when a Service is created or changed, and frees them at its end.
 
     create   families, ClusterIPs, node ports, health check node port
-    update   the same, for what is new; what the new type has no use for is dropped, as Kubernetes does
+    update   the same for new fields; fields that the new type does not have are dropped, as in Kubernetes
              (pkg/registry/core/service/strategy.go, dropTypeDependentFields)
-    delete   everything is given back
+    delete   everything is freed
 
-Addresses are noted in the store; ports in memory, with an undo for writes that do not come to pass, and in a store
-that other servers write to, too.
+Addresses are recorded in the store. Ports are recorded in memory, with an undo for writes that fail, and also in the
+store if other servers write to it.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ _ADDRESS_FIELDS: Final = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPoli
 
 
 class ServiceAllocation:
-    """The hook. `clock` tells the time, for the objects that note addresses."""
+    """The hook. `clock` returns the creation time of IPAddresses."""
 
     def __init__(
         self, addresses: Addresses, ports: NodePorts, notes: PortNotes, clock: Callable[[], datetime]
@@ -45,7 +45,7 @@ class ServiceAllocation:
         self._addresses, self._ports, self._notes, self._clock = addresses, ports, notes, clock
 
     def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Allocate for a Service, or take back what it leaves. Raise ApiError in Kubernetes' words."""
+        """Allocate for a Service, or free what it no longer uses. Raise ApiError with Kubernetes' messages."""
         if attempt.resource is not SERVICES or attempt.subresource:
             return None
         self._ports.catch_up()
@@ -56,12 +56,12 @@ class ServiceAllocation:
             return Admitted(also, self._ports.take_back(old, ports_of(old)))
         new, before = attempt.new or {}, attempt.old or {"spec": {}, "metadata": {}}
         if moves(new["spec"], before["spec"]):
-            return None  # the checks that follow refuse it
+            return None  # the validation that follows refuses it
         drop_unused(new["spec"], before["spec"])
         if wrong := tuple(check_cluster_ips(new["spec"])):
             raise not_valid("Service", "", attempt.name, wrong)
         if before["spec"].get("type") == "LoadBalancer" != new["spec"].get("type"):
-            new["status"] = (new.get("status") or {}) | {"loadBalancer": {}}  # nobody else takes its addresses away
+            new["status"] = (new.get("status") or {}) | {"loadBalancer": {}}  # no other controller clears it
         return self._settle(new, before)
 
     def _settle(self, new: Object, old: Object) -> Admitted:
@@ -92,7 +92,7 @@ class ServiceAllocation:
 
 
 def drop_unused(spec: Object, old: Object) -> None:
-    """Drop what came with the old type and has no place in the new one, unless the update has changed it."""
+    """Drop fields of the old type that the new type does not have, unless the update changed them."""
     if old.get("type") in _VIRTUAL and spec.get("type") == "ExternalName":
         _drop_same(spec, old, _ADDRESS_FIELDS)
     if is_reached_from_outside(old) and not is_reached_from_outside(spec):

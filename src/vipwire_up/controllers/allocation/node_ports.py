@@ -1,8 +1,8 @@
 """Node ports: one range for the ports of Services and for health checks.
 
-A port belongs to one Service, whatever the protocol: a Service may use the same number for TCP and for UDP. What is
-taken is kept in memory, and read from the Services at start; where other servers give ports, too, before each use.
-What they give at the same moment, the store refuses by its notes (`port_notes.py`).
+A port belongs to one Service, for all protocols: a Service may use the same number for TCP and for UDP. The owners
+are in memory, read from the Services at start and, if other servers allocate ports, before each use. If two servers
+allocate a port at once, the store refuses one by the notes (`port_notes.py`).
 """
 
 from collections.abc import Callable, Iterable
@@ -21,12 +21,12 @@ from vipwire_up.store.store import Store
 Undo: TypeAlias = Callable[[], None]
 Owner: TypeAlias = tuple[str, str]
 Noted: TypeAlias = Callable[[int], Owner | None]
-"""Names the Service that a port is noted for in the store."""
+"""Return the Service that a port is noted for in the store."""
 _TAKEN: Final = "provided port is already allocated"
 
 
 class NodePorts:
-    """Knows whose each port is."""
+    """The owner of each node port."""
 
     def __init__(self, store: Store, allowed: Range, draw: Draw, noted: Noted = lambda _: None) -> None:
         self._range, self._draw = allowed, draw
@@ -41,7 +41,7 @@ class NodePorts:
                 self._owners.setdefault(port, (record.key.namespace, record.key.name))
 
     def catch_up(self) -> None:
-        """Read what other servers have changed."""
+        """Read the changes of other servers."""
         if not self._store.shared:
             return
         try:
@@ -61,12 +61,12 @@ class NodePorts:
                 self._owners.setdefault(port, owner)
 
     def give(self, service: Object) -> Undo:
-        """Fill in what a Service needs, and take it. Raise ApiError and take nothing, if it cannot have it."""
+        """Fill in and take a Service's node ports. Raise ApiError and take none if one is unavailable."""
         owner, new = owner_of(service), list[int]()
 
         def undo() -> None:
             for port in new:
-                if self._owners.get(port) == owner:  # whoever has got it back since keeps it
+                if self._owners.get(port) == owner:  # an owner that took it again keeps it
                     del self._owners[port]
 
         try:
@@ -106,7 +106,7 @@ class NodePorts:
                 chosen.setdefault(port["nodePort"], set()).add(port.get("protocol", "TCP"))
 
     def _shared(self, before: Iterable[Object], port: Object, chosen: dict[int, set[str]]) -> int:
-        """Find the node port of the same port of another protocol: DNS is one number for TCP and UDP."""
+        """Return the node port of the same port of another protocol: DNS has one number for TCP and UDP."""
         same = (other.get("nodePort", 0) for other in before if other.get("port") == port.get("port"))
         return next((n for n in same if n and port.get("protocol", "TCP") not in chosen[n]), 0)
 
@@ -144,22 +144,21 @@ class NodePorts:
 
 
 def owner_of(service: Object) -> Owner:
-    """Name a Service."""
     return service["metadata"]["namespace"], service["metadata"]["name"]
 
 
 def wants_ports(spec: Object) -> bool:
-    """Report whether a Service is of a type that may have node ports."""
+    """Report whether the Service's type has node ports."""
     return spec.get("type") in ("NodePort", "LoadBalancer")
 
 
 def allocates(spec: Object) -> bool:
-    """Report whether node ports are chosen for a Service that names none."""
+    """Report whether vipwire chooses node ports for ports that name none."""
     return spec.get("type") == "NodePort" or spec.get("allocateLoadBalancerNodePorts") is not False
 
 
 def ports_of(service: Object) -> set[int]:
-    """List the node ports that a Service has, with the one of its health check."""
+    """Return a Service's node ports, with the health check node port."""
     spec = service.get("spec")
     if not isinstance(spec, dict):
         return set()

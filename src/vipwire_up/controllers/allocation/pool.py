@@ -1,4 +1,4 @@
-"""Which Services hold which addresses, and the first address of a pool that no Service holds. Pure."""
+"""Which Services hold which addresses, and the first free address of a pool. Pure."""
 
 import ipaddress
 from collections import defaultdict
@@ -9,14 +9,14 @@ from vipwire_up.controllers.endpoints.selection import Name
 
 
 class Holders:
-    """Services by their addresses. A change costs what the addresses of its Service cost."""
+    """Services by address. A change costs time in proportion to the Service's own addresses."""
 
     def __init__(self) -> None:
         self._of: defaultdict[str, set[Name]] = defaultdict(set)
         self._held: dict[Name, tuple[str, ...]] = {}
 
     def put(self, name: Name, addresses: Iterable[str]) -> tuple[str, ...]:
-        """Store the addresses that a Service holds, perhaps none. Return those it has gained or lost."""
+        """Set the addresses of a Service, perhaps none. Return those gained or lost."""
         before, now = self._held.pop(name, ()), tuple(addresses)
         if now:
             self._held[name] = now
@@ -31,15 +31,14 @@ class Holders:
         return changed
 
     def of(self, address: str) -> list[Name]:
-        """List the Services that have an address, by name."""
+        """Return the Services that have an address, by name."""
         return sorted(self._of.get(address, ()))
 
     def __contains__(self, address: str) -> bool:
-        """Report whether anybody has an address."""
         return address in self._of
 
     def clear(self) -> tuple[str, ...]:
-        """Forget everything; give the addresses that somebody had."""
+        """Forget everything; return all addresses that were held."""
         known = tuple(self._of)
         self._of.clear()
         self._held.clear()
@@ -47,10 +46,9 @@ class Holders:
 
 
 class Pool:
-    """The addresses of ranges, of which the first that fits is used first.
+    """The addresses of ranges; the first free one is used first.
 
-    To find a free one costs as much as has been taken since the last was found: below where a range was left, all
-    are taken.
+    The search starts where the last one ended: all addresses below are taken.
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:
@@ -59,7 +57,7 @@ class Pool:
         self._full_below = dict.fromkeys(self.networks, 0)
 
     def put(self, name: Name, addresses: Iterable[str]) -> bool:
-        """Store what a Service holds, perhaps nothing. Report whether an address has become free."""
+        """Set a Service's addresses, perhaps none. Report whether an address became free."""
         freed = [each for each in self._holders.put(name, addresses) if each not in self._holders]
         for address in freed:
             parsed = ipaddress.ip_address(address)
@@ -75,14 +73,13 @@ class Pool:
         return any(parsed in network for network in self.networks)
 
     def is_taken(self, address: str) -> bool:
-        """Report whether a Service has an address."""
         return address in self._holders
 
     def free(self, family: str) -> str | None:
-        """Find an address of a family, IPv4 or IPv6, that no Service has."""
+        """Return a free address of a family, IPv4 or IPv6."""
         for network in self.networks:
             if f"IPv{network.version}" == family:
-                # A range is a list of addresses here, not a subnet: its first and last are as good as the others.
+                # A range is a list of addresses here, not a subnet: its first and last are usable.
                 number = self._full_below[network]
                 while number < network.num_addresses and str(network[number]) in self._holders:
                     number += 1
@@ -92,6 +89,5 @@ class Pool:
         return None
 
     def clear(self) -> None:
-        """Forget who has what."""
         self._holders.clear()
         self._full_below = dict.fromkeys(self.networks, 0)

@@ -1,9 +1,10 @@
-"""Notes of node ports in a shared store: so that the store itself refuses a port that two servers give at once.
+"""Notes of node ports in a shared store: the store refuses a port that two servers allocate at once.
 
 A note is a record of its own, nodeports.vipwire.io/PORT, written and deleted in the transaction of the Service that
-takes or leaves the port. The API does not serve notes. A store of one process needs none: its allocator sees all.
+takes or frees the port. The API does not serve notes. A store of one process needs none: its allocator sees all
+Services.
 
-`PortNoteRepair` writes notes that are missing, as after a migration, and deletes those that no Service stands for.
+`PortNoteRepair` writes missing notes, such as after a migration, and deletes those without a Service.
 """
 
 import asyncio
@@ -30,19 +31,19 @@ class PortNotes:
         self._store = store
 
     def holder(self, port: int) -> Owner | None:
-        """Name the Service that a port is noted for, also if that is still under way."""
+        """Return the Service that a port is noted for, including writes on their way to disk."""
         record = self._store.head(_key(port)) if self._store.shared else None
         return holder_of(record) if record else None
 
     def note(self, owner: Owner, ports: Ports) -> Iterator[Write]:
-        """Return the writes that note ports for a Service, as far as they are not noted for it."""
+        """Yield the writes of notes that are missing for a Service's ports."""
         if self._store.shared:
             for port in sorted(ports):
                 if self.holder(port) != owner:
                     yield _note(port, owner)
 
     def release(self, owner: Owner, ports: Ports) -> Iterator[Write]:
-        """Return the writes that delete the notes of ports that a Service leaves."""
+        """Yield the writes that delete the notes of ports that a Service frees."""
         for port in sorted(ports) if self._store.shared else ():
             record = self._store.head(_key(port))
             if record is not None and holder_of(record) == owner:
@@ -50,20 +51,19 @@ class PortNotes:
 
 
 class PortNoteRepair:
-    """Compares notes and Services now and then."""
+    """Compares notes and Services at intervals."""
 
     def __init__(self, registry: FencedRegistry, guard: Guard[Key] | None = None) -> None:
         self._store, self._fence, self._guard = registry.store, registry.fence, guard or Guard("node ports")
 
     async def run(self) -> None:
-        """Work until cancelled."""
         while True:
             with self._guard.step():
                 await self.step()
             await asyncio.sleep(_EVERY)
 
     async def step(self) -> None:
-        """Look at all notes and Services once. What changes meanwhile is refused, and looked at the next time."""
+        """Compare all notes and Services once. Writes that lose a race are left for the next time."""
         for steps in self._wrong():
             with self._guard.of(steps[0].key):
                 try:
@@ -94,7 +94,7 @@ class PortNoteRepair:
 
 
 def holder_of(note: Record) -> Owner:
-    """Name the Service of a note."""
+    """Return the Service of a note."""
     holder = at(readable(note), "holder") or {}
     return str(at(holder, "namespace") or ""), str(at(holder, "name") or "")
 

@@ -1,14 +1,14 @@
-"""Ranges of numbers that are given away, and how one is chosen. Pure; chance is a parameter.
+"""Ranges of numbers and the choice of a free one. Pure; chance is a parameter.
 
-A range has a lower part that is kept for choices by hand, and is used for automatic ones only when the rest is full:
-KEP-3070 for ClusterIPs, KEP-3668 for node ports.
+The lower part of a range is for explicit choices; automatic ones use it only when the rest is full: KEP-3070 for
+ClusterIPs, KEP-3668 for node ports.
 
     | static          | dynamic                                    |
-      by hand first     automatic first
+      explicit first   automatic first
 
-A number is drawn at random, so that one that was just given back is not given to another client at once. If that
-meets taken ones too often, the part is walked through from a random place: what is walked is taken, so that the
-walk is never longer than there are objects.
+A number is drawn at random, so that a number just freed does not go to another client at once. After too many taken
+draws, the part is walked from a random place over taken numbers, so the walk is never longer than the number of
+objects.
 """
 
 import contextlib
@@ -25,14 +25,13 @@ _DRAWS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The numbers from `first`, `size` of them; the first `static` ones are for choices by hand."""
+    """The numbers from `first`, `size` of them; the first `static` ones are for explicit choices."""
 
     first: int
     size: int
     static: int
 
     def __contains__(self, number: int) -> bool:
-        """Report whether a number is one of the range."""
         return self.first <= number < self.first + self.size
 
     def choose(self, taken: Callable[[int], bool], draw: Draw) -> int | None:
@@ -46,14 +45,14 @@ class Range:
 
 
 def address_range(network: Network) -> Range:
-    """Return the usable addresses of a network: not its first, nor in IPv4 its last, which is the broadcast."""
+    """Return the usable addresses of a network: not its first, nor in IPv4 its last, the broadcast address."""
     ends = 2 if network.version == 4 else 1
     size = max(network.num_addresses - ends, 0)
     return Range(int(network.network_address) + 1, size, _static(network.num_addresses, size, step=16, most=256))
 
 
 def networks_of(cidr: Mapping[str, Any]) -> Iterator[Network]:
-    """Read a ServiceCIDR's ranges; what is none is left out."""
+    """Yield a ServiceCIDR's valid ranges."""
     spec = cidr.get("spec")
     listed = spec.get("cidrs") if isinstance(spec, dict) else None
     for text in listed if isinstance(listed, list) else ():
@@ -62,13 +61,12 @@ def networks_of(cidr: Mapping[str, Any]) -> Iterator[Network]:
 
 
 def port_range(first: int, last: int) -> Range:
-    """Return the ports from first to last."""
     size = last - first + 1
     return Range(first, size, _static(size, size, step=32, most=128))
 
 
 def _static(counted: int, size: int, *, step: int, most: int) -> int:
-    """Return how much is kept for choices by hand: min(max(16, counted / step), most), nothing of a small range."""
+    """Return the size of the static part: min(max(16, counted / step), most), 0 for a small range."""
     return min(max(16, counted // step), most) if size > 16 else 0
 
 

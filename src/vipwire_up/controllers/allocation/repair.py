@@ -1,15 +1,15 @@
-"""ClusterIPs and the IPAddress objects that note them say the same: what differs is mended, and told in Events.
+"""Repairs differences between ClusterIPs and IPAddress objects, and reports them in Events.
 
-They are written together, so that they differ only where somebody has changed an IPAddress by hand, or put a backup
-back. The rules and the Events' reasons are those of kube-apiserver's repair loop
-(pkg/registry/core/service/ipallocator/controller/repairip.go), which looks every few minutes; here each change is
-looked at when it comes, and everything at start.
+Both are written together, so they differ only after an edit of an IPAddress or a restored backup. The rules and the
+Events' reasons are those of kube-apiserver's repair loop
+(pkg/registry/core/service/ipallocator/controller/repairip.go), which runs every few minutes; vipwire checks
+everything at start, then each change.
 
-    a Service's address is not noted, or noted for another one that has it not      it is noted for the Service
-    an address is noted for a Service that does not have it                         the note is deleted
-    two Services have it, or it is in no ServiceCIDR                                only told: make a Service anew
+    a Service's address has no IPAddress, or one of another Service without it     create it for the Service
+    an IPAddress is of a Service without this address                              delete it
+    two Services have an address, or it is in no ServiceCIDR                       only an Event: recreate a Service
 
-Notes of others (without the allocator's label) are left alone.
+IPAddresses without the allocator's label are left alone.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from vipwire_up.store_watch.feed import Feed
 
 _OPTIONS: Final = Options(manager=MANAGED_BY, validation="Ignore")
 _AT_ONCE: Final = 100
-"""Addresses that are looked at before other work has its turn."""
+"""Addresses that are checked before other tasks get a turn."""
 
 
 class AddressRepair:
@@ -50,11 +50,10 @@ class AddressRepair:
         self._users = Holders()
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
-        """Check each address that a change concerns; report whether one is to be tried again."""
+        """Check each address of the changes; report whether one must be tried again."""
         changes, anew = self._feed.look()
         if anew:
             self._users.clear()
@@ -64,13 +63,13 @@ class AddressRepair:
                 touched.update(dict.fromkeys(self._note(change)))
         for number, address in enumerate(touched):
             with self._guard.of(key_of(IP_ADDRESSES, "", address)), contextlib.suppress(ApiError):
-                await self._settle(address)  # what it is refused for has changed just now: there will be another look
+                await self._settle(address)  # a conflict means a change, whose event brings another check
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return self._guard.holds
 
     def _note(self, change: RecordChange) -> Iterator[str]:
-        """Store a change; return the addresses to check."""
+        """Record a change; return the addresses to check."""
         key = change.record.key
         if key.resource == IP_ADDRESSES.id:
             yield key.name
@@ -91,7 +90,7 @@ class AddressRepair:
                 await self._complain(name, address, "ClusterIPAlreadyAllocated", "was assigned to multiple services")
 
     async def _restore(self, address: str, name: Name, why: str) -> None:
-        """Note a Service's address."""
+        """Create the IPAddress of a Service's address."""
         if not self._is_given(address):
             await self._complain(name, address, "ClusterIPOutOfRange", "is not within any configured Service CIDR")
             return
@@ -104,13 +103,13 @@ class AddressRepair:
         await self._registry.create(IP_ADDRESSES, "", body, _OPTIONS)
 
     async def _release(self, note: Object, address: str, holder: Name | None, users: list[Name]) -> None:
-        """Delete a note that is wrong, and note the address for whoever has it."""
+        """Delete a wrong IPAddress, and create one for the Service that has the address."""
         if not is_noted_by_us(note):
             return
         whose = f"Service {'/'.join(holder)}" if holder else "no Service"
         text = f"IPAddress: {address} for {whose} appears to have leaked: cleaning up"
         await warn(self._registry, IP_ADDRESSES, note, "IPAddressNotAllocated", text)
-        this_one = Deletion(Preconditions(uid=note["metadata"]["uid"]))  # it may have been made anew since
+        this_one = Deletion(Preconditions(uid=note["metadata"]["uid"]))  # another object may have this name by now
         await self._registry.delete(IP_ADDRESSES, "", address, options=_OPTIONS, deletion=this_one)
         if users:
             await self._restore(address, users[0], "is allocated to another one; repairing")
@@ -131,14 +130,14 @@ class AddressRepair:
 
 
 def addresses_of(service: Object) -> Iterator[str]:
-    """List a Service's ClusterIPs as IPAddresses are named."""
+    """Yield a Service's ClusterIPs in the form of IPAddresses' names."""
     if at(service, "spec", "type") != "ExternalName":
         found = (text for text in at(service, "spec", "clusterIPs") or () if family_of(text))
         yield from (str(ipaddress.ip_address(text)) for text in found)
 
 
 def _holder(note: Object) -> Name | None:
-    """Name the Service that an address is noted for; None if it is something else."""
+    """Return the Service of an IPAddress; None if it belongs to another kind."""
     parent = at(note, "spec", "parentRef") or {}
     if parent.get("group") or parent.get("resource") != "services":
         return None

@@ -1,12 +1,12 @@
 """Spreads endpoints over slices so that as few slices as possible change. Pure.
 
-Each slice is an object that every node is sent, and 100 endpoints are much to send for one that changed. So
+The API server sends a changed slice to every node, and 100 endpoints are much for one that changed. So
 
-    1  endpoints that stay are left where they are, changed in place
-    2  new ones go where a slice changes anyway, and then into the fullest slice that takes all that are left over
-    3  only what then remains makes new slices; slices that have become empty go
+    1  endpoints that stay keep their slice, and are changed in place
+    2  new ones go into slices that change anyway, then into the fullest slice that takes all the rest
+    3  the remainder makes new slices; empty slices are deleted
 
-A Service without endpoints keeps one empty slice of each family: readers see that it has been looked at.
+A Service without endpoints keeps one empty slice of each family, as a sign that the controller has seen it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ MOST: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A slice that is there."""
+    """An existing slice."""
 
     name: str
     group: Group
@@ -31,7 +31,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The changes to slices: those to create, those to update, and those to delete."""
+    """The slices to create, to update and to delete."""
 
     create: tuple[tuple[Group, list[Object]], ...] = ()
     update: tuple[tuple[str, list[Object]], ...] = ()
@@ -39,7 +39,7 @@ class Arrangement:
 
 
 def arrange(existing: Sequence[Slice], wanted: Grouped, families: Iterable[str]) -> Arrangement:
-    """Arrange wanted endpoints; `families` have an empty slice if nothing else."""
+    """Arrange wanted endpoints; each of `families` gets an empty slice if it has no endpoints."""
     wanted = dict(wanted)
     for family in families:
         if not any(group.family == family for group in wanted):
@@ -57,13 +57,12 @@ def arrange(existing: Sequence[Slice], wanted: Grouped, families: Iterable[str])
 
 
 def slice_of(value: Object) -> Slice:
-    """Read a slice."""
     group = Group(value.get("addressType", ""), ports_key(value.get("ports") or ()))
     return Slice(value["metadata"]["name"], group, value.get("endpoints") or [])
 
 
 def check_slice(value: Object) -> None:
-    """Raise whatever a slice raises that cannot be arranged."""
+    """Raise the error of a slice that cannot be arranged."""
     for endpoint in slice_of(value).endpoints:
         _identity(endpoint)
 

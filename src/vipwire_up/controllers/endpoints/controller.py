@@ -1,11 +1,11 @@
-"""Keeps EndpointSlices and Endpoints what Services and Pods say: follows the store, and writes what differs.
+"""Writes the EndpointSlices and Endpoints that follow from Services and Pods.
 
     Service with a selector      slices and an Endpoints object of its Pods
     Service without              slices that mirror an Endpoints object made by hand
-    no Service, ExternalName     none of ours
+    no Service, ExternalName     none of vipwire's
 
-What is to be looked at again is a set of Services; all that is found to differ in one round is written together, and
-shares a commit. Our own writes come back as changes, and are not looked at again.
+Changes mark Services to check. All differences of one round are written together and share a commit. Events of the
+controller's own writes mark nothing.
 """
 
 import asyncio
@@ -62,11 +62,10 @@ class EndpointController:
         self._service_of: dict[Name, Name] = {}
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> bool:
-        """Read what has changed and write the slices. Report whether something could not be written."""
+        """Read changes and write slices. Report whether a write failed."""
         self._feed.follow(self._forget, self._note, self._guard)
         again = ((key.namespace, key.name) for key in self._guard.due() if key.resource == SERVICES.id)
         dirty, self._dirty = self._dirty | dict.fromkeys(again), {}
@@ -83,18 +82,18 @@ class EndpointController:
         return bool(self._dirty) or self._guard.holds
 
     def _learn(self, name: Name, result: Result | BaseException) -> None:
-        """Store the result of a write for a Service."""
+        """Handle the result of a write for a Service."""
         if isinstance(result, Result):
             self._own.add(result.record.revision)
         elif not isinstance(result, ApiError):
             if not isinstance(result, Exception):
                 raise result
             self._guard.failed(key_of(SERVICES, *name), result)
-        elif result.code not in (403, 404):  # its namespace is going; or it has gone already
+        elif result.code not in (403, 404):  # 403: its namespace is being deleted; 404: gone already
             self._dirty[name] = None
 
     async def _report(self, name: Name) -> None:
-        """Report why a Service that asks for zones of its endpoints has none."""
+        """Report why a Service that asks for zone hints gets none."""
         problem, before = self._undivided.pop(name, ""), self._told.pop(name, "")
         if problem:
             self._told[name] = problem
@@ -150,7 +149,7 @@ class EndpointController:
             self._dirty.update({found: None for found in (before, self._service_of.get(name)) if found})
 
     def _settle(self, name: Name) -> Iterator[Awaitable[Result]]:
-        """Compare what a Service should have with what it has."""
+        """Yield the writes for the differences of a Service."""
         service = self._read(SERVICES, name)
         endpoints = self._read(ENDPOINTS, name)
         existing = list(self._slices_of(name))
@@ -172,7 +171,7 @@ class EndpointController:
         yield from self._settle_slices(name[0], owner, existing, grouped)
 
     def _slices_of(self, name: Name) -> Iterator[Object]:
-        """Read a Service's slices; one that cannot be read is as if it were not there."""
+        """Yield a Service's slices, without those that cannot be decoded."""
         for each in sorted(self._slices.get(name, ())):
             with self._guard.of(key_of(ENDPOINT_SLICES, *each)):
                 if (value := self._read(ENDPOINT_SLICES, each)) is not None:
@@ -180,9 +179,9 @@ class EndpointController:
                     yield value
 
     def _from_pods(self, name: Name, service: Object) -> Grouped:
-        """Find a Service's endpoints; a Pod that cannot be read is left out."""
+        """Return a Service's endpoints, without Pods that cannot be decoded."""
         pods = {pod: value for pod in self._selection.pods_of(name) if (value := self._read(PODS, pod)) is not None}
-        with contextlib.suppress(Exception):  # found below
+        with contextlib.suppress(Exception):  # the lookup below finds it
             return from_pods(service, pods.values(), self._zones, self._lost)
         sound = []
         for pod, value in pods.items():
@@ -192,7 +191,7 @@ class EndpointController:
         return from_pods(service, sound, self._zones, self._lost)
 
     def _divide(self, grouped: Grouped) -> str:
-        """Hint endpoints at zones, each family by itself; tell why not."""
+        """Set zone hints, for each family by itself; return why not."""
         families: dict[str, list[Object]] = {}
         for group, endpoints in grouped.items():
             families.setdefault(group.family, []).extend(endpoints)
@@ -237,7 +236,7 @@ class EndpointController:
 
 
 def _texts(value: object) -> dict[str, str]:
-    """Read labels or a selector; what is no text is left out."""
+    """Return the entries of labels or a selector that are text."""
     return {k: v for k, v in value.items() if isinstance(v, str)} if isinstance(value, dict) else {}
 
 
